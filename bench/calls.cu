@@ -99,6 +99,27 @@ void small_step() {
                          }));
 }
 
+void allocations() {
+  constexpr int kRounds = 501, kCount = 200;
+  void* memory = nullptr;
+  std::vector<double> mallocs, frees;
+  for (int round = 0; round < kRounds; ++round) {
+    mallocs.push_back(seconds_of([&] { CHECK_RUNTIME(cudaMalloc(&memory, 1 << 20)); }));
+    frees.push_back(seconds_of([&] { CHECK_RUNTIME(cudaFree(memory)); }));
+  }
+  figure("malloc_alone_1m_us", 1e6 * median(mallocs));
+  figure("free_alone_1m_us", 1e6 * median(frees));
+  cudaStream_t stream;
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
+  figure("malloc_async_1m_us", 1e6 / kCount * median_seconds(51, [&] {
+                                 for (int i = 0; i < kCount; ++i) {
+                                   CHECK_RUNTIME(cudaMallocAsync(&memory, 1 << 20, stream));
+                                   CHECK_RUNTIME(cudaFreeAsync(memory, stream));
+                                 }
+                               }));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+}
+
 void queries() {
   cudaStream_t stream;
   cudaEvent_t event;
@@ -172,6 +193,7 @@ int main(int argc, char** argv) {
   CHECK_RUNTIME(cudaFree(nullptr));
   launches(small ? 1000 : 10000);
   small_step();
+  allocations();
   queries();
   pinned();
   copies("64m", size_t(64) << 20, small ? 3 : 11);

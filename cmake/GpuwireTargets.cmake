@@ -11,7 +11,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g1")
 if(GPUWIRE_SANITIZE)
-  # What the sanitizers find they find with little optimisation as well, in two thirds to three quarters of the time to compile.
+  # What the sanitizers find they find with little optimisation as well, in two thirds to three quarters of the time to
+  # compile.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
   set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O1 -g1")
 endif()
@@ -20,15 +21,18 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "" FORCE)
 endif()
 
-# A checkout elsewhere finds in the compiler cache what this one compiled: no absolute path of the tree goes into a key or an object file.
+# A checkout elsewhere finds in the compiler cache what this one compiled: no absolute path of the tree goes into a key
+# or an object file.
 find_program(GPUWIRE_CCACHE ccache)
 if(GPUWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${GPUWIRE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    ${GPUWIRE_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
 endif()
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
 
-# A build tree has the shape of an install tree (packaging/README.md), so that programs find each other the same way in both.
+# A build tree has the shape of an install tree (packaging/README.md), so that programs find each other the same way in
+# both.
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
 set(GPUWIRE_TEST_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test_bin)
 set(GPUWIRE_STUB_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpuwire)
@@ -36,18 +40,21 @@ set(GPUWIRE_COMMAND_OUTPUT_DIRECTORY ${GPUWIRE_STUB_OUTPUT_DIRECTORY}/commands)
 set(GPUWIRE_SERVER_LIBRARY_DIRECTORY ${GPUWIRE_STUB_OUTPUT_DIRECTORY}/server)
 
 find_package(Threads REQUIRED)
-find_path(GPUWIRE_CUDA_INCLUDE cuda.h PATHS ${CUDAToolkit_ROOT}/include $ENV{CUDA_HOME}/include /usr/local/cuda/include REQUIRED)
+find_path(GPUWIRE_CUDA_INCLUDE cuda.h PATHS ${CUDAToolkit_ROOT}/include $ENV{CUDA_HOME}/include /usr/local/cuda/include
+  REQUIRED)
 get_filename_component(GPUWIRE_CUDA_ROOT ${GPUWIRE_CUDA_INCLUDE} DIRECTORY)
 
 # What every target is compiled with.
 add_library(gpuwire_options INTERFACE)
 target_compile_options(gpuwire_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
 target_include_directories(gpuwire_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
-target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
+target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" SPDLOG_COMPILED_LIB
+  SPDLOG_FMT_EXTERNAL)
 target_link_libraries(gpuwire_options INTERFACE gpuwire_header_libraries Threads::Threads)
 if(GPUWIRE_SANITIZE STREQUAL "address")
   # Zero bytes may be copied from nowhere: C2y says so (WG14 N3322), and every C library has always done it.
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize=nonnull-attribute -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize=nonnull-attribute -fno-sanitize-recover=undefined
+    -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
@@ -55,7 +62,8 @@ elseif(GPUWIRE_SANITIZE STREQUAL "thread")
 endif()
 
 # fmt and spdlog, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they need, too.
-add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp)
+add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp)
 target_compile_definitions(gpuwire_header_libraries PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
 
 # cuda.h, and nothing else of the toolkit.
@@ -89,8 +97,9 @@ function(gpuwire_library name)
   target_link_libraries(${name} PUBLIC gpuwire_options ${ARG_LINK})
 endfunction()
 
-# gpuwire_capnp_sources(VARIABLE FOLDER FILES... [DEPENDS files...]): compiles schemas into build/generated/FOLDER and sets VARIABLE to the sources
-# and headers that come of them. FILES: in the calling folder, or absolute; DEPENDS: what has to be made before they are read.
+# gpuwire_capnp_sources(VARIABLE FOLDER FILES... [DEPENDS files...]): compiles schemas into build/generated/FOLDER and
+# sets VARIABLE to the sources and headers that come of them. FILES: in the calling folder, or absolute; DEPENDS: what
+# has to be made before they are read.
 function(gpuwire_capnp_sources variable folder)
   cmake_parse_arguments(ARG "" "" "FILES;DEPENDS" ${ARGN})
   set(output ${CMAKE_BINARY_DIR}/generated/${folder})
@@ -111,7 +120,8 @@ function(gpuwire_capnp_sources variable folder)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
-# gpuwire_program(NAME SOURCES... LINK targets...): a command behind the front door that needs nothing but the C library.
+# gpuwire_program(NAME SOURCES... LINK targets...): a command behind the front door that needs nothing but the C
+# library.
 function(gpuwire_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -126,7 +136,8 @@ endfunction()
 add_custom_target(gpuwire_asan_tests)
 add_custom_target(gpuwire_tsan_tests)
 
-# gpuwire_test(NAME SOURCES... LINK targets... [LABELS labels...] [TIMEOUT seconds]): a doctest program, run as one ctest test.
+# gpuwire_test(NAME SOURCES... LINK targets... [LABELS labels...] [TIMEOUT seconds]): a doctest program, run as one
+# ctest test.
 # The labels asan and tsan say that `make test` also runs it under that sanitizer.
 function(gpuwire_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
@@ -141,7 +152,7 @@ function(gpuwire_test name)
   target_link_libraries(${name} PRIVATE gpuwire_doctest_main ${ARG_LINK})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${GPUWIRE_TEST_OUTPUT_DIRECTORY})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 600)  # for a busy machine; a test that hangs is found all the same
   endif()
   foreach(sanitizer asan tsan)
     if(sanitizer IN_LIST ARG_LABELS)
@@ -149,5 +160,6 @@ function(gpuwire_test name)
     endif()
   endforeach()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT "${ARG_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT
+    "${ARG_ENVIRONMENT}")
 endfunction()

@@ -1,5 +1,7 @@
-# What a client package contains runs with every glibc from GPUWIRE_CLIENT_GLIBC on, whatever the machine that builds it has (cmake/old_glibc).
-set(GPUWIRE_CLIENT_GLIBC 2.31 CACHE STRING "The oldest glibc that the client's programs and libraries run with; empty: this machine's")
+# What a client package contains runs with every glibc from GPUWIRE_CLIENT_GLIBC on, whatever the machine that builds it
+# has (cmake/old_glibc).
+set(GPUWIRE_CLIENT_GLIBC 2.31 CACHE STRING
+  "The oldest glibc that the client's programs and libraries run with; empty: this machine's")
 set(gpuwire_old_glibc_folder ${CMAKE_CURRENT_LIST_DIR}/old_glibc)
 
 if(GPUWIRE_CLIENT_GLIBC AND NOT GPUWIRE_SANITIZE)
@@ -21,7 +23,8 @@ function(gpuwire_for_old_glibc target)
   endif()
   target_sources(${target} PRIVATE $<TARGET_OBJECTS:gpuwire_old_glibc_compat>)
   # The empty ones are named although nothing is found in them: an old glibc has threads and dlopen() there.
-  target_link_options(${target} PRIVATE -L${gpuwire_old_glibc_libraries} -Wl,--push-state,--no-as-needed -lpthread -ldl -Wl,--pop-state)
+  target_link_options(${target} PRIVATE -L${gpuwire_old_glibc_libraries} -Wl,--push-state,--no-as-needed -lpthread -ldl
+    -Wl,--pop-state)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:gpuwire_old_glibc_start>)

@@ -1,11 +1,17 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that gpuwire is built with, when they are missing. Prints nothing when all are there.
 set -eu
-wanted="g++ cmake ninja-build python3 ccache capnproto libcapnp-dev libboost-dev libssl-dev zlib1g-dev doctest-dev libspdlog-dev
-libfmt-dev libcli11-dev libtomlplusplus-dev libexpected-dev liblz4-dev libzstd-dev libxxhash-dev nlohmann-json3-dev libseccomp-dev prometheus-cpp-dev openssl"
+wanted="g++ cmake ninja-build python3 ccache capnproto libcapnp-dev libboost-dev libssl-dev zlib1g-dev doctest-dev
+  libspdlog-dev
+libfmt-dev libcli11-dev libtomlplusplus-dev libexpected-dev liblz4-dev libzstd-dev libxxhash-dev
+  nlohmann-json3-dev libseccomp-dev prometheus-cpp-dev openssl"
 
-# For gpuwire-slurm and its tests: 16 s, 20 MB. Daemons come with them, so only where no service manager would start these.
+# For gpuwire-slurm and its tests: 16 s, 20 MB. Daemons come with them, so only where no service manager would start
+# these.
 optional="libslurm-dev slurmctld slurmd slurm-client munge"
+
+# For the RDMA plug-in (docs/rdma.md): 6 MB.
+rdma="libucx-dev"
 
 # lacking PACKAGE...: those that are not installed.
 lacking() {
@@ -16,11 +22,16 @@ lacking() {
 
 missing=$(lacking $wanted)
 missing_optional=$(lacking $optional)
+missing_rdma=$(lacking $rdma)
+if [ -n "$missing_rdma" ] && [ "$(id -u)" != 0 ]; then
+  echo "without RDMA, which needs:$missing_rdma" >&2
+  missing_rdma=""
+fi
 if [ -n "$missing_optional" ] && { [ "$(id -u)" != 0 ] || [ -d /run/systemd/system ]; }; then
   echo "without gpuwire-slurm, which needs:$missing_optional" >&2
   missing_optional=""
 fi
-[ -z "$missing$missing_optional" ] && exit 0
+[ -z "$missing$missing_optional$missing_rdma" ] && exit 0
 
 if [ -n "$missing" ] && [ "$(id -u)" != 0 ]; then
   echo "gpuwire needs these Debian packages:$missing" >&2
@@ -31,7 +42,8 @@ export DEBIAN_FRONTEND=noninteractive
 
 # install OPTIONS PACKAGE...
 install() {
-  apt-get install -y -q "$@" >/dev/null 2>&1 || { apt-get update -q >/dev/null && apt-get install -y -q "$@" >/dev/null; }
+  apt-get install -y -q "$@" >/dev/null 2>&1 ||
+    { apt-get update -q >/dev/null && apt-get install -y -q "$@" >/dev/null; }
 }
 
 if [ -n "$missing" ]; then
@@ -41,4 +53,8 @@ fi
 if [ -n "$missing_optional" ]; then
   echo "installing Debian packages:$missing_optional"
   install --no-install-recommends $missing_optional || echo "without gpuwire-slurm: they could not be installed" >&2
+fi
+if [ -n "$missing_rdma" ]; then
+  echo "installing Debian packages:$missing_rdma"
+  install --no-install-recommends $missing_rdma || echo "without RDMA: they could not be installed" >&2
 fi

@@ -1,6 +1,7 @@
 #include "command_line/command_line.hpp"
 
 #include <cstdio>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -45,10 +46,27 @@ std::string meant(const CLI::App& top) {
   return {};
 }
 
+// CLI11's words for a value that is none, in ours: what it must be, and what was said.
+std::string in_our_words(const std::string& text) {
+  static const std::regex kNotAmong(R"((--?[\w-]+): (.*) not in \{(.*)\})");
+  static const std::regex kNotInRange(R"((--?[\w-]+): Value (.*) not in range \[?([^ ]+)(?: - | to )([^ \]]+)\]?)");
+  std::smatch parts;
+  if (std::regex_match(text, parts, kNotAmong)) {
+    std::string words = std::regex_replace(parts[3].str(), std::regex(","), ", ");
+    if (size_t last = words.rfind(", "); last != std::string::npos) words.replace(last, 2, " or ");
+    return parts[1].str() + " must be " + words + ", got " + parts[2].str();
+  }
+  static const std::regex kNoNumber(R"(Could not convert: (--?[\w-]+) = (.*))");
+  if (std::regex_match(text, parts, kNoNumber)) return parts[1].str() + " must be a number, got " + parts[2].str();
+  if (std::regex_match(text, parts, kNotInRange))
+    return parts[1].str() + " must be from " + parts[3].str() + " to " + parts[4].str() + ", got " + parts[2].str();
+  return text;
+}
+
 std::string failure_text(const CLI::App* top, const CLI::Error& error) {
   std::string suggestion = meant(*top), command = top->get_name();
   if (const CLI::App& inner = innermost(*top); &inner != top) command += " " + inner.get_name();
-  return top->get_name() + ": " + (suggestion.empty() ? error.what() : suggestion) + "\n`" + command +
+  return top->get_name() + ": " + (suggestion.empty() ? in_our_words(error.what()) : suggestion) + "\n`" + command +
          " --help` says what there is\n";
 }
 

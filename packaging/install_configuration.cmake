@@ -1,4 +1,5 @@
-# Installs the configuration files of one component. `source`: the folder of this file; `component`: client, server or slurm.
+# Installs the configuration files of one component. `source`: the folder of this file; `component`: client, server or
+# slurm.
 set(etc "${CMAKE_INSTALL_PREFIX}/etc")
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")
   set(etc /etc)

@@ -16,7 +16,8 @@ else
 fi
 rm -rf "$build/packages"
 for generator in DEB TGZ; do
-  cpack --config "$build/CPackConfig.cmake" -G $generator $settings >"$build/packages.log" 2>&1 || { cat "$build/packages.log" >&2; exit 1; }
+  cpack --config "$build/CPackConfig.cmake" -G $generator $settings >"$build/packages.log" 2>&1 ||
+    { cat "$build/packages.log" >&2; exit 1; }
 done
 rm -rf "$build/packages/_CPack_Packages"
 ls -l "$build/packages"

@@ -29,6 +29,7 @@ set(CPACK_COMPONENT_CLIENT_DESCRIPTION "CUDA programs on machines without a GPU:
  Runs CUDA programs, unchanged, on the GPUs of a gpuwire server: libcuda.so.1,
  libnvidia-ml.so.1 and nvidia-smi that speak to it, and gpuwire run and info.")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_DEPENDS "libc6 (>= ${GPUWIRE_CLIENT_GLIBC})")
+set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libucx0 (>= 1.13)")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/client/conffiles)
 
 # The server is linked against this machine's C library.
@@ -39,11 +40,13 @@ set(CPACK_COMPONENT_SERVER_DESCRIPTION "CUDA programs on machines without a GPU:
  Offers this machine's GPUs to tenants on other machines: admission, quotas and
  scheduling, a confined process for each session, top, status and metrics, and
  a device in software for machines without a GPU.")
-set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS
-  "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${own_glibc}), libstdc++6 (>= 12), libgcc-s1, zlib1g, adduser | systemd")
-set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "logrotate, prometheus")
+string(CONCAT CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS
+  "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${own_glibc}), libstdc++6 (>= 12), libgcc-s1, zlib1g, "
+  "adduser | systemd")
+set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "logrotate, prometheus, libucx0 (>= 1.13)")
 set(server_scripts ${CMAKE_CURRENT_LIST_DIR}/debian/server)
-set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${server_scripts}/conffiles ${server_scripts}/postinst ${server_scripts}/prerm ${server_scripts}/postrm)
+set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${server_scripts}/conffiles ${server_scripts}/postinst
+  ${server_scripts}/prerm ${server_scripts}/postrm)
 
 # The plugins are of the Slurm whose header was there: another major release refuses them.
 set(CPACK_DEBIAN_SLURM_PACKAGE_NAME gpuwire-slurm)
@@ -51,7 +54,8 @@ set(CPACK_COMPONENT_SLURM_DESCRIPTION "CUDA programs on machines without a GPU: 
  Lets Slurm hand out the GPUs of gpuwire servers: srun --gpuwire=2, licences for
  Slurm's queue, and a credential for each job that its prolog makes and its
  epilog takes back.")
-set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${own_glibc}), python3 (>= 3.9)")
+set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS
+  "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${own_glibc}), python3 (>= 3.9)")
 set(CPACK_DEBIAN_SLURM_PACKAGE_SUGGESTS "slurm-client, openssh-client")
 set(CPACK_DEBIAN_SLURM_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/slurm/conffiles)
 

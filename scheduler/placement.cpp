@@ -10,6 +10,8 @@
 namespace gpuwire::scheduler {
 namespace {
 
+constexpr unsigned kLooksMax = 8;  // at the queue, when memory that it places is taken at the same moment
+
 std::string gpus_text(size_t count) { return count == 1 ? "1 GPU" : fmt::format("{} GPUs", count); }
 std::string bytes_text(uint64_t bytes) {
   constexpr uint64_t kMiB = uint64_t(1) << 20, kGiB = uint64_t(1) << 30;
@@ -37,10 +39,11 @@ struct Placement::State {
   };
 
   std::vector<Device> devices;
-  Bytes free_now, most;
+  Memory memory;
   std::vector<Waiting> queue;  // by class, then arrival
   std::map<SessionId, Running> running;
   uint64_t arrivals = 0;
+  bool late = false;  // memory was taken after it was looked at: another look may find other GPUs
 
   std::vector<DeviceIndex> allowed(const PlacementRequest& request) const;
   // Those of `allowed` that could ever have the memory.
@@ -52,11 +55,16 @@ struct Placement::State {
   // has taken them.
   uint64_t promised(DeviceIndex device, const TenantId* tenant) const;
   bool has_memory(const PlacementRequest& request, DeviceIndex device) const;
+  uint64_t most(TenantId tenant, DeviceIndex device) const {
+    return std::min(devices[device].bytes, memory.most ? memory.most(tenant, device) : UINT64_MAX);
+  }
+  std::string why_no_memory(const PlacementRequest& request) const;
   std::vector<DeviceIndex> least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const;
   // `blocked`: devices that somebody in front is owed. Devices, or an obstacle.
   std::variant<Placed, Obstacle> place(const PlacementRequest& request, const std::set<DeviceIndex>& blocked) const;
   // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
   std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may);
+  std::optional<std::pair<SessionId, Placed>> look_for_one(const std::function<bool(SessionId)>& may);
   // Behind its class.
   void enter(const PlacementRequest& request);
   bool before(const Waiting& a, const Waiting& b) const {
@@ -80,9 +88,7 @@ std::vector<DeviceIndex> Placement::State::allowed(const PlacementRequest& reque
 
 std::vector<DeviceIndex> Placement::State::possible(const PlacementRequest& request) const {
   std::vector<DeviceIndex> found = allowed(request);
-  std::erase_if(found, [&](DeviceIndex device) {
-    return std::min(devices[device].bytes, most ? most(request.tenant, device) : UINT64_MAX) < request.memory_bytes;
-  });
+  std::erase_if(found, [&](DeviceIndex device) { return most(request.tenant, device) < request.memory_bytes; });
   return found;
 }
 
@@ -93,8 +99,7 @@ std::string Placement::State::never(const PlacementRequest& request) const {
   size_t can = possible(request).size();
   if (can >= request.gpus) return {};
   uint64_t largest = 0;
-  for (DeviceIndex device : allowed(request))
-    largest = std::max(largest, std::min(devices[device].bytes, most ? most(request.tenant, device) : UINT64_MAX));
+  for (DeviceIndex device : allowed(request)) largest = std::max(largest, most(request.tenant, device));
   std::string of_each = request.gpus == 1 ? "" : fmt::format(" on each of {}", gpus_text(request.gpus));
   return fmt::format("{}{} asked for, and the tenant can never have that much: {} at most on a GPU{}",
                      bytes_text(request.memory_bytes), of_each, bytes_text(largest),
@@ -126,14 +131,24 @@ bool Placement::State::has_memory(const PlacementRequest& request, DeviceIndex d
   if (wanted == 0) return true;
   auto room_beside = [&](uint64_t bytes, uint64_t taken) { return taken <= bytes && bytes - taken >= wanted; };
   return room_beside(devices[device].bytes, promised(device, nullptr)) &&
-         (!most || room_beside(most(request.tenant, device), promised(device, &request.tenant))) &&
-         (!free_now || free_now(request.tenant, device) >= wanted);
+         room_beside(most(request.tenant, device), promised(device, &request.tenant)) &&
+         (!memory.free_now || memory.free_now(request.tenant, device) >= wanted);
+}
+
+// What is reserved is said in full, used or not: a figure that stays the same while programs run.
+std::string Placement::State::why_no_memory(const PlacementRequest& request) const {
+  std::string why = fmt::format("{} are not free on {} now", bytes_text(request.memory_bytes), gpus_text(request.gpus));
+  uint64_t reserved = 0;
+  if (memory.reserved) {
+    for (DeviceIndex device : possible(request)) reserved += memory.reserved(device);
+  }
+  return reserved ? fmt::format("{}; {} are reserved by programs that run", why, bytes_text(reserved)) : why;
 }
 
 std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex> candidates,
                                                         const PlacementRequest& request) const {
   auto load = [&](DeviceIndex device) {
-    uint64_t free = free_now ? free_now(request.tenant, device) : devices[device].bytes;
+    uint64_t free = memory.free_now ? memory.free_now(request.tenant, device) : devices[device].bytes;
     return std::tuple(sessions_on(device), UINT64_MAX - free, device);
   };
   std::sort(candidates.begin(), candidates.end(), [&](DeviceIndex a, DeviceIndex b) { return load(a) < load(b); });
@@ -153,7 +168,7 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const P
     if (candidates.size() < request.gpus && obstacle.why.empty()) obstacle.why = why;
   };
   keep([&](DeviceIndex device) { return has_memory(request, device); },
-       fmt::format("{} are not free on {} now", bytes_text(request.memory_bytes), gpus_text(request.gpus)));
+       request.memory_bytes ? why_no_memory(request) : std::string());
   keep(
       [&](DeviceIndex device) {
         return !devices[device].sessions_max || sessions_on(device) < devices[device].sessions_max;
@@ -181,13 +196,26 @@ void Placement::State::walk(Visit&& visit) const {
 }
 
 std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const std::function<bool(SessionId)>& may) {
+  for (unsigned look = 0; look < kLooksMax; ++look) {
+    late = false;
+    if (auto started = look_for_one(may); started || !late) return started;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const std::function<bool(SessionId)>& may) {
   std::vector<size_t> passed;
   std::optional<size_t> found;
   Placed placed;
   walk([&](size_t i, auto& what) {
+    const PlacementRequest& request = queue[i].request;
+    const bool wants_memory = request.memory_bytes && memory.reserve;
+    if (std::holds_alternative<Placed>(what) && may(request.session) && wants_memory &&
+        !memory.reserve(request, std::get<Placed>(what).devices))
+      what = Obstacle{why_no_memory(request)}, late = true;
     auto* obstacle = std::get_if<Obstacle>(&what);
     if (obstacle && !obstacle->own) passed.push_back(i);
-    if (obstacle || !may(queue[i].request.session)) return false;
+    if (obstacle || !may(request.session)) return false;
     placed = std::move(std::get<Placed>(what));
     found = i;
     return true;
@@ -217,10 +245,7 @@ Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<Stat
 }
 Placement::~Placement() = default;
 
-void Placement::set_memory(Bytes free_now, Bytes most) {
-  state_->free_now = std::move(free_now);
-  state_->most = std::move(most);
-}
+void Placement::set_memory(Memory memory) { state_->memory = std::move(memory); }
 
 void Placement::set_sessions_max(unsigned sessions_max) {
   for (Device& device : state_->devices) device.sessions_max = sessions_max;

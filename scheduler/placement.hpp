@@ -26,7 +26,7 @@ struct PlacementRequest {
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
   unsigned gpus = 1;                 // > 0
-  uint64_t memory_bytes = 0;         // wanted free on each of them at the start; 0: whatever there is
+  uint64_t memory_bytes = 0;         // reserved on each of them from the start to the end; 0: whatever there is
   std::vector<DeviceIndex> allowed;  // empty: all
   unsigned tenant_sessions_max = 0;  // 0: no bound
 };
@@ -54,9 +54,16 @@ class Placement {
   ~Placement();
 
   using Bytes = std::function<uint64_t(TenantId, DeviceIndex)>;
-  // `free_now`: how much memory could be reserved on the device for this tenant now. `most`: how much if nobody used
-  // any (its limit, and what is guaranteed to others). Without them: the device's bytes.
-  void set_memory(Bytes free_now, Bytes most);
+  struct Memory {
+    Bytes free_now;  // how much could be reserved on the device for this tenant now; without it: what is not promised
+    Bytes most;      // how much if nobody used any (its limit, and what is guaranteed to others); without it: all
+    // Of all tenants' sessions, for the reason why somebody waits; without it: none is named.
+    std::function<uint64_t(DeviceIndex)> reserved;
+    // Makes what the request wants its own on these devices. False: it cannot be had any more; the request stays in the
+    // queue. Without it: only promised here, and never twice. Not asked when no memory is wanted.
+    std::function<bool(const PlacementRequest&, const std::vector<DeviceIndex>&)> reserve;
+  };
+  void set_memory(Memory memory);
   // Of all devices; sessions that there are go on.
   void set_sessions_max(unsigned sessions_max);
 

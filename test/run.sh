@@ -28,7 +28,8 @@ run_ctest() {
   log=$build/ctest.log
   ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "$@" 2>&1 | tee "$log"
   local total bad
-  total=$(sed -n 's/^.* tests failed out of \([0-9]*\)$/\1/p; s/^.*tests passed, .* out of \([0-9]*\)$/\1/p' "$log" | tail -1)
+  total=$(sed -n 's/^.* tests failed out of \([0-9]*\)$/\1/p;
+    s/^.*tests passed, .* out of \([0-9]*\)$/\1/p' "$log" | tail -1)
   bad=$(sed -n 's/^.*tests passed, \([0-9]*\) tests failed out of .*$/\1/p' "$log" | tail -1)
   if [ -z "$total" ]; then
     failed=$((failed + 1)); failures="$failures ctest:$build"
@@ -44,10 +45,12 @@ build() {
   local preset=$1 directory=build
   shift
   [ "$preset" = release ] || directory=build/$preset
-  [ -f "$directory/build.ninja" ] || cmake --preset "$preset" >"$preset.configure.log" 2>&1 || { cat "$preset.configure.log"; return 1; }
+  [ -f "$directory/build.ninja" ] || cmake --preset "$preset" >"$preset.configure.log" 2>&1 ||
+    { cat "$preset.configure.log"; return 1; }
   rm -f "$preset.configure.log"
   echo "building $directory ${*:-everything}"
-  ninja -C "$directory" "$@" >"$directory/build.log" 2>&1 || { grep -A20 'FAILED\|error:' "$directory/build.log" | head -80; return 1; }
+  ninja -C "$directory" "$@" >"$directory/build.log" 2>&1 ||
+    { grep -A20 'FAILED\|error:' "$directory/build.log" | head -80; return 1; }
 }
 
 cmake/install_packages.sh || { failures=" packages"; failed=1; finish; }
@@ -66,8 +69,10 @@ for sanitizer in asan tsan; do
     run_ctest build/$sanitizer -L "^$sanitizer\$"
     # What reads bytes of others meets random input for longer where time is at hand; in less than two minutes in all.
     if [ $sanitizer = asan ] && [ -n "${CI:-}" ]; then
-      # Without configuration_fuzz: toml++ itself reaches what it calls unreachable on texts that are no UTF-8, which this sanitizer ends.
-      count fuzz test/fuzz/run --build build/asan --seconds 10 --seed 20261 frame_fuzz login_fuzz login_frame_fuzz image_fuzz ptx_fuzz broker_fuzz
+      # Without configuration_fuzz: toml++ itself reaches what it calls unreachable on texts that are no UTF-8, which
+      # this sanitizer ends.
+      count fuzz test/fuzz/run --build build/asan --seconds 10 --seed 20261 \
+        frame_fuzz login_fuzz login_frame_fuzz image_fuzz ptx_fuzz broker_fuzz
     fi
   else
     failed=$((failed + 1)); failures="$failures build-$sanitizer"

@@ -15,7 +15,8 @@ class Result:
     met: Optional[bool] = None
 
     def text(self):
-        values = ", ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}" for key, value in self.values.items())
+        values = ", ".join(f"{key} {value:.2f}" if isinstance(value, float) else f"{key} {value}"
+                           for key, value in self.values.items())
         verdict = "" if self.met is None else ("met" if self.met else "MISSED")
         return f"{self.what:58} {self.arm:15} {values:70} {self.goal:34} {verdict}".rstrip()
 

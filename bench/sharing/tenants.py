@@ -28,7 +28,8 @@ class Tenant:
     def __init__(self, command, environment):
         self.command = command
         self.errors = tempfile.TemporaryFile(mode="w+")
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True)
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self.errors, text=True)
         self.lines = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
@@ -179,7 +180,8 @@ class Mps(Native):
         return self
 
     def __exit__(self, *_):
-        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", env=self.environment, text=True, capture_output=True, timeout=30)
+        subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", env=self.environment, text=True,
+                       capture_output=True, timeout=30)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @staticmethod
@@ -199,10 +201,12 @@ class Gpuwire:
         identities = os.path.join(self.folder, "identities")
         self._admin("init", "--directory", identities, "--host", "localhost")
         configuration = [
-            "[server]", f"scheduling = {'true' if scheduling else 'false'}", f'control_socket = "{self.folder}/control"', "sessions_max = 256",
-            "[tls]", f'directory = "{identities}"']
+            "[server]", f"scheduling = {'true' if scheduling else 'false'}",
+            f'control_socket = "{self.folder}/control"', "sessions_max = 256", "[tls]", f'directory = "{identities}"'
+        ]
         for name, settings in tenants.items():
-            self._admin("add-tenant", name, "--directory", identities, "--token", "--out", os.path.join(self.folder, name + ".token"))
+            self._admin("add-tenant", name, "--directory", identities, "--token", "--out",
+                        os.path.join(self.folder, name + ".token"))
             configuration += [f"[tenants.{name}]"] + [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
         file = os.path.join(self.folder, "gpuwire.toml")
         with open(file, "w") as out:
@@ -223,12 +227,16 @@ class Gpuwire:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def starter(self, command, tenant):
-        prefix = self.client_prefix + [self.gpuwire, "run", "--server", self.server.address, "--token-file", os.path.join(self.folder, tenant + ".token"), "--"]
+        prefix = self.client_prefix + [
+            self.gpuwire, "run", "--server", self.server.address, "--token-file",
+            os.path.join(self.folder, tenant + ".token"), "--"
+        ]
         return lambda: Tenant(prefix + command, dict(os.environ))
 
     def status(self):
         """Every figure of the server since its start (docs/monitoring.md)."""
-        ran = subprocess.run([self.gpuwire, "status", "--json", "--control", os.path.join(self.folder, "control")], capture_output=True, text=True, timeout=30)
+        ran = subprocess.run([self.gpuwire, "status", "--json", "--control",
+                              os.path.join(self.folder, "control")], capture_output=True, text=True, timeout=30)
         if ran.returncode != 0:
             raise RuntimeError(f"gpuwire status: {ran.stderr}")
         return json.loads(ran.stdout)

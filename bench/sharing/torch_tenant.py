@@ -3,7 +3,8 @@
 
 usage: torch_tenant.py infer|train-small|train-large|nccl [--seconds S] [--pause-ms T] [--rounds N]
 
-Each iteration ends with the result on the host and adds one to a counter on the GPU, which has to agree with the number of iterations in the end. Says
+Each iteration ends with the result on the host and adds one to a counter on the GPU, which has to agree with the number
+of iterations in the end. Says
 "ready" when it has warmed up; each line "go" on standard input begins a round, which ends with one line of JSON.
 """
 
@@ -24,7 +25,9 @@ def block(inputs, outputs, stride):
 
 
 def network(width, depth):
-    layers = [block(3, width, 1)] + [block(width, width, 1) for _ in range(depth)] + [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)]
+    layers = [block(3, width, 1)] + [block(width, width, 1) for _ in range(depth)] + [
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)
+    ]
     return nn.Sequential(*layers).cuda()
 
 
@@ -106,7 +109,11 @@ def main():
         rounds += 1
         if counter.item() != total:
             sys.exit(f"the GPU has counted {counter.item()} iterations, not {total}")
-        print(json.dumps({"mode": options.mode, "ends": [round(end, 6) for end in ends], "latencies_us": [round(l, 1) for l in latencies]}), flush=True)
+        print(
+            json.dumps({
+                "mode": options.mode, "ends": [round(end, 6) for end in ends],
+                "latencies_us": [round(l, 1) for l in latencies]
+            }), flush=True)
 
 
 def run_round(options, iteration, counter, pauses):

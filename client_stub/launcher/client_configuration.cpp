@@ -36,19 +36,19 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
   if (key == "gpus") {
     auto count = node.value_exact<int64_t>();
     if (!count || *count < 1 || *count > int64_t(kGpusMax))
-      return Failure(at(file, node, "gpus is a number from 1 to " + std::to_string(kGpusMax)));
+      return Failure(at(file, node, "gpus must be a number from 1 to " + std::to_string(kGpusMax)));
     settings.gpus = std::to_string(*count);
     return {};
   }
   auto text = node.value_exact<std::string>();
-  if (!text || text->empty()) return Failure(at(file, node, std::string(key) + " is a text"));
+  if (!text || text->empty()) return Failure(at(file, node, std::string(key) + " must be a text"));
   if (key == "memory") {
     auto bytes = units::parse_byte_size(*text);
     if (!bytes) return Failure(at(file, node, "memory: " + bytes.error()));
     settings.memory = std::to_string(*bytes) + "B";
   } else if (key == "transport") {
-    if (*text != "auto" && *text != "tcp" && *text != "shm")
-      return Failure(at(file, node, "transport is one of auto, tcp and shm"));
+    if (*text != "auto" && *text != "tcp" && *text != "shm" && *text != "rdma")
+      return Failure(at(file, node, "transport must be auto, tcp, shm or rdma"));
     settings.transport = *text;
   } else if (key == "server") {
     settings.server = *text;

@@ -17,7 +17,7 @@ struct ClientSettings {
   std::string server;
   std::string identity, authorities, token;  // absolute paths
   std::string gpus, memory;                  // numbers; bytes
-  std::string transport;                     // auto, tcp or shm
+  std::string transport;                     // auto, tcp, shm or rdma
 };
 
 struct ClientConfiguration {

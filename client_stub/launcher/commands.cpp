@@ -40,7 +40,11 @@ std::vector<Command> installed_commands(const std::string& folder) {
 }
 
 bool is_internal(const std::string& command) {
-  return command == "worker" || command == "login" || command == "keeper";
+  return command == "worker" || command == "login" || command == "keeper" || command.starts_with("tenant-");
+}
+
+std::vector<std::string> admin_commands() {
+  return {"init", "add-tenant", "job-token", "revoke", "renew", "list", "sessions", "end", "reload"};
 }
 
 std::string summary_of(const std::string& command) {
@@ -48,6 +52,8 @@ std::string summary_of(const std::string& command) {
   if (command == "shell") return "your shell, in which every program's CUDA calls go to a server";
   if (command == "env") return "what to export so that they do in the shell that you are in";
   if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
+  if (command == "queue") return "your programs at a server: who runs, who waits, and for what";
+  if (command == "usage") return "what tenants have used by day, from the audit log";
   if (command == "serve") return "offer this machine's GPUs to clients";
   if (command == "admin") return "say who may use this server: certificates, tokens, revocation";
   if (command == "top") return "what the tenants and sessions of this machine's server do, live";

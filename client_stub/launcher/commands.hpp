@@ -20,6 +20,8 @@ std::string command_folder(const std::string& front_door_folder);
 std::vector<Command> installed_commands(const std::string& folder);
 // Commands that are only started by others; no list shows them.
 bool is_internal(const std::string& command);
+// What stands behind `gpuwire admin`; a test compares it with the command itself.
+std::vector<std::string> admin_commands();
 // One line about a command that ships with gpuwire; empty for others.
 std::string summary_of(const std::string& command);
 // The folder that goes into LD_LIBRARY_PATH, from that of the commands, without dots when it exists.

@@ -2,6 +2,7 @@
 // carries no server.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -32,12 +33,39 @@ void print_help(FILE* out, const std::string& folder) {
   std::fputs("\n`gpuwire COMMAND --help` describes a command.\n", out);
 }
 
+std::string without_dashes(std::string word) {
+  std::erase(word, '-');
+  return word;
+}
+
 std::string advice(const std::string& command, const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& installed : gpuwire::launcher::installed_commands(folder))
     if (!gpuwire::launcher::is_internal(installed.name)) names.push_back(installed.name);
   std::string meant = gpuwire::nearest(command, names);
+  // What stands behind `gpuwire admin`, where that is installed: that very word first, but for its dashes.
+  if (std::find(names.begin(), names.end(), "admin") != names.end()) {
+    const auto behind = gpuwire::launcher::admin_commands();
+    const auto same = std::find_if(behind.begin(), behind.end(), [&](const std::string& name) {
+      return without_dashes(name) == without_dashes(command);
+    });
+    const std::string word = same != behind.end() ? *same : meant.empty() ? gpuwire::nearest(command, behind) : "";
+    if (!word.empty()) meant = "admin " + word;
+  }
   return meant.empty() ? "`gpuwire --help` lists what there is" : "did you mean " + meant + "?";
+}
+
+// `top` and `usage` are of this machine's server, and of one elsewhere where that is named or none can be here.
+std::string program_of(const std::string& command, const std::vector<gpuwire::launcher::Command>& installed, int argc,
+                       char** argv) {
+  if (command != "top" && command != "usage") return command;
+  bool elsewhere =
+      std::none_of(installed.begin(), installed.end(), [&](const auto& one) { return one.name == command; });
+  for (int i = 2; i < argc; ++i) {
+    std::string_view word = argv[i];
+    elsewhere |= word == "-s" || word == "--server" || word.starts_with("--server=") || word == "--profile";
+  }
+  return elsewhere ? "tenant-" + command : command;
 }
 
 }  // namespace
@@ -57,8 +85,10 @@ int main(int argc, char** argv) {
     std::puts("gpuwire " GPUWIRE_VERSION);
     return 0;
   }
-  for (const auto& installed : gpuwire::launcher::installed_commands(folder)) {
-    if (installed.name != command) continue;
+  const auto commands = gpuwire::launcher::installed_commands(folder);
+  const std::string program = program_of(command, commands, argc, argv);
+  for (const auto& installed : commands) {
+    if (installed.name != program) continue;
     argv[1] = const_cast<char*>(installed.path.c_str());
     execv(installed.path.c_str(), argv + 1);
     // The file is there, so what is not is the loader that it names.

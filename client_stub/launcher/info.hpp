@@ -24,7 +24,7 @@ inline constexpr size_t kInfoPieceBytes = 16u << 20;
 inline constexpr size_t kInfoPiecesAhead = 2;
 
 struct WayFacts {
-  std::string road;          // "tcp", "tls", "unix" or "shm"
+  std::string road;          // "tcp", "tls", "unix", "shm" or "rdma"
   unsigned lanes = 0;        // further connections for bulk that a session may have
   double connect_ms = 0;     // connection and handshake
   double round_trip_us = 0;  // median

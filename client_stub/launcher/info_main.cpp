@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
+#include "client_stub/launcher/ask_command.hpp"
 #include "client_stub/launcher/commands.hpp"
 #include "client_stub/launcher/info.hpp"
 #include "client_stub/launcher/session_options.hpp"
@@ -27,7 +29,12 @@ std::string gpuwire::client::session_library() {
   return launcher::stub_folder(launcher::program_folder()) + "/libcuda.so.1";
 }
 
+// Under other names, which are links to it, those commands: each copy would carry the C++ library again.
 int main(int argc, char** argv) {
+  for (std::string_view view : {"queue", "tenant-top", "tenant-usage"}) {
+    if (argc > 0 && std::string_view(argv[0]).ends_with("gpuwire-" + std::string(view)))
+      return gpuwire::launcher::ask_command(view.substr(view.find('-') + 1), argc, argv);
+  }
   gpuwire::launcher::InfoOptions options;
   bool quick = false;
   unsigned megabytes = 64;

@@ -54,8 +54,9 @@ void add_observation_options(CLI::App& app, RunOptions& options) {
   // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
   app.add_flag("--stats{summary}", options.stats,
                "When the program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each "
-               "function, too")
-      ->check(CLI::IsMember({"summary", "calls"}));
+               "function, too; --stats=why: instead, in five lines, why the program was slower than it could be, and "
+               "what to change")
+      ->check(CLI::IsMember({"summary", "calls", "why"}));
 }
 
 tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
@@ -72,7 +73,7 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
   if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
   // The program may change its folder before it makes its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
-  if (!options.stats.empty()) setenv("GPUWIRE_STATS", options.stats == "calls" ? "calls" : "1", 1);
+  if (!options.stats.empty()) setenv("GPUWIRE_STATS", options.stats == "summary" ? "1" : options.stats.c_str(), 1);
   return {};
 }
 

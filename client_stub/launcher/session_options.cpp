@@ -43,14 +43,16 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
       ->type_name("FILE");
   app.add_option(
          "--transport", options.transport,
-         "How bytes travel: auto, tcp (sockets), or shm (memory shared with a server on this machine, unix:/PATH)")
+         "How bytes travel: auto, tcp (sockets), shm (memory shared with a server on this machine, unix:/PATH), "
+         "or rdma (UCX, to a server that offers it)")
       ->type_name("ROAD")
-      ->check(CLI::IsMember({"auto", "tcp", "shm"}));
+      ->check(CLI::IsMember({"auto", "tcp", "shm", "rdma"}));
   if (!resources) return;
   app.add_option("--gpus", options.gpus, "How many GPUs the program is to have")
       ->type_name("N")
       ->check(CLI::Range(1u, kGpusMax));
-  app.add_option("--memory", options.memory_bytes, "How much memory is to be free on each, such as 20GiB")
+  app.add_option("--memory", options.memory_bytes,
+                 "How much memory of each is the program's own from its start to its end, such as 20GiB")
       ->type_name("SIZE")
       ->transform([](std::string text) {
         auto bytes = units::parse_byte_size(text);

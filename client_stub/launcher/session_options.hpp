@@ -21,7 +21,7 @@ struct SessionOptions {
   std::string identity, authorities, token;  // files; empty: not said
   unsigned gpus = 0;                         // 0: not said
   uint64_t memory_bytes = 0;                 // 0: not said
-  std::string transport;                     // auto, tcp or shm; empty: not said
+  std::string transport;                     // auto, tcp, shm or rdma; empty: not said
 };
 
 // `resources`: also --gpus and --memory.
@@ -42,7 +42,7 @@ inline constexpr const char* kSessionEnvironment =
     "  GPUWIRE_IDENTITY        file with certificate and key, when --identity is not given\n"
     "  GPUWIRE_CA              file with the server's CA, when --ca is not given\n"
     "  GPUWIRE_TOKEN_FILE      file with a token, when --token-file is not given\n"
-    "  GPUWIRE_TRANSPORT       auto, tcp or shm, when --transport is not given\n";
+    "  GPUWIRE_TRANSPORT       auto, tcp, shm or rdma, when --transport is not given\n";
 inline constexpr const char* kResourceEnvironment =
     "  GPUWIRE_GPUS            how many GPUs, when --gpus is not given\n"
     "  GPUWIRE_MEMORY          how much memory on each, when --memory is not given\n";

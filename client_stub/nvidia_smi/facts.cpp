@@ -102,8 +102,7 @@ int field(const Card& card, unsigned id, unsigned scope, long long& value) {
   return kSuccess;
 }
 
-// --- the system
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- the system ----------------------------------------------------------------------------------------------------
 
 Value timestamp(const Card&) {
   timeval now{};
@@ -127,8 +126,7 @@ Value cuda_version(const Card& card) {
   return status ? unknown(card, status) : Value{printed("%d.%d", version / 1000, version % 1000 / 10)};
 }
 
-// --- what it is
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- what it is ----------------------------------------------------------------------------------------------------
 
 Value index(const Card& card) { return {std::to_string(card.index)}; }
 Value count(const Card& card) { return {std::to_string(card.count)}; }
@@ -252,8 +250,7 @@ Value egm(const Card& card) {
   return status ? unknown(card, status) : Value{own.mask & kEgm ? "enabled" : "disabled"};
 }
 
-// --- PCI Express
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- PCI Express ---------------------------------------------------------------------------------------------------
 
 Value pci_part(const Card& card, Pci part, bool prefix) {
   PciInfo info{};
@@ -286,8 +283,7 @@ Value link_width(const Card& card, const char* function) {
   return status ? unknown(card, status) : Value{printed("%ux", value)};
 }
 
-// --- memory
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------------------------
 
 Value memory(const Card& card, Part part) {
   Memory2 info{sizes::nvmlMemory_v2, 0, 0, 0, 0};
@@ -320,8 +316,7 @@ Value protected_memory(const Card& card, Part part) {
   return three(card, "nvmlDeviceGetConfComputeProtectedMemoryUsage", part);
 }
 
-// --- use
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- use -----------------------------------------------------------------------------------------------------------
 
 Value utilization(const Card& card, bool memory) {
   Utilization rates{};
@@ -341,8 +336,7 @@ Value frame_buffer_capture(const Card& card, int which) {
   return status ? unknown(card, status) : Value{std::to_string(values[which])};
 }
 
-// --- clocks, temperature, power
-// -----------------------------------------------------------------------------------------------------------------
+// --- clocks, temperature, power ------------------------------------------------------------------------------------
 
 Value clock_reason(const Card& card, unsigned long long bit) {
   unsigned long long reasons = 0;
@@ -387,8 +381,7 @@ Value power_limit_constraint(const Card& card, int which) {
   return watts(card, status, limits[which]);
 }
 
-// --- errors of the memory
-// --------------------------------------------------------------------------------------------------------------------------
+// --- errors of the memory ------------------------------------------------------------------------------------------
 
 Value ecc_errors(const Card& card, unsigned kind, unsigned counter, unsigned location) {
   unsigned long long errors = 0;

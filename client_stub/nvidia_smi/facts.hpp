@@ -15,8 +15,7 @@ Value unknown(const Card& card, int status);
 Value not_available(const Card& card);
 std::string printed(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// --- by the shape of the library's function; `Function` names it
-// -----------------------------------------------------------------------------
+// --- by the shape of the library's function; `Function` names it ---------------------------------------------------
 
 template <size_t N>
 struct Name {
@@ -71,8 +70,7 @@ Value watts_of(const Card& card) {
   return watts(card, status, milliwatts);
 }
 
-// --- fields (nvmlDeviceGetFieldValues)
-// -----------------------------------------------------------------------------------------------------------
+// --- fields (nvmlDeviceGetFieldValues) -----------------------------------------------------------------------------
 
 // What the power fields are about.
 enum Scope : unsigned { kGpu = 0, kModule = 1, kMemory = 2 };
@@ -90,8 +88,7 @@ Value field_watts(const Card& card) {
   return watts(card, status, unsigned(value));
 }
 
-// --- by themselves
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- by themselves -------------------------------------------------------------------------------------------------
 
 Value timestamp(const Card&);  // "2026/11/21 14:23:45.631"
 Value driver_version(const Card&);

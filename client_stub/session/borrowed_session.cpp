@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "client_stub/session/ask.hpp"
 #include "client_stub/session/road.hpp"
 #include "client_stub/session/session_table.hpp"
 #include "protocol/wire/message_reader.hpp"
@@ -96,6 +97,11 @@ class BorrowedSession final : public Session, public Road {
 };
 
 }  // namespace
+
+CUresult ask_server(std::string_view server, const std::string& query, std::string& answer, std::string& error) {
+  const SessionTable* table = find_table(error);
+  return table ? table->ask(server, query, answer, error) : CUDA_ERROR_SYSTEM_NOT_READY;
+}
 
 CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
                           std::string& error, SessionKind kind) {

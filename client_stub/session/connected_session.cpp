@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "client_stub/session/ask.hpp"
 #include "client_stub/session/backoff.hpp"
 #include "client_stub/session/fork_guard.hpp"
 #include "client_stub/session/handshake.hpp"
@@ -82,15 +83,34 @@ Started enter_and_greet(std::unique_ptr<transport::Transport> transport, const s
   return ConnectedSession::greet(std::move(*entered), address, notices, server);
 }
 
-Started attempt(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind,
-                Entry::QueuePlace& place) {
+Started attempt_once(const ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind,
+                     Entry::QueuePlace& place, bool& identity_unused) {
   auto transport = reach(address);
   if (!transport) return tl::unexpected(transport.error());
   auto entry = plan_entry(address, **transport, kind);
   if (!entry) return tl::unexpected(entry.error());
   entry->place = &place;
+  identity_unused = entry->identity_unused;
   return enter_and_greet(std::move(*transport), name, notices, *entry,
                          kind == SessionKind::program ? &address : nullptr);
+}
+
+// A server on this machine, or at the other end of a tunnel, that takes nobody in particular may take the user whose
+// identity lies in the configuration folder.
+Started attempt(ServerAddress& address, const std::string& name, NoticeHandler& notices, SessionKind kind,
+                Entry::QueuePlace& place) {
+  bool identity_unused = false;
+  Started started = attempt_once(address, name, notices, kind, place, identity_unused);
+  if (started || !started.error().refused || !identity_unused) return started;
+  ServerAddress with_tls = address;
+  with_tls.kind = ServerAddress::Kind::tls;
+  Started second = attempt_once(with_tls, name, notices, kind, place, identity_unused);
+  if (second || second.error().refused || second.error().again) {
+    address = with_tls;
+    return second;
+  }
+  started.error().cause += "; with the identity in the configuration folder: " + second.error().cause;
+  return started;
 }
 
 }  // namespace
@@ -114,6 +134,40 @@ CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::
       return result_of(std::move(started), server, session, error);
     }
     if (!backoff.wait()) return result_of(std::move(started), server, session, error);
+  }
+}
+
+namespace {
+
+SessionStartError ask_once(const ServerAddress& address, const std::string& query, std::string& answer,
+                           bool& identity_unused) {
+  auto transport = reach(address);
+  if (!transport) return transport.error();
+  auto entry = plan_entry(address, **transport, SessionKind::management);
+  if (!entry) return entry.error();
+  identity_unused = entry->identity_unused;
+  entry->query = query;
+  entry->answer = &answer;
+  auto entered = enter(std::move(*transport), *entry, [](const std::string&) {});
+  return entered ? SessionStartError{CUDA_SUCCESS, {}} : entered.error();
+}
+
+}  // namespace
+
+CUresult ask_server(std::string_view server, const std::string& query, std::string& answer, std::string& error) {
+  tls::start_openssl();
+  auto address = parse_server_address(server);
+  if (!address) return error = address.error(), CUDA_ERROR_SYSTEM_NOT_READY;
+  Backoff backoff;
+  for (;;) {
+    answer.clear();
+    bool identity_unused = false;
+    SessionStartError failure = ask_once(*address, query, answer, identity_unused);
+    if (failure.result == CUDA_SUCCESS) return CUDA_SUCCESS;
+    // As for a session: a server on this machine may want to know who it is.
+    if (failure.refused && identity_unused) address->kind = ServerAddress::Kind::tls;
+    else if (failure.refused || !(failure.again || backoff.patient()) || !backoff.wait())
+      return error = fmt::format("{}: {}", server, failure.cause), failure.result;
   }
 }
 
@@ -143,9 +197,9 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
     return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
   connected->lanes_most_ = begun->lanes;
   if (server && begun->resume_grace.count() > 0)
-    connected->outlive_connections(std::make_unique<ServerReconnector>(*server, begun->id, begun->secret),
-                                   begun->resume_grace,
-                                   begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
+    connected->outlive_connections(
+        std::make_unique<ServerReconnector>(*server, begun->id, begun->secret, begun->lanes != 0), begun->resume_grace,
+        begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
   return connected;
 }
 
@@ -193,8 +247,38 @@ size_t ConnectedSession::reserve_bytes() {
   return t_answering != 0 ? kNoticeReserveBytes : kNoticeReserveBytes + kAnswerReserveBytes;
 }
 
+// The time for which one frame waits for room is counted once, however often it has to look.
+class ConnectedSession::Stall {
+ public:
+  explicit Stall(ConnectedSession& session) : session_(session) {}
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+  ~Stall() {
+    if (stalled_) session_.count_stall(begun_);
+  }
+  void await_room(uint64_t room_seen) {
+    if (!stalled_) begun_ = Clock::now();
+    stalled_ = true;
+    session_.await_room(room_seen);
+  }
+
+ private:
+  ConnectedSession& session_;
+  bool stalled_ = false;
+  Clock::time_point begun_;
+};
+
+void ConnectedSession::count_stall(Clock::time_point begun) noexcept {
+  const uint64_t ns = uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count());
+  ++t_traffic.stalls;
+  t_traffic.wait_ns += ns;
+  stats_.stalls.fetch_add(1, std::memory_order_relaxed);
+  stats_.wait_ns.fetch_add(ns, std::memory_order_relaxed);
+}
+
 CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max,
                                  const Bulk& bulk, Slot& slot) noexcept {
+  Stall stall(*this);
   for (;;) {
     if (CUresult error = state()) return error;
     uint64_t room_seen = 0;
@@ -203,7 +287,7 @@ CUresult ConnectedSession::begin(wire::FrameKind kind, uint32_t ordinal, uint32_
     if (begun == Outgoing::Begun::too_large) return CUDA_ERROR_INVALID_VALUE;
     if (in_notice_handler())
       end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server takes over nothing of what its notices are answered with", true);
-    else await_room(room_seen);
+    else stall.await_room(room_seen);
   }
 }
 

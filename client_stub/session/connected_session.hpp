@@ -95,9 +95,8 @@ class ConnectedSession final : public Session, public Road {
     ConnectedSession& session_;
   };
 
-  // --- receiving (receiving.cpp)
-  // ----------------------------------------------------------------------------------------------------------- With
-  // the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
+  // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------
+  // With the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
   bool receive_one(OwnCall* own);
   void dispatch(OwnCall* own);
   void take_reply(OwnCall* own);
@@ -135,14 +134,15 @@ class ConnectedSession final : public Session, public Road {
   void pass_on_role(std::unique_lock<std::mutex>& lock);
   // For the session thread: takes what is there if no other thread receives or is about to.
   bool receive_if_free();
-  // For the session thread: sleeps until there is something to do.
-  void thread_sleep();
+  // For the session thread: sleeps until there is something to do, at most so long.
+  void thread_sleep(std::chrono::nanoseconds at_most);
 
-  // --- waiting (connected_session.cpp)
-  // ---------------------------------------------------------------------------------------------------
+  // --- waiting (connected_session.cpp) -----------------------------------------------------------------------------
   void await_reply(OwnCall& own);
   void await_sent(uint64_t bytes_end);
   void await_room(uint64_t room_seen);
+  class Stall;
+  void count_stall(std::chrono::steady_clock::time_point begun) noexcept;
   // Receives, or waits for who does, until `done` or the end; may return sooner.
   template <class Done>
   void await_change(Done done);

@@ -98,10 +98,22 @@ ServerFacts server_facts(schema::Welcome::Reader welcome) {
   facts.driver_name = text_of(welcome.getDriverName());
   facts.driver_version = welcome.getDriverVersion();
   facts.software = welcome.getSoftware();
+  facts.same_machine = welcome.getSameMachine();
   auto ordinals = welcome.getOrdinals();
   facts.ordinals.assign(ordinals.begin(), ordinals.end());
   for (auto device : welcome.getDevices()) facts.devices.push_back(device_facts(device));
   return facts;
+}
+
+void take_chunk_facts(schema::Welcome::Reader welcome, ServerFacts& facts) {
+  using Chunks = ServerFacts::Chunks;
+  if (!facts.knows(uint32_t(wire::SessionOrdinal::copy_chunks))) return;
+  if (welcome.getChunks() == uint8_t(Chunks::plain)) facts.chunks = Chunks::plain;
+  if (welcome.getChunks() != uint8_t(Chunks::keyed)) return;
+  auto key = cache_key(cache_key_file());  // as in Hello
+  if (!key || key->size() != facts.chunk_key.size()) return;
+  std::copy(key->begin(), key->end(), facts.chunk_key.begin());
+  facts.chunks = Chunks::keyed;
 }
 
 void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
@@ -153,6 +165,7 @@ tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing&
       welcomed = true;
       auto welcome = message.getRoot<schema::Welcome>();
       begun.facts = server_facts(welcome);
+      take_chunk_facts(welcome, begun.facts);
       take_resume_facts(welcome, begun);
     }
   });

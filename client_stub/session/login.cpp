@@ -7,15 +7,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <optional>
 
 #include <capnp/message.h>
 #include <fmt/format.h>
 
+#include "client_stub/session/rdma_library.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/frame_receiver.hpp"
+#include "protocol/transport/rdma_setup.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
+#include "protocol/wire/rdma.hpp"
 #include "schema/login.capnp.h"
 
 namespace gpuwire::client {
@@ -34,10 +38,11 @@ constexpr std::chrono::seconds kLoginTimeout{20};
 // One wait of a client in the queue; repeated as long as the connection lives.
 constexpr std::chrono::hours kQueueWait{1};
 // The answer is the worker's, which may have to initialise its driver first.
-constexpr std::chrono::seconds kSharedMemoryTimeout{30};
+constexpr std::chrono::seconds kRoadTimeout{30};
 constexpr size_t kNameBytesMax = 256;
 constexpr size_t kReasonBytesMax = wire::kRefusalBytesMax;
 constexpr unsigned kQueueLinesMax = 1000;
+constexpr size_t kAnswerBytesMax = 1 << 20;  // to a query
 
 // What somebody else wrote and a terminal will show.
 std::string printable(std::string text) {
@@ -51,8 +56,7 @@ std::string text_of(capnp::Text::Reader text) {
   return printable({text.begin(), std::min(text.size(), kReasonBytesMax)});
 }
 
-// --- prefaces
-// -------------------------------------------------------------------------------------------------------------------------------
+// --- prefaces ------------------------------------------------------------------------------------------------------
 
 SessionStartError refusal(Transport& connection, const wire::Preface& preface) {
   std::string reason(preface.text_bytes, '\0');
@@ -115,8 +119,7 @@ Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entr
   return answer;
 }
 
-// --- TLS
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --- TLS -----------------------------------------------------------------------------------------------------------
 
 Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context, int descriptor, tls::Wanted wanted) {
   auto channel = tls::TlsChannel::connect(context, descriptor, std::move(wanted));
@@ -127,8 +130,7 @@ Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context
   return channel;
 }
 
-// --- logging in
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- logging in ----------------------------------------------------------------------------------------------------
 
 bool send_login(Transport& connection, const Entry& entry) {
   capnp::MallocMessageBuilder message;
@@ -145,6 +147,7 @@ bool send_login(Transport& connection, const Entry& entry) {
   login.setResume({reinterpret_cast<const kj::byte*>(entry.resume.data()), entry.resume.size()});
   if (entry.place)
     login.setTicket({reinterpret_cast<const kj::byte*>(entry.place->ticket.data()), entry.place->ticket.size()});
+  if (!entry.query.empty()) login.setQuery(entry.query);
   auto segments = message.getSegmentsForOutput();
   if (segments.size() != 1) return false;
   auto bytes = segments[0].asBytes();
@@ -157,7 +160,7 @@ bool send_login(Transport& connection, const Entry& entry) {
 
 // One answer of the server to a login.
 struct Answer {
-  enum class Kind : uint8_t { admitted, queued, refused } kind = Kind::refused;
+  enum class Kind : uint8_t { admitted, queued, refused, told, told_all } kind = Kind::refused;
   uint32_t place = 0, waiting = 0;
   std::string text;  // why
   std::string ticket = {};
@@ -175,6 +178,12 @@ Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const c
     switch (root.which()) {
       case schema::LoginAnswer::ADMITTED: answer.kind = Answer::Kind::admitted; break;
       case schema::LoginAnswer::REFUSED: answer = {Answer::Kind::refused, 0, 0, text_of(root.getRefused())}; break;
+      case schema::LoginAnswer::TOLD: {
+        auto part = root.getTold();
+        auto text = part.getText();
+        answer = {part.getLast() ? Answer::Kind::told_all : Answer::Kind::told, 0, 0, {text.begin(), text.size()}};
+        break;
+      }
       case schema::LoginAnswer::QUEUED: {
         auto queued = root.getQueued();
         auto ticket = queued.getTicket();
@@ -199,6 +208,14 @@ std::string queue_line(const Entry& entry, const Answer& answer) {
   return answer.text.empty() ? line : fmt::format("{} ({})", line, answer.text);
 }
 
+std::string admitted_line(const Entry& entry, Clock::duration waited) {
+  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
+  std::string how_long = seconds < 60     ? fmt::format("{} s", seconds)
+                         : seconds < 3600 ? fmt::format("{} min", seconds / 60)
+                                          : fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
+  return fmt::format("admitted at {} after {}", entry.host.empty() ? "the server" : entry.host, how_long);
+}
+
 // `why`: what TLS knows about an end, or nothing.
 Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
                     const std::function<std::string()>& why) {
@@ -209,11 +226,11 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
   transport::FrameReceiver receiver(connection, wire::Sender::server);
   std::string said;
   unsigned lines = 0;
-  bool queued = false;
+  std::optional<Clock::time_point> since;  // it waits in the queue
   for (;;) {
     Received received =
-        receiver.next(queued ? transport::Nanoseconds(kQueueWait) : transport::Nanoseconds(kLoginTimeout));
-    if (received == Received::nothing && queued) continue;
+        receiver.next(since ? transport::Nanoseconds(kQueueWait) : transport::Nanoseconds(kLoginTimeout));
+    if (received == Received::nothing && since) continue;
     if (received == Received::nothing)
       return not_ready(fmt::format("the server did not answer the login within {} s", kLoginTimeout.count()));
     if (received != Received::frame) {
@@ -224,11 +241,21 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
     }
     auto answer = read_answer(receiver.header(), receiver.message());
     if (!answer) return tl::unexpected(answer.error());
-    if (answer->kind == Answer::Kind::admitted) return {};
+    if (answer->kind == Answer::Kind::admitted) {
+      if (since) told(admitted_line(entry, Clock::now() - *since));
+      return {};
+    }
+    if (answer->kind == Answer::Kind::told || answer->kind == Answer::Kind::told_all) {
+      if (!entry.answer || entry.answer->size() + answer->text.size() > kAnswerBytesMax)
+        return not_ready("the server answers what was not asked");
+      *entry.answer += answer->text;
+      if (answer->kind == Answer::Kind::told_all) return {};
+      continue;
+    }
     if (answer->kind == Answer::Kind::refused)
       return tl::unexpected<SessionStartError>(
           {CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + answer->text, false, true});
-    queued = true;
+    if (!since) since = Clock::now();
     if (entry.place && !answer->ticket.empty()) *entry.place = {answer->ticket, true};
     std::string line = queue_line(entry, *answer);
     if (line != said && lines++ < kQueueLinesMax) told(line);
@@ -249,6 +276,7 @@ Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> co
   if (auto in = log_in(*inside, entry, told, [&] { return channel.dropped() ? std::string() : channel.failure(); });
       !in)
     return tl::unexpected(in.error());
+  if (!entry.query.empty()) return nullptr;
   auto key = channel.exported_key();
   if (!key) return not_ready("no key for the session: " + key.error());
   tls::Context keyed = tls::key_client_context(*key);
@@ -263,8 +291,7 @@ Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> co
 
 }  // namespace
 
-// --- the way in
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- the way in ----------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -278,6 +305,14 @@ bool stays_here(int descriptor) {
   if (peer.ss_family != AF_INET6) return false;
   const in6_addr& address = reinterpret_cast<sockaddr_in6&>(peer).sin6_addr;
   return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
+}
+
+Entry::Rdma rdma_wish(TransportChoice choice) {
+  switch (choice) {
+    case TransportChoice::rdma: return Entry::Rdma::wanted;
+    case TransportChoice::automatic: return Entry::Rdma::where_it_is;
+    default: return Entry::Rdma::no;
+  }
 }
 
 bool wants_tls(const ServerAddress& address, const LoginSettings& settings, bool here) {
@@ -295,6 +330,8 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
   bool local = address.kind == ServerAddress::Kind::local;
   if (settings->transport == TransportChoice::shared_memory && !local)
     return not_ready("shared memory is for a server on this machine: --server unix:/PATH");
+  if (settings->transport == TransportChoice::rdma && local)
+    return not_ready("RDMA is for a server on a network: --server HOST");
   Entry entry{.host = address.host(),
               .encrypted = wants_tls(address, *settings, here),
               .gpus = settings->gpus,
@@ -302,6 +339,10 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
               .kind = kind,
               // A few queries are over before the memory would pay.
               .shared_memory = local && settings->transport != TransportChoice::tcp && kind == SessionKind::program};
+  if (!local && kind == SessionKind::program) entry.rdma = rdma_wish(settings->transport);
+  const bool has_identity = !settings->identity.empty() || !settings->token.empty();
+  entry.identity_unused = !entry.encrypted && !local && address.kind == ServerAddress::Kind::network && has_identity &&
+                          !settings->token_given;
   auto secrets = read_secrets(*settings, entry.encrypted);
   if (!secrets) return not_ready(secrets.error());
   if (!secrets->token.empty() && !entry.encrypted && !here)
@@ -318,11 +359,33 @@ Result<std::unique_ptr<Transport>> go_on_in_shared_memory(std::unique_ptr<Transp
     told("the server offers no shared memory; the session goes over its Unix socket");
     return connection;
   }
-  transport::Agreed agreed = transport::ask_for_shared_memory(std::move(connection), kSharedMemoryTimeout);
+  transport::Agreed agreed = transport::ask_for_shared_memory(std::move(connection), kRoadTimeout);
   if (agreed.lost) return dropped("shared memory could not be agreed on: " + agreed.declined);
   if (!agreed.declined.empty())
     told("no shared memory with the server (" + agreed.declined + "); the session goes over its Unix socket");
   return std::move(agreed.connection);
+}
+
+Result<std::unique_ptr<Transport>> go_on_by_rdma(std::unique_ptr<Transport> connection, uint32_t server_flags,
+                                                 Entry::Rdma wish, QueueTold told) {
+  auto slower = [&](const std::string& why) {
+    told(fmt::format("no RDMA with the server ({}); the session goes over {}", why, connection->road()));
+  };
+  if (wish == Entry::Rdma::no) return connection;
+  if (!(server_flags & wire::kPrefaceRdma)) {
+    if (wish == Entry::Rdma::wanted) slower("it offers none");
+    return connection;
+  }
+  auto fabric = rdma_fabric();
+  if (!fabric) {
+    if (wish == Entry::Rdma::wanted) slower(fabric.error());
+    return connection;
+  }
+  transport::Agreed agreed = transport::ask_for_rdma(std::move(connection), std::move(*fabric), kRoadTimeout);
+  connection = std::move(agreed.connection);
+  if (agreed.lost) return dropped("RDMA could not be agreed on: " + agreed.declined);
+  if (!agreed.declined.empty()) slower(printable(agreed.declined));
+  return connection;
 }
 
 }  // namespace
@@ -330,13 +393,21 @@ Result<std::unique_ptr<Transport>> go_on_in_shared_memory(std::unique_ptr<Transp
 Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, const Entry& entry, QueueTold told) {
   auto preface = exchange_prefaces(*connection, entry);
   if (!preface) return tl::unexpected(preface.error());
-  if (entry.encrypted) return enter_encrypted(std::move(connection), entry, told);
+  if (entry.encrypted) {
+    auto entered = enter_encrypted(std::move(connection), entry, told);
+    if (!entered || !entry.query.empty()) return entered;
+    return go_on_by_rdma(std::move(*entered), preface->flags, entry.rdma, told);
+  }
   // A server that knows no tenants asks nobody who they are.
   if (preface->flags & wire::kPrefaceLogin)
     if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in)
       return tl::unexpected(in.error());
+  if (!entry.query.empty()) {
+    if (preface->flags & wire::kPrefaceLogin) return nullptr;
+    return not_ready("the server answers no questions");
+  }
   if (entry.shared_memory) return go_on_in_shared_memory(std::move(connection), preface->flags, told);
-  return connection;
+  return go_on_by_rdma(std::move(connection), preface->flags, entry.rdma, told);
 }
 
 }  // namespace gpuwire::client

@@ -22,7 +22,14 @@ struct Entry {
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
   SessionKind kind = SessionKind::program;
+  // The user's folder has an identity or a token, which was not looked at because the connection stays on this machine.
+  bool identity_unused = false;
   bool shared_memory = false;  // wanted, where the server offers it
+  enum class Rdma : uint8_t {
+    no,
+    where_it_is,  // where the server offers it and the plug-in is there
+    wanted,       // a user asks for it, who is told why there is none
+  } rdma = Rdma::no;
   // In and out: the client's place in the server's queue, which a server that is started again keeps for a while. Null:
   // nobody would come back to it.
   struct QueuePlace {
@@ -30,7 +37,9 @@ struct Entry {
     bool held = false;   // it has waited there on this connection
   };
   QueuePlace* place = nullptr;
-  std::string resume;  // the identity of the session that the connection is to carry on; empty: a new one
+  std::string query;              // not empty: no session is wanted, but an answer (schema/login.capnp)
+  std::string* answer = nullptr;  // where that goes
+  std::string resume;             // the identity of the session that the connection is to carry on; empty: a new one
 };
 
 // Out of the address, the environment and where the connection has led. Errors: one phrase.
@@ -41,10 +50,10 @@ tl::expected<Entry, SessionStartError> plan_entry(const ServerAddress& address, 
 // Never called with a lock.
 using QueueTold = void (*)(const std::string& line);
 
-// Returns when the server has admitted the session: the next frame is the Hello. Each step has kHandshakeTimeoutMs; the
-// place in the queue none, it lasts until the server admits or refuses or the connection ends. Errors that say `again`:
-// the connection ended before the server had decided, or it had no room at that moment. Errors:
-// CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, CUDA_ERROR_NO_DEVICE, else
+// Returns when the server has answered the query, null then, or has admitted the session: the next frame is the Hello.
+// Each step has kHandshakeTimeoutMs; the place in the queue none, it lasts until the server admits or refuses or the
+// connection ends. Errors that say `again`: the connection ended before the server had decided, or it had no room at
+// that moment. Errors: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, CUDA_ERROR_NO_DEVICE, else
 // CUDA_ERROR_SYSTEM_NOT_READY.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> enter(
     std::unique_ptr<transport::Transport> connection, const Entry& entry, QueueTold told);

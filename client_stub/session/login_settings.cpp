@@ -39,6 +39,7 @@ std::optional<TransportChoice> transport_named(std::string_view name) {
   if (name == "auto") return TransportChoice::automatic;
   if (name == "tcp") return TransportChoice::tcp;
   if (name == "shm") return TransportChoice::shared_memory;
+  if (name == "rdma") return TransportChoice::rdma;
   return std::nullopt;
 }
 
@@ -63,7 +64,8 @@ tl::expected<LoginSettings, std::string> login_settings() {
   }
   if (const char* name = variable("GPUWIRE_TRANSPORT")) {
     auto transport = transport_named(name);
-    if (!transport) return tl::unexpected(fmt::format("GPUWIRE_TRANSPORT={} is none of auto, tcp and shm", name));
+    if (!transport)
+      return tl::unexpected(fmt::format("GPUWIRE_TRANSPORT must be auto, tcp, shm or rdma, got {}", name));
     settings.transport = *transport;
   }
   return settings;

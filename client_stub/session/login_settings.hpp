@@ -19,6 +19,7 @@ enum class TransportChoice : uint8_t {
   automatic,      // the fastest that the server offers
   tcp,            // the socket, also a Unix one
   shared_memory,  // to a server on this machine
+  rdma,           // to a server that offers it
 };
 
 struct LoginSettings {

@@ -48,8 +48,7 @@ class Outgoing {
   bool append_control(wire::ControlOrdinal ordinal, kj::ArrayPtr<const capnp::word> message = {});
   uint64_t last_sequence() const { return last_sequence_.load(std::memory_order_relaxed); }
 
-  // --- the session thread's sleep
-  // -----------------------------------------------------------------------------------------------------------
+  // --- the session thread's sleep ----------------------------------------------------------------------------------
   enum class Thread : uint8_t { none, awake, asleep, unavailable };
   // For the session thread: false when there is something to send. After true, the next posted frame asks for
   // wake_thread.

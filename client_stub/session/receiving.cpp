@@ -212,7 +212,8 @@ bool ConnectedSession::receive_if_free() {
   return any;
 }
 
-void ConnectedSession::thread_sleep() {
+void ConnectedSession::thread_sleep(std::chrono::nanoseconds at_most) {
+  const transport::Nanoseconds sleep = until_look(std::min<std::chrono::nanoseconds>(kThreadSleep, at_most));
   unsigned interest = transport::kWoken;
   {
     std::lock_guard lock(receive_mutex_);
@@ -221,11 +222,11 @@ void ConnectedSession::thread_sleep() {
     if (!thread_awaits_role_) interest |= transport::kReadable;
   }
   if (outgoing_.thread_falls_asleep()) {
-    link_.wait(interest, until_look(kThreadSleep));
+    link_.wait(interest, sleep);
     outgoing_.thread_woke();
   } else {
     // The connection takes no more: more posted frames are no reason to wake up.
-    link_.wait(interest | transport::kWritable, until_look(kThreadSleep));
+    link_.wait(interest | transport::kWritable, sleep);
   }
   std::lock_guard lock(receive_mutex_);
   thread_awaits_role_ = false;

@@ -10,7 +10,7 @@ namespace gpuwire::client {
 // A session that has a connection of its own. Any thread.
 class Road {
  public:
-  // "tcp", "tls", "unix" or "shm": of the connection of the moment.
+  // "tcp", "tls", "unix", "shm" or "rdma": of the connection of the moment.
   virtual const char* road_name() const = 0;
   // Further connections for bulk.
   struct Lanes {

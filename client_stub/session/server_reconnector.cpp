@@ -28,6 +28,7 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(uint6
   auto entry = plan_entry(address_, **connection, SessionKind::program);
   if (!entry) return failed(entry.error());
   entry->resume.assign(session_.begin(), session_.end());
+  if (lanes_) entry->rdma = Entry::Rdma::no;
   auto entered = enter(std::move(*connection), *entry, [](const std::string&) {});
   if (!entered) return failed(entered.error());
   auto end = transport::own_end_of((*entered)->descriptor());

@@ -14,8 +14,9 @@ namespace gpuwire::client {
 
 class ServerReconnector final : public Reconnector {
  public:
-  ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret)
-      : address_(std::move(address)), session_(session), secret_(secret) {}
+  // `lanes`: the session may have some. They are beside TCP, so it stays there.
+  ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret, bool lanes)
+      : address_(std::move(address)), session_(session), secret_(secret), lanes_(lanes) {}
 
   tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept override;
   tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(
@@ -29,6 +30,7 @@ class ServerReconnector final : public Reconnector {
   const ServerAddress address_;
   const resume::SessionId session_;
   const resume::Secret secret_;
+  const bool lanes_;
   uint64_t attempts_ = 0;  // by who reconnects
   std::atomic<uint64_t> carrying_{
       0};  // the attempt that the present connection came of; a lane for another one is refused, so relaxed

@@ -4,7 +4,9 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -43,6 +45,12 @@ struct ServerFacts {
   bool software = false;
   std::vector<DeviceFacts> devices;  // all of the server; the client applies CUDA_VISIBLE_DEVICES
   std::vector<uint8_t> ordinals;     // bitmap of known call ordinals
+  // Whether the server keeps chunks of copies to the device, and how they are named: by their digests, or by digests
+  // under the key.
+  enum class Chunks : uint8_t { none, plain, keyed };
+  Chunks chunks = Chunks::none;
+  std::array<uint8_t, 32> chunk_key{};
+  bool same_machine = false;  // nothing but this machine's own system is between the two
   bool knows(uint32_t ordinal) const noexcept {
     return ordinal / 8 < ordinals.size() && (ordinals[ordinal / 8] >> (ordinal % 8) & 1);
   }
@@ -87,6 +95,11 @@ class NoticeHandler {
                            std::span<const std::byte> text) = 0;
   // The session has ended, not by close(); every later call returns `result`. Any thread, once.
   virtual void ended(CUresult result, std::string_view reason) = 0;
+  // What has to be done now and then: on the session's own thread, with no lock, after each frame that was posted and
+  // when the time is over that was given. May post.
+  virtual std::chrono::nanoseconds upkeep(std::chrono::steady_clock::time_point) noexcept {
+    return std::chrono::nanoseconds::max();
+  }
 };
 
 struct PendingCall;
@@ -94,6 +107,7 @@ struct PendingCall;
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
   std::atomic<uint64_t> posted{0}, called{0}, waits{0}, wait_ns{0}, bytes_sent{0}, bytes_received{0}, flushes{0};
+  std::atomic<uint64_t> stalls{0};  // frames that had to wait for room in the send window; the time is in wait_ns
   std::atomic<uint64_t> losses{0}, bytes_sent_again{0}, detached_ns{0};  // connections that were lost and replaced
 };
 
@@ -101,7 +115,7 @@ struct SessionStats {
 // round trips: several calls that were begun before the first of them was waited for are one. `bytes_received` are
 // replies only.
 struct ThreadTraffic {
-  uint64_t waits = 0, wait_ns = 0, bytes_sent = 0, bytes_received = 0;
+  uint64_t waits = 0, wait_ns = 0, bytes_sent = 0, bytes_received = 0, stalls = 0;
 };
 extern thread_local constinit ThreadTraffic t_traffic __attribute__((tls_model("initial-exec")));
 
@@ -136,9 +150,9 @@ class Session {
   // survive fork).
   virtual CUresult state() const noexcept = 0;
 
-  // --- low level; use post() and call() of call.hpp
-  // ------------------------------------------------------------------------------------ One frame under construction.
-  // Holds the session's send lock from begin() to commit(): between them do nothing that blocks.
+  // --- low level; use post() and call() of call.hpp ----------------------------------------------------------------
+  // One frame under construction. Holds the session's send lock from begin() to commit(): between them do nothing that
+  // blocks.
   struct Slot {
     kj::ArrayPtr<capnp::word> words;  // zeroed; where the message is built
     uint64_t sequence = 0;

@@ -22,6 +22,7 @@ struct SessionTable {
   const char* release = GPUWIRE_VERSION;
   CUresult (*connect)(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
                       std::string& error, SessionKind kind) = nullptr;
+  CUresult (*ask)(std::string_view server, const std::string& query, std::string& answer, std::string& error) = nullptr;
 };
 
 }  // namespace gpuwire::client

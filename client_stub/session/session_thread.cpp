@@ -70,11 +70,12 @@ void SessionThread::run() {
     bool busy = received || session_.link_.bytes_sent() != before;
     quiet = busy ? 0 : quiet + 1;
     session_.look_at_heartbeat();
+    const std::chrono::nanoseconds rest = session_.notices_.upkeep(std::chrono::steady_clock::now());
     if (quiet < kQuietTicksMax) {
       timespec tick{0, kTickNs};
       clock_nanosleep(CLOCK_MONOTONIC, 0, &tick, nullptr);
     } else {
-      session_.thread_sleep();
+      session_.thread_sleep(rest);
     }
   }
 }

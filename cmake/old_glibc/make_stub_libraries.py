@@ -1,7 +1,10 @@
-"""Makes shared libraries to link against that offer what an old glibc offered, out of the symbol versions of the one that is installed.
+"""Makes shared libraries to link against that offer what an old glibc offered, out of the symbol versions of the one
+that is installed.
 
-A C library keeps every interface that it ever had, each under the version it came with, and a linker takes the newest. These libraries have no code; of
-each symbol they have only the newest version that is not newer than asked for, so that a program linked against them runs with that glibc and all later
+A C library keeps every interface that it ever had, each under the version it came with, and a linker takes the newest.
+These libraries have no code; of
+each symbol they have only the newest version that is not newer than asked for, so that a program linked against them
+runs with that glibc and all later
 ones. What the old one lacks is an undefined symbol at link time, and compat.c has it.
 
 usage: make_stub_libraries.py --version 2.31 --compiler CC --output FOLDER
@@ -16,11 +19,13 @@ import subprocess
 LIBC = "libc.so.6"
 LOADER = "ld-linux-x86-64.so.2"
 LIBRARIES = (LIBC, "libm.so.6", LOADER)
-# Parts of libc.so.6 today; programs for an old glibc have to name them. What is in them is looked up by its name and version, wherever it is.
+# Parts of libc.so.6 today; programs for an old glibc have to name them. What is in them is looked up by its name and
+# version, wherever it is.
 FORMER_LIBRARIES = ("libpthread.so.0", "libdl.so.2")
 VERSION = re.compile(r"GLIBC_(\d+(?:\.\d+)+)$")
 # Of `readelf --dyn-syms --wide`: number, value, size, type, binding, visibility, section, name@version.
-SYMBOL = re.compile(r"^\s*\d+:\s+([0-9a-f]+)\s+(\S+)\s+(FUNC|IFUNC|OBJECT)\s+(GLOBAL|WEAK)\s+DEFAULT\s+\d+\s+([^@\s]+)@{1,2}(\S+)")
+SYMBOL = re.compile(
+    r"^\s*\d+:\s+([0-9a-f]+)\s+(\S+)\s+(FUNC|IFUNC|OBJECT)\s+(GLOBAL|WEAK)\s+DEFAULT\s+\d+\s+([^@\s]+)@{1,2}(\S+)")
 Symbol = collections.namedtuple("Symbol", "version address bytes is_data is_weak")
 
 VARIABLE_ALIGNMENT = 32
@@ -31,7 +36,8 @@ def number(version):
 
 
 def path_of(compiler, library):
-    path = subprocess.run([compiler, f"-print-file-name={library}"], capture_output=True, text=True, check=True).stdout.strip()
+    path = subprocess.run([compiler, f"-print-file-name={library}"], capture_output=True, text=True,
+                          check=True).stdout.strip()
     if not os.path.isabs(path):
         raise SystemExit(f"{compiler} does not know where {library} is")
     return path
@@ -39,7 +45,8 @@ def path_of(compiler, library):
 
 def symbols(path, newest):
     """Of each symbol of a library its newest version up to `newest`, by name."""
-    listing = subprocess.run(["readelf", "--dyn-syms", "--wide", path], capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(["readelf", "--dyn-syms", "--wide", path], capture_output=True, text=True,
+                             check=True).stdout
     found = {}
     for line in listing.splitlines():
         match = SYMBOL.match(line)
@@ -48,13 +55,17 @@ def symbols(path, newest):
             continue
         name = match[5]
         if name not in found or number(version[1]) > number(found[name].version):
-            found[name] = Symbol(version[1], int(match[1], 16), int(match[2], 0), match[3] == "OBJECT", match[4] == "WEAK")
+            found[name] = Symbol(version[1], int(match[1], 16), int(match[2], 0), match[3] == "OBJECT",
+                                 match[4] == "WEAK")
     return found
 
 
 def label(name, symbol):
     kind = "object" if symbol.is_data else "function"
-    return [f"{'.weak' if symbol.is_weak else '.globl'} {name}", f".type {name}, @{kind}", f".size {name}, {symbol.bytes}", f"{name}:"]
+    return [
+        f"{'.weak' if symbol.is_weak else '.globl'} {name}", f".type {name}, @{kind}", f".size {name}, {symbol.bytes}",
+        f"{name}:"
+    ]
 
 
 def assembly(found):
@@ -80,7 +91,8 @@ def version_script(found):
     by_version = collections.defaultdict(list)
     for name, symbol in sorted(found.items()):
         by_version[symbol.version].append(name)
-    return "".join("GLIBC_%s { global: %s };\n" % (version, "; ".join(names) + ";") for version, names in sorted(by_version.items(), key=lambda item: number(item[0])))
+    return "".join("GLIBC_%s { global: %s };\n" % (version, "; ".join(names) + ";")
+                   for version, names in sorted(by_version.items(), key=lambda item: number(item[0])))
 
 
 def make(compiler, soname, found, output):
@@ -104,14 +116,18 @@ def main():
     parser.add_argument("--output", required=True)
     options = parser.parse_args()
     os.makedirs(options.output, exist_ok=True)
-    made = {library: make(options.compiler, library, symbols(path_of(options.compiler, library), options.version), options.output) for library in LIBRARIES}
+    made = {
+        library: make(options.compiler, library, symbols(path_of(options.compiler, library), options.version),
+                      options.output) for library in LIBRARIES
+    }
     for library in FORMER_LIBRARIES:
         make(options.compiler, library, {}, options.output)
     # As the installed libc.so does: what every program has a copy of, and the loader for those that need it.
     script = made[LIBC]
     os.rename(script, script.replace(".so", "_stub.so"))
     with open(script, "w", encoding="ascii") as file:
-        file.write("GROUP ( %s %s AS_NEEDED ( %s ) )\n" % (script.replace(".so", "_stub.so"), path_of(options.compiler, "libc_nonshared.a"), made[LOADER]))
+        file.write("GROUP ( %s %s AS_NEEDED ( %s ) )\n" %
+                   (script.replace(".so", "_stub.so"), path_of(options.compiler, "libc_nonshared.a"), made[LOADER]))
 
 
 if __name__ == "__main__":

@@ -28,11 +28,17 @@ def bash(commands):
     for command, sub, description in contexts(commands):
         for option in filter(takes_value, description["options"]):
             patterns = "|".join(f'"{command} {sub} {name}"' for name in option["names"])
-            answer = {"words": f'words="{" ".join(option.get("values", []))}"', "files": 'COMPREPLY=($(compgen -f -- "$current")); return', "anything": "return"}[kind_of(option)]
+            answer = {
+                "words": f'words="{" ".join(option.get("values", []))}"',
+                "files": 'COMPREPLY=($(compgen -f -- "$current")); return', "anything": "return"
+            }[kind_of(option)]
             values.append(f"        {patterns}) {answer} ;;")
-        names = [name for option in description["options"] for name in option["names"]] + [one["name"] for one in description["commands"]]
+        names = [name for option in description["options"]
+                 for name in option["names"]] + [one["name"] for one in description["commands"]]
         options.append(f'        "{command} {sub}") words="{" ".join(names)}" ;;')
-    subcommands = "\n".join(f'        {one["command"]}) subcommands="{" ".join(sub["name"] for sub in one["commands"])}" ;;' for one in commands if one["commands"])
+    subcommands = "\n".join(
+        f'        {one["command"]}) subcommands="{" ".join(sub["name"] for sub in one["commands"])}" ;;'
+        for one in commands if one["commands"])
     newline = "\n"
     return f"""# bash completion of gpuwire, made from the commands' own descriptions.
 _gpuwire() {{
@@ -79,7 +85,8 @@ def zsh_option(option):
     both = f"'({' '.join(names)})'" + "{" + ",".join(names) + "}" if len(names) > 1 else names[0]
     value = ""
     if takes_value(option):
-        what = {"words": "(" + " ".join(option.get("values", [])) + ")", "files": "_files", "anything": " "}[kind_of(option)]
+        what = {"words": "(" + " ".join(option.get("values", [])) + ")", "files": "_files",
+                "anything": " "}[kind_of(option)]
         value = f":{option['value'] or 'value'}:{what}"
     return f"{both}'[{zsh_quoted(option['text'])}]{value}'"
 
@@ -91,9 +98,10 @@ def zsh(commands, summaries):
         arguments = [zsh_option(option) for option in one["options"]]
         if one["commands"]:
             listed = " ".join(f"'{sub['name']}[{zsh_quoted(sub['description'])}]'" for sub in one["commands"])
-            inner = newline.join(
-                "                " + f"{sub['name']}) _arguments " + " ".join([zsh_option(option) for option in sub["options"]] + ["'*:file:_files'"]) + " ;;"
-                for sub in one["commands"])
+            inner = newline.join("                " + f"{sub['name']}) _arguments " +
+                                 " ".join([zsh_option(option)
+                                           for option in sub["options"]] + ["'*:file:_files'"]) + " ;;"
+                                 for sub in one["commands"])
             cases.append(f"""        {one['command']})
             _arguments -C {' '.join(arguments)} '1:command:_values command {listed.replace("'", '"')}' '*::argument:->rest'
             case $words[1] in
@@ -103,7 +111,8 @@ def zsh(commands, summaries):
             cases.append(f"        run) _arguments {' '.join(arguments)} '*::program:_normal' ;;")
         else:
             cases.append(f"        {one['command']}) _arguments {' '.join(arguments)} ;;")
-    listed = newline.join(f"        '{one['command']}:{zsh_quoted(summaries.get(one['command'], ''))}'" for one in commands)
+    listed = newline.join(f"        '{one['command']}:{zsh_quoted(summaries.get(one['command'], ''))}'"
+                          for one in commands)
     return f"""#compdef gpuwire
 # zsh completion of gpuwire, made from the commands' own descriptions.
 _gpuwire() {{
@@ -132,16 +141,24 @@ def fish_quoted(text):
 def fish(commands, summaries):
     lines = ["# fish completion of gpuwire, made from the commands' own descriptions.", "complete -c gpuwire -f"]
     for one in commands:
-        lines.append(f"complete -c gpuwire -n __fish_use_subcommand -a {one['command']} -d {fish_quoted(summaries.get(one['command'], ''))}")
+        lines.append(
+            f"complete -c gpuwire -n __fish_use_subcommand -a {one['command']} -d"
+            f" {fish_quoted(summaries.get(one['command'], ''))}"
+        )
     for command, sub, description in contexts(commands):
-        condition = f"__fish_seen_subcommand_from {command}" + (f"; and __fish_seen_subcommand_from {sub}" if sub else "")
+        condition = f"__fish_seen_subcommand_from {command}" + (f"; and __fish_seen_subcommand_from {sub}"
+                                                                if sub else "")
         for one in description["commands"]:
             lines.append(f"complete -c gpuwire -n '{condition}' -a {one['name']} -d {fish_quoted(one['description'])}")
         for option in description["options"]:
-            names = " ".join(("-l " + name[2:]) if name.startswith("--") else "-s " + name[1:] for name in option["names"])
+            names = " ".join(
+                ("-l " + name[2:]) if name.startswith("--") else "-s " + name[1:] for name in option["names"])
             value = ""
             if takes_value(option):
-                value = {"words": " -x -a " + fish_quoted(" ".join(option.get("values", []))), "files": " -r -F", "anything": " -x"}[kind_of(option)]
+                value = {
+                    "words": " -x -a " + fish_quoted(" ".join(option.get("values", []))), "files": " -r -F",
+                    "anything": " -x"
+                }[kind_of(option)]
             lines.append(f"complete -c gpuwire -n '{condition}' {names}{value} -d {fish_quoted(option['text'])}")
     lines.append("complete -c gpuwire -n '__fish_seen_subcommand_from run' -a '(__fish_complete_subcommand)'")
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ import completions
 import markdown_page
 import roff
 
-CLIENT = ("run", "shell", "env", "info")
+CLIENT = ("run", "shell", "env", "info", "queue")
 # The documents that describe a file: page, package, what NAME says.
 CONFIGURATIONS = {
     "gpuwire-server.toml": ("docs/configuration.md", "server", "the configuration of a gpuwire server"),
@@ -20,7 +20,8 @@ FRONT_DOOR = "CUDA programs on machines without a GPU"
 
 
 def output(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env={"PATH": os.environ["PATH"], "LC_ALL": "C"}).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60,
+                          env={"PATH": os.environ["PATH"], "LC_ALL": "C"}).stdout
 
 
 def write(folder, name, text):
@@ -33,11 +34,16 @@ def front_door_page(text, release, others):
     """gpuwire(1), from its help."""
     usage, commands = re.search(r"Usage: (.*?)\n\nCommands:\n(.*?)\n\n", text, re.S).groups()
     entries = [line.split(None, 1) for line in commands.splitlines()]
-    parts = [roff.header("gpuwire", 1, release), roff.section("Name", f"gpuwire \\- {roff.escaped(FRONT_DOOR)}"),
-             roff.section("Synopsis", "\n.br\n".join(roff.bold(line.strip()) for line in usage.splitlines())),
-             roff.section("Description", roff.escaped(text.split("\n")[0])),
-             roff.section("Commands", "\n".join(f".TP\n{roff.bold(name)}\n{roff.escaped(summary)}" for name, summary in entries)),
-             roff.section("See also", ", ".join(f"{roff.bold(other)}({number})" for other, number in others if other != "gpuwire"))]
+    parts = [
+        roff.header("gpuwire", 1, release),
+        roff.section("Name", f"gpuwire \\- {roff.escaped(FRONT_DOOR)}"),
+        roff.section("Synopsis", "\n.br\n".join(roff.bold(line.strip()) for line in usage.splitlines())),
+        roff.section("Description", roff.escaped(text.split("\n")[0])),
+        roff.section("Commands",
+                     "\n".join(f".TP\n{roff.bold(name)}\n{roff.escaped(summary)}" for name, summary in entries)),
+        roff.section("See also",
+                     ", ".join(f"{roff.bold(other)}({number})" for other, number in others if other != "gpuwire"))
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -55,13 +61,16 @@ def main(build, source):
     write(os.path.join(share, "client", "man", "man1"), "gpuwire.1", front_door_page(text, release, pages))
     for command in commands:
         package = "client" if command["command"] in CLIENT else "server"
-        write(os.path.join(share, package, "man", "man1"), f"gpuwire-{command['command']}.1", roff.command_page(command, summaries[command["command"]], release, pages))
+        write(os.path.join(share, package, "man", "man1"), f"gpuwire-{command['command']}.1",
+              roff.command_page(command, summaries[command["command"]], release, pages))
     for name, (document, package, summary) in CONFIGURATIONS.items():
         with open(os.path.join(source, document), encoding="utf-8") as file:
-            write(os.path.join(share, package, "man", "man5"), name + ".5", markdown_page.configuration_page(name, summary, file.read(), release, pages))
+            write(os.path.join(share, package, "man", "man5"), name + ".5",
+                  markdown_page.configuration_page(name, summary, file.read(), release, pages))
     write(os.path.join(share, "client", "bash-completion", "completions"), "gpuwire", completions.bash(commands))
     write(os.path.join(share, "client", "zsh", "vendor-completions"), "_gpuwire", completions.zsh(commands, summaries))
-    write(os.path.join(share, "client", "fish", "vendor_completions.d"), "gpuwire.fish", completions.fish(commands, summaries))
+    write(os.path.join(share, "client", "fish", "vendor_completions.d"), "gpuwire.fish",
+          completions.fish(commands, summaries))
 
 
 if __name__ == "__main__":

@@ -49,9 +49,12 @@ def blocks(text):
             found.append(("code", lines[at + 1:end]))
             at = end + 1
         else:
-            kind = "heading" if line.startswith("#") else "table" if line.startswith("|") else "code" if line.startswith("    ") else "list" if re.match(r"(- |\d+\. )", line) else "text"
+            kind = "heading" if line.startswith("#") else "table" if line.startswith(
+                "|") else "code" if line.startswith("    ") else "list" if re.match(r"(- |\d+\. )", line) else "text"
             end = at + 1
-            while kind != "heading" and end < len(lines) and lines[end].strip() and (kind != "text" or not lines[end].startswith(("|", "#", "```"))):
+            while kind != "heading" and end < len(lines) and lines[end].strip() and (kind != "text"
+                                                                                     or not lines[end].startswith(
+                                                                                         ("|", "#", "```"))):
                 end += 1
             found.append((kind, lines[at:end]))
             at = end
@@ -60,7 +63,11 @@ def blocks(text):
 
 def configuration_page(name, summary, document, release, others):
     """A page of section 5."""
-    parts = [roff.header(name, 5, release), roff.section("Name", f"{roff.escaped(name)} \\- {roff.escaped(summary)}"), roff.section("Description", "")]
+    parts = [
+        roff.header(name, 5, release),
+        roff.section("Name", f"{roff.escaped(name)} \\- {roff.escaped(summary)}"),
+        roff.section("Description", "")
+    ]
     for kind, lines in blocks(document):
         if kind == "heading":
             if not lines[0].startswith("# "):  # the document's own title is the page's name
@@ -74,5 +81,7 @@ def configuration_page(name, summary, document, release, others):
             parts += [".IP \\(bu 2\n" + inline(" ".join(re.sub(r"^(- |\d+\. )", "", item).split())) for item in items]
         else:
             parts.append(".PP\n" + inline(" ".join(lines)))
-    parts.append(roff.section("See also", ", ".join(f"{roff.bold(other)}({number})" for other, number in others if other != name)))
+    parts.append(
+        roff.section("See also",
+                     ", ".join(f"{roff.bold(other)}({number})" for other, number in others if other != name)))
     return "\n".join(part for part in parts if part) + "\n"

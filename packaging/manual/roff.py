@@ -31,12 +31,14 @@ def paragraphs(text):
     """Blank lines part paragraphs; an indented one stays as it is."""
     out = []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
-        out.append(".PP\n" + (PREFORMATTED.format(escaped(block)) if block.startswith(" ") else escaped(" ".join(block.split("\n")))))
+        out.append(".PP\n" + (
+            PREFORMATTED.format(escaped(block)) if block.startswith(" ") else escaped(" ".join(block.split("\n")))))
     return "\n".join(out)
 
 
 def footer_sections(text):
-    """Of a help's end: "Title:" and indented lines, or "Title: a sentence.", each a section; what else there is stands under NOTES."""
+    """Of a help's end: "Title:" and indented lines, or "Title: a sentence.", each a section; what else there is stands
+    under NOTES."""
     out, notes = [], []
     for block in re.split(r"\n\s*\n", text.strip("\n")):
         lines = [line for line in block.split("\n")]
@@ -87,10 +89,13 @@ def command_page(command, summary, release, others):
     for sub in command["commands"]:
         sub = {**sub, "full_name": command["full_name"] + " " + sub["name"]}
         body = [synopsis(sub), ".PP", escaped(sub["description"])]
-        body += [option_entry(option) for option in sub["positionals"] + sub["options"] if "--help" not in option["names"]]
+        body += [
+            option_entry(option) for option in sub["positionals"] + sub["options"] if "--help" not in option["names"]
+        ]
         if sub["footer"].strip():
             body += [".PP", escaped(" ".join(sub["footer"].split()))]
         parts.append(section(sub["full_name"].split(" ", 1)[1], "\n".join(body)))
     parts.append(footer_sections(command["footer"]))
-    parts.append(section("See also", ", ".join(f"{bold(other)}({number})" for other, number in others if other != name)))
+    parts.append(section("See also",
+                         ", ".join(f"{bold(other)}({number})" for other, number in others if other != name)))
     return "\n".join(parts) + "\n"

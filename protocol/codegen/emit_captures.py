@@ -4,7 +4,7 @@ from text import banner
 
 
 def emit(api):
-    names = sorted(f.name for f in api.functions if f.unsafe_in_capture)
+    names = sorted(f.name for f in api.functions if f.unsafe_in_capture is True)  # the others ask behind their handle
     rows = "".join(f'    "{name}",\n' for name in names)
     return f"""{banner()}#pragma once
 

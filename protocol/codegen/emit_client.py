@@ -6,7 +6,8 @@ from model import accessor
 from text import arguments, banner, block, names, since
 
 
-# --- forward ------------------------------------------------------------------------------------------------------------------------------
+# --- forward
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def forward_extra(function, defaults):
@@ -31,7 +32,9 @@ def forward_header(api):
         if family.forwarded:
             declarations.append(f"\n// {family.name}\n")
             declarations += [since(f.since, forward_signature(f, True) + ";\n") for f in family.forwarded]
-    ordinals = [f"inline constexpr uint32_t {f.name} = {f.ordinal};\n" for family in api.families for f in family.forwarded]
+    ordinals = [
+        f"inline constexpr uint32_t {f.name} = {f.ordinal};\n" for family in api.families for f in family.forwarded
+    ]
     return f"""{banner()}// One function per driver call that travels: checks the arguments and handles, sends, and for called ones waits. Handles are the client's.
 // `per_thread`: the stream argument means what it means in the _ptds and _ptsz forms. `sequence`: of the posted frame.
 #pragma once
@@ -71,13 +74,27 @@ class Client:
 
     def __init__(self, function):
         self.function = function
-        self.checks, self.creates, self.bytes, self.sets, self.reads, self.always, self.after, self.failed = [], [], [], [], [], [], [], []
+        self.checks, self.creates, self.bytes, self.sets, self.reads, self.always, self.after, self.failed = (
+            [],
+            [],
+            [],
+            [],
+            [],
+            [],
+            [],
+            [],
+        )
         self.lists = 0
         described = [p for p in function.params if p.kind != "host"]
-        # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is wrong with the call.
+        # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is
+        # wrong with the call.
         for p in described:
             if p.kind == "stream" and p.direction == "in":
                 self.add_stream(p)
+        if function.null_stream:
+            self.declare_error()
+            self.checks.append("resolve_stream(caller, nullptr, false, error);")
+            self.checks.append("if (error) return error;")
         for p in described:
             # Lists may be null when their count is 0; that is checked with the count.
             if p.is_pointer and not p.opt and p.kind not in ("list", "bytes"):
@@ -144,7 +161,8 @@ class Client:
         if p.direction in ("in", "inout"):
             if p.direction == "inout" and p.opt:
                 value = f"{p.local} ? {value} : {p.value_type}{{}}"
-            self.sets.append(f"params.set{self.field}({wire}({value}));" if wire else f"params.set{self.field}({value});")
+            self.sets.append(
+                f"params.set{self.field}({wire}({value}));" if wire else f"params.set{self.field}({value});")
         if p.returns:
             guard = f"if ({p.local}) " if p.opt else ""
             self.reads.append(f"{guard}*{p.local} = from_word<{p.value_type}>(results.get{self.field}());")
@@ -187,7 +205,9 @@ class Client:
 
     def add_structure(self, p):
         if p.direction in ("in", "inout"):
-            pack = f"if (CUresult packed = pack(caller, *{p.local}, {self.per_thread()}, {p.local}_flat)) return packed;"
+            pack = (
+                f"if (CUresult packed = pack(caller, *{p.local}, {self.per_thread()}, {p.local}_flat)) return packed;"
+            )
             self.checks.append(f"Flat {p.local}_flat;")
             self.checks.append(f"if ({p.local}) {{ {pack} }}" if p.opt else pack)
             self.look_through(p, f"{p.local}_flat.view()")
@@ -196,7 +216,10 @@ class Client:
             guard = f"if ({p.local}) " if p.opt else ""
             self.sets.append(f"{guard}params.set{self.field}({p.local}_flat.data());")
         if p.returns:
-            copy = f"{p.value_type} returned; copy_exactly(results.get{self.field}(), &returned, sizeof returned); to_program(returned);"
+            copy = (
+                f"{p.value_type} returned; copy_exactly(results.get{self.field}(), &returned, sizeof returned);"
+                " to_program(returned);"
+            )
             keep = f" keep_own(returned, *{p.local});" if p.direction == "inout" else ""
             guard = f"if ({p.local}) " if p.opt else ""
             self.reads.append(f"{guard}{{ {copy}{keep} *{p.local} = returned; }}")
@@ -209,7 +232,10 @@ class Client:
             return self.add_structure(p)
         address = p.local if p.kind == "struct" else f"&{p.local}"
         if p.translated and p.direction == "in":
-            translate = f"std::memcpy(&{p.local}_wire, {address}, sizeof {p.local}_wire); if (CUresult bad = to_wire(caller, {p.local}_wire, {self.per_thread()})) return bad;"
+            translate = (
+                f"std::memcpy(&{p.local}_wire, {address}, sizeof {p.local}_wire); if (CUresult bad = to_wire(caller,"
+                f" {p.local}_wire, {self.per_thread()})) return bad;"
+            )
             self.checks.append(f"{p.value_type} {p.local}_wire;")
             self.checks.append(f"if ({p.local}) {{ {translate} }}" if p.opt else translate)
             address = f"&{p.local}_wire"
@@ -222,7 +248,8 @@ class Client:
         if p.returns:
             guard = f"if ({p.local}) " if p.opt else ""
             translate = f" to_program(*{p.local});" if p.translated else ""
-            self.reads.append(f"{guard}{{ copy_exactly(results.get{self.field}(), {p.local}, sizeof({p.value_type}));{translate} }}")
+            self.reads.append(
+                f"{guard}{{ copy_exactly(results.get{self.field}(), {p.local}, sizeof({p.value_type}));{translate} }}")
 
     def add_by_attribute(self, p):
         attribute = self.function.param(p.count).local
@@ -268,7 +295,10 @@ class Client:
             if p.translated:
                 items = f"{p.local}_flat.data().begin()"
                 self.checks.append(f"Flat {p.local}_flat;")
-                self.checks.append(f"if (CUresult bad = {p.local}_flat.append_translated(caller, {p.local}, {count}, {self.per_thread()})) return bad;")
+                self.checks.append(
+                    f"if (CUresult bad = {p.local}_flat.append_translated(caller, {p.local}, {count},"
+                    f" {self.per_thread()})) return bad;"
+                )
             self.sets.append(f"{guard}params.set{self.field}(bytes_of({items}, {count} * {size}));")
         else:
             if p.opt:
@@ -299,6 +329,8 @@ class Client:
         common = f"*caller.session, {f.ordinal}, caller.context, {self.words()}"
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
         lines += self.checks
+        if f.minds_kept_memory:
+            lines.append("give_back_kept_memory(caller);")
         if f.sends_to_stream:
             lines.append("if (CUresult unsent = before_work(caller)) return unsent;")
         if self.lists > 1:
@@ -356,7 +388,7 @@ namespace gpuwire::client::forward {{
 """
 
 
-# --- hand ---------------------------------------------------------------------------------------------------------------------------------
+# --- hand ------------------------------------------------------------------------------------------------------------
 
 
 def hand_header(api):
@@ -380,7 +412,7 @@ namespace gpuwire::client::hand {{
 """
 
 
-# --- exports ------------------------------------------------------------------------------------------------------------------------------
+# --- exports ---------------------------------------------------------------------------------------------------------
 
 
 def trace_format(p):
@@ -405,6 +437,11 @@ def entry_body(function, per_thread):
     if f.unsupported:
         return "return CUDA_ERROR_NOT_SUPPORTED;"
     permit = "if (CUresult refused = permit_unsafe_call()) return refused; " if f.unsafe_in_capture else ""
+    if f.unsafe_in_capture == "handle_first":
+        p = next((p for p in f.params if p.direction == "destroy"), f.params[0])
+        permit = (
+            f"if (!known_handle(gpuwire::{kind_name(p)}, trace::word({p.local}))) return {p.unknown_error}; {permit}"
+        )
     if f.via and f.target.is_hand:
         return f"return hand::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
@@ -429,10 +466,10 @@ def export(function, symbol):
     count = len(function.params)
     unused = ""
     return (
-        f"GPUWIRE_EXPORT CUresult CUDAAPI {symbol}({arguments(function)}) {{\n"
-        f"  const trace::Arguments<{max(count, 1)}> arguments{{&trace_{function.name}, {{{words}}}}};{unused}\n"
-        f'  return run_entry("{symbol}", CallClass::{entry_class(function)}, trace::print, &arguments, [&]() -> CUresult {{ {entry_body(function, per_thread)} }});\n'
-        f"}}\n"
+        f"GPUWIRE_EXPORT CUresult CUDAAPI {symbol}({arguments(function)}) {{\n  const trace::Arguments<{max(count, 1)}>"
+        f' arguments{{&trace_{function.name}, {{{words}}}}};{unused}\n  return run_entry("{symbol}",'
+        f" CallClass::{entry_class(function)}, trace::print, &arguments, [&]() -> CUresult {{"
+        f" {entry_body(function, per_thread)} }});\n}}\n"
     )
 
 
@@ -467,7 +504,7 @@ using namespace gpuwire::client;
 {exports}"""
 
 
-# --- symbols ------------------------------------------------------------------------------------------------------------------------------
+# --- symbols ---------------------------------------------------------------------------------------------------------
 
 
 def symbols_header(api):
@@ -491,7 +528,8 @@ std::span<const ExportedSymbol> exported_symbols();
 
 def symbols_source(api):
     declarations = "".join(since(api.since[s], f"void gpuwire_symbol_{s}() __asm__(\"{s}\");\n") for s in api.symbols)
-    rows = "".join(since(api.since[s], f'    {{"{s}", reinterpret_cast<void*>(&gpuwire_symbol_{s})}},\n') for s in api.symbols)
+    rows = "".join(
+        since(api.since[s], f'    {{"{s}", reinterpret_cast<void*>(&gpuwire_symbol_{s})}},\n') for s in api.symbols)
     return f"""{banner()}#include "client/symbols.hpp"
 
 #include <cuda.h>

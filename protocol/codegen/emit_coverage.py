@@ -31,23 +31,26 @@ def row(function):
 def emit(api):
     functions = api.functions
     supported = [f for f in functions if not f.unsupported]
-    counts = {c: sum(1 for f in supported if not f.same_as and not f.via and f.cls == c) for c in ("posted", "called", "local")}
+    counts = {
+        c: sum(1 for f in supported if not f.same_as and not f.via and f.cls == c)
+        for c in ("posted", "called", "local")
+    }
     synonyms = sum(1 for f in supported if f.same_as or f.via)
     parts = [
-        "# The driver API of CUDA 13.0, function by function\n\n"
-        "Written by `protocol/codegen/generate.py` from `protocol/api/`; a test compares it.\n\n"
-        f"The toolkit's library exports {len(api.symbols)} functions; {len(functions)} of them are described, the rest are their\n"
-        "per-thread-default-stream forms (`_ptds`, `_ptsz`). All are exported.\n\n"
-        "| | functions |\n|---|---|\n"
-        f"| local: answered by the client | {counts['local']} |\n"
-        f"| posted: sent, not waited for | {counts['posted']} |\n"
-        f"| called: sent, and waited for | {counts['called']} |\n"
-        f"| other names of the above | {synonyms} |\n"
-        f"| unsupported: `CUDA_ERROR_NOT_SUPPORTED` | {len(functions) - len(supported)} |\n\n"
-        "The functions of cudaGL.h, cudaEGL.h and cudaVDPAU.h are not exported: the other API's objects live on the client, and\n"
-        "the toolkit's own library lacks them too. Programs look them up by name and find them missing.\n"
+        "# The driver API of CUDA 13.0, function by function\n\nWritten by `protocol/codegen/generate.py` from"
+        f" `protocol/api/`; a test compares it.\n\nThe toolkit's library exports {len(api.symbols)} functions;"
+        f" {len(functions)} of them are described, the rest are their\nper-thread-default-stream forms (`_ptds`,"
+        " `_ptsz`). All are exported.\n\n| | functions |\n|---|---|\n| local: answered by the client |"
+        f" {counts['local']} |\n| posted: sent, not waited for | {counts['posted']} |\n| called: sent, and waited for |"
+        f" {counts['called']} |\n| other names of the above | {synonyms} |\n| unsupported: `CUDA_ERROR_NOT_SUPPORTED` |"
+        f" {len(functions) - len(supported)} |\n\nThe functions of cudaGL.h, cudaEGL.h and cudaVDPAU.h are not"
+        " exported: the other API's objects live on the client, and\nthe toolkit's own library lacks them too."
+        " Programs look them up by name and find them missing.\n"
     ]
     for family in api.families:
-        parts.append(f"\n## {family.name}\n\n{family.title}.\n\n| function | class | client | server | ordinal | |\n|---|---|---|---|---|---|\n")
+        parts.append(
+            f"\n## {family.name}\n\n{family.title}.\n\n| function | class | client | server | ordinal |"
+            " |\n|---|---|---|---|---|---|\n"
+        )
         parts += [row(f) for f in family.functions]
     return "".join(parts)

@@ -23,10 +23,17 @@ def key_of(function):
 def wrapper(function):
     call = f"gate->driver().{function.name}({names(function)})"
     if function.gives_work:
-        work = f"{{WorkKind::{function.gives_work}, {stream_of(function)}, {key_of(function)}, {function.work_bytes or '0'}}}"
-        lines = [f"if (gate->unhindered()) [[likely]] return {call};", f"return gate->submit({work}, [&] {{ return {call}; }});"]
+        work = (
+            f"{{WorkKind::{function.gives_work}, {stream_of(function)}, {key_of(function)},"
+            f" {function.work_bytes or '0'}}}"
+        )
+        lines = [
+            f"if (gate->unhindered()) [[likely]] return {call};",
+            f"return gate->submit({work}, [&] {{ return {call}; }});"
+        ]
     else:
-        subject = next(p.local for p in function.params if p.kind == GATE_EFFECTS[function.gate_effect] and p.direction != "out")
+        subject = next(p.local for p in function.params
+                       if p.kind == GATE_EFFECTS[function.gate_effect] and p.direction != "out")
         lines = [f"return gate->{function.gate_effect}({subject}, [&] {{ return {call}; }});"]
     return f"CUresult CUDAAPI gated_{function.name}({arguments(function)}) {{\n{block(lines)}}}\n"
 

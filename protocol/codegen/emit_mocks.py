@@ -1,4 +1,5 @@
-"""Tests only: for every generated call a driver function that records what it is asked and makes up answers, and a function that makes the
+"""Tests only: for every generated call a driver function that records what it is asked and makes up answers, and a
+function that makes the
 call with random arguments and says what the driver must have seen and what must have come back."""
 
 import re
@@ -25,7 +26,8 @@ def attribute_params(function):
     return {p.count for p in function.params if p.kind == "by_attribute"}
 
 
-# --- the driver's side --------------------------------------------------------------------------------------------------------------------
+# --- the driver's side
+# --------------------------------------------------------------------------------------------------------------------
 
 
 class Mock:
@@ -54,7 +56,8 @@ class Mock:
     def see(self, p):
         x = p.local
         if p.kind == "list" and p.structure:
-            self.lines.append(f"for (size_t i = 0; i < {self.count(p, '_room')}; ++i) canonical(driver.seen, {x}[i], nullptr);")
+            self.lines.append(
+                f"for (size_t i = 0; i < {self.count(p, '_room')}; ++i) canonical(driver.seen, {x}[i], nullptr);")
         elif p.kind == "list":
             body = f"driver.seen.items({x}, {self.count(p, '_room')});"
             self.lines.append(f"driver.seen.word({x} != nullptr); if ({x}) {body}" if p.opt else body)
@@ -78,7 +81,8 @@ class Mock:
     def give(self, p):
         x = p.local
         if p.kind == "list" and p.item.is_handle:
-            self.lines.append(f"if ({x}) driver.give_natives(wire::HandleKind::{p.item.kind}, {x}, {self.count(p, '_back')});")
+            self.lines.append(
+                f"if ({x}) driver.give_natives(wire::HandleKind::{p.item.kind}, {x}, {self.count(p, '_back')});")
         elif p.kind == "list":
             self.lines.append(f"if ({x}) driver.give_bytes({x}, {self.count(p, '_back')} * sizeof *{x});")
         elif p.kind == "bytes":
@@ -101,12 +105,14 @@ class Mock:
 
     def text(self):
         f = self.function
-        lines = [f'MockDriver& driver = MockDriver::current("{f.name}");'] + self.before + self.lines + ["return driver.result;"]
+        lines = [f'MockDriver& driver = MockDriver::current("{f.name}");'
+                 ] + self.before + self.lines + ["return driver.result;"]
         parameters = ", ".join(f"{p.c_type} {p.local}" if p.kind != "host" else p.c_type for p in f.params)
         return f"CUresult CUDAAPI mock_{f.name}({parameters}) {{\n{block(lines)}}}\n"
 
 
-# --- the program's side -------------------------------------------------------------------------------------------------------------------
+# --- the program's side
+# -------------------------------------------------------------------------------------------------------------------
 
 
 class Program:
@@ -128,7 +134,11 @@ class Program:
         x, t = p.local, p.value_type
         count = server_count(self.function, p)
         if p.kind == "list":
-            maker = f"program.handles<{t}>(wire::HandleKind::{p.item.kind}, {count})" if p.item.is_handle and p.direction == "in" else f"program.list<{t}>({count})"
+            maker = (
+                f"program.handles<{t}>(wire::HandleKind::{p.item.kind}, {count})"
+                if p.item.is_handle and p.direction == "in"
+                else f"program.list<{t}>({count})"
+            )
             self.make.append(f"auto {x} = {maker};")
             if p.structure:
                 self.make.append(f"for (auto& item : {x}) randomise(program, item);")
@@ -147,7 +157,8 @@ class Program:
             if p.opt and p.direction == "in":
                 self.make.append(f"bool {x}_null = program.coin();")
         elif p.is_handle and p.direction in ("in", "destroy"):
-            self.make.append(f"auto {x} = program.{'maybe_' if p.opt else ''}handle<{t}>({kind(p) if p.kind != 'func' else 'program.function_kind()'});")
+            of = kind(p) if p.kind != "func" else "program.function_kind()"
+            self.make.append(f"auto {x} = program.{'maybe_' if p.opt else ''}handle<{t}>({of});")
         elif p.name in self.counted and p.direction in ("in", "inout"):
             self.make.append(f"auto {x} = static_cast<{t}>(program.count());")
         elif p.name in self.attributes:
@@ -183,7 +194,11 @@ class Program:
             if p.structure:
                 self.expect.append(f"for (auto& item : {x}) canonical(program.expected, item, &program);")
                 return
-            body = f"program.expected.items(program.natives(wire::HandleKind::{p.item.kind}, {x}), {count});" if p.item.is_handle else f"program.expected.items({x}.data(), {count});"
+            body = (
+                f"program.expected.items(program.natives(wire::HandleKind::{p.item.kind}, {x}), {count});"
+                if p.item.is_handle
+                else f"program.expected.items({x}.data(), {count});"
+            )
             self.expect.append(f"program.expected.word(!{x}.empty()); if (!{x}.empty()) {body}" if p.opt else body)
         elif p.kind == "bytes":
             self.expect.append(f"program.expected.put({x}.data(), {count});")
@@ -194,7 +209,8 @@ class Program:
         elif p.structure:
             self.expect.append(f"canonical(program.expected, {x}, &program);")
         elif p.kind == "struct" and p.opt:
-            self.expect.append(f"program.expected.word(!{x}_null); if (!{x}_null) program.expected.put(&{x}, sizeof {x});")
+            self.expect.append(
+                f"program.expected.word(!{x}_null); if (!{x}_null) program.expected.put(&{x}, sizeof {x});")
         elif p.kind in PLAIN:
             self.expect.append(f"program.expected.put(&{x}, sizeof {x});")
         elif p.is_handle:
@@ -216,7 +232,8 @@ class Program:
         x = p.local
         count = server_count(self.function, p)
         if p.kind == "list" and p.item.is_handle:
-            self.got.append(f"if (!{x}.empty()) program.got.items(program.natives(wire::HandleKind::{p.item.kind}, {x}), {count});")
+            self.got.append(
+                f"if (!{x}.empty()) program.got.items(program.natives(wire::HandleKind::{p.item.kind}, {x}), {count});")
         elif p.kind == "list":
             self.got.append(f"if (!{x}.empty()) program.got.put({x}.data(), {count} * sizeof({p.value_type}));")
         elif p.kind == "bytes":
@@ -241,7 +258,8 @@ class Program:
         return f"void call_{f.name}(Program& program) {{\n{block(lines)}}}\n"
 
 
-# --- structures ---------------------------------------------------------------------------------------------------------------------------
+# --- structures
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def guarded(member, statement):
@@ -258,7 +276,10 @@ def set_member(m):
 def native_member(m):
     if m.kind == "device":
         return f"value.{m.path} = program->server_device(value.{m.path});"
-    return f"value.{m.path} = from_word<decltype(value.{m.path})>(program->native(wire::HandleKind::{m.kind}, word(value.{m.path})));"
+    return (
+        f"value.{m.path} = from_word<decltype(value.{m.path})>(program->native(wire::HandleKind::{m.kind},"
+        f" word(value.{m.path})));"
+    )
 
 
 def structure_functions(structure, structures):
@@ -273,26 +294,35 @@ def structure_functions(structure, structures):
                 lines.append(line)
     for refusal in structure.refuse:
         choices.setdefault(refusal.condition.split(" == ")[0], [])
-    choose = "".join(
-        f"  source.choose(value.{field}, {{\n{''.join(lines)}    kOtherEnumerator,\n  }});\n" for field, lines in choices.items()
-    )
+    choose = "".join(f"  source.choose(value.{field}, {{\n{''.join(lines)}    kOtherEnumerator,\n  }});\n"
+                     for field, lines in choices.items())
     fill = "".join(guarded(m, set_member(m)) for m in structure.handles)
     fill += "".join(guarded(m, f"randomise(source, value.{m.path});") for m in structure.parts)
     for m in structure.lists:
-        each = f" for (size_t i = 0; i < value.{m.count}; ++i) randomise(source, const_cast<{m.type}&>(value.{m.path}[i]));" if m.type in structures else ""
+        each = (
+            f" for (size_t i = 0; i < value.{m.count}; ++i) randomise(source,"
+            f" const_cast<{m.type}&>(value.{m.path}[i]));"
+            if m.type in structures
+            else ""
+        )
         fill += guarded(m, f"value.{m.count} = source.set_list(value.{m.path});{each}")
     fill += "".join(f"  value.{path} = {{}};\n" for path in structure.clear)
     natives = "".join(guarded(m, native_member(m)) for m in structure.handles)
     natives += "".join(guarded(m, f"to_natives(value.{m.path}, program);") for m in structure.parts)
     lists = ""
     for m in structure.lists:
-        item = f"canonical(trace, value.{m.path}[i], program);" if m.type in structures else f"trace.put(&value.{m.path}[i], sizeof value.{m.path}[i]);"
+        item = (
+            f"canonical(trace, value.{m.path}[i], program);"
+            if m.type in structures
+            else f"trace.put(&value.{m.path}[i], sizeof value.{m.path}[i]);"
+        )
         lists += guarded(m, f"for (size_t i = 0; i < value.{m.count}; ++i) {{ {item} }} value.{m.path} = nullptr;")
     return (
-        f"template <class Source>\nvoid randomise(Source& source, {name}& value) {{\n  source.fill(&value, sizeof value);\n{choose}{fill}}}\n"
-        f"inline void to_natives([[maybe_unused]] {name}& value, Program* program) {{\n  if (!program) return;\n{natives}}}\n"
-        f"inline void canonical(Trace& trace, const {name}& original, Program* program) {{\n"
-        f"  {name} value;\n  std::memcpy(&value, &original, sizeof value);\n  to_natives(value, program);\n{lists}  trace.put(&value, sizeof value);\n}}\n"
+        f"template <class Source>\nvoid randomise(Source& source, {name}& value) {{\n  source.fill(&value, sizeof"
+        f" value);\n{choose}{fill}}}\ninline void to_natives([[maybe_unused]] {name}& value, Program* program) {{\n  if"
+        f" (!program) return;\n{natives}}}\ninline void canonical(Trace& trace, const {name}& original, Program*"
+        f" program) {{\n  {name} value;\n  std::memcpy(&value, &original, sizeof value);\n  to_natives(value,"
+        f" program);\n{lists}  trace.put(&value, sizeof value);\n}}\n"
     )
 
 
@@ -318,7 +348,13 @@ def source(family):
     mocks = "\n".join(since(f.since, Mock(f).text()) for f in functions)
     programs = "\n".join(since(f.since, Program(f).text()) for f in functions)
     rows = "".join(
-        since(f.since, f'      {{"{f.name}", {f.ordinal}, {"true" if f.cls == "posted" else "false"}, server::generated::replay_{f.name}, call_{f.name}}},\n')
+        since(
+            f.since,
+            (
+                f'      {{"{f.name}", {f.ordinal}, {"true" if f.cls == "posted" else "false"},'
+                f" server::generated::replay_{f.name}, call_{f.name}}},\n"
+            ),
+        )
         for f in functions
     )
     sets = "".join(since(f.since, f"  table.{f.name} = mock_{f.name};\n") for f in functions)
@@ -350,8 +386,11 @@ void mock_{family.name}(server::DriverTable& table) {{
 
 def table(api):
     families = [f for f in api.families if generated_functions(f)]
-    declarations = "".join(f"std::vector<GeneratedCall> calls_of_{f.name}();\nvoid mock_{f.name}(server::DriverTable& table);\n" for f in families)
-    calls = "".join(f"  for (const GeneratedCall& call : calls_of_{f.name}()) calls.push_back(call);\n" for f in families)
+    declarations = "".join(
+        f"std::vector<GeneratedCall> calls_of_{f.name}();\nvoid mock_{f.name}(server::DriverTable& table);\n"
+        for f in families)
+    calls = "".join(f"  for (const GeneratedCall& call : calls_of_{f.name}()) calls.push_back(call);\n"
+                    for f in families)
     mocks = "".join(f"  mock_{f.name}(table);\n" for f in families)
     return f"""{banner()}#include "server/driver_table.hpp"
 #include "test/protocol/api/round_trip.hpp"

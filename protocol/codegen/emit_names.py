@@ -1,4 +1,5 @@
-"""generated/cuda_names.hpp: cuda.h without its renaming macros, so that a name means the exported symbol of that name."""
+"""generated/cuda_names.hpp: cuda.h without its renaming macros, so that a name means the exported symbol of that
+name."""
 
 from text import banner
 

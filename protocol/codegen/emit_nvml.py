@@ -17,7 +17,8 @@ def code_list(nvml, param):
     return "{" + ", ".join(f"{code:#x}u" for code in nvml.codes(param.type)) + "}"
 
 
-# --- sizes ----------------------------------------------------------------------------------------------------------------------------------
+# --- sizes
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def sizes_header(nvml):
@@ -26,15 +27,24 @@ def sizes_header(nvml):
     lines.append("\n// What such a structure begins with: its size and its version.\n")
     for name, versions in nvml.versioned.items():
         lines += [f"inline constexpr uint32_t {name}_v{v} = {b | v << 24:#x};\n" for v, b in versions]
-    lines.append(f"\ninline constexpr uint32_t kQueryOrdinals = {nvml.queries[-1].ordinal + 1};\n\n}}  // namespace gpuwire::nvml::sizes\n")
+    lines.append(
+        f"\ninline constexpr uint32_t kQueryOrdinals = {nvml.queries[-1].ordinal + 1};\n\n}}  // namespace"
+        " gpuwire::nvml::sizes\n"
+    )
     return "".join(lines)
 
 
-# --- the client -------------------------------------------------------------------------------------------------------------------------------
+# --- the client ------------------------------------------------------------------------------------------------------
 
 
 def hand_header(nvml):
-    lines = [BANNER, '#pragma once\n\n#include "protocol/nvml/abi.hpp"\n\n// Written by hand in client_stub/nvml.\nnamespace gpuwire::nvml::hand {\n\n']
+    lines = [
+        BANNER,
+        (
+            '#pragma once\n\n#include "protocol/nvml/abi.hpp"\n\n// Written by hand in client_stub/nvml.\nnamespace'
+            " gpuwire::nvml::hand {\n\n"
+        ),
+    ]
     for function in nvml.functions:
         if function.cls == "local":
             result = "const char*" if function.name == "nvmlErrorString" else "int"
@@ -50,7 +60,8 @@ def write_arguments(nvml, function):
         if p.kind == "device":
             out.append(f"query_.device({p.name});")
         elif p.array:
-            out.append(f"query_.room({p.name});" if p.direction == "out" else f"query_.items({p.name}, {p.count}, {size_of(nvml, p)});")
+            out.append(f"query_.room({p.name});" if p.direction ==
+                       "out" else f"query_.items({p.name}, {p.count}, {size_of(nvml, p)});")
         elif p.kind == "string":
             out.append(f"query_.text_room({p.name}, {p.count});" if p.direction == "out" else f"query_.text({p.name});")
         elif p.kind == "versioned":
@@ -112,7 +123,9 @@ def export(nvml, function):
 
 
 def exports_source(nvml):
-    parts = [BANNER, '#include "client_stub/nvml/query.hpp"\n#include "nvml/hand.hpp"\n\nusing namespace gpuwire::nvml;\n\n']
+    parts = [
+        BANNER, '#include "client_stub/nvml/query.hpp"\n#include "nvml/hand.hpp"\n\nusing namespace gpuwire::nvml;\n\n'
+    ]
     for family in nvml.families:
         parts.append(f"// --- {family.title}\n\n")
         parts += [export(nvml, function) for function in family.functions]
@@ -120,15 +133,24 @@ def exports_source(nvml):
     return "".join(parts)
 
 
-# --- the server -------------------------------------------------------------------------------------------------------------------------------
+# --- the server ------------------------------------------------------------------------------------------------------
 
 
 def table_header(nvml):
-    lines = [BANNER, '#pragma once\n\n#include "protocol/nvml/abi.hpp"\n\nnamespace gpuwire::nvml {\n\n'
-             "// The functions of a management library; null: it lacks that one.\nstruct Table {\n  int missing = kFunctionNotFound;  // what a function that is lacking answers\n"]
+    lines = [
+        BANNER,
+        (
+            '#pragma once\n\n#include "protocol/nvml/abi.hpp"\n\nnamespace gpuwire::nvml {\n\n// The functions of a'
+            " management library; null: it lacks that one.\nstruct Table {\n  int missing = kFunctionNotFound;  // what"
+            " a function that is lacking answers\n"
+        ),
+    ]
     for function in nvml.queries:
         lines.append(f"  int (*{function.name})({', '.join(p.c_type for p in function.params)}) = nullptr;\n")
-    lines.append("};\n\n// From a library that dlopen() gave.\nvoid load_table(void* library, Table& table);\n\n}  // namespace gpuwire::nvml\n")
+    lines.append(
+        "};\n\n// From a library that dlopen() gave.\nvoid load_table(void* library, Table& table);\n\n}  // namespace"
+        " gpuwire::nvml\n"
+    )
     return "".join(lines)
 
 
@@ -151,7 +173,8 @@ def read_arguments(nvml, function):
         elif p.kind == "versioned":
             first.append(f"Buffer {p.name} = in_.versioned({code_list(nvml, p)});")
         elif p.kind == "plain":
-            first.append(f"Buffer {p.name} = in_.bytes({size_of(nvml, p)});" if p.direction == "inout" else f"Buffer {p.name}({size_of(nvml, p)});")
+            first.append(f"Buffer {p.name} = in_.bytes({size_of(nvml, p)});" if p.direction ==
+                         "inout" else f"Buffer {p.name}({size_of(nvml, p)});")
         elif p is function.count:
             first.append(f"unsigned int {p.name} = in_.count();")
             second.insert(0, f"const unsigned int capacity_ = {p.name};")
@@ -180,7 +203,9 @@ def write_values(nvml, function):
         if p.direction == "in" or p is function.count:
             continue
         if p.array:
-            out.append(f"values_.items({p.name}, {'std::min(' + p.count + ', capacity_)' if function.count and p.count == function.count.name else p.count}, {size_of(nvml, p)});")
+            bounded = function.count and p.count == function.count.name
+            count = f"std::min({p.count}, capacity_)" if bounded else p.count
+            out.append(f"values_.items({p.name}, {count}, {size_of(nvml, p)});")
         elif p.kind == "string":
             out.append(f"values_.text({p.name});")
         elif p.kind in ("plain", "versioned"):
@@ -192,7 +217,10 @@ def write_values(nvml, function):
 
 def replay(nvml, function):
     body = read_arguments(nvml, function)
-    body.append(f"const int status_ = call(nvml, nvml.{function.name}{''.join(', ' + call_argument(function, p) for p in function.params)});")
+    body.append(
+        "const int status_ = call(nvml,"
+        f" nvml.{function.name}{''.join(', ' + call_argument(function, p) for p in function.params)});"
+    )
     values = write_values(nvml, function)
     if function.count:
         body.append(f"if (status_ == kSuccess || status_ == kInsufficientSize) values_.value({function.count.name});")
@@ -206,24 +234,34 @@ def replay(nvml, function):
 
 
 def replay_source(nvml):
-    parts = [BANNER, '#include "server/management/replay_support.hpp"\n\n#include <algorithm>\n#include <array>\n#include <string>\n\n#include <dlfcn.h>\n\n'
-             '#include "nvml/sizes.hpp"\n\nnamespace gpuwire::nvml {\nnamespace {\n\n']
+    parts = [
+        BANNER,
+        (
+            '#include "server/management/replay_support.hpp"\n\n#include <algorithm>\n#include <array>\n#include'
+            ' <string>\n\n#include <dlfcn.h>\n\n#include "nvml/sizes.hpp"\n\nnamespace gpuwire::nvml {\nnamespace {\n\n'
+        ),
+    ]
     parts += [replay(nvml, function) for function in nvml.queries]
     parts.append("constexpr auto kFunctions = [] {\n  std::array<QueryFunction, sizes::kQueryOrdinals> table{};\n")
     parts += [f"  table[{f.ordinal}] = &{f.name};\n" for f in nvml.queries]
-    parts.append("  return table;\n}();\n\n}  // namespace\n\nstd::span<const QueryFunction> query_functions() { return kFunctions; }\n\n"
-                 "void load_table(void* library, Table& table) {\n"
-                 "  auto find = [library](const char* name, auto& function) { function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name)); };\n")
+    parts.append(
+        "  return table;\n}();\n\n}  // namespace\n\nstd::span<const QueryFunction> query_functions() { return"
+        " kFunctions; }\n\nvoid load_table(void* library, Table& table) {\n  auto find = [library](const char* name,"
+        " auto& function) { function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library,"
+        " name)); };\n"
+    )
     parts += [f'  find("{f.name}", table.{f.name});\n' for f in nvml.queries]
     parts.append("}\n\n}  // namespace gpuwire::nvml\n")
     return "".join(parts)
 
 
-# --- docs/nvml_coverage.md --------------------------------------------------------------------------------------------------------------------
+# --- docs/nvml_coverage.md -------------------------------------------------------------------------------------------
 
 
 def coverage(nvml):
-    count = {c: sum(1 for f in nvml.functions if f.cls == c) for c in ("query", "local", "changes", "unsupported", "same_as")}
+    count = {
+        c: sum(1 for f in nvml.functions if f.cls == c) for c in ("query", "local", "changes", "unsupported", "same_as")
+    }
     fixed = sum(1 for f in nvml.queries if f.fixed)
     parts = [
         "# NVML, function by function\n\n"
@@ -240,6 +278,10 @@ def coverage(nvml):
     for family in nvml.families:
         parts.append(f"\n## {family.title}\n\n| function | class | ordinal | |\n|---|---|---|---|\n")
         for f in family.functions:
-            cls = f"as {f.same_as}" if f.same_as else "fixed" if f.fixed else "changes the card" if f.cls == "changes" else f.cls
+            cls = (
+                f"as {f.same_as}"
+                if f.same_as
+                else "fixed" if f.fixed else "changes the card" if f.cls == "changes" else f.cls
+            )
             parts.append(f"| {f.name} | {cls} | {f.ordinal or ''} | {f.reason} |\n")
     return "".join(parts)

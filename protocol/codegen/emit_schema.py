@@ -1,4 +1,5 @@
-"""generated/schema/api_<family>.capnp: one structure for the parameters and one for the results of every call that travels."""
+"""generated/schema/api_<family>.capnp: one structure for the parameters and one for the results of every call that
+travels."""
 
 import hashlib
 

@@ -6,7 +6,8 @@ from model import FIRST_ORDINAL, accessor
 from text import arguments, banner, block, since
 
 
-# --- driver table -------------------------------------------------------------------------------------------------------------------------
+# --- driver table
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def in_table(function):
@@ -14,7 +15,9 @@ def in_table(function):
 
 
 def driver_table_header(api):
-    members = "".join(since(f.since, f"  CUresult (CUDAAPI* {f.name})({', '.join(p.c_type for p in f.params)}) = nullptr;\n") for f in api.functions if in_table(f))
+    members = "".join(
+        since(f.since, f"  CUresult (CUDAAPI* {f.name})({', '.join(p.c_type for p in f.params)}) = nullptr;\n")
+        for f in api.functions if in_table(f))
     return f"""{banner()}// The driver library's functions by their exported names. A member is null when the library lacks it.
 #pragma once
 
@@ -35,7 +38,8 @@ size_t load_driver_table(void* library, DriverTable& table);
 
 
 def driver_table_source(api):
-    rows = "".join(since(f.since, f'    {{"{f.name}", offsetof(DriverTable, {f.name})}},\n') for f in api.functions if in_table(f))
+    rows = "".join(
+        since(f.since, f'    {{"{f.name}", offsetof(DriverTable, {f.name})}},\n') for f in api.functions if in_table(f))
     return f"""{banner()}#include "server/driver_table.hpp"
 
 #include <dlfcn.h>
@@ -70,7 +74,7 @@ size_t load_driver_table(void* library, DriverTable& table) {{
 """
 
 
-# --- replay -------------------------------------------------------------------------------------------------------------------------------
+# --- replay ----------------------------------------------------------------------------------------------------------
 
 
 def server_count(function, p):
@@ -146,7 +150,9 @@ class Server:
                 give.append(f"{p.local}_given = incoming.give({kind}, {self.get}, word({p.local}));")
                 self.sets.append(f"results.set{self.field}({p.local}_given);")
             return
-        lookup = {"stream": f"stream({self.get})", "func": f"function({self.get})"}.get(p.kind, f"handle({kind}, {self.get}, {'true' if p.opt else 'false'})")
+        lookup = {"stream": f"stream({self.get})",
+                  "func": f"function({self.get})"}.get(p.kind,
+                                                       f"handle({kind}, {self.get}, {'true' if p.opt else 'false'})")
         if p.direction == "destroy":
             lookup = f"handle({kind}, {self.get}, false)"
             self.after.append(f"incoming.erase({kind}, {self.get});")
@@ -208,9 +214,11 @@ class Server:
         self.decode.append(f"size_t {count} = incoming.count({present or expression}, sizeof({item}));")
         if p.item.is_handle and p.direction == "in":
             kind = f"wire::HandleKind::{p.item.kind}"
-            self.decode.append(f"Room<{p.value_type}> {p.local} = incoming.handles<{p.value_type}>({kind}, {self.get}, {count});")
+            self.decode.append(
+                f"Room<{p.value_type}> {p.local} = incoming.handles<{p.value_type}>({kind}, {self.get}, {count});")
         elif p.direction == "in":
-            self.decode.append(f"Items<{p.value_type}> {p.local} = incoming.items<{p.value_type}>({self.get}, {count});")
+            self.decode.append(
+                f"Items<{p.value_type}> {p.local} = incoming.items<{p.value_type}>({self.get}, {count});")
         elif p.item.is_handle:
             self.add_given_list(p, count)
         else:
@@ -218,7 +226,8 @@ class Server:
             returned = self.returned_count(p, count)
             self.bytes.append(f"{count} * sizeof({p.value_type})")
             self.lists += 1
-            self.sets.append(f"results.set{self.field}(bytes_of({p.local}.data(), {returned} * sizeof({p.value_type})));")
+            self.sets.append(
+                f"results.set{self.field}(bytes_of({p.local}.data(), {returned} * sizeof({p.value_type})));")
 
     def returned_count(self, p, count):
         """How many items the driver filled in: the count that it returned, if it returns one."""
@@ -288,7 +297,9 @@ namespace gpuwire::server::generated {{
 
 
 def replay_functions_header(api):
-    declarations = "".join(since(f.since, f"void replay_{f.name}(Replay& replay, Call& call);\n") for family in api.families for f in generated_functions(family))
+    declarations = "".join(
+        since(f.since, f"void replay_{f.name}(Replay& replay, Call& call);\n") for family in api.families
+        for f in generated_functions(family))
     return f"""{banner()}#pragma once
 
 #include "server/replay/replay.hpp"
@@ -301,7 +312,9 @@ namespace gpuwire::server::generated {{
 
 
 def hand_header(api):
-    declarations = "".join(since(f.since, f"void {f.name}(Replay& replay, Call& call);\n") for f in api.functions if f.travels and f.server == "hand")
+    declarations = "".join(
+        since(f.since, f"void {f.name}(Replay& replay, Call& call);\n") for f in api.functions
+        if f.travels and f.server == "hand")
     return f"""{banner()}// Calls that are replayed by hand-written functions: server/replay/*.cpp define these. Messages: schema/api_<family>.capnp.
 #pragma once
 

@@ -22,11 +22,10 @@ def message_functions(message):
     fills = "".join(f"  contents.fill(message.{field.name});\n" for field in fields)
     compares = "".join(map(compare, fields))
     return (
-        f"inline void fill([[maybe_unused]] Contents& contents, [[maybe_unused]] wire::message::{message.name}& message) "
-        f"{{\n{fills}}}\n"
-        "inline void compare([[maybe_unused]] Differences& found, "
-        f"[[maybe_unused]] const wire::message::{message.name}& message, "
-        f"[[maybe_unused]] schema::{message.name}::Reader got) {{\n{compares}}}\n"
+        f"inline void fill([[maybe_unused]] Contents& contents, [[maybe_unused]] wire::message::{message.name}&"
+        f" message) {{\n{fills}}}\ninline void compare([[maybe_unused]] Differences& found, [[maybe_unused]] const"
+        f" wire::message::{message.name}& message, [[maybe_unused]] schema::{message.name}::Reader got)"
+        f" {{\n{compares}}}\n"
     )
 
 
@@ -61,7 +60,8 @@ def send(call, way):
 def call_functions(call):
     ways = ["post"] * is_posted(call) + ["call", "begin"]
     return "".join(
-        f"void {way}_{call.name}(SessionRound& round) {{\n{''.join(f'  {line}{chr(10)}' for line in send(call, way))}}}\n"
+        f"void {way}_{call.name}(SessionRound& round)"
+        f" {{\n{''.join(f'  {line}{chr(10)}' for line in send(call, way))}}}\n"
         for way in ways
     ), [f'    {{"{way} {call.name}", {call.ordinal}, {way}_{call.name}}},\n' for way in ways]
 

@@ -18,7 +18,8 @@ def guarded(member, value, statement):
     return since(member.since, f"  {if_met}{{\n    {statement}\n  }}\n")
 
 
-# --- client -------------------------------------------------------------------------------------------------------------------------------
+# --- client
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def client_handle(member):
@@ -27,16 +28,23 @@ def client_handle(member):
         return f"if (CUresult error = stream_to_wire(caller, {field}, per_thread)) return error;"
     if member.kind == "device":
         return f"if (CUresult error = device_to_wire({field})) return error;"
-    return f"if (CUresult error = check_handle(wire::HandleKind::{member.kind}, word({field}), {'true' if member.opt else 'false'})) return error;"
+    return (
+        f"if (CUresult error = check_handle(wire::HandleKind::{member.kind}, word({field}),"
+        f" {'true' if member.opt else 'false'})) return error;"
+    )
 
 
 def client_translate(structure):
-    body = "".join(since(r.since, f"  if ({condition(r.condition, 'value')}) return CUDA_ERROR_NOT_SUPPORTED;\n") for r in structure.refuse)
+    body = "".join(
+        since(r.since, f"  if ({condition(r.condition, 'value')}) return CUDA_ERROR_NOT_SUPPORTED;\n")
+        for r in structure.refuse)
     body += "".join(guarded(m, "value", client_handle(m)) for m in structure.handles)
-    body += "".join(guarded(m, "value", f"if (CUresult error = to_wire(caller, value.{m.path}, per_thread)) return error;") for m in structure.parts)
+    body += "".join(
+        guarded(m, "value", f"if (CUresult error = to_wire(caller, value.{m.path}, per_thread)) return error;")
+        for m in structure.parts)
     return (
-        f"inline CUresult to_wire([[maybe_unused]] const Caller& caller, [[maybe_unused]] {structure.name}& value, [[maybe_unused]] bool per_thread) {{\n"
-        f"{body}  return CUDA_SUCCESS;\n}}\n"
+        f"inline CUresult to_wire([[maybe_unused]] const Caller& caller, [[maybe_unused]] {structure.name}& value,"
+        f" [[maybe_unused]] bool per_thread) {{\n{body}  return CUDA_SUCCESS;\n}}\n"
     )
 
 
@@ -44,7 +52,14 @@ def client_pack(structure, structures):
     body = ""
     for m in structure.lists:
         item = "structured" if m.type in structures else "plain"
-        body += guarded(m, "value", f"if (CUresult error = flat.append_{item}(caller, value.{m.path}, value.{m.count}, per_thread)) return error;")
+        body += guarded(
+            m,
+            "value",
+            (
+                f"if (CUresult error = flat.append_{item}(caller, value.{m.path}, value.{m.count}, per_thread)) return"
+                " error;"
+            ),
+        )
     return (
         f"inline CUresult pack(const Caller& caller, const {structure.name}& own, bool per_thread, Flat& flat) {{\n"
         f"  {structure.name} value;\n"
@@ -65,17 +80,22 @@ def client_return(structure):
 
 def client_keep(structure):
     body = "".join(guarded(m, "returned", f"returned.{m.path} = own.{m.path};") for m in structure.handles)
-    body += "".join(guarded(m, "returned", f"returned.{m.path} = own.{m.path}; returned.{m.count} = own.{m.count};") for m in structure.lists)
+    body += "".join(
+        guarded(m, "returned", f"returned.{m.path} = own.{m.path}; returned.{m.count} = own.{m.count};")
+        for m in structure.lists)
     return (
-        f"// What an updated structure keeps of the caller's own: handles and pointers.\n"
-        f"inline void keep_own([[maybe_unused]] {structure.name}& returned, [[maybe_unused]] const {structure.name}& own) {{\n{body}}}\n"
+        "// What an updated structure keeps of the caller's own: handles and pointers.\ninline void"
+        f" keep_own([[maybe_unused]] {structure.name}& returned, [[maybe_unused]] const {structure.name}& own)"
+        f" {{\n{body}}}\n"
     )
 
 
 def client_header(api):
     names = api.structures
     translate = "".join(since(s.since, client_translate(s) + client_return(s)) for s in ordered(names))
-    pack = "".join(since(s.since, client_pack(s, names) + client_keep(s)) for s in ordered(names) if not s.plain_on_server)
+    pack = "".join(
+        since(s.since,
+              client_pack(s, names) + client_keep(s)) for s in ordered(names) if not s.plain_on_server)
     return f"""{banner("structures.toml")}#pragma once
 
 #include "client_stub/driver/call/flat.hpp"
@@ -107,12 +127,16 @@ def ordered(structures):
     return result
 
 
-# --- server -------------------------------------------------------------------------------------------------------------------------------
+# --- server ----------------------------------------------------------------------------------------------------------
 
 
 def server_lookup(member):
     field = f"value.{member.path}"
-    lookup = f"stream(word({field}))" if member.kind == "stream" else f"handle(wire::HandleKind::{member.kind}, word({field}), {'true' if member.opt else 'false'})"
+    lookup = (
+        f"stream(word({field}))"
+        if member.kind == "stream"
+        else f"handle(wire::HandleKind::{member.kind}, word({field}), {'true' if member.opt else 'false'})"
+    )
     return f"{field} = from_word<decltype({field})>(incoming.{lookup});"
 
 
@@ -122,14 +146,21 @@ def server_give_back(member):
 
 
 def server_functions(structure, structures):
-    refuse = "".join(since(r.since, f"  if ({condition(r.condition, 'value')}) incoming.fail(CUDA_ERROR_NOT_SUPPORTED);\n") for r in structure.refuse)
+    refuse = "".join(
+        since(r.since, f"  if ({condition(r.condition, 'value')}) incoming.fail(CUDA_ERROR_NOT_SUPPORTED);\n")
+        for r in structure.refuse)
     known = [m for m in structure.handles if m.kind != "device"]
     inner = [m for m in structure.parts if not structures[m.type].plain_on_server]
     handles = "".join(guarded(m, "value", server_lookup(m)) for m in known)
     parts = "".join(guarded(m, "value", f"to_native(incoming, value.{m.path});") for m in inner)
     lists = ""
     for m in structure.lists:
-        each = f" for (size_t i = 0; i < value.{m.count}; ++i) to_native(incoming, const_cast<{m.type}&>(value.{m.path}[i]));" if m.type in structures and not structures[m.type].plain_on_server else ""
+        each = (
+            f" for (size_t i = 0; i < value.{m.count}; ++i) to_native(incoming,"
+            f" const_cast<{m.type}&>(value.{m.path}[i]));"
+            if m.type in structures and not structures[m.type].plain_on_server
+            else ""
+        )
         lists += guarded(m, "value", f"value.{m.path} = flat.list<{m.type}>(incoming, value.{m.count});{each}")
     back = "".join(guarded(m, "value", server_give_back(m)) for m in known)
     back += "".join(guarded(m, "value", f"to_client(incoming, value.{m.path});") for m in inner)
@@ -137,10 +168,11 @@ def server_functions(structure, structures):
     back += "".join(f"  value.{path} = {{}};\n" for path in structure.clear)
     name = structure.name
     return (
-        f"inline void to_native([[maybe_unused]] Incoming& incoming, [[maybe_unused]] {name}& value) {{\n{refuse}{handles}{parts}}}\n"
-        f"inline void unpack(Incoming& incoming, Flat& flat, {name}& value) {{\n"
-        f"  flat.take(incoming, &value, sizeof value);\n{lists}  flat.end(incoming);\n  to_native(incoming, value);\n}}\n"
-        f"inline void to_client([[maybe_unused]] Incoming& incoming, [[maybe_unused]] {name}& value) {{\n{back}}}\n"
+        f"inline void to_native([[maybe_unused]] Incoming& incoming, [[maybe_unused]] {name}& value)"
+        f" {{\n{refuse}{handles}{parts}}}\ninline void unpack(Incoming& incoming, Flat& flat, {name}& value) {{\n "
+        f" flat.take(incoming, &value, sizeof value);\n{lists}  flat.end(incoming);\n  to_native(incoming,"
+        f" value);\n}}\ninline void to_client([[maybe_unused]] Incoming& incoming, [[maybe_unused]] {name}& value)"
+        f" {{\n{back}}}\n"
     )
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes everything that follows from protocol/nvml/: generated code into --output, docs/nvml_coverage.md into the tree.
+"""Writes everything that follows from protocol/nvml/: generated code into --output, docs/nvml_coverage.md into the
+tree.
 
 Without arguments: the coverage table only (the build writes the code into its own folder).
 """

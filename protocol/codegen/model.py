@@ -15,8 +15,10 @@ CLASSES = ("posted", "called", "local")
 NEEDS = ("context", "initialised", "nothing")
 WORK = ("", "compute", "transfer")
 # What a call does that the gate has to know of, and the kind of the parameter that it does it to.
-GATE_EFFECTS = {"": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context", "ends_context": "context",
-                "ends_primary": "device", "ends_green": "green_context"}
+GATE_EFFECTS = {
+    "": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context",
+    "ends_context": "context", "ends_primary": "device", "ends_green": "green_context"
+}
 
 # The oldest toolkit whose headers generated code fits; what `since` says of older ones is not needed.
 OLDEST_TOOLKIT = 11080
@@ -35,11 +37,15 @@ def parse_version(text, where):
     return version
 
 
-# What a call answers to a handle that is none: cuda.h lists CUDA_ERROR_INVALID_VALUE alone for these kinds, and CUDA_ERROR_INVALID_HANDLE for others.
+# What a call answers to a handle that is none: cuda.h lists CUDA_ERROR_INVALID_VALUE alone for these kinds, and
+# CUDA_ERROR_INVALID_HANDLE for others.
 UNKNOWN_HANDLE_ERRORS = {
     "context": "CUDA_ERROR_INVALID_CONTEXT",
     "green_context": "CUDA_ERROR_INVALID_CONTEXT",
-    **dict.fromkeys(("graph", "graph_node", "graph_exec", "user_object", "memory_pool", "memory_allocation"), "CUDA_ERROR_INVALID_VALUE"),
+    **dict.fromkeys(
+        ("graph", "graph_node", "graph_exec", "user_object", "memory_pool", "memory_allocation"),
+        "CUDA_ERROR_INVALID_VALUE",
+    ),
 }
 
 # Types that cuda.h shows only to the driver itself; functions with them are exported, but not looked up in a driver.
@@ -49,7 +55,10 @@ OLD_ABI_TYPES = re.compile(
 
 PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst")
 # Names that generated functions use themselves.
-RESERVED = {"result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results", "error", "sent"}
+RESERVED = {
+    "result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results",
+    "error", "sent"
+}
 
 
 @dataclass
@@ -59,11 +68,13 @@ class Param:
     direction: str = "in"  # in, out, inout, new, given, destroy
     opt: bool = False
     nonconst: bool = False
-    kind: str = ""  # a key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
+    # A key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
+    kind: str = ""
     type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
     item: "Param | None" = None  # of a list
     structure: "Structure | None" = None  # of a struct, byval or list item that is not plain data
-    count: str = ""  # C expression over parameter names: items of a list, bytes of `bytes`; the attribute of by_attribute
+    # C expression over parameter names: items of a list, bytes of `bytes`; the attribute of by_attribute
+    count: str = ""
 
     @property
     def local(self):
@@ -81,7 +92,8 @@ class Param:
     @property
     def sends(self):
         """Does something of it travel to the server?"""
-        return self.kind != "host" and self.direction != "out" or (self.direction == "out" and self.kind == "list" and self.opt)
+        return self.kind != "host" and self.direction != "out" or (self.direction == "out" and self.kind == "list"
+                                                                   and self.opt)
 
     @property
     def returns(self):
@@ -90,7 +102,8 @@ class Param:
     @property
     def is_pointer(self):
         """Is the C parameter a pointer to the described value?"""
-        return self.direction in ("out", "inout", "new", "given") or self.kind in ("struct", "list", "bytes", "by_attribute", "string")
+        return self.direction in ("out", "inout", "new", "given") or self.kind in ("struct", "list", "bytes",
+                                                                                   "by_attribute", "string")
 
     @property
     def count_names(self):
@@ -146,7 +159,8 @@ class Function:
     via: str = ""
     null_stream: bool = False
     results_always: bool = False
-    unsafe_in_capture: bool = False
+    unsafe_in_capture: bool | str = False  # "handle_first": a handle that is none is the error
+    minds_kept_memory: bool = False
     gives_work: str = ""
     work_key: list = field(default_factory=list)  # C expressions over parameter names
     work_bytes: str = ""
@@ -187,7 +201,8 @@ class Function:
     @property
     def sends_to_stream(self):
         """Does the server hear of a stream, as an argument or inside one?"""
-        return self.stream_param is not None or any(p.structure and p.sends and p.structure.names_stream for p in self.params)
+        return self.stream_param is not None or any(p.structure and p.sends and p.structure.names_stream
+                                                    for p in self.params)
 
     @property
     def takes_per_thread(self):
@@ -208,7 +223,8 @@ class Function:
 
 @dataclass
 class Member:
-    """A field of a structure that needs care: a handle or device (kind), a list (type and count) or a structure (type)."""
+    """A field of a structure that needs care: a handle or device (kind), a list (type and count) or a structure
+    (type)."""
 
     path: str
     kind: str = ""
@@ -326,9 +342,9 @@ def parse_param(text, where):
 
 
 FUNCTION_KEYS = {
-    "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via", "null_stream",
-    "since", "results_always", "unsafe_in_capture", "gives_work", "work_key", "work_bytes", "work_stream",
-    "gate_effect",
+    "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
+    "null_stream", "since", "results_always", "unsafe_in_capture", "minds_kept_memory", "gives_work", "work_key",
+    "work_bytes", "work_stream", "gate_effect",
 }
 
 
@@ -352,6 +368,7 @@ def parse_function(name, table, family):
         null_stream=table.get("null_stream", False),
         results_always=table.get("results_always", False),
         unsafe_in_capture=table.get("unsafe_in_capture", False),
+        minds_kept_memory=table.get("minds_kept_memory", False),
         gives_work=table.get("gives_work", ""),
         work_key=table.get("work_key", []),
         work_bytes=table.get("work_bytes", ""),
@@ -369,7 +386,9 @@ def check_function(function, table, where):
         if not condition:
             raise DescriptionError(f"{where}: {what}")
 
-    demand(sum(key in table for key in ("class", "unsupported", "same_as", "via")) == 1, "exactly one of class, unsupported, same_as, via")
+    demand(
+        sum(key in table for key in ("class", "unsupported", "same_as", "via")) == 1,
+        "exactly one of class, unsupported, same_as, via")
     demand(function.cls in CLASSES, "class")
     demand(function.needs in NEEDS, "needs")
     demand(function.client in ("generated", "hand"), "client")
@@ -390,7 +409,8 @@ def check_function(function, table, where):
     names = {p.name for p in function.params}
     for expression in [*function.work_key, function.work_bytes, function.work_stream]:
         demand(bool(function.gives_work) or not expression, "work_* describe what gives_work")
-        demand({word for word in re.findall(r"(?<![>.\w])[A-Za-z_]\w*", expression)} <= names, f"'{expression}' is over unknown parameters")
+        demand({word for word in re.findall(r"(?<![>.\w])[A-Za-z_]\w*", expression)} <= names,
+               f"'{expression}' is over unknown parameters")
     for p in function.params:
         demand(set(p.count_names) <= names, f"{p.name}: count over unknown parameter")
         if function.travels and p.kind == "list" and p.item.is_handle:
@@ -419,14 +439,17 @@ def read_structures(path):
     structures = {}
     for name, table in tomllib.loads(path.read_text()).items():
         where = f"{path.name}: {name}"
-        members = {key: [parse_member(text, where) for text in table.get(key, [])] for key in ("handles", "lists", "parts")}
+        members = {
+            key: [parse_member(text, where) for text in table.get(key, [])] for key in ("handles", "lists", "parts")
+        }
         refuse = [parse_refusal(text, where) for text in table.get("refuse", [])]
         first = parse_version(table.get("since", ""), where)
         structures[name] = Structure(name=name, refuse=refuse, clear=table.get("clear", []), since=first, **members)
     for structure in structures.values():
         for part in structure.parts:
             if part.type not in structures or structures[part.type].lists:
-                raise DescriptionError(f"{path.name}: {structure.name}: {part.path} is no structure of this file without lists")
+                raise DescriptionError(
+                    f"{path.name}: {structure.name}: {part.path} is no structure of this file without lists")
     for structure in structures.values():
         structure.plain_on_server = is_plain_on_server(structure, structures)
     return structures
@@ -463,7 +486,8 @@ def read_api(folder):
             if not function.travels:
                 continue
             p.structure = structures.get(p.item.type if p.kind == "list" else p.type)
-            if p.deep and p.kind != "struct" or p.translated and p.direction == "inout" or p.structure and p.kind == "list" and p.direction != "in":
+            if (p.deep and p.kind != "struct" or p.translated and p.direction == "inout"
+                    or p.structure and p.kind == "list" and p.direction != "in"):
                 raise DescriptionError(f"{function.name}: {p.name}: this structure cannot travel this way")
     check_api(api)
     return api
@@ -477,7 +501,8 @@ def check_api(api):
         by_name[function.name] = function
         if function.travels:
             if function.ordinal in ordinals:
-                raise DescriptionError(f"{function.name}: ordinal {function.ordinal} belongs to {ordinals[function.ordinal]}")
+                raise DescriptionError(
+                    f"{function.name}: ordinal {function.ordinal} belongs to {ordinals[function.ordinal]}")
             ordinals[function.ordinal] = function.name
     for function in api.functions:
         other = function.same_as or function.via
@@ -489,7 +514,10 @@ def check_api(api):
         expected = [p.c_type for p in target.params]
         if function.via:
             if not target.travels or (target.is_hand and not target.variants) or expected[-1] != "CUstream":
-                raise DescriptionError(f"{function.name}: via needs a function with a stream at its end, and with variants if it is written by hand")
+                raise DescriptionError(
+                    f"{function.name}: via needs a function with a stream at its end, and with variants if it is"
+                    " written by hand"
+                )
             expected = expected[:-1]
         if [p.c_type for p in function.params] != expected:
             raise DescriptionError(f"{function.name}: other parameters than {other}")

@@ -23,7 +23,9 @@ class Param:
     kind: str       # a key of SCALARS, device, string, plain, versioned, or the name of an object that never travels
     type: str = ""  # of plain and versioned
     array: bool = False
-    count: str = ""  # of an array: the parameter that holds its items; of a string that comes back: the one that holds its room, or a number
+    # Of an array: the parameter that holds its items; of a string that comes back: the one that holds its room, or a
+    # number.
+    count: str = ""
 
     @property
     def c_type(self):
@@ -109,7 +111,8 @@ def read_function(name, table, family, nvml):
     cls = classes[0] if classes else "query"
     if len(classes) > 1 or (cls == "query") != ("ordinal" in table):
         raise DescriptionError(f"{where}: exactly one of ordinal, local, changes, unsupported and same_as")
-    function = Function(name, family, cls, table.get("ordinal", 0), table.get("fixed", False), table.get("unsupported", ""), table.get("same_as", ""))
+    function = Function(name, family, cls, table.get("ordinal", 0), table.get("fixed", False),
+                        table.get("unsupported", ""), table.get("same_as", ""))
     function.params = [read_param(text, nvml, where, cls == "query") for text in table.get("params", [])]
     for param in function.params:
         if cls == "query" and param.count and not param.count.isdigit() and not function.param(param.count):

@@ -47,7 +47,8 @@ def emit(rules):
             count += len(steps)
         (first, size), (first_ptds, size_ptds) = ranges[0], ranges[-1]
         names_out.append(f'    {{"{name}", {first}, {size}, {first_ptds}, {size_ptds}}},')
-    return "\n".join(["constexpr Step kSteps[] = {", *steps_out, "};", "constexpr Name kNames[] = {", *names_out, "};", ""])
+    return "\n".join(
+        ["constexpr Step kSteps[] = {", *steps_out, "};", "constexpr Name kNames[] = {", *names_out, "};", ""])
 
 
 def main():

@@ -21,6 +21,7 @@ bool AcknowledgementScanner::take_header(std::span<const std::byte>& bytes) {
            header_.bulk_bytes > wire::kBulkBytesMax;
   skip_ = header_.message_words * sizeof(capnp::word);
   (header_.bulk_bytes > stops_above_ ? bulk_left_ : skip_) += header_.bulk_bytes;
+  if (skip_ <= wire::kShortFrameBytesMax) short_frame_bytes_ += sizeof header_ + skip_;
   goodbye_ |=
       header_.kind == uint8_t(wire::FrameKind::control) && header_.ordinal == uint32_t(wire::ControlOrdinal::goodbye);
   return !blind_;

@@ -20,6 +20,9 @@ class AcknowledgementScanner {
   void stop_before_bulk(uint64_t bytes) { stops_above_ = bytes; }
   // Of the bulk that the walk stands before, or in.
   uint64_t bulk_left() const { return skip_ == 0 ? bulk_left_ : 0; }
+  // Of the frames whose headers have gone by, what those have that are short enough for the small ring at the peer's
+  // end.
+  uint64_t short_frame_bytes() const { return short_frame_bytes_; }
   // So many bytes of it have gone by.
   void pass_bulk(uint64_t bytes) { bulk_left_ -= bytes; }
 
@@ -49,6 +52,7 @@ class AcknowledgementScanner {
   uint64_t skip_ = 0;
   uint64_t bulk_left_ = 0;  // behind what is skipped
   uint64_t stops_above_ = ~0ull;
+  uint64_t short_frame_bytes_ = 0;
   size_t have_ = 0;  // bytes of header_
   wire::FrameHeader header_;
   bool blind_ = false;

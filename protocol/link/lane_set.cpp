@@ -50,7 +50,12 @@ LaneSet::LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint3
     lane.out_stripe = kNoStripe;
     lane.sending = true;
   }
-  can_send_.store(sends_first, std::memory_order_release);
+}
+
+void LaneSet::simulate(size_t stripe_bytes, std::function<bool()> others) {
+  look_ = {};
+  stripe_bytes_ = stripe_bytes;
+  others_ = std::move(others);
 }
 
 LaneSet::~LaneSet() {
@@ -59,8 +64,10 @@ LaneSet::~LaneSet() {
 }
 
 void LaneSet::finish() {
-  for (auto& lane : lanes_)
+  for (auto& lane : lanes_) {
     if (lane->thread.joinable()) lane->thread.join();
+    else if (others_ && events_.over && !lane->over) end(*lane);
+  }
 }
 
 bool LaneSet::start(Events events) {
@@ -76,7 +83,7 @@ bool LaneSet::start(Events events) {
   }
   try {
     for (auto& lane : lanes_) {
-      lane->thread = std::thread([this, &lane = *lane] { run(lane); });
+      if (!others_) lane->thread = std::thread([this, &lane = *lane] { run(lane); });
       ++started;
     }
   } catch (const std::exception&) {
@@ -84,11 +91,13 @@ bool LaneSet::start(Events events) {
     for (size_t i = started; i < lanes_.size(); ++i) thread_over();
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started == lanes_.size();
+  if (started != lanes_.size()) return false;
+  std::lock_guard lock(mutex_);
+  if (sends_first_) can_send_.store(true, std::memory_order_release);
+  return true;
 }
 
-// --- a lane's thread
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- a lane's thread -----------------------------------------------------------------------------------------------
 
 void LaneSet::run(Lane& lane) noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-lane");
@@ -110,6 +119,22 @@ void LaneSet::run(Lane& lane) noexcept {
     }
     sleep(lane, changes);
   }
+  end(lane);
+}
+
+bool LaneSet::turn(size_t index) noexcept {
+  Lane& lane = *lanes_[index];
+  if (lane.over) return false;
+  if (closed()) {
+    end(lane);
+    return true;
+  }
+  bool sent = send_some(lane);
+  return receive_some(lane) || sent;
+}
+
+void LaneSet::end(Lane& lane) noexcept {
+  lane.over = true;
   resets_ ? lane.transport->reset() : lane.transport->shutdown();
   thread_over();
 }
@@ -137,8 +162,7 @@ void LaneSet::thread_over() noexcept {
   if (last && events_.over) events_.over();
 }
 
-// --- sending
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------------------------
 
 bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
   {
@@ -148,7 +172,7 @@ bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
     out_.position = position;
     out_.data = part.data();
     out_.bytes = part.size();
-    out_.stripes = uint32_t((part.size() + wire::kStripeBytes - 1) / wire::kStripeBytes);
+    out_.stripes = uint32_t((part.size() + stripe_bytes_ - 1) / stripe_bytes_);
     out_active_ = true;
     out_began_ = Clock::now();
     in_use_.store(count_.now(), std::memory_order_relaxed);
@@ -163,10 +187,10 @@ bool LaneSet::take_stripe(Lane& lane) noexcept {
   if (!out_active_ || out_.next == out_.stripes || closed()) return false;
   for (size_t i = 0; i < count_.now(); ++i) {
     if (lanes_[i].get() != &lane) continue;
-    size_t offset = size_t(out_.next) * wire::kStripeBytes;
+    size_t offset = size_t(out_.next) * stripe_bytes_;
     lane.out_stripe = out_.next++;
     lane.out_data = out_.data + offset;
-    lane.out_left = std::min(wire::kStripeBytes, out_.bytes - offset);
+    lane.out_left = std::min(stripe_bytes_, out_.bytes - offset);
     lane.out_header = {.lane_set = number_, .position = out_.position + offset, .bytes = uint32_t(lane.out_left)};
     lane.out_header_left = sizeof lane.out_header;
     return lane.sending = true;
@@ -208,7 +232,7 @@ void LaneSet::stripe_sent(Lane& lane) noexcept {
     while (out_.before < out_.stripes && out_.left[out_.before]) ++out_.before;
     more = out_.before != before;
     all = ++out_.sent == out_.stripes;
-    position = out_.position + std::min(size_t(out_.before) * wire::kStripeBytes, out_.bytes);
+    position = out_.position + std::min(size_t(out_.before) * stripe_bytes_, out_.bytes);
     if (all) {
       count_.sent(out_.bytes, Clock::now() - out_began_);
       out_active_ = false;
@@ -217,8 +241,7 @@ void LaneSet::stripe_sent(Lane& lane) noexcept {
   if (more || all) events_.sent(position, all);
 }
 
-// --- receiving: a lane's thread
-// --------------------------------------------------------------------------------------------------------------------
+// --- receiving: a lane's thread ------------------------------------------------------------------------------------
 
 // True: something has come.
 bool LaneSet::receive_some(Lane& lane) noexcept {
@@ -252,7 +275,7 @@ bool LaneSet::header_complete(Lane& lane) noexcept {
     return break_rules("a stripe of no lane");
   if (header.bytes != 0) {
     if (!sends_first_ && !lane.ready) return break_rules("a stripe before the lanes are ready");
-    if (header.bytes > wire::kStripeBytes) return break_rules("a stripe that is too long");
+    if (header.bytes > stripe_bytes_) return break_rules("a stripe that is too long");
     return true;
   }
   if (sends_first_ || lane.ready) return break_rules("an empty stripe");
@@ -270,15 +293,14 @@ bool LaneSet::claim_stripe(Lane& lane) noexcept {
   uint64_t offset = header.position - in_.begin;
   const char* wrong = nullptr;
   if (header.position < in_.begin) wrong = "a stripe of bytes that have come";
-  else if (offset % wire::kStripeBytes != 0 ||
-           header.bytes != std::min<uint64_t>(wire::kStripeBytes, in_.end - header.position))
+  else if (offset % stripe_bytes_ != 0 || header.bytes != std::min<uint64_t>(stripe_bytes_, in_.end - header.position))
     wrong = "a stripe of another length than its place";
-  else if (in_.taken[size_t(offset / wire::kStripeBytes)]) wrong = "a stripe twice";
+  else if (in_.taken[size_t(offset / stripe_bytes_)]) wrong = "a stripe twice";
   if (wrong) {
     if (fault_.empty()) fault_ = wrong;
     return false;
   }
-  in_.taken.set(size_t(offset / wire::kStripeBytes));
+  in_.taken.set(size_t(offset / stripe_bytes_));
   return lane.in_taken = true;
 }
 
@@ -310,8 +332,7 @@ void LaneSet::placed(Lane& lane, size_t bytes) noexcept {
   if (missing == 0 || place_.empty() || (place_in_order_ && bytes != 0)) placed_changed_.notify_all();
 }
 
-// --- receiving: who wants the bytes
-// --------------------------------------------------------------------------------------------------------------------
+// --- receiving: who wants the bytes --------------------------------------------------------------------------------
 
 void LaneSet::expect(uint64_t position, uint64_t bytes) {
   std::lock_guard lock(mutex_);
@@ -332,17 +353,22 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
   }
   changed();
   auto over = [&] { return missing_.load(std::memory_order_acquire) == 0 || closed(); };
+  if (others_) {
+    do {
+      if (!others_() && order == Order::any && !over() && stop()) close(sends_first_);
+    } while (order == Order::any && !over());
+  }
   if (order == Order::any && look_.count() != 0)
     for (auto begun = Clock::now(); !over() && Clock::now() - begun < look_;) relax();
   std::unique_lock lock(mutex_);
-  if (order == Order::as_sent) {
-    placed_changed_.wait_for(lock, kInOrderWait, [&] { return over() || next_ != position; });
-  } else {
+  if (order == Order::any) {
     while (!placed_changed_.wait_for(lock, kStopWait, over)) {
       lock.unlock();
       if (stop()) close(sends_first_);
       lock.lock();
     }
+  } else if (!others_) {
+    placed_changed_.wait_for(lock, kInOrderWait, [&] { return over() || next_ != position; });
   }
   place_ = {};
   placed_changed_.wait(lock, [&] { return writers_ == 0; });
@@ -352,8 +378,7 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
   return got != 0 ? IoResult{IoStatus::ok, got} : IoResult{IoStatus::would_block};
 }
 
-// --- the end
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------------------------
 
 void LaneSet::close(bool resets) noexcept {
   {

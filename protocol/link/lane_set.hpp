@@ -39,6 +39,11 @@ class LaneSet {
   // `number` is the client's, other than of each set before. `sends_first`: the client's side, which says on every lane
   // that all of them are ready.
   LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first);
+  // Without threads, before start(): others call turn() for each lane until the set is over, on one thread, and who
+  // waits for bytes calls `others`, which lets them, in place of sleeping. False: nothing has moved.
+  void simulate(size_t stripe_bytes, std::function<bool()> others);
+  // Simulated: what a lane's thread does between two sleeps; not inside another turn of the same lane. False: nothing.
+  bool turn(size_t lane) noexcept;
   // Ends the set and waits for its threads. Not on one of them.
   ~LaneSet();
   LaneSet(const LaneSet&) = delete;
@@ -52,16 +57,14 @@ class LaneSet {
   // How many of them the parts that are sent now go over.
   size_t lanes_in_use() const { return in_use_.load(std::memory_order_relaxed); }
 
-  // --- sending: one part at a time; any thread
-  // ---------------------------------------------------------------------------------------------------
+  // --- sending: one part at a time; any thread ---------------------------------------------------------------------
   bool can_send() const { return can_send_.load(std::memory_order_acquire); }
   // The bytes of a part, which stay where they are until Events say that all have left or that the set is over. False:
   // it is over, or about to be.
   bool send(uint64_t position, std::span<const std::byte> part);
 
-  // --- receiving: one thread at a time
-  // ---------------------------------------------------------------------------------------------------------- A part
-  // of so many bytes begins at `position`, and all bytes before have been received.
+  // --- receiving: one thread at a time -----------------------------------------------------------------------------
+  // A part of so many bytes begins at `position`, and all bytes before have been received.
   void expect(uint64_t position, uint64_t bytes);
   enum class Order : uint8_t {
     any,      // until `out` is full, or the set is over, or `stop` says so; asked at least once in kLaneLookMs
@@ -75,8 +78,7 @@ class LaneSet {
   // Over all lanes, headers not counted.
   uint64_t bytes_received() const { return bytes_received_.load(std::memory_order_relaxed); }
 
-  // --- the end: any thread
-  // --------------------------------------------------------------------------------------------------------------------
+  // --- the end: any thread -----------------------------------------------------------------------------------------
   // Does not wait: each lane's thread ends its connection. `resets`: as Transport::reset(), so that the peer does not
   // take it for the end of a program.
   void close(bool resets) noexcept;
@@ -107,6 +109,7 @@ class LaneSet {
     bool in_taken = false;     // the stripe is one of the part that is expected
     bool ready = false;        // the peer has said so
     bool input_waits = false;  // nobody wants its bytes yet
+    bool over = false;         // its connection has been ended
     // Set before the thread looks at changes_ for the last time, read after changes_ has grown: seq_cst, so one of the
     // two sees the other.
     std::atomic<bool> sleeps{false};
@@ -133,6 +136,7 @@ class LaneSet {
   std::span<std::byte> place_for(Lane& lane) noexcept;
   void placed(Lane& lane, size_t bytes) noexcept;
   void sleep(Lane& lane, uint64_t changes) noexcept;
+  void end(Lane& lane) noexcept;
   void changed() noexcept;
   void lose(Lane& lane, const IoResult& result) noexcept;
   bool break_rules(const char* why) noexcept;
@@ -142,7 +146,10 @@ class LaneSet {
   const bool sends_first_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // fixed from the beginning
   Events events_;
-  const std::chrono::nanoseconds look_;  // how long a thread looks at its connection before it sleeps
+  std::chrono::nanoseconds look_;  // how long a thread looks at its connection before it sleeps
+  // Of simulate(), before start():
+  size_t stripe_bytes_ = wire::kStripeBytes;
+  std::function<bool()> others_;
 
   mutable std::mutex mutex_;  // a leaf
   std::condition_variable placed_changed_;
@@ -170,7 +177,7 @@ class LaneSet {
   std::atomic<size_t> missing_{0};
   std::atomic<uint64_t> bytes_received_{0};  // relaxed: only compared
   std::atomic<size_t> in_use_{0};            // relaxed: for people
-  std::atomic<bool> can_send_{false};        // set once under mutex_
+  std::atomic<bool> can_send_{false};        // set once under mutex_, when all threads have started
   std::atomic<bool> closed_{false};          // set once; the threads look at it at every turn
   bool resets_ = false;                      // written before closed_ is set
 };

@@ -1,5 +1,6 @@
 #include "protocol/link/link.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -19,6 +20,8 @@ using transport::kWritable;
 constexpr size_t kBounceBytes = 256u << 10;
 // How long one who waits for what lanes bring sleeps at most, where it cannot be told.
 constexpr std::chrono::milliseconds kLanesLook{1};
+// How long one who waits to send sleeps at most: of a connection that is left to its peer's reading, it is not told.
+constexpr std::chrono::milliseconds kPushLook{50};
 // In place of bulk whose owner has taken its memory back. Never written.
 std::byte g_zeros[64u << 10];
 
@@ -36,8 +39,7 @@ Link::~Link() {
   for (auto& lanes : retired_) lanes->finish();
 }
 
-// --- appending
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- appending -----------------------------------------------------------------------------------------------------
 
 std::byte* Link::reserve(size_t bytes, size_t external_bytes, size_t reserve_bytes) {
   if (external_bytes && !window_.external_allowed(external_bytes)) return nullptr;
@@ -57,8 +59,7 @@ bool Link::await_room(uint64_t seen, Nanoseconds timeout) {
   return !over();
 }
 
-// --- sending
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------------------------
 
 bool Link::pump() {
   std::unique_lock lock(mutex_);
@@ -97,7 +98,8 @@ void Link::push(uint64_t position, Nanoseconds stall) {
       break;
     }
     lock.unlock();
-    wait(kWritable, stall - (now - moved));
+    // Not for another connection, which may have to wait for who pushes over this one.
+    wait(kWritable, std::min<Nanoseconds>(stall - (now - moved), kPushLook), WaitFor::this_connection);
     lock.lock();
   }
   pushing_ = false;
@@ -220,8 +222,7 @@ bool Link::holds_external() const {
   return window_.external_bytes() != 0;
 }
 
-// --- receiving
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- receiving -----------------------------------------------------------------------------------------------------
 
 // Null: there is no connection. Else nobody takes it away until leave_receiving().
 transport::Transport* Link::enter_receiving() noexcept {
@@ -319,7 +320,10 @@ void Link::append_heartbeat() {
 }
 
 uint64_t Link::consumed(uint64_t position, bool now) {
-  if (position - told_ < wire::kAcknowledgeBytes && !(now && position != told_)) [[likely]]
+  const uint64_t short_frames = scanner_.short_frame_bytes();
+  const bool enough = position - told_ >= wire::kAcknowledgeBytes ||
+                      short_frames - told_short_frames_ >= wire::kAcknowledgeShortFrameBytes;
+  if (!(enough || now) || position == told_) [[likely]]
     return 0;
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position};
   std::lock_guard lock(mutex_);
@@ -328,35 +332,48 @@ uint64_t Link::consumed(uint64_t position, bool now) {
   std::memcpy(at, &header, sizeof header);
   if (!publish(sizeof header)) return 0;
   told_ = position;
+  told_short_frames_ = short_frames;
   return window_.appended();
 }
 
-// --- any thread
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- any thread ----------------------------------------------------------------------------------------------------
 
 unsigned Link::wait(unsigned interest, Nanoseconds timeout) noexcept {
+  return wait(interest, timeout, WaitFor::any_connection);
+}
+
+unsigned Link::wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexcept {
   std::shared_ptr<transport::Transport> transport;
   {
     std::unique_lock slot(slot_mutex_);
+    const bool was_broken = send_broken_.load(std::memory_order_relaxed);
     auto over = [&] {
       return state() == State::ended || ((interest & kReadable) && stop_receiving_.load(std::memory_order_relaxed));
     };
     auto woken = [&] { return woken_ && (interest & kWoken); };
+    auto gone = [&] {
+      return what == WaitFor::this_connection &&
+             (state() == State::detached || send_broken_.load(std::memory_order_relaxed));
+    };
     // A connection that takes nothing any more would be writable again and again until who receives has found its end.
     // While lanes send, the connection takes nothing of what comes behind.
     auto takes_nothing = [&] {
       return send_broken_.load(std::memory_order_relaxed) || lanes_sending_.load(std::memory_order_relaxed);
     };
     auto nothing = [&] { return state() == State::detached || (takes_nothing() && !(interest & kReadable)); };
+    // Who waits to send is told of that once.
+    auto breaks = [&] { return send_broken_.load(std::memory_order_relaxed) != was_broken; };
     if (!over() && !woken() && nothing())
-      slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || !nothing(); });
+      slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || gone() || breaks() || !nothing(); });
     if (over()) return interest & (kReadable | kWritable);
     if (woken()) {
       woken_ = false;
       return kWoken;
     }
-    if (nothing()) return 0;
-    if (takes_nothing()) interest &= ~unsigned(kWritable);
+    // Looked at once, since it may change meanwhile: a wait that is left without interest would end with its timeout.
+    const bool takes = !takes_nothing();
+    if (state() == State::detached || (!takes && !(interest & kReadable))) return 0;
+    if (!takes) interest &= ~unsigned(kWritable);
     transport = transport_;
   }
   if ((interest & kReadable) && lanes_are_next_.load(std::memory_order_relaxed)) [[unlikely]]
@@ -396,8 +413,7 @@ Loss Link::kind_of_loss() const {
   return kind_of_loss_;
 }
 
-// --- replacing the connection
-// ----------------------------------------------------------------------------------------------------------------------
+// --- replacing the connection --------------------------------------------------------------------------------------
 
 void Link::detach_locked(GivingUp how) noexcept {
   state_.store(State::detached, std::memory_order_seq_cst);
@@ -463,14 +479,15 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
     send_failure_ = {};
     state_.store(State::attached, std::memory_order_seq_cst);
   }
+  // Who still waits for it sleeps, where this side has left it open.
+  old->shutdown();
   slot_changed_.notify_all();
   tell(State::attached);
   pump();
   return true;
 }
 
-// --- ends
-// ------------------------------------------------------------------------------------------------------------------------------------------
+// --- ends ----------------------------------------------------------------------------------------------------------
 
 void Link::interrupt() noexcept {
   stop_receiving_.store(true, std::memory_order_relaxed);

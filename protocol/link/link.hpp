@@ -71,8 +71,7 @@ class Link final : public transport::ByteSource {
   void outlive_connections() { outlives_.store(true, std::memory_order_relaxed); }
   State state() const { return state_.load(std::memory_order_acquire); }
 
-  // --- lanes: README.md
-  // -----------------------------------------------------------------------------------------------------------------------
+  // --- lanes: README.md --------------------------------------------------------------------------------------------
   // From the next frame on, bulk outside the ring comes in parts, both ways. Before there is any. `comes_back`: this
   // side gets another connection when a lane is lost with bytes that the peer may not have; the other side waits for
   // it. False: no memory.
@@ -97,8 +96,7 @@ class Link final : public transport::ByteSource {
   // Called now and then by who waits for lanes in receive_bulk(). Before the first byte.
   void while_waiting(std::function<void()> look) { look_ = std::move(look); }
 
-  // --- appending
-  // ---------------------------------------------------------------------------------------------------------------------------
+  // --- appending ---------------------------------------------------------------------------------------------------
   // The send lock, under which a frame is built in place: short, and nothing that waits.
   void lock() const { mutex_.lock(); }
   void unlock() const { mutex_.unlock(); }
@@ -118,8 +116,7 @@ class Link final : public transport::ByteSource {
   // Sleeps until that has changed, or `timeout`. False: there will be none, the link has ended or was interrupted.
   bool await_room(uint64_t seen, Nanoseconds timeout);
 
-  // --- sending
-  // -----------------------------------------------------------------------------------------------------------------------------
+  // --- sending -----------------------------------------------------------------------------------------------------
   // Sends what it can without waiting, unless another thread is at it: that one then also sends what was appended
   // meanwhile. False: something is unsent when it returns.
   bool pump();
@@ -141,9 +138,8 @@ class Link final : public transport::ByteSource {
   // Is any bulk outside the ring not acknowledged?
   bool holds_external() const;
 
-  // --- receiving: one thread at a time
-  // --------------------------------------------------------------------------------------------------------- As
-  // Transport's; would_block while detached. Acknowledgements in what has come make room at once.
+  // --- receiving: one thread at a time -----------------------------------------------------------------------------
+  // As Transport's; would_block while detached. Acknowledgements in what has come make room at once.
   IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, Taking::now); }
   // May wait until `out` is full, where the connection can do that by itself.
   IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, Taking::all); }
@@ -161,8 +157,7 @@ class Link final : public transport::ByteSource {
   // appended, which the owner has to send: the position behind it. 0: there is none yet.
   uint64_t consumed(uint64_t position, bool now = false);
 
-  // --- any thread
-  // ----------------------------------------------------------------------------------------------------------------------------
+  // --- any thread --------------------------------------------------------------------------------------------------
   // As Transport's; while detached it sleeps until there is a connection, a wake() for who is interested, or `timeout`.
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override;
   void wake() noexcept;
@@ -174,8 +169,7 @@ class Link final : public transport::ByteSource {
   // The connection that carries the link now, or carried it last.
   std::shared_ptr<transport::Transport> transport() const;
 
-  // --- replacing the connection
-  // -----------------------------------------------------------------------------------------------------------------
+  // --- replacing the connection ------------------------------------------------------------------------------------
   // Gives the connection up, if there is one, and says what was received: that does not change until attach().
   uint64_t detach() noexcept;
   // Gives `which` up if it is still the link's connection; does not wait. `why`: for loss(). False: it was not, or the
@@ -202,6 +196,9 @@ class Link final : public transport::ByteSource {
 
  private:
   enum class Taking : uint8_t { now, all, all_of_lanes };
+  enum class WaitFor : uint8_t { this_connection, any_connection };
+  // `this_connection`: returns when it is lost, too.
+  unsigned wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexcept;
   IoResult receive(std::span<std::byte> out, Taking taking) noexcept;
   void count_sent(size_t bytes);
   // --- lanes (link_lanes.cpp) ---
@@ -283,8 +280,9 @@ class Link final : public transport::ByteSource {
   // Used by the thread that receives only.
   AcknowledgementScanner scanner_;
   IncomingParts parts_{scanner_};
-  uint64_t expected_until_ = 0;  // where the part ends that the lanes have been told of
-  uint64_t told_ = 0;            // what consumed() has last told the peer
+  uint64_t expected_until_ = 0;     // where the part ends that the lanes have been told of
+  uint64_t told_ = 0;               // what consumed() has last told the peer
+  uint64_t told_short_frames_ = 0;  // of the scanner's, then
 
   // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it looks at the state, both
   // seq_cst: either it sees that the connection has gone, or whoever changes the state sees that a thread is inside and

@@ -22,8 +22,7 @@ bool Link::begin_parts(bool comes_back) {
   return true;
 }
 
-// --- which lanes there are
-// -------------------------------------------------------------------------------------------------------------------------
+// --- which lanes there are -----------------------------------------------------------------------------------------
 
 std::shared_ptr<LaneSet> Link::lane_set() const {
   std::lock_guard slot(slot_mutex_);
@@ -82,8 +81,7 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
                     .over = [this, &set] { lanes_over(set); }});
 }
 
-// --- sending: with the lock
-// -------------------------------------------------------------------------------------------------------------------------
+// --- sending: with the lock ----------------------------------------------------------------------------------------
 
 void Link::begin_part(const SendWindow::Next& next) {
   uint64_t left = next.external->bytes - next.offset;
@@ -171,11 +169,15 @@ void Link::lanes_over(const LaneSet& set) {
   std::unique_lock lock(mutex_);
   bool was_sending = lanes_sending_.load(std::memory_order_relaxed);
   if (was_sending) stop_lane_sending();
-  if (lanes_.get() != &set) return;  // given up with their connection
+  bool current = lanes_.get() == &set;
+  if (current) retire_lanes(comes_back_);
+  if (state_.load(std::memory_order_relaxed) != State::attached) return;  // given up with their connection
+  // Others have taken their place. What they were sending is half under way even so.
+  if (!current && !was_sending) return;
   std::string fault = set.fault();
-  bool outstanding = was_sending || window_.acknowledged() < lanes_until_ || !fault.empty();
-  retire_lanes(comes_back_);
-  if (state_.load(std::memory_order_relaxed) != State::attached) return;
+  // What they had sent, and the peer has not got, the side that comes back misses when it reads of it; the other side
+  // cannot have it asked for, so the one that comes back does so at once.
+  bool outstanding = was_sending || (comes_back_ && window_.acknowledged() < lanes_until_) || !fault.empty();
   damage_ = fault;
   if (outstanding)
     give_up_for_lanes(lock, fault.empty() ? "a lane was lost: " + transport::describe(set.failure()) : fault);
@@ -183,12 +185,13 @@ void Link::lanes_over(const LaneSet& set) {
 }
 
 // With the lock: what the peer has of the bytes that were given to lanes is not known, so the streams go on over
-// another connection. This side gets it, or waits for it.
+// another connection. This side gets it, or waits for it: then the peer has to find out, which it does where it reads
+// of a part that lanes bring, has not got all of it, and has no such lanes. So the connection has announced such a
+// part.
 void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why) {
   if (state_.load(std::memory_order_relaxed) != State::attached) return;
   if (!comes_back_ && damage_.empty()) {
-    // The peer finds out, since all lanes are closed, and comes back. Should its program have ended, the connection
-    // says so as always.
+    // Should the peer's program have ended, the connection says so as always.
     retire_lanes(false);
     send_broken_.store(true, std::memory_order_relaxed);
     announce();
@@ -202,8 +205,7 @@ void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why
   lock.lock();
 }
 
-// --- receiving: by who receives
-// -----------------------------------------------------------------------------------------------------------------------
+// --- receiving: by who receives ------------------------------------------------------------------------------------
 
 IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept {
   for (;;) {
@@ -263,7 +265,9 @@ IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std
 IoResult Link::lanes_are_gone(transport::Transport& transport) noexcept {
   {
     std::unique_lock lock(mutex_);
-    if (!lanes_ && comes_back_ && transport_.get() == &transport) give_up_for_lanes(lock, "a lane was lost");
+    // Of this side's making, so one that is not there, or not there any more, does not come.
+    bool lost = !lanes_ || lanes_->number() != parts_.lane_set();
+    if (lost && comes_back_ && transport_.get() == &transport) give_up_for_lanes(lock, "a lane was lost");
     if (state_.load(std::memory_order_relaxed) != State::attached) return {IoStatus::would_block};
   }
   std::byte thrown_away[4096];

@@ -1,6 +1,9 @@
-// What one side of a session has sent or is about to send, and its peer has not acknowledged: bytes in a ring, and
+// What one side of a session has sent or is about to send, and its peer has not acknowledged: bytes in two rings, and
 // between them bulk that stays where it is. Positions count the bytes of the stream from its beginning, wherever they
 // lie. Plain data; its owner (link.hpp) has the lock.
+//
+// Short frames go into a small ring while it has room. One that wrote all of the window before it came back to the same
+// place would write each frame to memory that no cache has any more (docs/performance.md).
 #pragma once
 
 #include <sys/uio.h>
@@ -18,6 +21,8 @@ namespace gpuwire::link {
 
 // Pieces of the ring that are sent with one system call.
 inline constexpr size_t kRingPiecesMax = 8;
+// Of the window's ring, what the small one has; and of that, how long a frame in it may be.
+inline constexpr size_t kSmallRingDivisor = 64, kSmallRingFrameDivisor = 16;
 
 // Bulk in somebody else's memory, which may be read again until it is acknowledged.
 struct ExternalBulk {
@@ -32,24 +37,22 @@ struct ExternalBulk {
 
 class SendWindow {
  public:
-  // At most `bulk_bytes_max` of bulk outside the ring go without an acknowledgement.
+  // `ring_bytes`: of both rings. At most `bulk_bytes_max` of bulk outside them go without an acknowledgement.
   explicit SendWindow(size_t ring_bytes = wire::kSendWindowBytes, size_t bulk_bytes_max = wire::kBulkWindowBytes);
   ~SendWindow();
   SendWindow(const SendWindow&) = delete;
   SendWindow& operator=(const SendWindow&) = delete;
-  bool valid() const { return ring_ != nullptr; }
+  bool valid() const { return memory_ != nullptr; }
 
-  // --- appending
-  // ---------------------------------------------------------------------------------------------------------------------------
-  // Contiguous room, 8-byte aligned; null when there is none just now. `reserve_bytes` of the ring stay free.
+  // --- appending ---------------------------------------------------------------------------------------------------
+  // Contiguous room, 8-byte aligned; null when there is none just now. `reserve_bytes` of the large ring stay free.
   std::byte* reserve(size_t bytes, size_t reserve_bytes);
   bool external_allowed(size_t bytes) const { return external_bytes_ + bytes <= bulk_bytes_max_; }
   // Appends the first `bytes` of what was reserved last, and `external` behind them. False: no memory, and nothing was
   // appended.
   bool publish(size_t bytes, const ExternalBulk* external);
 
-  // --- sending
-  // -----------------------------------------------------------------------------------------------------------------------------
+  // --- sending -----------------------------------------------------------------------------------------------------
   // The next bytes to send: `ring` pieces, or external bulk from `offset` on. Only one is set; neither: everything is
   // sent. All of it counts as offered: the peer may have it before sent() is called.
   struct Next {
@@ -68,44 +71,55 @@ class SendWindow {
   // The bulk that ends at `position` is not needed any more; zeros are sent in its place.
   void forget_external(uint64_t position);
 
-  // --- acknowledgements
-  // ----------------------------------------------------------------------------------------------------------------------
+  // --- acknowledgements --------------------------------------------------------------------------------------------
   // The peer has taken over everything before `position`. False: it cannot have, or it says less than before.
   bool acknowledge(uint64_t position);
 
   uint64_t appended() const { return appended_; }
   uint64_t sent() const { return sent_; }
   uint64_t acknowledged() const { return acknowledged_; }
-  size_t unsent_in_ring() const { return size_t(head_ - ring_position(sent_)); }
+  size_t unsent_in_ring() const { return unsent_in_ring_; }
   size_t external_bytes() const { return external_bytes_; }
-  size_t used_ring_bytes() const { return size_t(head_ - tail_); }
+  size_t used_ring_bytes() const { return rings_[0].used() + rings_[1].used(); }
   size_t pieces() const { return pieces_.size(); }
 
  private:
+  // Places count on for ever; place % capacity is the address. tail <= head <= tail + capacity.
+  struct Ring {
+    std::byte* memory = nullptr;
+    size_t capacity = 0;
+    uint64_t head = 0, tail = 0;
+    size_t pieces = 0;  // that lie in it
+    size_t used() const { return size_t(head - tail); }
+    std::byte* at(uint64_t place) const { return memory + place % capacity; }
+  };
   // Bytes of the stream that lie together.
   struct Piece {
     uint64_t begin = 0;  // position of the first one
     uint64_t bytes = 0;
     uint64_t ring_at = 0;  // place in the ring, unless it is external
-    bool external = false;
+    Ring* ring = nullptr;  // null: it is external
     ExternalBulk bulk;
     uint64_t end() const { return begin + bytes; }
+    bool external() const { return ring == nullptr; }
   };
+  std::byte* reserve(Ring& ring, size_t bytes, size_t reserve_bytes);
   bool append_ring(size_t bytes);
-  uint64_t ring_position(uint64_t position) const;
   size_t piece_at(uint64_t position) const;
   void free_acknowledged();
 
-  std::byte* ring_ = nullptr;
-  const size_t capacity_, bulk_bytes_max_;
-  // Places in the ring count on for ever; place % capacity_ is the address. tail_ <= head_ <= tail_ + capacity_.
-  uint64_t head_ = 0, tail_ = 0, reserved_at_ = 0;
+  std::byte* memory_ = nullptr;  // of both rings
+  const size_t bytes_, bulk_bytes_max_;
+  Ring rings_[2];               // the small one, the large one
+  Ring* reserved_in_ = rings_;  // where reserve() was last given room
+  uint64_t reserved_at_ = 0;    // and its place there
   // Positions. acknowledged_ and sent_ <= offered_ <= appended_: what has been handed to a connection may arrive before
   // it counts as sent.
   uint64_t appended_ = 0, offered_ = 0, sent_ = 0, acknowledged_ = 0;
   std::deque<Piece> pieces_;   // what is kept, in order and without a gap, up to appended_
   size_t sending_ = 0;         // index of the piece that sent_ lies in; pieces_.size(): all is sent
   size_t external_bytes_ = 0;  // of the pieces
+  size_t unsent_in_ring_ = 0;  // of either ring
 };
 
 }  // namespace gpuwire::link

@@ -1,22 +1,18 @@
 #include "protocol/resume/exchange.hpp"
 
 #include <algorithm>
-#include <vector>
+#include <functional>
 
 #include <capnp/message.h>
-#include <fmt/format.h>
 #include <sys/random.h>
 
-#include "protocol/wire/frame.hpp"
-#include "protocol/wire/message_reader.hpp"
-#include "protocol/wire/ordinals.hpp"
+#include "protocol/transport/control_message.hpp"
 #include "schema/handshake.capnp.h"
 
 namespace gpuwire::resume {
 
 namespace {
 
-using transport::IoStatus;
 using transport::Nanoseconds;
 using transport::Transport;
 using wire::ControlOrdinal;
@@ -24,39 +20,9 @@ using wire::ControlOrdinal;
 // None of these messages is longer.
 constexpr uint32_t kWordsMax = 64;
 
-bool send(Transport& connection, ControlOrdinal ordinal, capnp::MessageBuilder& message, Nanoseconds timeout) {
-  auto words = message.getSegmentsForOutput();
-  if (words.size() != 1) return false;
-  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
-                           .ordinal = uint32_t(ordinal),
-                           .message_words = uint32_t(words[0].size())};
-  auto bytes = words[0].asBytes();
-  iovec pieces[2] = {{&header, sizeof header}, {const_cast<kj::byte*>(bytes.begin()), bytes.size()}};
-  return send_all(connection, pieces, timeout).status == IoStatus::ok;
-}
-
-// Exactly one frame: what comes behind it is not ours to read.
-template <class Read>
 tl::expected<void, std::string> receive(Transport& connection, ControlOrdinal ordinal, Nanoseconds timeout,
-                                        Read&& read) {
-  wire::FrameHeader header;
-  if (auto got = receive_all(connection, std::as_writable_bytes(std::span(&header, 1)), timeout);
-      got.status != IoStatus::ok)
-    return tl::unexpected(transport::describe(got));
-  bool right = header.magic == wire::FrameHeader::kMagic && header.kind == uint8_t(wire::FrameKind::control) &&
-               header.ordinal == uint32_t(ordinal);
-  if (!right || header.message_words > kWordsMax || header.bulk_bytes != 0)
-    return tl::unexpected(fmt::format("a frame of kind {}, ordinal {} and {} words where one of ordinal {} should be",
-                                      header.kind, header.ordinal, header.message_words, uint32_t(ordinal)));
-  std::vector<capnp::word> words(header.message_words);
-  if (auto got = receive_all(connection, std::as_writable_bytes(std::span(words)), timeout); got.status != IoStatus::ok)
-    return tl::unexpected(transport::describe(got));
-  auto bad = wire::read_guarded([&] {
-    wire::SegmentReader message(kj::arrayPtr(words.data(), words.size()));
-    read(message);
-  });
-  if (bad) return tl::unexpected(*bad);
-  return {};
+                                        const std::function<void(capnp::MessageReader&)>& read) {
+  return transport::receive_control(connection, ordinal, kWordsMax, timeout, read);
 }
 
 std::string text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
@@ -77,14 +43,13 @@ capnp::Data::Reader data_of(const std::array<uint8_t, size>& bytes) {
 
 bool make_random(std::span<uint8_t> out) { return ::getrandom(out.data(), out.size(), 0) == ssize_t(out.size()); }
 
-// --- the client
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- the client ----------------------------------------------------------------------------------------------------
 
 tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, Nanoseconds timeout) {
   // The client speaks first, as in each handshake: what read its login's answer may have read on.
   capnp::MallocMessageBuilder question;
   question.initRoot<schema::ResumeChallenge>();
-  if (!send(connection, ControlOrdinal::resume_challenge, question, timeout))
+  if (!send_control(connection, ControlOrdinal::resume_challenge, question, timeout))
     return tl::unexpected<Failure>({false, "the connection was lost"});
   Challenge challenge{};
   bool whole = false;
@@ -108,7 +73,7 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
   resume.setReceived(claim.received);
   resume.setAddress(claim.address);
   resume.setMachine(claim.machine);
-  if (!send(connection, ControlOrdinal::resume, answer, timeout))
+  if (!send_control(connection, ControlOrdinal::resume, answer, timeout))
     return tl::unexpected<Failure>({false, "the connection was lost"});
   uint64_t received = 0;
   std::string refused;
@@ -123,8 +88,7 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
   return received;
 }
 
-// --- the server
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- the server ----------------------------------------------------------------------------------------------------
 
 tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& session, const Secret& secret,
                                       Nanoseconds timeout) {
@@ -134,7 +98,7 @@ tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& se
   if (!make_random(challenge)) return tl::unexpected(std::string("the system has no random bytes"));
   capnp::MallocMessageBuilder question;
   question.initRoot<schema::ResumeChallenge>().setNonce(data_of(challenge));
-  if (!send(connection, ControlOrdinal::resume_challenge, question, timeout))
+  if (!send_control(connection, ControlOrdinal::resume_challenge, question, timeout))
     return tl::unexpected(std::string("the connection was lost"));
   Heard heard;
   Proof proof{};
@@ -157,13 +121,13 @@ tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& se
 bool accept(Transport& connection, uint64_t received, Nanoseconds timeout) {
   capnp::MallocMessageBuilder message;
   message.initRoot<schema::Resumed>().setReceived(received);
-  return send(connection, ControlOrdinal::resumed, message, timeout);
+  return send_control(connection, ControlOrdinal::resumed, message, timeout);
 }
 
 void refuse(Transport& connection, const std::string& reason, Nanoseconds timeout) {
   capnp::MallocMessageBuilder message;
   message.initRoot<schema::Resumed>().setRefused(reason);
-  send(connection, ControlOrdinal::resumed, message, timeout);
+  send_control(connection, ControlOrdinal::resumed, message, timeout);
 }
 
 }  // namespace gpuwire::resume

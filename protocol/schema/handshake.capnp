@@ -39,6 +39,8 @@ struct Welcome {
                                 # give a connection up over which nothing has come for 9 s. Never without Hello.heartbeats, nor without resumeSecret
   lanes @11 :UInt8;             # how many further connections for bulk the client may open; not 0: from here on long bulk comes in parts, both ways
                                 # (wire/lanes.hpp). Never more than Hello.lanes, never without resumeSecret
+  chunks @12 :UInt8;            # the server keeps chunks of copies to the device: 0: no; 1: by their BLAKE3; 2: by their BLAKE3 under Hello.cacheKey
+  sameMachine @13 :Bool;        # nothing but this machine's own system is between the client and the server
 }
 
 struct ResumeChallenge {
@@ -63,6 +65,21 @@ struct Resumed {
   # Server to client, ordinal 9. Behind it come the server's bytes from the client's position on.
   received @0 :UInt64;          # position: how much of the client's stream has come
   refused @1 :Text;             # not empty: why the session does not go on over this connection, which closes
+}
+
+struct Rdma {
+  # Ordinal 12, before the first frame of either stream, over the connection that is known to be the peer's: three frames. The client says by what it can be reached,
+  # the server the same of itself, or why not; both try, and the client says how that went.
+  union {
+    end @0 :End;
+    declined @1 :Text;          # the server, or the client in the third: the streams go on over this connection, and why
+    use @2 :Void;               # the client, in the third: they go on by RDMA
+  }
+  struct End {
+    version @0 :UInt32;         # transport/rdma_message.hpp
+    address @1 :Data;           # of the fabric's, at most 8192 bytes
+    token @2 :Data;             # 16 random bytes, which each message to this end has to show
+  }
 }
 
 struct Device {

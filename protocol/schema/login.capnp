@@ -16,14 +16,20 @@ struct Login {
   release @6 :Text;
   resume @7 :Data;              # 16 bytes: the session that this connection is to carry on; empty: a new one
   ticket @8 :Data;              # 16 bytes: of the place in the queue that the client had when it lost its connection; empty: it had none
+  query @9 :Text;               # not empty: no session is wanted, but an answer: "queue", "top" or "usage", a space, and "text", "json" or "csv"
 }
 
 struct LoginAnswer {
-  # Server to client, ordinal 5; `queued` any number of times, then one of the others.
+  # Server to client, ordinal 5; `queued` any number of times, then one of the others; after a query `told` or `refused`.
   union {
     admitted @0 :Void;          # over TLS both sides now begin a second handshake on the bare connection (protocol/tls/README.md); then Hello
     queued @1 :Queued;
     refused @2 :Text;           # one line; the connection closes
+    told @3 :Told;              # to a query, any number of times until `last`; the connection closes
+  }
+  struct Told {
+    text @0 :Text;
+    last @1 :Bool;
   }
   struct Queued {
     place @0 :UInt32;

@@ -98,8 +98,7 @@ std::unique_ptr<TlsChannel> TlsChannel::accept(const Context& context, int descr
   return make(context, descriptor, false, {});
 }
 
-// --- the handshake
-// --------------------------------------------------------------------------------------------------------------------------
+// --- the handshake -------------------------------------------------------------------------------------------------
 
 TlsChannel::Step TlsChannel::step() {
   std::lock_guard lock(mutex_);
@@ -150,8 +149,7 @@ tl::expected<void, std::string> TlsChannel::handshake(Nanoseconds timeout) {
   }
 }
 
-// --- failures
-// -------------------------------------------------------------------------------------------------------------------------------
+// --- failures ------------------------------------------------------------------------------------------------------
 
 // Of the OpenSSL call that has just failed.
 void TlsChannel::note_failure() {
@@ -185,8 +183,7 @@ bool TlsChannel::ended() const {
   return socket_.ended();
 }
 
-// --- sending
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- sending -------------------------------------------------------------------------------------------------------
 
 bool TlsChannel::encrypt_record(const std::byte* bytes, size_t size) {
   if (records_ >= records_per_key_) {
@@ -249,8 +246,7 @@ IoResult TlsChannel::try_send(std::span<const iovec> offered) noexcept {
   return told ? IoResult{IoStatus::ok, told} : IoResult{IoStatus::would_block};
 }
 
-// --- receiving
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- receiving -----------------------------------------------------------------------------------------------------
 
 // SSL_read_ex() has given nothing; `error` is SSL_get_error()'s.
 IoResult TlsChannel::receive_ended(int error) {
@@ -295,6 +291,18 @@ IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
   if (socket_.unsent()) socket_.flush();
   if (got) return {IoStatus::ok, got};
   return result;
+}
+
+IoResult TlsChannel::try_peek(std::span<std::byte> out) noexcept {
+  std::lock_guard lock(mutex_);
+  if (broken_) return {IoStatus::failed, 0, broken_};
+  ERR_clear_error();
+  socket_.forget_block();
+  size_t there = 0;
+  int seen = SSL_peek_ex(connection_.get(), out.data(), out.size(), &there);
+  pending_ = more_here();
+  if (seen == 1) return {IoStatus::ok, there};
+  return receive_ended(SSL_get_error(connection_.get(), seen));
 }
 
 bool TlsChannel::pending() const noexcept {

@@ -51,6 +51,8 @@ class TlsChannel {
   // are encrypted already.
   IoResult try_send(std::span<const iovec> pieces) noexcept;
   IoResult try_receive(std::span<std::byte> out) noexcept;
+  // The same, and it stays to be received.
+  IoResult try_peek(std::span<std::byte> out) noexcept;
 
   // There may be more to receive than the descriptor shows: poll only when this is false.
   bool pending() const noexcept;

@@ -73,7 +73,7 @@ Context key_context(const SSL_METHOD* method, const SessionKey& key) {
       !SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION))
     return nullptr;
   if (!SSL_CTX_set_ex_data(context.get(), key_index(), session.get())) return nullptr;
-  session.release();
+  (void)session.release();  // the context's from here on
   return context;
 }
 

@@ -5,8 +5,6 @@ namespace gpuwire::tls {
 namespace {
 
 using transport::kReadable;
-using transport::kWoken;
-using transport::kWritable;
 
 // Waiting, waking and the end are the stream's own.
 class TlsTransport : public transport::Transport {

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <system_error>
 
+#include "protocol/transport/descriptor_passing.hpp"
 #include "protocol/transport/looking.hpp"
 #include "protocol/transport/shared_ring.hpp"
 
@@ -68,19 +69,13 @@ class SideChannel {
     std::lock_guard lock(mutex_);
     for (;;) {
       std::byte bytes[256];
-      alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsWaitingMax * sizeof(int))];
       iovec piece{bytes, sizeof bytes};
-      msghdr message{};
-      message.msg_iov = &piece;
-      message.msg_iovlen = 1;
-      message.msg_control = control;
-      message.msg_controllen = sizeof control;
-      ssize_t got = recvmsg(socket_, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Heard::nothing_more;
-      if (got <= 0) return Heard::ended;
-      if (!take_descriptors(message)) return Heard::fault;
-      for (ssize_t i = 0; i < got; ++i)
+      PassedDescriptors passed;
+      ReceivedBytes got = receive_with_descriptors(socket_, {&piece, 1}, passed);
+      if (got.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Heard::nothing_more;
+      if (got.bytes <= 0) return Heard::ended;
+      if (got.descriptors_lost || !take_descriptor(passed)) return Heard::fault;
+      for (ssize_t i = 0; i < got.bytes; ++i)
         if (!take_byte(bytes[i], bells)) return Heard::fault;
     }
   }
@@ -100,21 +95,8 @@ class SideChannel {
     std::byte record[kDescriptorRecordBytes] = {std::byte(SocketRecord::descriptor)};
     std::memcpy(record + 1, &number, sizeof number);
     iovec piece{record, sizeof record};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-    ssize_t sent;
-    do sent = sendmsg(socket_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-    while (sent < 0 && errno == EINTR);
-    return sent == ssize_t(sizeof record);  // so few bytes go as a whole
+    // So few bytes go as a whole.
+    return send_with_descriptors(socket_, {&piece, 1}, {&descriptor, 1}) == ssize_t(sizeof record);
   }
 
   // False: the socket is gone. A socket that is full has bells in it that the other end has not heard.
@@ -130,24 +112,12 @@ class SideChannel {
     int descriptor;
   };
 
-  bool take_descriptors(const msghdr& message) noexcept {
-    bool room = !(message.msg_flags & MSG_CTRUNC);
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header;
-         header = CMSG_NXTHDR(const_cast<msghdr*>(&message), header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-      size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-      for (size_t i = 0; i < count; ++i) {
-        int descriptor = -1;
-        std::memcpy(&descriptor, CMSG_DATA(header) + i * sizeof(int), sizeof descriptor);
-        if (room && unnamed_ < 0) {
-          unnamed_ = descriptor;
-        } else {
-          close(descriptor);
-          room = false;
-        }
-      }
-    }
-    return room;
+  // One at a time, before its number has come. False: there are more.
+  bool take_descriptor(PassedDescriptors& passed) noexcept {
+    if (passed.count() == 0) return true;
+    if (passed.count() > 1 || unnamed_ >= 0) return false;
+    unnamed_ = passed.take(0);
+    return true;
   }
 
   bool take_byte(std::byte byte, bool& bells) noexcept {

@@ -7,8 +7,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <utility>
 
+#include "protocol/transport/descriptor_passing.hpp"
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/ordinals.hpp"
 
@@ -35,14 +37,8 @@ IoResult receive_answer(Transport& socket, wire::FrameHeader& answer, int& descr
   size_t got = 0;
   while (got < sizeof answer) {
     iovec piece{reinterpret_cast<std::byte*>(&answer) + got, sizeof answer - got};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &piece;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    ssize_t moved = recvmsg(socket.descriptor(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (moved < 0 && errno == EINTR) continue;
+    PassedDescriptors passed;
+    ssize_t moved = receive_with_descriptors(socket.descriptor(), {&piece, 1}, passed).bytes;
     if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       auto left = deadline - Clock::now();
       if (left.count() <= 0) return {IoStatus::would_block};
@@ -50,12 +46,9 @@ IoResult receive_answer(Transport& socket, wire::FrameHeader& answer, int& descr
       continue;
     }
     if (moved < 0) return {IoStatus::failed, 0, errno};
-    for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-      if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
-          header->cmsg_len < CMSG_LEN(sizeof(int)))
-        continue;
+    if (passed.count() > 0) {
       if (descriptor >= 0) close(descriptor);
-      std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
+      descriptor = passed.take(0);
     }
     if (moved == 0) return {IoStatus::closed};
     got += size_t(moved);
@@ -66,21 +59,9 @@ IoResult receive_answer(Transport& socket, wire::FrameHeader& answer, int& descr
 bool send_answer(Transport& socket, uint64_t version, int descriptor) {
   wire::FrameHeader answer = setup_frame(version);
   iovec piece{&answer, sizeof answer};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
-  }
+  std::span<const int> passed(&descriptor, descriptor >= 0 ? 1u : 0u);
   // The first bytes that the socket is given: they fit, or it is gone.
-  return sendmsg(socket.descriptor(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(sizeof answer);
+  return send_with_descriptors(socket.descriptor(), {&piece, 1}, passed) == ssize_t(sizeof answer);
 }
 
 // Puts the memory in the place of the socket's own bytes. Null: too many open files.

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "protocol/wire/limits.hpp"
 
@@ -27,6 +30,30 @@ constexpr uint8_t nonzero_bytes(uint64_t word) {
   constexpr uint64_t kLow = 0x7f7f'7f7f'7f7f'7f7f, kGather = 0x0102'0408'1020'4080;  // moves bit 8 i to bit 56 + i
   uint64_t highs = (word | ((word & kLow) + kLow)) & ~kLow;
   return uint8_t((highs >> 7) * kGather >> 56);
+}
+
+// Fills the mask of `is` against `was`, which are of `bytes`. Have all of them changed?
+inline bool mark_changes(const std::byte* is, const std::byte* was, size_t bytes, uint8_t* mask) {
+  bool all = true;
+  size_t at = 0;
+#if defined(__x86_64__)
+  for (; bytes - at >= 16; at += 16) {
+    const __m128i left = _mm_loadu_si128(reinterpret_cast<const __m128i*>(is + at));
+    const __m128i right = _mm_loadu_si128(reinterpret_cast<const __m128i*>(was + at));
+    const auto changed = uint16_t(~_mm_movemask_epi8(_mm_cmpeq_epi8(left, right)));
+    std::memcpy(mask + at / 8, &changed, sizeof changed);
+    all = all && changed == 0xffff;
+  }
+#endif
+  for (; at < bytes; at += 8) {
+    const size_t count = std::min<size_t>(8, bytes - at);
+    uint64_t left = 0, right = 0;
+    std::memcpy(&left, is + at, count);
+    std::memcpy(&right, was + at, count);
+    mask[at / 8] = nonzero_bytes(left ^ right);
+    all = all && mask[at / 8] == 0xff >> (8 - count);
+  }
+  return all;
 }
 
 // Compares `memory` with `shadow`, brings the shadow up to date and shows the differences to `visit`, in pieces. The
@@ -52,24 +79,73 @@ void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& 
     while (first < last && now[first] == shadow[at + first]) ++first;
     while (last > first && now[last - 1] == shadow[at + last - 1]) --last;
     if (first < last) {
-      ByteChanges changes{at + first, {now.begin() + long(first), now.begin() + long(last)}, {}};
-      std::vector<uint8_t> mask(change_mask_bytes(changes.bytes.size()));
-      size_t changed = 0;
-      for (size_t i = 0; i < changes.bytes.size(); i += 8) {
-        size_t count = std::min<size_t>(8, changes.bytes.size() - i);
-        uint64_t is = 0, was = 0;
-        std::memcpy(&is, &changes.bytes[i], count);
-        std::memcpy(&was, &shadow[changes.offset + i], count);
-        mask[i / 8] = nonzero_bytes(is ^ was);
-        changed += size_t(std::popcount(mask[i / 8]));
-      }
-      if (changed < changes.bytes.size()) changes.mask = std::move(mask);
+      ByteChanges changes{.offset = at + first, .bytes = {}, .mask = {}};
+      std::vector<uint8_t> mask(change_mask_bytes(last - first));
+      bool all = mark_changes(now.data() + first, shadow.data() + at + first, last - first, mask.data());
+      if (!all) changes.mask = std::move(mask);
       std::memcpy(shadow.data() + at, now.data(), now.size());
+      now.resize(last);
+      now.erase(now.begin(), now.begin() + ptrdiff_t(first));
+      changes.bytes = std::move(now);
       visit(changes);
     }
     at = end;
   }
 }
+
+// Writes those of four bytes whose bits are set, and no other: the device or the program may be writing to its
+// neighbour. What most often changes of a number are its low bytes.
+inline void write_changed_of_four(std::byte* memory, const std::byte* bytes, unsigned bits) {
+  switch (bits) {
+    case 0b0000: return;
+    case 0b0001: memory[0] = bytes[0]; return;
+    case 0b0011: std::memcpy(memory, bytes, 2); return;
+    case 0b0111: std::memcpy(memory, bytes, 2), memory[2] = bytes[2]; return;
+    case 0b1100: std::memcpy(memory + 2, bytes + 2, 2); return;
+    case 0b1111: std::memcpy(memory, bytes, 4); return;
+    default:
+      for (unsigned i = 0; i < 4; ++i) {
+        if (bits >> i & 1) memory[i] = bytes[i];
+      }
+  }
+}
+
+// write_changed() for every processor, from the byte `at` on, which is a multiple of 8.
+inline void write_changed_plainly(std::byte* memory, std::span<const std::byte> bytes, std::span<const uint8_t> mask,
+                                  size_t at = 0) {
+  for (; bytes.size() - at >= 8; at += 8) {
+    const uint8_t bits = mask[at / 8];
+    if (bits == 0xff) {
+      std::memcpy(memory + at, bytes.data() + at, 8);
+      continue;
+    }
+    write_changed_of_four(memory + at, bytes.data() + at, bits & 0xf);
+    write_changed_of_four(memory + at + 4, bytes.data() + at + 4, bits >> 4);
+  }
+  for (; at < bytes.size(); ++at) {
+    if (mask[at / 8] >> (at % 8) & 1) memory[at] = bytes[at];
+  }
+}
+
+#if defined(__x86_64__)
+inline bool has_masked_stores() noexcept {
+  static const bool has = __builtin_cpu_supports("avx512bw");
+  return has;
+}
+
+// The same where the processor stores single bytes out of 64: as many as it can, and how many those are.
+__attribute__((target("avx512bw"))) inline size_t write_changed_by_mask(std::byte* memory,
+                                                                        std::span<const std::byte> bytes,
+                                                                        std::span<const uint8_t> mask) {
+  size_t at = 0;
+  for (; bytes.size() - at >= 64; at += 64) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, mask.data() + at / 8, sizeof bits);
+    if (bits) _mm512_mask_storeu_epi8(memory + at, bits, _mm512_loadu_si512(bytes.data() + at));
+  }
+  return at;
+}
+#endif
 
 // Writes those of `bytes` that changed. The mask is empty or has change_mask_bytes(bytes.size()) bytes.
 inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
@@ -77,17 +153,11 @@ inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, s
     if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
     return;
   }
-  for (size_t at = 0; at < bytes.size(); at += 8) {
-    size_t count = std::min<size_t>(8, bytes.size() - at);
-    uint8_t bits = mask[at / 8];
-    if (bits == 0xff) {
-      std::memcpy(memory + at, bytes.data() + at, count);
-      continue;
-    }
-    for (size_t i = 0; bits != 0 && i < count; ++i) {
-      if (bits >> i & 1) memory[at + i] = bytes[at + i];
-    }
-  }
+  size_t done = 0;
+#if defined(__x86_64__)
+  if (has_masked_stores()) done = write_changed_by_mask(memory, bytes, mask);
+#endif
+  write_changed_plainly(memory, bytes, mask, done);
 }
 
 // Applies what the other side sent to memory and shadow. False: it does not fit, and nothing was written.

@@ -61,7 +61,7 @@ struct Filled {
         write([](const void* user, std::span<std::byte> out) { (*static_cast<const Fill*>(user))(out); }) {}
 };
 
-// --- how many words of a message a field takes beside its place in the structure -------------------------------------
+// --- how many words of a message a field takes beside its place in the structure -----------------------------------
 
 template <class Schema>
 constexpr size_t root_words() noexcept {
@@ -81,7 +81,7 @@ inline size_t text_list_words(std::span<const std::string_view> texts) noexcept 
   return words;
 }
 
-// --- writing. What is empty is left out, which reads as the same -----------------------------------------------------
+// --- writing. What is empty is left out, which reads as the same ---------------------------------------------------
 
 inline capnp::Data::Reader as_data(const Bytes& bytes) noexcept {
   return {static_cast<const capnp::byte*>(bytes.data), bytes.size};

@@ -33,6 +33,12 @@ inline constexpr uint64_t kRegionsMax = 16 * 1024;        // of one session
 inline constexpr uint64_t kRegionBytesMax = 16ull << 30;  // of all regions of one session
 inline constexpr size_t kRegionPieceBytes = 256u << 10;   // changed bytes in one message
 
+// Chunks of copies to the device that the server may keep: what one digest stands for, and how much of a copy one
+// message names.
+inline constexpr size_t kChunkBytes = 256u << 10;
+inline constexpr size_t kChunkDigestBytes = 32;
+inline constexpr uint64_t kChunkCopyBytesMax = 16ull << 20;
+
 inline constexpr uint64_t kOutputBytesMax = 4u << 20;  // of one notice with text that the device printed
 
 // Managed memory: what one managed_read asks for.
@@ -53,5 +59,8 @@ inline constexpr size_t kPostedBulkBytesMax = 256u << 10;
 inline constexpr size_t kBulkWindowBytes = 256u << 20;
 // The receiver acknowledges at the latest after so many bytes.
 inline constexpr size_t kAcknowledgeBytes = 2u << 20;
+// And after so many of frames that are not longer than this: their sender writes the next ones where these lay, before
+// they have left its cache.
+inline constexpr size_t kAcknowledgeShortFrameBytes = 64u << 10, kShortFrameBytesMax = 16u << 10;
 
 }  // namespace gpuwire::wire

@@ -9,7 +9,8 @@ namespace gpuwire::server {
 
 // A member of the object that callbacks refer to; declared last, so that it goes first. A handler that is queued
 // already when its timer, descriptor or signal is cancelled is called all the same, without an error: what was wrapped
-// by guard() does nothing then. One thread: the one that calls the callbacks and destroys the object.
+// by guard() does nothing then. Callbacks are called, and the object is destroyed, on one thread; any thread may
+// guard() one as long as the object is there.
 class Lifetime {
  public:
   Lifetime() = default;

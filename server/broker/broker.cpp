@@ -48,6 +48,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
   admission_.set_job_of([this](const std::string& credential) { return connections_.job_of(credential); });
   sessions_.set_graces(graces_of(options_.configuration));
   sessions_.set_lanes_max(options_.configuration.lanes_max);
+  sessions_.add_part(tenant_lanes_);
   sessions_.keep(options_.keeping);
   registry_.observe([this](const SessionEvent& event) {
     if (event.session.state == SessionState::queued) look_at_queue();
@@ -72,7 +73,7 @@ void Broker::look_at_queue() {
 
 WorkerPool::Events Broker::pool_events() {
   WorkerPool::Events events = sessions_.pool_events();
-  events.ready = [this](const IpcMessage& message) { worker_is_ready(message); };
+  events.ready = [this](const Inventory& inventory) { worker_is_ready(inventory); };
   events.hopeless = [this](const std::string& reason) {
     if (!accepting_) give_up(reason);  // else the next client is reason for another attempt
   };
@@ -97,16 +98,14 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
   return {};
 }
 
-void Broker::worker_is_ready(const IpcMessage& message) {
+void Broker::worker_is_ready(const Inventory& inventory) {
   if (accepting_ || draining_) return;
-  auto inventory = decode_inventory(message.text);
-  if (!inventory) return give_up("a worker tells of its devices what cannot be read: " + inventory.error());
-  devices_ = inventory->devices;
+  devices_ = inventory.devices;
   if (ConfigurationErrors errors = misfits(options_.configuration); !errors.empty())
     return give_up(fmt::format("the configuration does not fit the devices: {}", fmt::join(errors, "; ")));
   accepting_ = true;
-  meet_devices(*inventory);
-  connections_.open([this, summary = inventory->summary] { listening_(connections_.addresses(), summary); });
+  meet_devices(inventory);
+  connections_.open([this, summary = inventory.summary] { listening_(connections_.addresses(), summary); });
 }
 
 void Broker::meet_devices(const Inventory& inventory) {
@@ -123,7 +122,9 @@ void Broker::meet_devices(const Inventory& inventory) {
   pools_.devices_known(devices_.size());
   size_t adopted = adoption.carry_on(devices_);
   if (adopted) spdlog::info("{} sessions of an earlier server go on", adopted);
-  else options_.keeping->put({.session = false, .name = kKeptInventory, .text = encode(inventory), .descriptors = {}});
+  else
+    options_.keeping->put(
+        {.session = false, .name = kKeptInventory, .text = encode_kept_inventory(inventory), .descriptors = {}});
   pools_.keep_ready(sets_kept_ready(), devices_.size());
 }
 
@@ -171,8 +172,7 @@ tl::expected<void, ConfigurationErrors> Broker::reload(Configuration configurati
   return {};
 }
 
-// --- the end
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------------------------
 
 void Broker::await_signals() {
   signals_.async_wait(lifetime_.guard([this](error_code error, int) {

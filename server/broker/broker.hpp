@@ -16,6 +16,7 @@
 #include "server/broker/admission/connection_manager.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/sessions.hpp"
+#include "server/broker/session/tenant_lanes.hpp"
 #include "server/broker/admission/tenants.hpp"
 #include "server/broker/worker/worker_pools.hpp"
 #include "server/config/configuration.hpp"
@@ -79,7 +80,7 @@ class Broker {
   void await_signals();
   void await_leave();
   void end_if_idle();
-  void worker_is_ready(const IpcMessage& message);
+  void worker_is_ready(const Inventory& inventory);
   void meet_devices(const Inventory& inventory);
 
   boost::asio::io_context& io_;
@@ -89,6 +90,7 @@ class Broker {
   boost::asio::steady_timer queue_timer_;
   TenantDirectory tenants_;
   SessionRegistry registry_;
+  TenantLanes tenant_lanes_;
   Sessions sessions_;
   Admission admission_;
   WorkerPools pools_;

@@ -7,7 +7,8 @@
 namespace gpuwire::server {
 
 inline constexpr size_t kHalfOpenMax = 128;  // connections whose preface is still awaited, or that are being refused
-inline constexpr size_t kHalfOpenPerAddressMax = 64;  // of these, from one address
+inline constexpr size_t kHalfOpenPerAddressMax = 64;       // of these, from one address
+inline constexpr size_t kQueryAnswerBytesMax = 512 << 10;  // what a tenant asks about its own
 inline constexpr size_t kLoginBacklogMax =
     256;  // messages that the login process has not taken; connections beyond are refused
 inline constexpr uint32_t kLoginLivedMs = 1000;  // a login process that lived so long is started again at once
@@ -35,6 +36,9 @@ inline constexpr uint32_t kQueueLookMs =
 inline constexpr uint32_t kQueueReturnMs =
     30'000;  // for clients that waited under an earlier broker to come back to their places
 inline constexpr unsigned kSpareWorkersMax = 64;
+// Lanes of all sessions of a tenant, each with two descriptors and a thread of a worker; as many again may be under way
+// to take the place of those. With the default of four, sixteen sessions have them.
+inline constexpr unsigned kLanesPerTenantMax = 64;
 // Descriptors kept for sessions to share, where the process may have enough of them (share_limits).
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;
 // Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of

@@ -21,6 +21,7 @@ struct RunningServer {
   tl::expected<std::string, std::string> end_tenant(const std::string& tenant, const std::string& reason) const;
   tl::expected<std::string, std::string> reload() const;
   // For its audit log: who has revoked what. `directory`: of the identity; a server that uses another one refuses.
+  // Without `control` all servers that run here are told.
   tl::expected<void, std::string> note_revocation(const std::filesystem::path& directory, const std::string& tenant,
                                                   const std::string& identity) const;
 };

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
-#include "server/cli/metrics_view.hpp"
+#include "server/control/view/metrics_view.hpp"
 #include "server/control/client/control_client.hpp"
 #include "server/control/client/socket_path.hpp"
 

@@ -8,9 +8,9 @@
 #include <CLI/CLI.hpp>
 
 #include "command_line/command_line.hpp"
-#include "server/cli/metrics_view.hpp"
+#include "server/control/view/metrics_view.hpp"
 #include "server/cli/terminal.hpp"
-#include "server/cli/text_table.hpp"
+#include "server/control/view/text_table.hpp"
 #include "server/control/client/control_client.hpp"
 #include "server/control/client/limits.hpp"
 #include "server/control/client/socket_path.hpp"

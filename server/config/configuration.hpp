@@ -29,14 +29,18 @@ struct TenantConfiguration {
   TenantMemory memory;                          // on every GPU ...
   std::map<unsigned, TenantMemory> gpu_memory;  // ... but on these
   uint64_t host_memory_bytes = 0;               // of the server's own memory; 0: a part of the machine's
-  std::vector<unsigned> gpus_allowed;           // empty: all
-  unsigned gpus_wanted = 1;                     // for a session that does not say; 0: all that are allowed
-  unsigned sessions_max = 0;                    // that run at once; 0: no bound
-  unsigned queued_max = 32;                     // that wait at once
-  unsigned management_max = 32;                 // that ask NVML at once
-  uint64_t queue_time_max_ms = 0;               // how long one waits; 0: no bound
-  uint64_t kernel_time_max_ms = 0;              // 0: no bound
-  uint64_t idle_time_max_ms = 0;                // 0: no bound
+  // Of the tenant's chunk store: how much it may keep in memory, which counts as host memory (none: a part of that),
+  // and on disk; 0: nothing.
+  std::optional<uint64_t> dedup_memory_bytes;
+  uint64_t dedup_disk_bytes = 0;
+  std::vector<unsigned> gpus_allowed;  // empty: all
+  unsigned gpus_wanted = 1;            // for a session that does not say; 0: all that are allowed
+  unsigned sessions_max = 0;           // that run at once; 0: no bound
+  unsigned queued_max = 32;            // that wait at once
+  unsigned management_max = 32;        // that ask NVML at once
+  uint64_t queue_time_max_ms = 0;      // how long one waits; 0: no bound
+  uint64_t kernel_time_max_ms = 0;     // 0: no bound
+  uint64_t idle_time_max_ms = 0;       // 0: no bound
   std::optional<uint64_t>
       resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
   std::vector<std::string> unix_users;  // users of this machine who are this tenant when they come over a Unix socket
@@ -57,8 +61,10 @@ struct Configuration {
   uint64_t resume_grace_ms = 5 * 60'000;  // how long a session stays without its connection; 0: it ends with it
   uint64_t hang_up_grace_ms =
       20'000;  // the same where the connection was ended and not lost, by the program's end or by something between
-  unsigned lanes_max = 1;                   // further connections of a session for bulk; 1: none
+  unsigned lanes_max = 4;                   // further connections of a session for bulk; 1: none
+  bool rdma = false;                        // offered, in plain bytes: the fabric is trusted
   std::filesystem::path runtime_directory;  // for what outlives the server's process; empty: the default one
+  std::filesystem::path dedup_directory;    // of the tenants' chunk stores on disk; empty: the default one
   uint64_t adopt_grace_ms = 5 * 60 * 1000;  // how long sessions go on without a server; 0: they end with it
   unsigned sessions_max = 64;
   unsigned sessions_per_gpu_max = 0;     // 0: no bound

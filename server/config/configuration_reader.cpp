@@ -63,7 +63,7 @@ void read_gpus_wanted(Section& section, unsigned& out) {
   if (text && text->get() == "all") out = 0;
   else if (auto* number = value->as_integer(); number && number->get() >= 1 && number->get() <= int64_t(kGpuMax) + 1)
     out = unsigned(number->get());
-  else section.wrong("gpus", fmt::format("is a number from 1 to {}, or \"all\"", kGpuMax + 1));
+  else section.wrong("gpus", fmt::format("must be a number from 1 to {}, or \"all\"", kGpuMax + 1));
 }
 
 void read_grace(Section& section, std::string_view key, uint64_t& out) {
@@ -81,6 +81,8 @@ void read_shared(Section& section, TenantConfiguration& out) {
   if (const toml::table* memory = section.table("memory"))
     read_memory(Section(section.mistakes(), memory, section.name() + ", memory"), out.memory);
   section.bytes("host_memory", out.host_memory_bytes);
+  if (section.node("dedup_memory")) section.bytes("dedup_memory", out.dedup_memory_bytes.emplace());
+  section.bytes("dedup_disk", out.dedup_disk_bytes);
   section.numbers("gpus_allowed", out.gpus_allowed, kGpuMax);
   read_gpus_wanted(section, out.gpus_wanted);
   section.count("sessions_max", out.sessions_max, 0, kSessionsMax);
@@ -170,6 +172,7 @@ void read_paths(Section& server, Configuration& out) {
   path("control_socket", out.control_socket);
   path("audit_log", out.audit_log);
   path("runtime_directory", out.runtime_directory);
+  path("dedup_directory", out.dedup_directory);
   server.text("metrics_listen", out.metrics_listen);
   if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty())
     server.wrong("metrics_listen", seen.wrong);
@@ -212,6 +215,15 @@ void read_tenants(Section& root, Configuration& out, const TenantConfiguration& 
   }
 }
 
+void read_rdma(Section& server, Configuration& out) {
+  std::string word = "off";
+  server.text("rdma", word);
+  if (word != "off" && word != "trusted")
+    server.wrong("rdma",
+                 fmt::format("is \"{}\": \"off\", or \"trusted\" where nobody but the lab is on the fabric", word));
+  out.rdma = word == "trusted";
+}
+
 Configuration read(const toml::table& file, Mistakes& mistakes, const ConfigurationOverrides& overrides) {
   Configuration out;
   out.listen = {"127.0.0.1:9750"};
@@ -227,6 +239,7 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   read_grace(server, "resume_grace", out.resume_grace_ms);
   read_grace(server, "hang_up_grace", out.hang_up_grace_ms);
   server.count("lanes_max", out.lanes_max, 1, wire::kLanesMax);
+  read_rdma(server, out);
   server.duration_ms("adopt_grace", out.adopt_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);

@@ -1,6 +1,7 @@
 #include "server/config/section.hpp"
 
 #include <algorithm>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,18 +33,29 @@ toml::source_region Section::where(std::string_view key) const {
   return value ? value->source() : table_->source();
 }
 
+// What stands there, on one line, where that can be said shortly.
+std::string Section::got(std::string_view key) const {
+  constexpr size_t kBytesMax = 40;
+  const toml::node* value = table_ ? table_->get(key) : nullptr;
+  if (!value || value->is_table() || value->is_array()) return {};
+  std::ostringstream text;
+  value->visit([&](const auto& one) { text << one; });
+  std::string said = text.str();
+  return said.size() > kBytesMax || said.find('\n') != std::string::npos ? std::string() : ", got " + said;
+}
+
 void Section::flag(std::string_view key, bool& out) {
   const toml::node* value = node(key);
   if (!value) return;
   if (auto* is = value->as_boolean()) out = is->get();
-  else wrong(key, "is true or false");
+  else wrong(key, "must be true or false");
 }
 
 void Section::text(std::string_view key, std::string& out) {
   const toml::node* value = node(key);
   if (!value) return;
   if (auto* is = value->as_string()) out = is->get();
-  else wrong(key, "is a text in quotes");
+  else wrong(key, "must be a text in quotes");
 }
 
 void Section::count(std::string_view key, unsigned& out, unsigned least, unsigned most) {
@@ -51,7 +63,7 @@ void Section::count(std::string_view key, unsigned& out, unsigned least, unsigne
   if (!value) return;
   auto* is = value->as_integer();
   if (is && is->get() >= int64_t(least) && is->get() <= int64_t(most)) out = unsigned(is->get());
-  else wrong(key, fmt::format("is a whole number from {} to {}", least, most));
+  else wrong(key, fmt::format("must be a whole number from {} to {}", least, most));
 }
 
 void Section::number(std::string_view key, double& out, double above, double most, bool above_itself) {
@@ -59,7 +71,7 @@ void Section::number(std::string_view key, double& out, double above, double mos
   if (!value) return;
   std::optional<double> is = value->is_number() ? value->value<double>() : std::nullopt;
   if (is && (*is > above || (above_itself && *is == above)) && *is <= most) out = *is;
-  else wrong(key, fmt::format("is a number {} {} and not above {}", above_itself ? "from" : "above", above, most));
+  else wrong(key, fmt::format("must be a number {} {} and not above {}", above_itself ? "from" : "above", above, most));
 }
 
 void Section::bytes(std::string_view key, uint64_t& out) {
@@ -67,20 +79,20 @@ void Section::bytes(std::string_view key, uint64_t& out) {
   if (!value) return;
   auto* number = value->as_integer();
   auto* text = value->as_string();
-  if (!number && !text) return wrong(key, "is a size with its unit, a text as \"20GiB\"");
+  if (!number && !text) return wrong(key, "must be a size with its unit, a text as \"20GiB\"");
   auto parsed = units::parse_byte_size(number ? std::to_string(number->get()) : text->get());
   if (parsed) out = *parsed;
-  else wrong(key, fmt::format("is a size; {}", parsed.error()));
+  else wrong(key, fmt::format("must be a size; {}", parsed.error()));
 }
 
 void Section::duration_ms(std::string_view key, uint64_t& out) {
   const toml::node* value = node(key);
   if (!value) return;
   auto* text = value->as_string();
-  if (!text) return wrong(key, "is a duration with its unit, a text as \"30s\"");
+  if (!text) return wrong(key, "must be a duration with its unit, a text as \"30s\"");
   auto parsed = parse_duration_ms(text->get());
   if (parsed) out = *parsed;
-  else wrong(key, fmt::format("is a duration; {}", parsed.error()));
+  else wrong(key, fmt::format("must be a duration; {}", parsed.error()));
 }
 
 void Section::texts(std::string_view key, std::vector<std::string>& out) {
@@ -101,7 +113,7 @@ void Section::texts(std::string_view key, std::vector<std::string>& out) {
       }
     }
   } else {
-    return wrong(key, "is a text, or a list of texts");
+    return wrong(key, "must be a text, or a list of texts");
   }
   out = std::move(read);
 }
@@ -110,7 +122,8 @@ void Section::numbers(std::string_view key, std::vector<unsigned>& out, unsigned
   const toml::node* value = node(key);
   if (!value) return;
   auto* list = value->as_array();
-  if (!list || list->empty()) return wrong(key, fmt::format("is a list of numbers from 0 to {}, at least one", most));
+  if (!list || list->empty())
+    return wrong(key, fmt::format("must be a list of numbers from 0 to {}, at least one", most));
   out.clear();
   for (const toml::node& item : *list) {
     auto* number = item.as_integer();
@@ -131,14 +144,14 @@ std::optional<size_t> Section::word(std::string_view key, const std::vector<std:
   auto* text = value->as_string();
   auto found = text ? std::find(words.begin(), words.end(), std::string_view(text->get())) : words.end();
   if (found != words.end()) return size_t(found - words.begin());
-  wrong(key, fmt::format("is one of \"{}\"", fmt::join(words, "\", \"")));
+  wrong(key, fmt::format("must be one of \"{}\"", fmt::join(words, "\", \"")));
   return std::nullopt;
 }
 
 const toml::table* Section::table(std::string_view key) {
   const toml::node* value = node(key);
   if (!value) return nullptr;
-  if (!value->is_table()) wrong(key, "is a table");
+  if (!value->is_table()) wrong(key, "must be a table");
   return value->as_table();
 }
 

@@ -63,12 +63,14 @@ class Section {
   std::string label(std::string_view key) const { return std::string(key) + " of " + name_; }
   Mistakes& mistakes() { return mistakes_; }
   void wrong(std::string_view key, std::string_view what) {
-    mistakes_.add(where(key), label(key) + " " + std::string(what));
+    mistakes_.add(where(key), label(key) + " " + std::string(what) + (what.starts_with("must be ") ? got(key) : ""));
   }
   const std::string& name() const { return name_; }
   void finish();
 
  private:
+  std::string got(std::string_view key) const;
+
   Mistakes& mistakes_;
   const toml::table* table_;
   const std::string name_;

@@ -16,21 +16,25 @@ enum class PathAccess : uint8_t {
   device,  // and device files below are used: read, written, ioctl
 };
 
+// TCP connections and listening.
+enum class Network : uint8_t { none, allowed };
+
 struct PathRule {
   std::filesystem::path path;  // one that does not exist is left out
   PathAccess access = PathAccess::read;
 };
 
 // Everything that no rule allows is refused with EACCES, executing programs everywhere, and, where the kernel can, TCP
-// connections and listening, signals to other processes, and abstract Unix sockets of other processes. Holds for the
-// calling thread and the threads and processes that it starts, for good: call it before there are others. Needs no
-// privileges (sets no_new_privs).
+// connections and listening (unless `network` says otherwise), signals to other processes, and abstract Unix sockets of
+// other processes. Holds for the calling thread and the threads and processes that it starts, for good: call it before
+// there are others. Needs no privileges (sets no_new_privs).
 //
 // Gives what this kernel could not enforce, empty when all of it is; an error when Landlock is there but refuses.
-tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules);
+tl::expected<std::string, std::string> restrict_paths(std::span<const PathRule> rules, Network network = Network::none);
 
 // Once more for a process that has threads by now: all of them keep only what these rules allow, too. Rules may name
 // what the process could not open itself. The error: some thread may reach more.
-tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules);
+tl::expected<void, std::string> restrict_paths_further(std::span<const PathRule> rules,
+                                                       Network network = Network::none);
 
 }  // namespace gpuwire::server

@@ -211,9 +211,15 @@ constexpr const char* kWorkerCalls[] = {
     "landlock_restrict_self",
 };
 
+constexpr const char* kRdmaCalls[] = {
+    // UCX's TCP connections, and what it asks the kernel about its devices (netlink).
+    "socket", "bind", "listen", "accept", "accept4", "connect",
+};
+
 }  // namespace
 
 std::span<const char* const> worker_system_calls() { return kWorkerCalls; }
+std::span<const char* const> rdma_system_calls() { return kRdmaCalls; }
 
 tl::expected<void, std::string> allow_system_calls(std::span<const char* const> names, Violation violation) {
   Filter filter(seccomp_init(violation == Violation::kill ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_LOG), seccomp_release);

@@ -20,6 +20,8 @@ tl::expected<void, std::string> allow_system_calls(std::span<const char* const> 
 
 // What a worker's threads, its driver and the C library need. The reasons stand beside each group.
 std::span<const char* const> worker_system_calls();
+// And UCX's, of a worker that offers RDMA.
+std::span<const char* const> rdma_system_calls();
 
 // Gives up all of root's privileges, for good; without any, does nothing. The calling thread and those that it starts.
 void drop_capabilities();

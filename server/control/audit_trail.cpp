@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include <fmt/format.h>
+
 #include "server/ipc/end_cause.hpp"
+#include "server/log/log.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -36,6 +39,17 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics&
   fields["peak_memory_bytes"] = peak_bytes;
   fields["bytes_in"] = last.bytes_in;
   fields["bytes_out"] = last.bytes_out;
+}
+
+// The log's one line about a session, whether or not there is an audit log.
+std::string end_line(const SessionEvent& event, const LogFields& fields) {
+  const SessionRecord& session = event.session;
+  std::string who = session.program.empty() ? session.peer
+                                            : fmt::format("{} on {} ({})", session.program, session.host, session.peer);
+  std::string why = event.text == "goodbye" ? std::string() : ": " + event.text;
+  return fmt::format("session {} of {}, {}: {}{}; {:.1f} s, GPU {:.1f} s, {} MiB at most", uint64_t(session.number),
+                     session.tenant, who, end_word(event), why, fields["seconds"].get<double>(),
+                     fields["gpu_seconds"].get<double>(), fields["peak_memory_bytes"].get<uint64_t>() >> 20);
 }
 
 }  // namespace
@@ -87,6 +101,7 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last)
       fields["gpus"] = event.session.devices;
       add_end(fields, event, last);
       log.write("ended", fields);
+      log_event(spdlog::level::info, "ended", end_line(event, fields), fields);
       break;
     case SessionEvent::Kind::refused:
       fields["why"] = name_of(event.refusal);

@@ -55,6 +55,13 @@ tl::expected<void, std::string> clear_path(asio::io_context& io, const std::file
 }  // namespace
 
 class ControlServer::Connection : public std::enable_shared_from_this<Connection> {
+  // The connection stays for the callback, which is not called when the server has gone.
+  template <class Callback>
+  auto guard(Callback callback) {
+    return server_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](
+                                       error_code error, auto... more) { callback(error, more...); });
+  }
+
  public:
   Connection(ControlServer& server, Protocol::socket socket, ControlPeer peer)
       : server_(server),
@@ -75,13 +82,13 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
     limit(kControlIdleMs);
     asio::async_read_until(
         socket_, asio::dynamic_buffer(line_, kControlRequestBytesMax), '\n',
-        [self = shared_from_this()](error_code error, size_t bytes) {
+        guard([this](error_code error, size_t bytes) {
           if (error == asio::error::not_found)
-            return self->write(failed_answer(fmt::format("a request has at most {} bytes", kControlRequestBytesMax)),
-                               &Connection::end);
-          if (error) return self->end();
-          self->answer(bytes);
-        });
+            return write(failed_answer(fmt::format("a request has at most {} bytes", kControlRequestBytesMax)),
+                         &Connection::end);
+          if (error) return end();
+          answer(bytes);
+        }));
   }
 
  private:
@@ -90,9 +97,9 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
   // Whatever is under way fails when the time is up.
   void limit(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
-    timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error) self->end();
-    });
+    timer_.async_wait(guard([this](error_code error) {
+      if (!error) end();
+    }));
   }
 
   void answer(size_t bytes) {
@@ -110,11 +117,11 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
     out_ = dump(json);
     out_ += '\n';
     limit(kControlWriteMs);
-    asio::async_write(socket_, asio::buffer(out_), [self = shared_from_this(), then](error_code error, size_t) {
-      self->timer_.cancel();
-      if (error) return self->end();
-      (self.get()->*then)();
-    });
+    asio::async_write(socket_, asio::buffer(out_), guard([this, then](error_code error, size_t) {
+                        timer_.cancel();
+                        if (error) return end();
+                        (this->*then)();
+                      }));
   }
 
   void show() {
@@ -125,14 +132,13 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
   void await_interval() {
     next_ = std::max(next_ + interval_, std::chrono::steady_clock::now());
     interval_timer_.expires_at(next_);
-    interval_timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error) self->show();
-    });
+    interval_timer_.async_wait(guard([this](error_code error) {
+      if (!error) show();
+    }));
   }
 
   void watch_for_end() {
-    socket_.async_read_some(asio::buffer(&ignored_, 1),
-                            [self = shared_from_this()](error_code, size_t) { self->end(); });
+    socket_.async_read_some(asio::buffer(&ignored_, 1), guard([this](error_code, size_t) { end(); }));
   }
 
   void end() {

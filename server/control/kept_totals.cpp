@@ -8,6 +8,7 @@
 
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/control/client/metrics_json.hpp"
+#include "server/ipc/limits.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -17,6 +18,9 @@ std::string text_of(Snapshot one) { return dump(to_json(one)); }
 // What is now, limits and settings are the next server's to say.
 TenantMetrics total_of(const TenantMetrics& tenant, const Snapshot& snapshot) {
   TenantMetrics total{.name = tenant.name,
+                      .chunks_found = tenant.chunks_found,
+                      .chunk_bytes_found = tenant.chunk_bytes_found,
+                      .chunk_bytes_kept = tenant.chunk_bytes_kept,
                       .bytes_in = tenant.bytes_in,
                       .bytes_out = tenant.bytes_out,
                       .replies = tenant.replies,
@@ -35,6 +39,9 @@ TenantMetrics total_of(const TenantMetrics& tenant, const Snapshot& snapshot) {
     total.bytes_in -= std::min(total.bytes_in, session.bytes_in);
     total.bytes_out -= std::min(total.bytes_out, session.bytes_out);
     total.replies -= std::min(total.replies, session.replies);
+    total.chunks_found -= std::min(total.chunks_found, session.chunks_found);
+    total.chunk_bytes_found -= std::min(total.chunk_bytes_found, session.chunk_bytes_found);
+    total.chunk_bytes_kept -= std::min(total.chunk_bytes_kept, session.chunk_bytes_kept);
   }
   return total;
 }
@@ -101,7 +108,7 @@ void KeptTotals::note(const Snapshot& snapshot) {
   for (auto& [name, text] : totals_of(snapshot)) {
     std::string& noted = noted_[name];
     if (noted == text) continue;
-    if (text.size() + name.size() > kIpcMessageTextBytesMax) {
+    if (text.size() > ipc::kEntryTextBytesMax || name.size() > ipc::kEntryNameBytesMax) {
       if (noted.empty()) spdlog::warn("{} is too long to be kept for the next server", name);
       continue;
     }

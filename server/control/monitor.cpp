@@ -12,6 +12,13 @@
 namespace gpuwire::server {
 namespace {
 
+template <class Sum, class Part>
+void add_chunks(Sum& sum, const Part& part) {
+  sum.chunks_found += part.chunks_found;
+  sum.chunk_bytes_found += part.chunk_bytes_found;
+  sum.chunk_bytes_kept += part.chunk_bytes_kept;
+}
+
 using std::chrono::system_clock;
 
 const std::vector<double> kQueueWaitBoundsS{0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 14400};
@@ -44,8 +51,7 @@ void Monitor::devices_known(std::span<const ServerDevice> devices) {
     devices_.push_back({.index = device.index, .name = device.name, .memory_bytes = device.bytes});
 }
 
-// --- what happens
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- what happens --------------------------------------------------------------------------------------------------
 
 void Monitor::see(const SessionEvent& event) {
   auto kept = last_.extract(event.session.number);
@@ -85,6 +91,7 @@ void Monitor::count(const SessionEvent& event, const SessionMetrics& last) {
     case SessionEvent::Kind::ended:
       ++past.ended[end_word(event)];
       past.bytes_in += last.bytes_in, past.bytes_out += last.bytes_out, past.replies += last.replies;
+      add_chunks(past, last);
       break;
     case SessionEvent::Kind::refused: ++past.refused[name_of(event.refusal)]; break;
   }
@@ -102,8 +109,7 @@ void Monitor::ended(const SessionRecord& session) {
   last_[session.number] = metrics_of(session);
 }
 
-// --- of servers before this one
-// ---------------------------------------------------------------------------------------------------------------
+// --- of servers before this one ------------------------------------------------------------------------------------
 
 void Monitor::restore_totals(std::vector<KeptEntry>& entries) {
   for (const KeptEntry& entry : entries) add_total(entry.text, before_);
@@ -111,6 +117,7 @@ void Monitor::restore_totals(std::vector<KeptEntry>& entries) {
     Past& own = past(tenant.name);
     own.bytes_in += tenant.bytes_in, own.bytes_out += tenant.bytes_out, own.replies += tenant.replies,
         own.begun += tenant.begun;
+    add_chunks(own, tenant);
     for (const auto& [cause, count] : tenant.ended) own.ended[cause] += count;
     for (const auto& [cause, count] : tenant.refused) own.refused[cause] += count;
     own.queue_wait_s.add(tenant.queue_wait_s);
@@ -140,8 +147,7 @@ void Monitor::add_before(Snapshot& snapshot) const {
   }
 }
 
-// --- figures
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- figures -------------------------------------------------------------------------------------------------------
 
 SessionMetrics Monitor::metrics_of(const SessionRecord& session) const {
   bool queued = session.state == SessionState::queued;
@@ -190,6 +196,7 @@ std::vector<TenantMetrics> Monitor::tenant_metrics() const {
       const Past& past = found->second;
       figures.bytes_in = past.bytes_in, figures.bytes_out = past.bytes_out, figures.replies = past.replies,
       figures.begun = past.begun;
+      add_chunks(figures, past);
       figures.ended = past.ended, figures.refused = past.refused, figures.queue_wait_s = past.queue_wait_s;
     }
     all.push_back(std::move(figures));
@@ -206,6 +213,7 @@ void Monitor::add_sessions(Snapshot& snapshot) const {
     if (tenant != snapshot.tenants.end() && tenant->name == session.tenant) {
       ++tenant->sessions[session.state];
       tenant->bytes_in += session.bytes_in, tenant->bytes_out += session.bytes_out, tenant->replies += session.replies;
+      add_chunks(*tenant, session);
     }
     if (record.management) continue;  // it is shown GPUs and uses none
     for (const SessionDeviceMetrics& used : session.devices)

@@ -32,7 +32,9 @@ class Monitor final : public SessionAttachments {
   void login_refused(const std::string& tenant, const std::string& why, const LogFields& fields);
 
   void devices_known(std::span<const ServerDevice> devices) override;
-  tl::expected<void, std::string> attach(const SessionRecord&, SessionSpec&, IpcMessage&) override { return {}; }
+  tl::expected<void, std::string> attach(const SessionRecord&, SessionSpec&, ipc::SessionDescriptors&) override {
+    return {};
+  }
   void ended(const SessionRecord& session) override;
   void restore_totals(std::vector<KeptEntry>& entries) override;
 
@@ -40,6 +42,7 @@ class Monitor final : public SessionAttachments {
   // What ended sessions and refused logins have left.
   struct Past {
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0, begun = 0;
+    uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
     std::map<std::string, uint64_t> ended, refused;
     HistogramMetrics queue_wait_s;
   };

@@ -106,23 +106,24 @@ constexpr std::array kCommands{
     Command{"revoked", true, answer_revoked},
 };
 
-void keep_own(Snapshot& snapshot, const std::vector<std::string>& tenants) {
+}  // namespace
+
+Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants) {
   auto foreign = [&](const std::string& name) {
     return std::find(tenants.begin(), tenants.end(), name) == tenants.end();
   };
   std::erase_if(snapshot.tenants, [&](const TenantMetrics& tenant) { return foreign(tenant.name); });
   std::erase_if(snapshot.sessions, [&](const SessionMetrics& session) { return foreign(session.tenant); });
   snapshot.refused.clear();
+  return snapshot;
 }
-
-}  // namespace
 
 Json failed_answer(const std::string& error) { return {{"ok", false}, {"error", error}}; }
 
 Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources) {
   if (!sources.snapshot) return failed_answer("the server is not ready");
   Snapshot snapshot = sources.snapshot();
-  if (!peer.everything) keep_own(snapshot, peer.tenants);
+  if (!peer.everything) snapshot = own_snapshot(std::move(snapshot), peer.tenants);
   if (snapshot.sessions.size() > kSessionsShownMax) {
     snapshot.server.sessions_left_out = snapshot.sessions.size() - kSessionsShownMax;
     snapshot.sessions.resize(kSessionsShownMax);

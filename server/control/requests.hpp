@@ -31,6 +31,9 @@ struct ControlAnswer {
 // `line` comes from anybody on this host. The answer is {"ok":true,...} or {"ok":false,"error":"one line"}.
 ControlAnswer answer_request(std::string_view line, const ControlPeer& peer, const ControlSources& sources);
 
+// What users of these tenants see: the devices, and of tenants and sessions their own.
+Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants);
+
 // The snapshot as this peer may see it, in an answer.
 Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources);
 Json failed_answer(const std::string& error);

@@ -6,7 +6,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/driver_table.hpp"
 #include "server/module_cache/digest.hpp"
 

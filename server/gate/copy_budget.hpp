@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "server/gate/limits.hpp"
-#include "server/gate/page/page.hpp"
+#include "server/gate/page/session_page.hpp"
 
 namespace gpuwire::server {
 

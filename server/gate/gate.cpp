@@ -32,8 +32,7 @@ void Gate::enter_executor() { held_up_by = this; }
 
 bool Gate::held_up() const { return held_up_by == this && unasked == 0; }
 
-// --- contexts that end
-// -----------------------------------------------------------------------------------------------------------------------
+// --- contexts that end ---------------------------------------------------------------------------------------------
 
 bool Gate::primary_is_active(CUdevice device) const {
   unsigned flags = 0;
@@ -60,8 +59,7 @@ CUcontext Gate::context_of(CUgreenCtx green) const {
   return driver().cuCtxFromGreenCtx && driver().cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS ? context : nullptr;
 }
 
-// --- passing
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- passing -------------------------------------------------------------------------------------------------------
 
 Gate::Passage Gate::enter(const Work& work) {
   tail_ready_.store(true, std::memory_order_relaxed);
@@ -167,8 +165,7 @@ void Gate::call_meter() {
   futex_wake(parts_.page->attention);
 }
 
-// --- the session
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- the session ---------------------------------------------------------------------------------------------------
 
 void Gate::going_idle() {
   executor_idle_.store(true, std::memory_order_relaxed);
@@ -179,6 +176,13 @@ void Gate::woken() {
   executor_idle_.store(false, std::memory_order_relaxed);
   parts_.page->idle_since.store(0, std::memory_order_relaxed);
   if (unhindered() && parked_.load(std::memory_order_seq_cst)) call_meter();
+}
+
+Gate::Times Gate::times() const {
+  const SessionPage& page = *parts_.page;
+  auto relaxed = [](const auto& word) { return word.load(std::memory_order_relaxed); };
+  return {nanoseconds(relaxed(page.busy_ns)), nanoseconds(relaxed(page.waited_ns)), relaxed(page.waits),
+          !unhindered() || relaxed(page.submissions) > 0};
 }
 
 void Gate::interrupt() {
@@ -195,8 +199,7 @@ void Gate::stop() {
   thread_.join();
 }
 
-// --- the in-flight tracker's thread
-// ----------------------------------------------------------------------------------------------------------------------
+// --- the in-flight tracker's thread --------------------------------------------------------------------------------
 
 void Gate::run() {
   ::prctl(PR_SET_TIMERSLACK, 1ul, 0, 0, 0);  // ns; the default of 50 us is longer than the sleeps here

@@ -10,7 +10,7 @@
 
 #include "server/gate/copy_budget.hpp"
 #include "server/gate/in_flight_tracker.hpp"
-#include "server/gate/page/page.hpp"
+#include "server/gate/page/session_page.hpp"
 #include "server/gate/work.hpp"
 
 namespace gpuwire::server {
@@ -36,9 +36,8 @@ class Gate {
 
   const DriverTable& driver() const { return *parts_.driver; }
 
-  // --- around driver calls (generated code)
-  // ------------------------------------------------------------------------------------------------ One load: nothing
-  // is asked and nothing is counted.
+  // --- around driver calls (generated code) ------------------------------------------------------------------------
+  // One load: nothing is asked and nothing is counted.
   bool unhindered() const { return word_.load(std::memory_order_relaxed)->load(std::memory_order_relaxed) == 0; }
   template <class Call>
   CUresult submit(const Work& work, Call&& call) {
@@ -77,8 +76,7 @@ class Gate {
                [](CUresult result) { return result == CUDA_SUCCESS; });
   }
 
-  // --- the session
-  // ---------------------------------------------------------------------------------------------------------------------------
+  // --- the session -------------------------------------------------------------------------------------------------
   // The calling thread is the one that the gate holds up from now on.
   void enter_executor();
   // The executor has nothing to do and is about to sleep; it has something again.
@@ -93,6 +91,14 @@ class Gate {
     Unasked(const Unasked&) = delete;
     Unasked& operator=(const Unasked&) = delete;
   };
+
+  // What the page has been told so far. `counted`: the GPU scheduler wants it to be.
+  struct Times {
+    std::chrono::nanoseconds gpu{}, held{};
+    uint64_t held_count = 0;
+    bool counted = false;
+  };
+  Times times() const;
 
   // How long the executor may look for more to do, as the GPU scheduler says.
   const std::atomic<uint32_t>& spin_us() const { return parts_.page->spin_us; }

@@ -20,8 +20,7 @@ int64_t count(PageTime time) { return time.count(); }
 
 }  // namespace
 
-// --- contexts and captures
-// -------------------------------------------------------------------------------------------------------------------
+// --- contexts and captures -----------------------------------------------------------------------------------------
 
 InFlightTracker::Context* InFlightTracker::find(CUcontext native) {
   auto found = std::ranges::find(contexts_, native, &Context::native);
@@ -127,8 +126,7 @@ CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUres
   return result;
 }
 
-// --- submissions
-// -----------------------------------------------------------------------------------------------------------------------------
+// --- submissions ---------------------------------------------------------------------------------------------------
 
 bool InFlightTracker::in_flight() const {
   return submitting_ != 0 || tail_expected_ || !endings_.empty() ||
@@ -236,8 +234,7 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
   return std::clamp(room, nanoseconds(5us), kLookLong);
 }
 
-// --- openings and bursts
-// ---------------------------------------------------------------------------------------------------------------------
+// --- openings and bursts -------------------------------------------------------------------------------------------
 
 void InFlightTracker::begin_opening(const Work& work, PageTime now, bool fresh) {
   if (fresh && ask_for_start(work)) return;
@@ -328,8 +325,7 @@ void InFlightTracker::tell() {
   page_.in_flight.store(burst_, std::memory_order_seq_cst);
 }
 
-// --- looking
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------------------------
 
 // A stream's work ends in order, and a query costs over a microsecond: so few are asked.
 size_t InFlightTracker::count_done(std::span<const CUevent> events) const {

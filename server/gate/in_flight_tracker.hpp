@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "server/gate/estimates.hpp"
-#include "server/gate/page/page.hpp"
+#include "server/gate/page/session_page.hpp"
 #include "server/gate/sampling.hpp"
 #include "server/gate/work.hpp"
 
@@ -31,8 +31,7 @@ class InFlightTracker {
  public:
   InFlightTracker(const DriverTable& driver, SessionPage& page) : driver_(driver), page_(page) {}
 
-  // --- threads that submit
-  // -----------------------------------------------------------------------------------------------------------------
+  // --- threads that submit -----------------------------------------------------------------------------------------
   // From here on it counts as in flight. Each is followed by submitted() or withdrawn().
   void submitting(const Work& work);
   // `done`: the driver has taken it.
@@ -61,8 +60,7 @@ class InFlightTracker {
   // The session waits at the gate, or does not any more: then it wants the GPU although nothing is in flight.
   void set_waiting(bool waiting);
 
-  // --- the thread that looks
-  // ---------------------------------------------------------------------------------------------------------------
+  // --- the thread that looks ---------------------------------------------------------------------------------------
   struct Look {
     bool in_flight = false;
     bool progress = false;  // something was seen done

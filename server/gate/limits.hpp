@@ -9,8 +9,7 @@ namespace gpuwire::server {
 
 using namespace std::chrono_literals;
 
-// --- what is let in
-// -------------------------------------------------------------------------------------------------------------------------
+// --- what is let in ------------------------------------------------------------------------------------------------
 inline constexpr std::chrono::nanoseconds kAlone =
     1ms;  // a kernel of this length and more goes with nothing before or behind it
 inline constexpr std::chrono::nanoseconds kShort = 125us;  // kernels up to here may overlap under any bound
@@ -28,22 +27,19 @@ inline constexpr std::chrono::nanoseconds kStall = 50ms;
 inline constexpr int kStallEstimates = 4;
 inline constexpr unsigned kStallStepsMax = 20;  // each lets in twice as much as the one before
 
-// --- estimates
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- estimates -----------------------------------------------------------------------------------------------------
 inline constexpr size_t kEstimatesMax = 16 * 1024;  // past them, all are learned anew
 inline constexpr double kEstimateShare = 0.25;      // of a new observation in the average
 inline constexpr double kCopyBytesPerNs = 1000;     // inside the device
 inline constexpr std::chrono::nanoseconds kCopyBase = 5us;
 
-// --- marks
-// --------------------------------------------------------------------------------------------------------------------------------------
+// --- marks ---------------------------------------------------------------------------------------------------------
 inline constexpr size_t kMarksMax =
     4096;  // of one context; what is submitted past them is covered by one mark of everything
 inline constexpr size_t kGateContextsMax =
     1024;  // contexts that are metered: more than any GPU has room for, at some 0.3 GiB each
 
-// --- looking
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------------------------
 inline constexpr std::chrono::nanoseconds kLook =
     20us;  // between two looks at the marks while a bound is set or the gate closes
 inline constexpr std::chrono::nanoseconds kLookCalm = 50us;  // while everything passes
@@ -58,8 +54,7 @@ inline constexpr std::chrono::nanoseconds kSampleLook = 4us;  // how soon a mark
 inline constexpr std::chrono::nanoseconds kTailTimeout =
     1ms;  // for an executor that may be in the middle of a launch which nobody has counted
 
-// --- waiting
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --- waiting -------------------------------------------------------------------------------------------------------
 inline constexpr unsigned kGateSpinCoresMin = 4;
 // To be woken from sleep takes a thread 50 to 300 us on a virtual machine, which is what a hand-over may take in all.
 inline constexpr std::chrono::nanoseconds kGateSpin = 300us;  // before a thread that has knocked sleeps

@@ -58,7 +58,7 @@ struct GpuScheduler::Session {
   scheduler::SessionId id{};
   scheduler::TenantId tenant{};
   std::vector<scheduler::DeviceIndex> devices;
-  MappedPage page;
+  SharedPage<SessionPage> page;
   OwnedDescriptor doorbell;
   PageReader reader;
   RunawayWatch runaway;
@@ -114,8 +114,7 @@ void GpuScheduler::wake() {
   [[maybe_unused]] ssize_t written = ::write(changed_.get(), &one, sizeof one);
 }
 
-// --- sessions
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- sessions ------------------------------------------------------------------------------------------------------
 
 void GpuScheduler::set_tenant(scheduler::TenantId tenant, const scheduler::TenantPolicy& policy,
                               const SessionLimits& limits) {
@@ -137,7 +136,7 @@ void GpuScheduler::set_tenant(scheduler::TenantId tenant, const scheduler::Tenan
 
 tl::expected<GpuScheduler::Ends, std::string> GpuScheduler::add(scheduler::SessionId id, scheduler::TenantId tenant,
                                                                 std::span<const scheduler::DeviceIndex> devices) {
-  auto page = MappedPage::create();
+  auto page = SharedPage<SessionPage>::create();
   if (!page) return tl::unexpected(page.error());
   OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   Ends ends{OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(doorbell ? ::dup(doorbell.get()) : -1)};
@@ -175,7 +174,7 @@ void GpuScheduler::enter(std::unique_ptr<Session> session, PageTime now) {
 tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, scheduler::TenantId tenant,
                                                     std::span<const scheduler::DeviceIndex> devices, Ends ends,
                                                     PageTime began) {
-  auto page = MappedPage::map(std::move(ends.page));
+  auto page = SharedPage<SessionPage>::map(std::move(ends.page));
   if (!page) return tl::unexpected(page.error());
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = ends.doorbell.get()}};
   if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, ends.doorbell.get(), &event) != 0)
@@ -224,8 +223,7 @@ void GpuScheduler::remove(scheduler::SessionId id) {
   wake();
 }
 
-// --- the thread
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- the thread ----------------------------------------------------------------------------------------------------
 
 void GpuScheduler::run() {
   hurry();
@@ -460,8 +458,7 @@ void GpuScheduler::let_others(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-// --- figures
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- figures -------------------------------------------------------------------------------------------------------
 
 GpuSchedulerSnapshot GpuScheduler::snapshot() {
   Turn turn(*this);
@@ -488,6 +485,9 @@ GpuSchedulerSnapshot GpuScheduler::snapshot() {
          .bytes_in = page.link.bytes_in.load(std::memory_order_relaxed),
          .bytes_out = page.link.bytes_out.load(std::memory_order_relaxed),
          .replies = page.link.replies.load(std::memory_order_relaxed),
+         .chunks_found = page.link.chunks_found.load(std::memory_order_relaxed),
+         .chunk_bytes_found = page.link.chunk_bytes_found.load(std::memory_order_relaxed),
+         .chunk_bytes_kept = page.link.chunk_bytes_kept.load(std::memory_order_relaxed),
          .round_trip_us = page.link.round_trip_us.load(std::memory_order_relaxed),
          .warning = session->runaway.warning()});
   }

@@ -39,7 +39,8 @@ struct GpuSchedulerSnapshot {
     uint64_t waits = 0, bursts = 0, submissions = 0;
     bool waiting = false, working = false;
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0;  // of its connection
-    uint32_t round_trip_us = 0;                         // 0: not known
+    uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
+    uint32_t round_trip_us = 0;  // 0: not known
     std::string warning;
   };
   struct Drains {

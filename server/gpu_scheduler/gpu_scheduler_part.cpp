@@ -47,20 +47,15 @@ SessionLimits limits_of(const TenantConfiguration& settings) {
 GpuSchedulerPart::GpuSchedulerPart(boost::asio::io_context& io, SessionControl& control, GpuSchedulerSettings settings)
     : io_(io),
       control_(control),
-      scheduler_(std::move(settings), {.warn =
-                                           [this, alive = alive_](scheduler::SessionId session, std::string text) {
-                                             boost::asio::post(io_, [this, alive, session, text] {
-                                               if (*alive) warn(session, text);
-                                             });
-                                           },
-                                       .end =
-                                           [this, alive = alive_](scheduler::SessionId session, std::string why) {
-                                             boost::asio::post(io_, [this, alive, session, why] {
-                                               if (*alive) end(session, why);
-                                             });
-                                           }}) {}
-
-GpuSchedulerPart::~GpuSchedulerPart() { *alive_ = false; }
+      scheduler_(std::move(settings),
+                 {.warn =
+                      [this](scheduler::SessionId session, std::string text) {
+                        boost::asio::post(io_, lifetime_.guard([this, session, text] { warn(session, text); }));
+                      },
+                  .end =
+                      [this](scheduler::SessionId session, std::string why) {
+                        boost::asio::post(io_, lifetime_.guard([this, session, why] { end(session, why); }));
+                      }}) {}
 
 void GpuSchedulerPart::warn(scheduler::SessionId session, const std::string& text) {
   spdlog::warn("session {}: {}", uint64_t(session), text);
@@ -81,14 +76,12 @@ void GpuSchedulerPart::tenants_changed(const TenantDirectory& tenants) {
 }
 
 tl::expected<void, std::string> GpuSchedulerPart::attach(const SessionRecord& session, SessionSpec&,
-                                                         IpcMessage& message) {
+                                                         ipc::SessionDescriptors& descriptors) {
   auto ends = scheduler_.add(session.number, session.tenant_id, placed_on(session));
   if (!ends) return tl::unexpected(ends.error());
-  if (server::attach(message, SpecDescriptor::session_page, std::move(ends->page)) &&
-      server::attach(message, SpecDescriptor::doorbell, std::move(ends->doorbell)))
-    return {};
-  scheduler_.remove(session.number);
-  return tl::unexpected(std::string("no descriptors for the session's page"));
+  descriptors.session_page = std::move(ends->page);
+  descriptors.doorbell = std::move(ends->doorbell);
+  return {};
 }
 
 void GpuSchedulerPart::note(const SessionRecord& session, KeptSession& kept) const {
@@ -106,8 +99,7 @@ tl::expected<void, std::string> GpuSchedulerPart::adopt(const SessionRecord& ses
 
 void GpuSchedulerPart::ended(const SessionRecord& session) { scheduler_.remove(session.number); }
 
-// --- figures
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- figures -------------------------------------------------------------------------------------------------------
 
 const GpuSchedulerSnapshot& GpuSchedulerPart::figures() {
   PageTime now = page_now();
@@ -135,6 +127,9 @@ void GpuSchedulerPart::add(const SessionRecord& session, SessionMetrics& figures
   figures.bytes_in = found->bytes_in;
   figures.bytes_out = found->bytes_out;
   figures.replies = found->replies;
+  figures.chunks_found = found->chunks_found;
+  figures.chunk_bytes_found = found->chunk_bytes_found;
+  figures.chunk_bytes_kept = found->chunk_bytes_kept;
   figures.round_trip_us = found->round_trip_us;
   figures.warning = found->warning;
 }

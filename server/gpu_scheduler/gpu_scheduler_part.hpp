@@ -5,6 +5,7 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "server/base/lifetime.hpp"
 #include "server/gpu_scheduler/gpu_scheduler.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/control/metrics_source.hpp"
@@ -15,11 +16,10 @@ namespace gpuwire::server {
 class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
  public:
   GpuSchedulerPart(boost::asio::io_context& io, SessionControl& control, GpuSchedulerSettings settings);
-  ~GpuSchedulerPart() override;
 
   void tenants_changed(const TenantDirectory& tenants) override;
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
-                                         IpcMessage& message) override;
+                                         ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
                                         KeptEntry& descriptors) override;
@@ -39,8 +39,8 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   std::map<std::string, scheduler::TenantId> tenants_;
   GpuSchedulerSnapshot taken_;
   PageTime taken_at_{};
-  // What the GPU scheduler's thread posts may be run after this object.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  // What the GPU scheduler's thread posts may be run after this object; that thread ends before this goes.
+  Lifetime lifetime_;
   mutable GpuScheduler scheduler_;  // has a lock of its own
 };
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "scheduler/policy.hpp"
-#include "server/gate/page/page.hpp"
+#include "server/gate/page/session_page.hpp"
 
 namespace gpuwire::server {
 

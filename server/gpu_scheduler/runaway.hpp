@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "server/gate/page/page.hpp"
+#include "server/gate/page/session_page.hpp"
 
 namespace gpuwire::server {
 

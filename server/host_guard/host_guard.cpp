@@ -64,18 +64,18 @@ void HostGuard::bound_group(TenantId tenant) {
     spdlog::warn("host memory: {}", bounded.error());
 }
 
-// --- sessions
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- sessions ------------------------------------------------------------------------------------------------------
 
-tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, SessionSpec&, IpcMessage&) {
+tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, SessionSpec&,
+                                                  ipc::SessionDescriptors&) {
   watch(session, OwnedDescriptor(int(::syscall(SYS_pidfd_open, session.worker_pid, 0))),
         own_bytes(session.worker_pid).value_or(0));
   return {};
 }
 
 tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionSpec& order,
-                                                             IpcMessage& message) {
-  return attach(session, order, message);
+                                                             ipc::SessionDescriptors& descriptors) {
+  return attach(session, order, descriptors);
 }
 
 void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
@@ -111,17 +111,16 @@ void HostGuard::ended(const SessionRecord& session) {
   else settings_.groups->remove(uint64_t(session.tenant_id));
 }
 
-// --- looking
-// --------------------------------------------------------------------------------------------------------------------------------------
+// --- looking -------------------------------------------------------------------------------------------------------
 
 void HostGuard::await_next_look() {
   if (watched_.empty() || looking_) return;
   looking_ = true;
   timer_.expires_after(settings_.look);
-  timer_.async_wait([this](boost::system::error_code error) {
+  timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     looking_ = false;
     if (!error) look();
-  });
+  }));
 }
 
 void HostGuard::look() {

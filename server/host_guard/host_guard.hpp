@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "server/base/host_memory.hpp"
+#include "server/base/lifetime.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/host_guard/worker_groups.hpp"
 
@@ -42,9 +43,9 @@ class HostGuard final : public SessionAttachments {
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
-                                         IpcMessage& message) override;
+                                         ipc::SessionDescriptors& descriptors) override;
   tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
-                                                    IpcMessage& message) override;
+                                                    ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
                                         KeptEntry& descriptors) override;
@@ -73,6 +74,7 @@ class HostGuard final : public SessionAttachments {
   uint64_t device_bytes_here_ = 0;                      // memory of software devices, which is this machine's
   std::map<scheduler::TenantId, uint64_t> host_bytes_;  // 0: no bound
   std::map<scheduler::SessionId, Watched> watched_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

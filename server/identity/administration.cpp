@@ -14,7 +14,9 @@ using Failure = tl::unexpected<std::string>;
 
 tl::expected<Authority, std::string> load_authority(const fs::path& directory) {
   auto certificate = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
-  if (!certificate) return Failure(certificate.error() + " (gpuwire admin init makes it)");
+  if (!certificate)
+    return Failure(fs::exists(directory / kAuthorityCertificateFile) ? certificate.error()
+                                                                     : why_no_identity(directory));
   auto key = read_private_file(directory / kAuthorityKeyFile, kPemBytesMax);
   if (!key) return Failure(key.error());
   auto authority = read_authority(*certificate, *key);
@@ -42,7 +44,9 @@ tl::expected<NewCredential, std::string> make_token(const fs::path& directory, c
   if (!is_tenant_name(tenant))
     return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
   auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
-  if (!authority_pem) return Failure(authority_pem.error() + " (gpuwire admin init makes it)");
+  if (!authority_pem)
+    return Failure(fs::exists(directory / kAuthorityCertificateFile) ? authority_pem.error()
+                                                                     : why_no_identity(directory));
   auto token = new_token();
   if (!token) return Failure(token.error());
   NewCredential made;
@@ -193,6 +197,8 @@ tl::expected<std::vector<Credential>, std::string> revoke_credentials(const fs::
 }
 
 tl::expected<ServerFacts, std::string> server_facts(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::exists(directory / kAuthorityCertificateFile, error) && !error) return Failure(why_no_identity(directory));
   auto read = [&](std::string_view file) -> tl::expected<CertificateHandle, std::string> {
     auto text = read_private_file(directory / file, kPemBytesMax);
     if (!text) return Failure(text.error());

@@ -89,9 +89,15 @@ fs::path default_identity_directory() {
   return fs::path(home && *home ? home : ".") / ".config/gpuwire/server";
 }
 
+std::string why_no_identity(const fs::path& directory) {
+  const std::string where = directory == default_identity_directory() ? "" : " --directory " + directory.string();
+  return fmt::format("there is no identity in {}: `gpuwire admin{} init` makes one", directory.string(), where);
+}
+
 tl::expected<IdentityLock, std::string> IdentityLock::take(const fs::path& directory) {
   fs::path file = directory / kLockFile;
   int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (descriptor < 0 && errno == ENOENT) return tl::unexpected(why_no_identity(directory));
   if (descriptor < 0) return tl::unexpected(failure(file, errno));
   IdentityLock lock(descriptor);
   if (!give_to_owner_of(directory, descriptor)) return tl::unexpected(failure(file, errno));

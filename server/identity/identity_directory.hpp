@@ -21,6 +21,9 @@ inline constexpr unsigned kLockWaitMs = 5000;  // for another `gpuwire admin` to
 // As root /etc/gpuwire/identity, else gpuwire/server in the user's configuration folder.
 std::filesystem::path default_identity_directory();
 
+// That nobody has made one there, and what makes it.
+std::string why_no_identity(const std::filesystem::path& directory);
+
 // One process at a time changes the folder; readers need no lock. Released by the destructor.
 class IdentityLock {
  public:

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <mutex>
 
-namespace gpuwire::server {
+namespace gpuwire::server::ipc {
 
 // While there is no broker, a question waits for so long; then it counts as not answered.
 inline constexpr std::chrono::seconds kUnattendedWait{60};
@@ -44,4 +44,4 @@ class AnswerWait {
   uint64_t epoch_ = 0;
 };
 
-}  // namespace gpuwire::server
+}  // namespace gpuwire::server::ipc

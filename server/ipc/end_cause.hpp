@@ -14,6 +14,8 @@ enum class EndCause : uint8_t {
   resume_grace,  // the connection was lost, and the client did not come back in time
 };
 
+inline constexpr unsigned kEndCauses = 6;
+
 constexpr const char* name_of(EndCause cause) {
   switch (cause) {
     case EndCause::finished: return "finished";

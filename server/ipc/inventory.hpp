@@ -5,8 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <tl/expected.hpp>
-
 #include "scheduler/types.hpp"
 
 namespace gpuwire::server {
@@ -23,10 +21,5 @@ struct Inventory {
   std::string summary;  // for the line that says where the server listens
   std::vector<ServerDevice> devices;
 };
-
-// For IpcMessage::text. Names are cut so that it always fits (kIpcMessageTextBytesMax).
-std::string encode(const Inventory& inventory);
-// The error says what cannot be.
-tl::expected<Inventory, std::string> decode_inventory(const std::string& text);
 
 }  // namespace gpuwire::server

@@ -4,15 +4,38 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace gpuwire::server {
+namespace gpuwire::server::ipc {
 
-inline constexpr size_t kMessagesPerTurn = 64;  // of the broker's, before connections get their turn
+inline constexpr size_t kPacketBytesMax = 32 * 1024;  // a message with everything in it at its longest
+inline constexpr size_t kDescriptorsMax = 8;          // with one message
+// Longer ones are cut when they are sent, and refused when they come.
+inline constexpr size_t kTextBytesMax = 4096;  // why something is so; a line for the log
+inline constexpr size_t kNameBytesMax = 512;
+inline constexpr size_t kToldBytesMax = 16 * 1024;  // of a part of an answer to a query
+inline constexpr size_t kDeviceNameBytesMax = 96;
+inline constexpr size_t kEntryNameBytesMax = 1024;
+inline constexpr size_t kEntryTextBytesMax = 16 * 1024;
+inline constexpr size_t kDevicesMax = 64;
+
+inline constexpr size_t kTlsKeyBytes = 32;
+inline constexpr size_t kWireIdBytes = 16;
+inline constexpr size_t kKeeperKeyBytes = 32;
+
+inline constexpr size_t kRequestedMax =
+    32 * 1024;  // connections of which the auth server has told, and that it has not given back
+
+// Messages that wait for the other end to read; a channel of which more would wait takes no more.
+inline constexpr size_t kWorkerWaitingMax = 256;  // either way between the broker and a worker
+inline constexpr size_t kAuthWaitingMax =
+    64 * 1024;  // answers for all that may wait at the auth server, and what arrives
+inline constexpr size_t kKeeperWaitingMax = 64 * 1024;  // entries of all sessions, and their changes
+inline constexpr size_t kMessagesPerTurn = 32;          // that are heard of one end before everybody else gets a turn
+
 // What a worker may say (MessageBudget).
-inline constexpr size_t kWorkerMessagesPerTurn = 32;      // before everybody else gets a turn
-inline constexpr double kWorkerMessagesPerSecond = 2000;  // for long
-inline constexpr double kWorkerMessagesAtOnce = 4000;
-inline constexpr uint32_t kWorkerPauseMs = 50;
-inline constexpr unsigned kWorkerFullTurnsMax =
-    16;  // pauses behind which there was a whole turn of messages again; then it is ended
+inline constexpr double kBudgetPerSecond = 2000;  // for long
+inline constexpr double kBudgetAtOnce = 4000;
+inline constexpr uint32_t kBudgetPauseMs = 50;
+inline constexpr unsigned kFullTurnsMax =
+    16;  // pauses behind which there was a whole turn of messages again; then it floods
 
-}  // namespace gpuwire::server
+}  // namespace gpuwire::server::ipc

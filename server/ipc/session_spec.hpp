@@ -5,10 +5,6 @@
 #include <string>
 #include <vector>
 
-#include <tl/expected.hpp>
-
-#include "server/ipc/ipc_message.hpp"
-
 namespace gpuwire::server {
 
 struct SessionSpec {
@@ -22,29 +18,16 @@ struct SessionSpec {
   bool identified = false;  // the client has shown that it is the tenant: what it shares with others goes by that name,
                             // not by its key
   std::vector<Device> devices;  // as the worker's driver counts them; empty: all, without limits
-  std::string tls_key;          // kTlsKeyBytes, the pre-shared key of the connection's second handshake; empty: plain
+  std::string
+      tls_key;  // kTlsKeyBytes (limits.hpp), the pre-shared key of the connection's second handshake; empty: plain
   uint64_t host_memory_bytes = 0;  // of the server's own memory, that the tenant may hold; 0: no bound
   uint32_t resume_grace_ms = 0;    // how long the session stays without a connection; 0: it ends with its connection
   uint32_t hang_up_grace_ms =
       0;  // the same where the connection was ended and not lost, by the program's end or by something between
-  uint32_t lanes_max = 0;    // further connections for bulk; below 2: none
-  uint32_t ledger_slot = 0;  // which slot of the tenant's page is the session's
+  uint32_t lanes_max = 0;       // further connections for bulk; below 2: none
+  bool chunks_charged = false;  // the chunk store's memory counts as the tenant's already; else the session that fills
+                                // it answers for it
+  uint32_t ledger_slot = 0;     // which slot of the tenant's page is the session's
 };
-
-inline constexpr size_t kTlsKeyBytes = 32;
-
-// The descriptors of a IpcMessageKind::session message.
-enum class SpecDescriptor : uint8_t { client, session_page, doorbell, tenant_page };
-
-// Puts one into the message, in any order of calls; places that stay empty in front of it are marked.
-// False: no descriptor is left to mark them with.
-bool attach(IpcMessage& message, SpecDescriptor which, OwnedDescriptor descriptor);
-// Takes one out of a message that was received; none: it was not sent.
-OwnedDescriptor take(IpcMessage& message, SpecDescriptor which);
-
-// For IpcMessage::text. Names are cut so that it always fits (kIpcMessageTextBytesMax).
-std::string encode(const SessionSpec& order);
-// The error says what cannot be.
-tl::expected<SessionSpec, std::string> decode_session_spec(const std::string& text);
 
 }  // namespace gpuwire::server

@@ -39,8 +39,9 @@ int descriptor_of(const KeptEntry& entry, KeptDescriptor which) {
 
 }  // namespace
 
-Keeper::Keeper(std::filesystem::path socket, OwnedDescriptor broker)
-    : path_(std::move(socket)), broker_(std::move(broker)) {}
+Keeper::Keeper(std::filesystem::path socket, OwnedDescriptor broker) : path_(std::move(socket)) {
+  broker_.emplace(std::move(broker), ipc::Speaker::broker, ipc::kKeeperWaitingMax);
+}
 
 // Another keeper may stand at this place already.
 Keeper::~Keeper() {
@@ -76,7 +77,10 @@ int Keeper::time_left() const {
 }
 
 bool Keeper::turn() {
-  pollfd watched[3] = {{listening_.get(), POLLIN, 0}, {broker_.get(), POLLIN, 0}, {pending_.get(), POLLIN, 0}};
+  auto watch = [](const std::optional<ipc::Channel>& channel) {
+    return channel ? pollfd{channel->descriptor(), channel->events(), 0} : pollfd{-1, 0, 0};
+  };
+  pollfd watched[3] = {{listening_.get(), POLLIN, 0}, watch(broker_), watch(pending_)};
   if (::poll(watched, 3, time_left()) < 0 && errno != EINTR) return false;
   if (watched[1].revents) hear();
   if (watched[2].revents) let_in();
@@ -88,56 +92,63 @@ bool Keeper::turn() {
 }
 
 // --- brokers
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 // One that says nothing makes room for the next.
-void Keeper::meet() { pending_.reset(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC)); }
+void Keeper::meet() {
+  OwnedDescriptor connection(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  pending_.reset();
+  if (connection) pending_.emplace(std::move(connection), ipc::Speaker::broker, ipc::kKeeperWaitingMax);
+}
 
 void Keeper::let_in() {
-  IpcMessage hello;
-  if (receive_ipc_message(pending_.get(), false, hello) == IpcMessageReceived::none_yet) return;
-  bool known = keeper_kind(hello) == KeeperKind::hello && hello.number == kKeeperVersion && !key_.empty() &&
-               same(hello.text, key_);
+  std::optional<ipc::Message> message;
+  if (pending_->hear(message) == ipc::Channel::Heard::none_yet) return;
+  auto* hello = message ? std::get_if<ipc::Hello>(&*message) : nullptr;
+  bool known = hello && hello->version == ipc::kKeeperVersion && !key_.empty() && same(hello->key, key_);
   if (!known) return pending_.reset();
   // Whoever has the key holds the folder's lock: the one before is dead, whether its end has been seen or not.
   if (broker_) broker_gone();
-  broker_ = std::move(pending_);
+  OwnedDescriptor connection(::fcntl(pending_->descriptor(), F_DUPFD_CLOEXEC, 0));
+  pending_.reset();
+  broker_.emplace(std::move(connection), ipc::Speaker::broker, ipc::kKeeperWaitingMax);
   // It takes seconds until it knows its devices and takes turns up again.
   if (!gates_open_) open_gates();
   gone_since_.reset();
 }
 
 void Keeper::hear() {
-  for (;;) {
-    IpcMessage message;
-    switch (receive_ipc_message(broker_.get(), false, message)) {
-      case IpcMessageReceived::none_yet: return;
-      case IpcMessageReceived::closed: return broker_gone();
-      case IpcMessageReceived::message: answer(std::move(message));
+  broker_->drain();
+  for (std::optional<ipc::Message> message;;) {
+    switch (broker_->hear(message)) {
+      case ipc::Channel::Heard::none_yet: return;
+      case ipc::Channel::Heard::closed:
+      case ipc::Channel::Heard::nonsense: return broker_gone();
+      case ipc::Channel::Heard::message: answer(std::move(*message));
     }
     if (!broker_) return;
   }
 }
 
-void Keeper::answer(IpcMessage message) {
-  switch (keeper_kind(message)) {
-    case KeeperKind::hello:
-      if (key_.empty()) key_ = std::move(message.text);
-      return;
-    case KeeperKind::settings: grace_ = std::chrono::milliseconds(message.number); return;
-    case KeeperKind::put:
-      if (auto entry = entry_of(std::move(message))) entries_[entry->name] = std::move(*entry);
-      return;
-    case KeeperKind::note:
-      if (auto entry = entry_of(std::move(message)); entry && entries_.contains(entry->name))
-        entries_[entry->name].text = std::move(entry->text);
-      return;
-    case KeeperKind::remove: entries_.erase(message.text); return;
-    case KeeperKind::give:
-      if (!give_all()) broker_gone();
-      return;
-    default: return;
-  }
+void Keeper::answer(ipc::Message message) {
+  std::visit(ipc::Match{[&](ipc::Hello& hello) {
+                          if (key_.empty()) key_ = std::move(hello.key);
+                        },
+                        [&](ipc::Grace& grace) { grace_ = std::chrono::milliseconds(grace.ms); },
+                        [&](ipc::Put& put) {
+                          const std::string name = put.entry.name;
+                          entries_[name] = std::move(put.entry);
+                        },
+                        [&](ipc::Rewrite& rewrite) {
+                          if (auto found = entries_.find(rewrite.name); found != entries_.end())
+                            found->second.text = std::move(rewrite.text);
+                        },
+                        [&](ipc::Remove& remove) { entries_.erase(remove.name); },
+                        [&](ipc::Give&) {
+                          if (!give_all()) broker_gone();
+                        },
+                        [](auto&) {}},
+             message);
 }
 
 bool Keeper::give_all() {
@@ -145,23 +156,23 @@ bool Keeper::give_all() {
     KeptEntry copy{
         .session = kept.session, .awaited = kept.awaited, .name = kept.name, .text = kept.text, .descriptors = {}};
     for (const OwnedDescriptor& descriptor : kept.descriptors)
-      copy.descriptors.emplace_back(::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0));
-    if (!tell(entry_message(KeeperKind::entry, std::move(copy)))) return false;
+      copy.descriptors.emplace_back(descriptor ? ::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0) : -1);
+    if (!tell(ipc::Entry{std::move(copy)})) return false;
   }
-  return tell(keeper_message(KeeperKind::given, uint32_t(entries_.size())));
+  return tell(ipc::Given{uint32_t(entries_.size())});
 }
 
-bool Keeper::tell(const IpcMessage& message) {
-  while (!send_ipc_message(broker_.get(), message)) {
-    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ETOOMANYREFS) return false;
-    pollfd watched{broker_.get(), POLLOUT, 0};
+// The kernel bounds how many descriptors are on their way: who has asked reads one after the other.
+bool Keeper::tell(ipc::Message message) {
+  while (!broker_->send(std::move(message))) {
+    pollfd watched{broker_->descriptor(), POLLOUT, 0};
     if (::poll(&watched, 1, kTellMs) != 1 || (watched.revents & (POLLERR | POLLHUP))) return false;
   }
-  return true;
+  return broker_->flush(std::chrono::milliseconds(kTellMs));
 }
 
 // --- without one
-// --------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 bool Keeper::anything_awaits() const {
   return std::ranges::any_of(entries_, [](const auto& one) {
@@ -175,12 +186,12 @@ void Keeper::broker_gone() {
   gates_open_ = false;
   // Without a session, or what else is awaited, there is nothing to come back for.
   if (!anything_awaits()) grace_ = {};
-  IpcMessage word;
-  word.kind = IpcMessageKind::unattended;
   for (const auto& [name, entry] : entries_) {
-    if (entry.session)
-      send_ipc_message(descriptor_of(entry, KeptDescriptor::worker),
-                       word);  // one that cannot be told waits a bit less long for answers
+    const int worker = entry.session ? descriptor_of(entry, KeptDescriptor::worker) : -1;
+    if (worker < 0) continue;
+    // A copy of its end, which stays for the next broker; one that cannot be told waits a bit less long for answers.
+    ipc::Channel to_worker(OwnedDescriptor(::fcntl(worker, F_DUPFD_CLOEXEC, 0)), ipc::Speaker::worker, 0);
+    to_worker.send(ipc::Unattended{});
   }
 }
 
@@ -188,7 +199,7 @@ void Keeper::open_gates() {
   gates_open_ = true;
   for (const auto& [name, entry] : entries_) {
     if (!entry.session) continue;
-    auto page = MappedPage::map(
+    auto page = SharedPage<SessionPage>::map(
         OwnedDescriptor(::fcntl(descriptor_of(entry, KeptDescriptor::session_page), F_DUPFD_CLOEXEC, 0)));
     if (!page) continue;  // it has none, or its worker has written over it: that is its own affair
     (*page)->gate.store(0, std::memory_order_seq_cst);

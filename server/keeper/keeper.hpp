@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "server/ipc/keeper_messages.hpp"
+#include "server/ipc/channel.hpp"
 
 namespace gpuwire::server {
 
@@ -39,17 +39,18 @@ class Keeper {
   void meet();
   void let_in();
   void hear();
-  void answer(IpcMessage message);
+  void answer(ipc::Message message);
   bool give_all();
   // False: the broker is gone, or does not read.
-  bool tell(const IpcMessage& message);
+  bool tell(ipc::Message message);
   void broker_gone();
   void open_gates();
   bool anything_awaits() const;
 
   const std::filesystem::path path_;
-  OwnedDescriptor listening_, broker_;
-  OwnedDescriptor pending_;  // has connected, and has not shown the key
+  OwnedDescriptor listening_;
+  std::optional<ipc::Channel> broker_;
+  std::optional<ipc::Channel> pending_;  // has connected, and has not shown the key
   ino_t path_inode_ = 0;
   std::string key_;  // empty: no hello yet
   std::chrono::milliseconds grace_{0};

@@ -17,7 +17,7 @@ namespace {
 
 bool started_by_broker() {
   struct stat facts {};
-  return ::fstat(gpuwire::server::kIpcMessageDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode);
+  return ::fstat(gpuwire::server::ipc::kDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode);
 }
 
 }  // namespace
@@ -40,6 +40,6 @@ int main(int argc, char** argv) {
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
   ::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);            // other processes of this user may not take its descriptors
-  Keeper(socket, OwnedDescriptor(kIpcMessageDescriptor)).run();
+  Keeper(socket, OwnedDescriptor(ipc::kDescriptor)).run();
   return 0;
 }

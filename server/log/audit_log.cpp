@@ -1,8 +1,10 @@
 #include "server/log/audit_log.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -55,8 +57,14 @@ tl::expected<void, std::string> AuditLog::reopen() {
 }
 
 void AuditLog::write(std::string_view event, const LogFields& fields) {
+  if (observer_) observer_(event, fields);
   if (!file_) {
-    log_event(spdlog::level::info, event, fmt::format("audit: {} {}", event, json_line(fields)), fields);
+    // What becomes of a session has its own line at its end.
+    constexpr std::string_view kOfSessions[] = {"queued",   "admitted",       "begun",   "detached",
+                                                "attached", "resume_refused", "adopted", "ended"};
+    const bool of_session = std::find(std::begin(kOfSessions), std::end(kOfSessions), event) != std::end(kOfSessions);
+    log_event(of_session ? spdlog::level::debug : spdlog::level::info, event,
+              fmt::format("audit: {} {}", event, json_line(fields)), fields);
     return;
   }
   LogFields line{{"time", utc_time(std::chrono::system_clock::now())}, {"event", event}};

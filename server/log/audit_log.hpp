@@ -2,8 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <tl/expected.hpp>
 
@@ -23,6 +25,9 @@ class AuditLog {
 
   // The file may have been moved away (SIGHUP): goes on in a new one of its name. On an error the old one stays in use.
   tl::expected<void, std::string> reopen();
+  // Hears every line.
+  using Observer = std::function<void(std::string_view event, const LogFields& fields)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
   // A line that cannot be written goes to the server's log, with the cause.
   void write(std::string_view event, const LogFields& fields);
 
@@ -33,6 +38,7 @@ class AuditLog {
   std::filesystem::path path_;
   OwnedDescriptor file_;
   uint64_t lines_lost_ = 0;
+  Observer observer_;
 };
 
 }  // namespace gpuwire::server

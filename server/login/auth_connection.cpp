@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "protocol/wire/preface.hpp"
+#include "protocol/wire/rdma.hpp"
 #include "server/login/limits.hpp"
 
 namespace gpuwire::server {
@@ -14,10 +15,13 @@ using boost::system::error_code;
 
 namespace {
 
-std::string greeting(bool tls, bool shares_memory) {
+std::string greeting(const ipc::Arrival& arrival, bool on_unix_socket) {
   wire::Preface preface = wire::own_preface();
-  preface.flags =
-      wire::kPrefaceLogin | (tls ? wire::kPrefaceTls : 0u) | (shares_memory ? wire::kPrefaceSharedMemory : 0u);
+  preface.flags = wire::kPrefaceLogin;
+  if (arrival.tls) preface.flags |= wire::kPrefaceTls;
+  // Of a few queries nobody would notice a faster road.
+  if (!arrival.management && on_unix_socket && !arrival.tls) preface.flags |= wire::kPrefaceSharedMemory;
+  if (!arrival.management && !on_unix_socket && arrival.rdma) preface.flags |= wire::kPrefaceRdma;
   wire::PrefaceBytes bytes = wire::encode(preface);
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -35,12 +39,10 @@ void set_blocking(int socket, bool blocking) {
 
 }  // namespace
 
-AuthConnection::AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number,
-                               Arrival arrival, OwnedDescriptor socket)
+AuthConnection::AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ipc::Arrival arrival)
     : keeper_(keeper),
-      number_(number),
       arrival_(std::move(arrival)),
-      socket_(io, socket.release()),
+      socket_(io, arrival_.socket.release()),
       timer_(io),
       connection_(socket_.native_handle()) {}
 
@@ -54,12 +56,11 @@ AuthConnection::Progress AuthConnection::progress() const {
 void AuthConnection::begin() {
   set_blocking(socket_.native_handle(), false);
   limit(wire::kHandshakeTimeoutMs);
-  out_ = greeting(arrival_.tls, !arrival_.tls && !arrival_.management && is_unix_socket(socket_.native_handle()));
+  out_ = greeting(arrival_, is_unix_socket(socket_.native_handle()));
   advance();
 }
 
-// --- one step after the other
-// -------------------------------------------------------------------------------------------------------------------
+// --- one step after the other --------------------------------------------------------------------------------------
 
 void AuthConnection::advance() {
   auto self = shared_from_this();
@@ -167,8 +168,7 @@ void AuthConnection::wait(stream_descriptor::wait_type what, bool& pending) {
   });
 }
 
-// --- who it is
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- who it is -----------------------------------------------------------------------------------------------------
 
 void AuthConnection::log_in() {
   const LoginFrame& login = login_.frame();
@@ -185,7 +185,8 @@ void AuthConnection::log_in() {
   stage_ = Stage::waiting;
   requested_ = true;
   timer_.cancel();
-  keeper_.requested(*this, {.tenant = std::move(chosen.tenant),
+  keeper_.requested(*this, {.connection = number(),
+                            .tenant = std::move(chosen.tenant),
                             .security = std::move(chosen.security),
                             .credential = std::move(chosen.credential),
                             .gpus = login.gpus,
@@ -196,10 +197,11 @@ void AuthConnection::log_in() {
                             .peer = arrival_.peer,
                             .management = arrival_.management,
                             .resume = login.resume,
-                            .ticket = login.ticket});
+                            .ticket = login.ticket,
+                            .query = login.query});
 }
 
-void AuthConnection::queued(const LoginQueued& place) {
+void AuthConnection::queued(const ipc::Queued& place) {
   if (stage_ != Stage::waiting || out_.size() > kUnsentBytesMax) return;
   out_ += queued_frame(place);
   advance();
@@ -221,6 +223,19 @@ void AuthConnection::refused(const std::string& reason) {
   advance();
 }
 
+// The broker bounds how much this is.
+void AuthConnection::told(const ipc::Told& part) {
+  if (stage_ != Stage::waiting) return;
+  if (part.last) {
+    requested_ = false;
+    say(told_frame(part), Stage::refusing);
+    limit(kAnswerWriteMs);
+  } else {
+    out_ += told_frame(part);
+  }
+  advance();
+}
+
 void AuthConnection::hand_over() {
   auto key = connection_.session_key();
   if (!key || connection_.holds_bytes()) {
@@ -233,8 +248,7 @@ void AuthConnection::hand_over() {
   finish();
 }
 
-// --- the end
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------------------------
 
 void AuthConnection::limit(uint32_t ms) {
   timer_.expires_after(std::chrono::milliseconds(ms));
@@ -258,11 +272,11 @@ void AuthConnection::ended(IoStep how) {
   if (requested_) {
     keeper_.gone(*this, failed ? connection_.failure() : "the client left while it waited");
   } else if (stage_ <= Stage::login) {
-    LoginRefusal refusal{arrival_.peer,
-                         name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),
-                         failed ? connection_.failure() : "the client left before it had logged in",
-                         {},
-                         {}};
+    ipc::TurnedAway refusal{arrival_.peer,
+                            name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),
+                            failed ? connection_.failure() : "the client left before it had logged in",
+                            {},
+                            {}};
     keeper_.turned_away(*this, std::move(refusal));
     if (failed) {
       // An alert is on its way; closing with unread bytes would take it back.

@@ -11,7 +11,7 @@
 #include "protocol/wire/frame.hpp"
 #include "server/login/auth_socket.hpp"
 #include "server/login/login_frame.hpp"
-#include "server/ipc/login_messages.hpp"
+#include "server/ipc/message.hpp"
 
 namespace gpuwire::server {
 
@@ -24,10 +24,10 @@ class AuthConnectionOwner {
   // The identity that counts now; null: none.
   virtual std::shared_ptr<const ServerIdentity> identity() const = 0;
   virtual WallTime now() const = 0;
-  virtual void requested(AuthConnection& connection, LoginRequestMessage request) = 0;
+  virtual void requested(AuthConnection& connection, ipc::Login request) = 0;
   virtual void gone(AuthConnection& connection, std::string why) = 0;  // after requested()
   virtual void passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) = 0;
-  virtual void turned_away(AuthConnection& connection, LoginRefusal refusal) = 0;  // instead of requested()
+  virtual void turned_away(AuthConnection& connection, ipc::TurnedAway refusal) = 0;  // instead of requested()
   virtual void left(AuthConnection& connection) = 0;
 
  protected:
@@ -40,18 +40,19 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   // How far it is; connections that are less far are dropped first when there are too many.
   enum class Progress : uint8_t { refused, silent, speaking, secured, logged_in };
 
-  AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ConnectionId number, Arrival arrival,
-                 OwnedDescriptor socket);
+  // `arrival.socket` is there.
+  AuthConnection(boost::asio::io_context& io, AuthConnectionOwner& keeper, ipc::Arrival arrival);
 
-  ConnectionId number() const { return number_; }
-  const Arrival& arrival() const { return arrival_; }
+  ipc::ConnectionId number() const { return arrival_.connection; }
+  const ipc::Arrival& arrival() const { return arrival_; }
   Progress progress() const;
 
   void begin();
   // The broker's answers; after the request only.
-  void queued(const LoginQueued& place);
+  void queued(const ipc::Queued& place);
   void admitted();
   void refused(const std::string& reason);
+  void told(const ipc::Told& part);
   // There are too many connections: it ends without a word.
   void drop();
   // There is nobody any more who could answer it.
@@ -78,8 +79,7 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   void finish();
 
   AuthConnectionOwner& keeper_;
-  const ConnectionId number_;
-  const Arrival arrival_;
+  ipc::Arrival arrival_;  // without its socket
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer timer_;
   AuthSocket connection_;

@@ -14,45 +14,56 @@ namespace gpuwire::server {
 AuthServer::AuthServer(boost::asio::io_context& io, OwnedDescriptor broker, Clock clock, std::function<void()> closed)
     : io_(io),
       clock_(std::move(clock)),
-      broker_(
-          io, std::move(broker), [this](IpcMessage message) { heard(std::move(message)); }, [this] { broker_gone(); }),
+      broker_(io, std::move(broker), ipc::Speaker::broker, ipc::kAuthWaitingMax, ipc::EventChannel::Trust::full,
+              {.heard = [this](ipc::Message message) { heard(std::move(message)); },
+               .over = [this](const std::string&) { broker_gone(); }}),
       closed_(std::move(closed)) {}
 
 AuthServer::~AuthServer() = default;
 
-// --- the broker
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- the broker ----------------------------------------------------------------------------------------------------
 
-void AuthServer::heard(IpcMessage message) {
-  switch (login_kind(message)) {
-    case LoginKind::identity: return read_identity(std::move(message));
-    case LoginKind::arrival: return welcome(std::move(message));
-    default: break;
-  }
-  auto found = logged_in_.find(connection_of(message));
-  if (found == logged_in_.end()) return;  // it has just gone, and the broker is being told
-  std::shared_ptr<AuthConnection> connection = found->second;
-  switch (login_kind(message)) {
-    case LoginKind::queued:
-      if (LoginQueued place; decode(message.text, place)) connection->queued(place);
-      break;
-    case LoginKind::admitted: connection->admitted(); break;
-    case LoginKind::refused: connection->refused(message.text); break;
-    default: break;
-  }
+void AuthServer::heard(ipc::Message message) {
+  // Whoever waits for an answer; null: it has just gone, and the broker is being told.
+  auto waiting = [this](ipc::ConnectionId connection) {
+    auto* found = logged_in_.find(connection);
+    return found ? *found : nullptr;
+  };
+  std::visit(ipc::Match{[&](ipc::Identity& identity) { read_identity(identity); },
+                        [&](ipc::Arrival& arrival) { welcome(std::move(arrival)); },
+                        [&](ipc::Queued& place) {
+                          if (auto connection = waiting(place.connection)) connection->queued(place);
+                        },
+                        [&](ipc::Admitted& admitted) {
+                          if (auto connection = waiting(admitted.connection)) connection->admitted();
+                        },
+                        [&](ipc::Refused& refused) {
+                          if (auto connection = waiting(refused.connection)) connection->refused(refused.why);
+                        },
+                        [&](ipc::Told& told) {
+                          if (auto connection = waiting(told.connection)) connection->told(told);
+                        },
+                        [](auto&) {}},
+             message);
 }
 
-void AuthServer::read_identity(IpcMessage message) {
-  if (!message.socket) {
+void AuthServer::read_identity(const ipc::Identity& identity) {
+  // In the order of kIdentityFileTexts.
+  const OwnedDescriptor* files[] = {&identity.authority, &identity.server_certificate, &identity.server_key,
+                                    &identity.credentials};
+  static_assert(std::size(files) == std::size(kIdentityFileTexts));
+  const auto missing =
+      std::count_if(std::begin(files), std::end(files), [](const OwnedDescriptor* file) { return !*file; });
+  if (missing == std::ssize(files)) {
     identity_.reset();
-    return broker_.send(login_message(LoginKind::identity_read, 0, {}, 1));
+    broker_.send(ipc::IdentityRead{});
+    return;
   }
   IdentityTexts texts;
   std::string error;
-  if (message.more.size() + 1 != size_t(IdentityFile::count)) error = "the broker sent not all files of the identity";
-  for (size_t i = 0; i < size_t(IdentityFile::count) && error.empty(); ++i) {
-    auto text = read_descriptor(i == 0 ? message.socket.get() : message.more[i - 1].get(), kIdentityFileTexts[i].name,
-                                kIdentityFileTexts[i].bytes_max);
+  if (missing) error = "not all files of the identity have arrived";
+  for (size_t i = 0; i < std::size(files) && error.empty(); ++i) {
+    auto text = read_descriptor(files[i]->get(), kIdentityFileTexts[i].name, kIdentityFileTexts[i].bytes_max);
     if (text) texts.*kIdentityFileTexts[i].text = std::move(*text);
     else error = text.error();
   }
@@ -61,20 +72,17 @@ void AuthServer::read_identity(IpcMessage message) {
     if (made) identity_ = std::move(*made);
     else error = made.error();
   }
-  broker_.send(login_message(LoginKind::identity_read, 0, error, error.empty()));
+  broker_.send(ipc::IdentityRead{std::move(error)});
 }
 
-// --- auth connections
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- auth connections ----------------------------------------------------------------------------------------------
 
-void AuthServer::welcome(IpcMessage message) {
-  Arrival arrival;
-  if (!message.socket || !decode(message.text, arrival)) return;
+void AuthServer::welcome(ipc::Arrival arrival) {
+  if (!arrival.socket) return;  // this process had no descriptor for it
   make_room(arrival.address);
   ++from_address_[arrival.address];
   AuthConnectionOwner& keeper = *this;
-  auto connection = std::make_shared<AuthConnection>(io_, keeper, connection_of(message), std::move(arrival),
-                                                     std::move(message.socket));
+  auto connection = std::make_shared<AuthConnection>(io_, keeper, std::move(arrival));
   strangers_.push_back(connection);
   connection->begin();
 }
@@ -122,36 +130,37 @@ void AuthServer::forget_stranger(AuthConnection& connection) {
   if (--count->second == 0) from_address_.erase(count);
 }
 
-void AuthServer::requested(AuthConnection& connection, LoginRequestMessage request) {
+void AuthServer::requested(AuthConnection& connection, ipc::Login request) {
   auto kept = connection.shared_from_this();
   forget_stranger(connection);
-  logged_in_[connection.number()] = kept;
-  if (logged_in_.size() > kLoggedInMax) return kept->refused(fmt::format("{} programs wait already", kLoggedInMax));
-  broker_.send(login_message(LoginKind::request, connection.number(), encode(request)));
+  if (!logged_in_.open_as(connection.number(), kept))
+    return kept->refused(fmt::format("{} programs wait already", kLoggedInMax));
+  // The broker is gone or hears nothing. A refusal would be for good; who is dropped without a word comes again, to the
+  // next broker.
+  if (!broker_.send(std::move(request))) kept->abandon();
 }
 
 void AuthServer::gone(AuthConnection& connection, std::string why) {
-  broker_.send(login_message(LoginKind::gone, connection.number(), std::move(why)));
+  broker_.send(ipc::Gone{connection.number(), std::move(why)});
 }
 
 void AuthServer::passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) {
-  IpcMessage message = login_message(LoginKind::passed, connection.number(), std::move(key));
-  message.socket = std::move(socket);
-  broker_.send(std::move(message));
+  broker_.send(ipc::Passed{connection.number(), std::move(socket), std::move(key)});
 }
 
 // Strangers cause these: when the broker does not keep up, they are counted in the next that it hears, not kept.
-void AuthServer::turned_away(AuthConnection& connection, LoginRefusal refusal) {
-  if (broker_.backlog() >= kAuditBacklogMax) {
+void AuthServer::turned_away(AuthConnection&, ipc::TurnedAway refusal) {
+  if (broker_.waiting() >= kAuditBacklogMax) {
     ++untold_;
     return;
   }
-  broker_.send(login_message(LoginKind::turned_away, connection.number(), encode(refusal), std::exchange(untold_, 0)));
+  refusal.untold = std::exchange(untold_, 0);
+  broker_.send(std::move(refusal));
 }
 
 void AuthServer::left(AuthConnection& connection) {
   forget_stranger(connection);
-  logged_in_.erase(connection.number());
+  logged_in_.close(connection.number());
   if (leaving_ && strangers_.empty() && logged_in_.empty()) closed_();
 }
 
@@ -159,7 +168,8 @@ void AuthServer::left(AuthConnection& connection) {
 void AuthServer::broker_gone() {
   leaving_ = true;
   std::vector<std::shared_ptr<AuthConnection>> all(strangers_.begin(), strangers_.end());
-  for (const auto& [number, connection] : logged_in_) all.push_back(connection);
+  logged_in_.for_each(
+      [&](ipc::RequestId, const std::shared_ptr<AuthConnection>& connection) { all.push_back(connection); });
   for (const auto& connection : all)
     if (connection->progress() != AuthConnection::Progress::refused) connection->abandon();
   if (strangers_.empty() && logged_in_.empty()) closed_();

@@ -10,8 +10,10 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "server/ipc/event_channel.hpp"
+#include "server/ipc/request_table.hpp"
 #include "server/login/auth_connection.hpp"
-#include "server/ipc/message_channel.hpp"
+#include "server/login/limits.hpp"
 
 namespace gpuwire::server {
 
@@ -25,30 +27,31 @@ class AuthServer final : private AuthConnectionOwner {
  private:
   using AuthConnections = std::list<std::shared_ptr<AuthConnection>>;
 
-  void heard(IpcMessage message);
-  void read_identity(IpcMessage message);
-  void welcome(IpcMessage message);
+  void heard(ipc::Message message);
+  void read_identity(const ipc::Identity& identity);
+  void welcome(ipc::Arrival arrival);
   void make_room(const std::string& address);
   std::string most_crowded() const;
   void drop_from(const std::string& address);
 
   std::shared_ptr<const ServerIdentity> identity() const override { return identity_; }
   WallTime now() const override { return clock_(); }
-  void requested(AuthConnection& connection, LoginRequestMessage request) override;
+  void requested(AuthConnection& connection, ipc::Login request) override;
   void gone(AuthConnection& connection, std::string why) override;
   void passed(AuthConnection& connection, OwnedDescriptor socket, std::string key) override;
-  void turned_away(AuthConnection& connection, LoginRefusal refusal) override;
+  void turned_away(AuthConnection& connection, ipc::TurnedAway refusal) override;
   void left(AuthConnection& connection) override;
   void forget_stranger(AuthConnection& connection);
   void broker_gone();
 
   boost::asio::io_context& io_;
   const Clock clock_;
-  MessageChannel broker_;
+  ipc::EventChannel broker_;
   std::shared_ptr<const ServerIdentity> identity_;
   AuthConnections strangers_;  // not logged in, or refused; oldest first, at most kAuthConnectionsMax
-  std::unordered_map<std::string, size_t> from_address_;                         // of these
-  std::unordered_map<ConnectionId, std::shared_ptr<AuthConnection>> logged_in_;  // at most kLoggedInMax
+  std::unordered_map<std::string, size_t> from_address_;  // of these
+  ipc::RequestTable<std::shared_ptr<AuthConnection>> logged_in_{
+      kLoggedInMax};  // by connection: the broker has their requests
   const std::function<void()> closed_;
   bool leaving_ = false;
   uint32_t untold_ = 0;  // refusals that the broker has not heard of

@@ -10,7 +10,7 @@
 #include <tl/expected.hpp>
 
 #include "protocol/tls/openssl.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/identity/server_identity.hpp"
 
 namespace gpuwire::server {

@@ -78,7 +78,8 @@ LoginFrameReader::State LoginFrameReader::read_message() {
               .memory_bytes = login.getMemoryBytes(),
               .program = printable(login.getProgram()),
               .host = printable(login.getHost()),
-              .process_id = login.getProcessId()};
+              .process_id = login.getProcessId(),
+              .query = printable(login.getQuery())};
     auto resume = login.getResume().asChars();
     frame_.resume.assign(resume.begin(), resume.size());
     auto ticket = login.getTicket().asChars();
@@ -100,13 +101,21 @@ std::string admitted_frame() {
   return answer_frame([](auto answer) { answer.setAdmitted(); });
 }
 
-std::string queued_frame(const LoginQueued& queued) {
+std::string queued_frame(const ipc::Queued& queued) {
   return answer_frame([&](auto answer) {
     auto place = answer.initQueued();
     place.setPlace(queued.place);
     place.setWaiting(queued.waiting);
     place.setWhy(queued.why);
     place.setTicket({reinterpret_cast<const kj::byte*>(queued.ticket.data()), queued.ticket.size()});
+  });
+}
+
+std::string told_frame(const ipc::Told& told) {
+  return answer_frame([&](auto answer) {
+    auto part = answer.initTold();
+    part.setText(told.text);
+    part.setLast(told.last);
   });
 }
 

@@ -11,7 +11,7 @@
 
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/limits.hpp"
-#include "server/ipc/login_messages.hpp"
+#include "server/ipc/message.hpp"
 
 namespace gpuwire::server {
 
@@ -25,6 +25,7 @@ struct LoginFrame {
   uint32_t process_id = 0;
   std::string resume;  // the session to carry on: as many bytes as an identity has, or none
   std::string ticket;  // of a place in the queue: the same
+  std::string query;   // not empty: no session is wanted
 };
 
 // Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login
@@ -56,7 +57,8 @@ class LoginFrameReader {
 
 // Whole frames (LoginAnswer), as they stand on the wire.
 std::string admitted_frame();
-std::string queued_frame(const LoginQueued& queued);
+std::string told_frame(const ipc::Told& told);
+std::string queued_frame(const ipc::Queued& queued);
 std::string refused_frame(const std::string& reason);
 
 }  // namespace gpuwire::server

@@ -112,7 +112,7 @@ tl::expected<void, std::string> give_up_rights() {
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);  // a core file would hold the server's key
-  ::close_range(kIpcMessageDescriptor + 1, ~0u, 0);
+  ::close_range(ipc::kDescriptor + 1, ~0u, 0);
   allow_descriptors();
   auto restricted = restrict_paths({});
   if (!restricted) return tl::unexpected(restricted.error());
@@ -128,7 +128,7 @@ tl::expected<void, std::string> give_up_rights() {
 // Whoever starts this by hand is told so, instead of a failure of the first call on a descriptor that is not there.
 bool started_by_broker() {
   struct stat facts {};
-  return ::fstat(kIpcMessageDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode);
+  return ::fstat(ipc::kDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode);
 }
 
 int run() {
@@ -138,8 +138,7 @@ int run() {
   if (auto confined = give_up_rights(); !confined) return fail(confined.error());
   boost::asio::io_context io(1);
   AuthServer desk(
-      io, OwnedDescriptor(kIpcMessageDescriptor), [] { return std::chrono::system_clock::now(); },
-      [&io] { io.stop(); });
+      io, OwnedDescriptor(ipc::kDescriptor), [] { return std::chrono::system_clock::now(); }, [&io] { io.stop(); });
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose runtimes make calls of their own
   if (auto confined = allow_system_calls(kSystemCalls, Violation::kill); !confined) return fail(confined.error());
 #endif

@@ -109,6 +109,11 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
               [](const DeviceMetrics& d) { return double(d.memory_bytes); });
   out.of_gpus(out.gauge("gpuwire_device_memory_used_bytes", "Memory that tenants have"), snapshot,
               [](const DeviceMetrics& d) { return double(d.memory_used_bytes); });
+  out.of_gpus(out.gauge("gpuwire_device_memory_reserved_bytes", "Memory that is reserved for sessions, used or not"),
+              snapshot, [](const DeviceMetrics& d) { return double(d.memory_reserved_bytes); });
+  out.of_gpus(out.gauge("gpuwire_device_memory_held_bytes",
+                        "Memory that nobody else can have: used, or reserved and not used yet"),
+              snapshot, [](const DeviceMetrics& d) { return double(d.memory_held_bytes); });
   out.of_gpus(out.gauge("gpuwire_device_sessions", "Sessions that have the GPU"), snapshot,
               [](const DeviceMetrics& d) { return double(d.sessions); });
   out.of_gpus(out.counter("gpuwire_device_gpu_seconds_total", "GPU time charged to tenants"), snapshot,
@@ -137,6 +142,12 @@ void add_shares(Writer& out, const Snapshot& snapshot) {
                       [](const Share& s) { return seconds(s.gpu_time_ns); });
   out.of_tenants_gpus(out.gauge("gpuwire_memory_used_bytes", "GPU memory that the tenant has"), snapshot,
                       [](const Share& s) { return double(s.memory_used_bytes); });
+  out.of_tenants_gpus(
+      out.gauge("gpuwire_memory_reserved_bytes", "GPU memory that is reserved for the tenant's sessions, used or not"),
+      snapshot, [](const Share& s) { return double(s.memory_reserved_bytes); });
+  out.of_tenants_gpus(out.gauge("gpuwire_memory_held_bytes",
+                                "GPU memory that the tenant's sessions use, or have reserved and do not use yet"),
+                      snapshot, [](const Share& s) { return double(s.memory_held_bytes); });
   out.of_tenants_gpus(out.gauge("gpuwire_memory_limit_bytes", "GPU memory that the tenant may have; 0: all"), snapshot,
                       [](const Share& s) { return double(s.memory_limit_bytes); });
   out.of_tenants_gpus(
@@ -154,6 +165,18 @@ void add_tenants(Writer& out, const Snapshot& snapshot) {
   out.of_tenants(
       out.gauge("gpuwire_host_memory_limit_bytes", "What the tenant may hold of the server's own memory; 0: no bound"),
       snapshot, [](const Tenant& t) { return double(t.host_memory_limit_bytes); });
+  out.of_tenants(out.gauge("gpuwire_chunk_memory_bytes", "What the tenant's chunk store holds in memory"), snapshot,
+                 [](const Tenant& t) { return double(t.chunk_memory_bytes); });
+  out.of_tenants(out.gauge("gpuwire_chunk_disk_bytes", "What the tenant's chunk store holds on disk"), snapshot,
+                 [](const Tenant& t) { return double(t.chunk_disk_bytes); });
+  out.of_tenants(out.counter("gpuwire_chunks_found_total",
+                             "Chunks of copies to the device that the tenant's clients have not had to send"),
+                 snapshot, [](const Tenant& t) { return double(t.chunks_found); });
+  out.of_tenants(out.counter("gpuwire_chunk_bytes_found_total",
+                             "Bytes of copies to the device that the tenant's clients have not had to send"),
+                 snapshot, [](const Tenant& t) { return double(t.chunk_bytes_found); });
+  out.of_tenants(out.counter("gpuwire_chunk_bytes_kept_total", "Bytes written to the tenant's chunk store"), snapshot,
+                 [](const Tenant& t) { return double(t.chunk_bytes_kept); });
   out.of_tenants(out.counter("gpuwire_received_bytes_total", "Bytes from the tenant's clients"), snapshot,
                  [](const Tenant& t) { return double(t.bytes_in); });
   out.of_tenants(out.counter("gpuwire_sent_bytes_total", "Bytes to the tenant's clients"), snapshot,

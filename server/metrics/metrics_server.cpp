@@ -22,6 +22,13 @@ using boost::system::error_code;
 }  // namespace
 
 class MetricsServer::Connection : public std::enable_shared_from_this<Connection> {
+  // The connection stays for the callback, which is not called when the server has gone.
+  template <class Callback>
+  auto guard(Callback callback) {
+    return server_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](
+                                       error_code error, auto... more) { callback(error, more...); });
+  }
+
  public:
   Connection(MetricsServer& server, tcp::socket socket)
       : server_(server), socket_(std::move(socket)), timer_(server.io_) {}
@@ -34,37 +41,37 @@ class MetricsServer::Connection : public std::enable_shared_from_this<Connection
 
   void serve() {
     timer_.expires_after(std::chrono::milliseconds(kMetricsConnectionMs));
-    timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error) self->end();
-    });
+    timer_.async_wait(guard([this](error_code error) {
+      if (!error) end();
+    }));
     asio::async_read_until(socket_, asio::dynamic_buffer(head_, kMetricsRequestBytesMax), "\r\n\r\n",
-                           [self = shared_from_this()](error_code error, size_t) {
+                           guard([this](error_code error, size_t) {
                              if (error == asio::error::not_found)
-                               return self->write(http_error(431, "Request Header Fields Too Large"));
-                             if (error) return self->end();
-                             self->write(http_answer(self->head_, [&] { return self->server_.metrics(); }));
-                           });
+                               return write(http_error(431, "Request Header Fields Too Large"));
+                             if (error) return end();
+                             write(http_answer(head_, [this] { return server_.metrics(); }));
+                           }));
   }
 
  private:
   void write(std::string answer) {
     if (!socket_.is_open()) return;
     answer_ = std::move(answer);
-    asio::async_write(socket_, asio::buffer(answer_), [self = shared_from_this()](error_code error, size_t) {
-      if (error) return self->end();
-      // Closing with unread bytes would reset the connection and lose the answer: the peer closes first, or the time is
-      // up.
-      error_code ignored;
-      self->socket_.shutdown(tcp::socket::shutdown_send, ignored);
-      self->linger();
-    });
+    asio::async_write(socket_, asio::buffer(answer_), guard([this](error_code error, size_t) {
+                        if (error) return end();
+                        // Closing with unread bytes would reset the connection and lose the answer: the peer closes
+                        // first, or the time is up.
+                        error_code ignored;
+                        socket_.shutdown(tcp::socket::shutdown_send, ignored);
+                        linger();
+                      }));
   }
 
   void linger() {
-    socket_.async_read_some(asio::buffer(discarded_), [self = shared_from_this()](error_code error, size_t) {
-      if (error) return self->end();
-      self->linger();
-    });
+    socket_.async_read_some(asio::buffer(discarded_), guard([this](error_code error, size_t) {
+                              if (error) return end();
+                              linger();
+                            }));
   }
 
   void end() {
@@ -102,14 +109,14 @@ tl::expected<MetricsServer::Endpoint, std::string> MetricsServer::listen(const E
 }
 
 void MetricsServer::accept() {
-  acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+  acceptor_.async_accept(lifetime_.guard([this](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
     if (error) {
       spdlog::warn("metrics: accept: {}", error.message());
       accept_timer_.expires_after(std::chrono::milliseconds(kMetricsAcceptRetryMs));
-      accept_timer_.async_wait([this](error_code stopped) {
+      accept_timer_.async_wait(lifetime_.guard([this](error_code stopped) {
         if (!stopped) accept();
-      });
+      }));
       return;
     }
     if (connections_.size() >= kMetricsConnectionsMax) {
@@ -119,7 +126,7 @@ void MetricsServer::accept() {
     connections_.push_back(std::make_shared<Connection>(*this, std::move(socket)));
     connections_.back()->serve();
     accept();
-  });
+  }));
 }
 
 std::string MetricsServer::metrics() {

@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <tl/expected.hpp>
 
+#include "server/base/lifetime.hpp"
 #include "server/control/client/metrics.hpp"
 
 namespace gpuwire::server {
@@ -47,6 +48,7 @@ class MetricsServer {
   std::list<std::shared_ptr<Connection>> connections_;  // oldest first
   std::string text_;
   std::optional<std::chrono::steady_clock::time_point> made_;  // text_
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

@@ -25,7 +25,7 @@ struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointe
                      // driver lacks it
 class Management;    // server/management/management.hpp
 class CompletionWatcher;  // completion.hpp
-class SessionState;       // session_state.hpp
+class ReplayState;        // replay_state.hpp
 
 // Client handle -> the driver's. Every lookup checks kind, generation and presence. Executor thread only.
 class HandleTable {
@@ -128,6 +128,13 @@ struct DeviceWait {
   std::function<void(CUresult)> finish;
 };
 
+// Where a session's time at the server went; protocol/api/session.toml says what each is.
+struct SessionTimes {
+  std::chrono::nanoseconds age{}, input{}, device{}, held{}, gpu{};
+  uint64_t held_count = 0;
+  bool gpu_counted = false;
+};
+
 class Replay {
  public:
   virtual ~Replay() = default;
@@ -150,8 +157,8 @@ class Replay {
   virtual CUresult take_deferred() = 0;
 
   // What the hand-written calls keep from frame to frame. The worker creates it and asks it for the context of every
-  // frame (SessionState::enter), and ends it before the driver goes.
-  virtual SessionState& state() = 0;
+  // frame (ReplayState::enter), and ends it before the driver goes.
+  virtual ReplayState& state() = 0;
   // Tells when device work is done. Any thread.
   virtual CompletionWatcher& watcher() = 0;
   // Has the client sent more? Then the executor stops polling for a completion and lets a waiter thread do it. Executor
@@ -184,6 +191,10 @@ class Replay {
 
   // The account of what the session takes of this machine's memory; null: nobody counts.
   virtual HostMemory* host_memory() { return nullptr; }
+
+  // Executor only. What the session has spent so far, and that it has looked for a completion for so long.
+  virtual SessionTimes times() const { return {}; }
+  virtual void note_polled(std::chrono::nanoseconds) {}
 
   // Of a management session; null in one that runs a program.
   virtual Management* management() { return nullptr; }

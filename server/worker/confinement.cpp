@@ -10,7 +10,7 @@
 
 #include "server/base/host_memory.hpp"
 #include "server/base/machine.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/channel.hpp"
 #include "server/confinement/landlock.hpp"
 #include "server/confinement/system_calls.hpp"
 
@@ -43,6 +43,9 @@ constexpr const char* kReadable[] = {
     "/run/nvidia-persistenced",
     "/run/udev",
 };
+// Which user-space drivers there are for network cards, and what the kernel says of its addresses.
+constexpr const char* kRdmaReadable[] = {"/etc/libibverbs.d", "/etc/ucx", "/etc/rdma"};
+constexpr const char* kRdmaDevices = "/dev/infiniband";
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"};
 
 std::vector<std::filesystem::path> folders_of(const char* list) {
@@ -56,6 +59,8 @@ std::vector<std::filesystem::path> folders_of(const char* list) {
 std::vector<PathRule> path_rules(const ConfinementRules& rules) {
   std::vector<PathRule> out;
   for (const char* path : kReadable) out.push_back({path, PathAccess::read});
+  if (rules.rdma)
+    for (const char* path : kRdmaReadable) out.push_back({path, PathAccess::read});
   for (const char* path : kDevices) out.push_back({path, PathAccess::device});
   out.push_back({"/dev/shm", PathAccess::write});    // the driver shares its IPC handles' books there
   out.push_back({"/proc/self", PathAccess::write});  // the driver names its threads there
@@ -70,14 +75,17 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
   return out;
 }
 
+Network network_of(const ConfinementRules& rules) { return rules.rdma ? Network::allowed : Network::none; }
+
 }  // namespace
 
 // nvidia0, nvidiactl, nvidia-uvm, nvidia-caps/...
-std::vector<std::filesystem::path> device_files() {
+std::vector<std::filesystem::path> device_files(bool rdma) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/dev", error))
     if (entry.path().filename().string().starts_with("nvidia")) files.push_back(entry.path());
+  if (rdma) files.push_back(kRdmaDevices);
   return files;
 }
 
@@ -86,12 +94,12 @@ tl::expected<std::string, std::string> confine_process(const ConfinementRules& r
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
   set_kill_order(::getpid(), kKillOrderOfWorkers);
-  ::close_range(kIpcMessageDescriptor + 1, ~0u, 0);
+  ::close_range(ipc::kDescriptor + 1, ~0u, 0);
   // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
   tl::expected<std::string, std::string> restricted = "";
   if (rules.level != Confinement::off) {
-    restricted = restrict_paths(path_rules(rules));
+    restricted = restrict_paths(path_rules(rules), network_of(rules));
     drop_capabilities();
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last: a change of credentials clears it
@@ -103,7 +111,7 @@ tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules,
   if (rules.level == Confinement::off) return {};
   ConfinementRules of_tenant = rules;
   of_tenant.write = write;
-  return restrict_paths_further(path_rules(of_tenant));
+  return restrict_paths_further(path_rules(of_tenant), network_of(rules));
 }
 
 void bound_own_memory(uint64_t bytes) {
@@ -115,9 +123,11 @@ void bound_own_memory(uint64_t bytes) {
   ::setrlimit(RLIMIT_DATA, &bound);
 }
 
-tl::expected<void, std::string> confine_system_calls(Confinement level) {
-  if (level == Confinement::off) return {};
-  return allow_system_calls(worker_system_calls(), level == Confinement::enforce ? Violation::kill : Violation::log);
+tl::expected<void, std::string> confine_system_calls(const ConfinementRules& rules) {
+  if (rules.level == Confinement::off) return {};
+  std::vector<const char*> calls(worker_system_calls().begin(), worker_system_calls().end());
+  if (rules.rdma) calls.insert(calls.end(), rdma_system_calls().begin(), rdma_system_calls().end());
+  return allow_system_calls(calls, rules.level == Confinement::enforce ? Violation::kill : Violation::log);
 }
 
 }  // namespace gpuwire::server

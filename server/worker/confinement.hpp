@@ -17,13 +17,15 @@ enum class Confinement : uint8_t {
 
 struct ConfinementRules {
   Confinement level = Confinement::enforce;
+  bool rdma = false;                           // offered: UCX's connections, devices and files are left
   std::vector<std::filesystem::path> devices;  // device_files()
   std::vector<std::filesystem::path> read;     // besides the system's libraries and the driver's files
   std::vector<std::filesystem::path> write;    // made when they are missing, if they can be
 };
 
-// Those of NVIDIA's driver on this machine. Before confine_process(), which puts their folder out of reach.
-std::vector<std::filesystem::path> device_files();
+// Those of NVIDIA's driver on this machine, and of network cards where there is to be RDMA. Before confine_process(),
+// which puts their folder out of reach.
+std::vector<std::filesystem::path> device_files(bool rdma = false);
 
 // Before any other thread: no new privileges, none of root's left, no core files (they would hold the client's data),
 // no descriptor but the broker's, only the files of the rules. Until it has a session the process dies with the broker.
@@ -40,6 +42,6 @@ void bound_own_memory(uint64_t bytes);
 
 // When the driver is open and before the first byte of a client: from here on a system call that is not on the list
 // ends the process.
-tl::expected<void, std::string> confine_system_calls(Confinement level);
+tl::expected<void, std::string> confine_system_calls(const ConfinementRules& rules);
 
 }  // namespace gpuwire::server

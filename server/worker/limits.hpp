@@ -8,8 +8,7 @@
 
 namespace gpuwire::server {
 
-// --- waiting
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- waiting -------------------------------------------------------------------------------------------------------
 // A thread that sleeps is woken 50 to 300 us late on a virtual machine, and every thread that an answer passes adds its
 // own. A local program spins in its synchronising calls (CUDA's default), so who has cores does the same here.
 struct SpinPolicy {
@@ -28,8 +27,7 @@ inline constexpr size_t kWatchedMax = 64 * 1024;  // events watched at once
 inline constexpr uint32_t kWatchSleepMinUs = 20;
 inline constexpr uint32_t kWatchSleepMaxUs = 500;
 
-// --- the connection
-// ----------------------------------------------------------------------------------------------------------------------
+// --- the connection ------------------------------------------------------------------------------------------------
 inline constexpr size_t kReadBytes = 64u << 10;  // one read; no more than this of a bulk is copied twice
 inline constexpr size_t kReplyBulkBytesMax =
     128u << 20;  // bulk of replies and notices that stays in staging until the client has acknowledged it
@@ -38,22 +36,20 @@ inline constexpr size_t kReadAheadReserveBytes =
 inline constexpr uint32_t kRoomLookMs = 100;      // who waits for room looks again after so long, though it is told
 inline constexpr uint32_t kPeerStallMs = 30'000;  // a client that takes nothing for so long has gone
 
-// --- reading for the executor while it is kept in a call that may wait for an answer of the client
-// -------------------------------------------
+// --- reading for the executor while it is kept in a call that may wait for an answer of the client -----------------
 inline constexpr uint32_t kOutOfOrderReaderTickUs = 200;     // kept for one to two of these, and its place is taken
 inline constexpr unsigned kOutOfOrderReaderQuietTicks = 50;  // without an answer to wait for; then the thread sleeps
 inline constexpr size_t kOutOfTurnBulkBytesMax = wire::kRegionPieceBytes;
 // All that a client may send without an acknowledgement: kept for the executor.
 inline constexpr size_t kKeptBytesMax = wire::kSendWindowBytes + wire::kBulkWindowBytes;
 
-// --- another connection
-// ----------------------------------------------------------------------------------------------------------------
+// --- another connection --------------------------------------------------------------------------------------------
 inline constexpr size_t kResumesMax = 4;  // connections that are being proved at once; more are dropped
 
-// --- the end
-// -------------------------------------------------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------------------------
 inline constexpr uint32_t kEndGraceMs =
     800;  // from the client's (or the broker's) end to the worker's own, whatever the driver is doing
+inline constexpr uint32_t kLastWordMs = 300;      // for a broker that does not read to hear how it ended
 inline constexpr uint32_t kEndingNoticeMs = 200;  // for telling the client why
 
 inline constexpr size_t kOutputPieceBytes = 32u << 10;  // device printf text per notice

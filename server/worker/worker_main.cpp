@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <variant>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -21,31 +22,34 @@
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
 #include "protocol/tls/transport.hpp"
+#include "protocol/transport/rdma_plugin.hpp"
+#include "protocol/transport/rdma_setup.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/wire/lanes.hpp"
-#include "server/ipc/ipc_message.hpp"
-#include "server/ipc/session_spec.hpp"
+#include "server/ipc/blocking_requests.hpp"
 #include "server/driver_table.hpp"
 #include "server/ledger/worker/management_view.hpp"
 #include "server/management/management.hpp"
+#include "server/chunk_store/chunk_store.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/session/broker_shares.hpp"
 #include "server/worker/connection/client_way.hpp"
 #include "server/worker/compiled_code.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/driver/library/driver_library.hpp"
-#include "server/driver/ipc_guard.hpp"
+#include "server/driver/driver_stack.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/session/reports.hpp"
 #include "server/worker/connection/resumption.hpp"
 #include "server/worker/session/session.hpp"
-#include "server/driver/session_driver.hpp"
 #include "server/worker/session/watchdog.hpp"
 #include "server/worker/connection/welcome.hpp"
 
 namespace gpuwire::server {
 namespace {
+
+constexpr std::chrono::milliseconds kLastWord{kLastWordMs};
 
 struct WorkerOptions {
   DriverOptions driver;
@@ -53,6 +57,8 @@ struct WorkerOptions {
   std::string module_cache;  // a folder; kNoModuleCache; empty: the default one
   uint64_t module_cache_bytes = ModuleCacheSettings{}.bytes_max;
   Confinement confinement = Confinement::enforce;
+  bool rdma = false;  // offer it
+  std::string rdma_plugin;
 };
 
 std::filesystem::path module_cache_folder(const WorkerOptions& options) {
@@ -62,8 +68,10 @@ std::filesystem::path module_cache_folder(const WorkerOptions& options) {
 // What the process may still reach: the code of its driver, and the module cache.
 ConfinementRules confinement_rules(const WorkerOptions& options) {
   ConfinementRules rules{.level = options.confinement,
-                         .devices = device_files(),
+                         .rdma = options.rdma,
+                         .devices = device_files(options.rdma),
                          .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
+  if (options.rdma) rules.read.push_back(options.rdma_plugin);
   if (options.module_cache != kNoModuleCache) rules.write.push_back(module_cache_folder(options));
   return rules;
 }
@@ -119,13 +127,27 @@ void close_gently(link::Link& link) {
   link.end();
 }
 
-void tell_broker(IpcMessageKind kind, uint32_t number, std::string text) {
-  IpcMessage message;
-  message.kind = kind;
-  message.number = number;
-  message.text = std::move(text);
-  send_ipc_message(kIpcMessageDescriptor, message);  // a broker that has gone needs no telling
-}
+// The way to the broker, and who waits for its answers. One in a process, which lives as long as it does.
+struct ToBroker {
+  std::atomic<Watchdog*> watchdog{
+      nullptr};  // set once, when there is one, by who makes it; read by who sends: release, acquire
+  ipc::Channel channel{OwnedDescriptor(ipc::kDescriptor), ipc::Speaker::broker, ipc::kWorkerWaitingMax, [this] {
+                         if (Watchdog* watches = watchdog.load(std::memory_order_acquire)) watches->broker_full();
+                       }};
+  ipc::BlockingRequests requests{channel};
+
+  // A broker that has gone needs no telling.
+  void note(std::string text) { channel.send(ipc::Note{std::move(text)}); }
+  // The last word.
+  void failed(std::string why) {
+    channel.send(ipc::Failed{std::move(why)});
+    channel.flush(kLastWord);
+  }
+  void ended(EndCause cause, std::string why) {
+    channel.send(ipc::Ended{cause, std::move(why)});
+    channel.flush(kLastWord);
+  }
+};
 
 std::string describe(const ClientFacts& client) {
   return fmt::format("{} (process {} on {}, release {})", client.program, client.process_id, client.host,
@@ -133,23 +155,75 @@ std::string describe(const ClientFacts& client) {
 }
 
 // A cache that cannot be had costs time, not correctness.
-std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options) {
+std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options, ToBroker& broker) {
   if (options.module_cache == kNoModuleCache) return nullptr;
   auto cache = ModuleCache::open({.directory = module_cache_folder(options), .bytes_max = options.module_cache_bytes});
   if (cache) return std::move(*cache);
-  tell_broker(IpcMessageKind::note, 0, "no module cache: " + cache.error());
+  broker.note("no module cache: " + cache.error());
   return nullptr;
+}
+
+// Of the tenant's store, if it has one. One that cannot be had costs time, not correctness.
+std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, const SessionSpec& order,
+                                        const DriverStack& stack, ToBroker& broker) {
+  std::vector<ChunkFile> files;
+  uint64_t uncharged_bytes = 0;
+  for (OwnedDescriptor* descriptor : {&descriptors.chunk_memory, &descriptors.chunk_disk}) {
+    if (!*descriptor) continue;
+    auto file = ChunkFile::open(std::move(*descriptor));
+    if (!file) {
+      broker.note("no chunk store: " + file.error());
+      continue;
+    }
+    if (descriptor == &descriptors.chunk_memory && !order.chunks_charged) uncharged_bytes = file->bytes();
+    files.push_back(std::move(*file));
+  }
+  if (files.empty()) return nullptr;
+  LinkCounters* counters = stack.gated() ? &stack.gated()->page->link : nullptr;
+  ChunkStore::Counters count;
+  if (counters)
+    count = {
+        .found =
+            [counters](uint64_t chunks, uint64_t bytes) {
+              counters->chunks_found.fetch_add(chunks, std::memory_order_relaxed);
+              counters->chunk_bytes_found.fetch_add(bytes, std::memory_order_relaxed);
+            },
+        .kept = [counters](uint64_t bytes) { counters->chunk_bytes_kept.fetch_add(bytes, std::memory_order_relaxed); }};
+  return std::make_unique<ChunkStore>(std::move(files), stack.ledger() ? &stack.ledger()->host_memory() : nullptr,
+                                      uncharged_bytes, std::move(count));
+}
+
+// What clients may ask to go on by.
+struct Rdma {
+  std::shared_ptr<transport::RdmaFabric> fabric;
+  std::string none = "this server offers none";  // why there is no fabric
+};
+
+// Without it sessions go over TCP.
+Rdma open_rdma(const WorkerOptions& options, ToBroker& broker) {
+  Rdma rdma;
+  if (!options.rdma) return rdma;
+  auto fabric = transport::RdmaFabric::open(options.rdma_plugin, true);
+  if (!fabric) {
+    rdma.none = fabric.error();
+    broker.note("no RDMA: " + rdma.none);
+  } else {
+    rdma.fabric = std::move(*fabric);
+  }
+  return rdma;
 }
 
 // What a process has ready before its session.
 struct Prepared {
+  ToBroker& broker;
+  const Rdma& rdma;
   const ConfinementRules& rules;
-  const DriverTable& guarded;  // the driver's, with the guard of IPC handles before it
   const CallTable& calls;
   capnp::MallocMessageBuilder& welcome;
   ModuleCache* module_cache;
   CompiledCode& compiled_code;
   BrokerShares& shares;
+  ChunkStore* chunks;  // null: none is kept
   IpcGuard& ipc_guard;
   Management* management;      // null: the session runs a program
   const std::string& machine;  // transport::this_machine()
@@ -157,21 +231,29 @@ struct Prepared {
 
 // Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md), which is wiped.
 tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(OwnedDescriptor socket,
-                                                                                std::string& tls_key) {
+                                                                                std::string& tls_key, ToBroker& broker,
+                                                                                const Rdma& rdma) {
+  constexpr std::chrono::milliseconds kTimeout{wire::kHandshakeTimeoutMs};
+  using Offered = tl::expected<std::unique_ptr<transport::Transport>, std::string>;
+  auto take = [&](transport::Agreed agreed) -> Offered {
+    if (agreed.lost) return tl::unexpected(agreed.declined);
+    if (!agreed.declined.empty()) broker.note(agreed.declined);
+    return std::move(agreed.connection);
+  };
   int descriptor = socket.get();
   auto stream = transport::adopt_stream(descriptor);
   if (!stream) return tl::unexpected(std::string("the client's socket cannot be used"));
   socket.release();
   if (tls_key.empty()) {
-    if (std::string_view(stream->road()) != "unix") return stream;
-    auto agreed =
-        transport::offer_shared_memory(std::move(stream), std::chrono::milliseconds(wire::kHandshakeTimeoutMs));
-    if (agreed.lost) return tl::unexpected(agreed.declined);
-    if (!agreed.declined.empty()) tell_broker(IpcMessageKind::note, 0, agreed.declined);
-    return std::move(agreed.connection);
+    if (std::string_view(stream->road()) == "unix")
+      return take(transport::offer_shared_memory(std::move(stream), kTimeout));
+    const transport::Transport& plain = *stream;
+    return take(transport::offer_rdma(
+        std::move(stream), [&](std::span<std::byte> out) { return transport::peek_socket(plain, out); }, rdma.fabric,
+        rdma.none, kTimeout));
   }
   tls::SessionKey key;
-  static_assert(sizeof key == kTlsKeyBytes);
+  static_assert(sizeof key == ipc::kTlsKeyBytes);
   if (tls_key.size() != key.size()) return tl::unexpected(std::string("a TLS key of a wrong length"));
   std::memcpy(key.data(), tls_key.data(), key.size());
   tls::Context context = tls::key_server_context(key);
@@ -179,116 +261,123 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   OPENSSL_cleanse(key.data(), key.size());
   auto channel = tls::TlsChannel::accept(context, descriptor);
   if (!channel) return tl::unexpected(std::string("out of memory"));
-  if (auto met = channel->handshake(std::chrono::milliseconds(wire::kHandshakeTimeoutMs)); !met)
-    return tl::unexpected(met.error());
-  return tls::tls_transport(std::move(stream), std::move(channel));
+  if (auto met = channel->handshake(kTimeout); !met) return tl::unexpected(met.error());
+  tls::TlsChannel& inside = *channel;
+  return take(transport::offer_rdma(
+      tls::tls_transport(std::move(stream), std::move(channel)),
+      [&](std::span<std::byte> out) { return inside.try_peek(out); }, rdma.fabric, rdma.none, kTimeout));
 }
 
-[[noreturn]] void serve(IpcMessage message, SessionSpec order, SessionDriver driver, const Prepared& prepared) {
-  auto transport = open_transport(std::move(message.socket), order.tls_key);
+[[noreturn]] void serve(OwnedDescriptor client, const resume::SessionId& id, SessionSpec order,
+                        const DriverTable& driver, const DriverStack& stack, const Prepared& prepared) {
+  ToBroker& broker = prepared.broker;
+  auto transport = open_transport(std::move(client), order.tls_key, broker, prepared.rdma);
   if (!transport) {
-    tell_broker(IpcMessageKind::ended, uint32_t(EndCause::fault), transport.error());
+    broker.ended(EndCause::fault, transport.error());
     std::exit(0);
   }
   link::Link link(std::move(*transport), {.bulk_bytes_max = kReplyBulkBytesMax});
   if (!link.valid()) {
-    tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), "no memory for the window");
+    broker.ended(EndCause::internal, "no memory for the window");
     std::exit(0);
   }
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the watchdog ends the session with a word to the client
-  if (driver.ledger) show_limits(prepared.welcome, order);
+  if (stack.ledger()) show_limits(prepared.welcome, order);
   resume::Secret secret{};
   if (order.resume_grace_ms && !resume::make_random(secret)) order.resume_grace_ms = 0;
-  Reports reports(kIpcMessageDescriptor);
-  auto broker_back = [&] {
-    prepared.shares.broker_back();
-    if (driver.ledger) driver.ledger->broker_back();
-  };
+  Reports reports(broker.channel);
   // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own
   // hand-over: relaxed would do.
   std::atomic<ClientWay> way{ClientWay::indirect};
   std::atomic<uint32_t> stay_s{0};
   std::function<void()> welcoming;  // needs what is made behind the session
-  Session session({.link = &link,
-                   .counters = driver.gated ? &driver.gated->page->link : nullptr,
-                   .driver = &driver.table(prepared.guarded),
-                   .calls = &prepared.calls,
-                   .welcome = &prepared.welcome,
-                   .id = message.id,
-                   .resume_secret = secret,
-                   .resume_grace_ms = order.resume_grace_ms,
-                   .lanes_max = lanes_max(order, *link.transport()),
-                   .wants_heartbeats =
-                       [&](const transport::ConnectionEnd& said) {
-                         way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
-                         return way != ClientWay::same_machine;  // whose system sees every end
-                       },
-                   .welcoming = [&] { welcoming(); },
-                   .claim_primary =
-                       [&] { return !prepared.management && (!driver.ledger || driver.ledger->charge_warm_primary()); },
-                   .host_memory = driver.ledger ? &driver.ledger->host_memory() : nullptr,
-                   .cores = usable_cores(),
-                   .settings = {.module_cache = prepared.module_cache,
-                                .tenant = order.identified ? "tenant " + order.tenant : "",
-                                .shares = &prepared.shares},
-                   .tenant_known =
-                       [&](const std::string& tenant) {
-                         prepared.ipc_guard.belongs_to(tenant);
-                         std::vector<std::filesystem::path> own{prepared.compiled_code.belongs_to(tenant)};
-                         if (prepared.module_cache && !tenant.empty())
-                           own.push_back(prepared.module_cache->prepare(tenant));
-                         std::erase(own, std::filesystem::path());
-                         return confine_to_tenant(prepared.rules, own);
-                       },
-                   .management = prepared.management,
-                   .gate = driver.gated ? &driver.gated->gate : nullptr});
+  Session session(
+      {.link = &link,
+       .counters = stack.gated() ? &stack.gated()->page->link : nullptr,
+       .driver = &driver,
+       .calls = &prepared.calls,
+       .welcome = &prepared.welcome,
+       .id = id,
+       .resume_secret = secret,
+       .resume_grace_ms = order.resume_grace_ms,
+       .lanes_max = lanes_max(order, *link.transport()),
+       .wants_heartbeats =
+           [&](const transport::ConnectionEnd& said) {
+             way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
+             return way != ClientWay::same_machine;  // whose system sees every end
+           },
+       .welcoming = [&] { welcoming(); },
+       .claim_primary =
+           [&] { return !prepared.management && (!stack.ledger() || stack.ledger()->charge_warm_primary()); },
+       .host_memory = stack.ledger() ? &stack.ledger()->host_memory() : nullptr,
+       .cores = usable_cores(),
+       .settings = {.module_cache = prepared.module_cache,
+                    .tenant = order.identified ? "tenant " + order.tenant : "",
+                    .shares = &prepared.shares,
+                    .chunks = prepared.chunks,
+                    .keeping_memory =
+                        [&stack](bool keeps) {
+                          if (stack.ledger()) stack.ledger()->note_keeping(keeps);
+                        }},
+       .tenant_known =
+           [&](const std::string& tenant) {
+             prepared.ipc_guard.belongs_to(tenant);
+             std::vector<std::filesystem::path> own{prepared.compiled_code.belongs_to(tenant)};
+             if (prepared.module_cache && !tenant.empty()) own.push_back(prepared.module_cache->prepare(tenant));
+             std::erase(own, std::filesystem::path());
+             return confine_to_tenant(prepared.rules, own);
+           },
+       .management = prepared.management,
+       .gate = stack.gated() ? &stack.gated()->gate : nullptr});
   link::Heartbeat heartbeat(link, link::GivingUp::closes);
   Resumption resumption(
       {.link = link,
-       .id = message.id,
+       .id = id,
        .secret = secret,
-       .open = [](OwnedDescriptor socket, std::string tls_key) { return open_transport(std::move(socket), tls_key); },
+       .open = [&](OwnedDescriptor socket,
+                   std::string tls_key) { return open_transport(std::move(socket), tls_key, broker, prepared.rdma); },
        .proved =
            [&](const transport::Transport& connection, const resume::Heard& heard) {
              way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine),
                           {heard.address, heard.machine});
            },
-       .refused = [](std::string why) { tell_broker(IpcMessageKind::resume_refused, 0, std::move(why)); },
+       .refused = [&broker](std::string why) { broker.channel.send(ipc::ResumeRefused{std::move(why)}); },
        .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); },
        .lanes_max = [&] { return session.lanes(); }});
-  Watchdog watchdog(kIpcMessageDescriptor, link.transport(),
-                    {.stop =
-                         [&](std::string reason) {
-                           broker_back();  // a broker that has gone for good answers nothing any more
-                           session.stop(EndCause::stopped, std::move(reason));
-                         },
-                     .gone =
-                         [&] {
-                           if (driver.gated) driver.gated->gate.interrupt();
-                         },
-                     .hung_up = [&] { session.connection_hung_up(); },
-                     .grace_over =
-                         [&] {
-                           session.stop(EndCause::resume_grace,
-                                        fmt::format("the client did not come back within {} s", stay_s.load()));
-                         },
-                     .hear =
-                         [&](IpcMessage said) {
-                           if (said.kind == IpcMessageKind::warn) session.say(said.text);
-                           else if (said.kind == IpcMessageKind::attach)
-                             resumption.arrive(std::move(said.socket), std::move(said.text));
-                           else if (said.kind == IpcMessageKind::unattended) {
-                             prepared.shares.broker_away();
-                             if (driver.ledger) driver.ledger->broker_away();
-                           } else if (said.kind == IpcMessageKind::adopted) {
-                             reports.tell_again();
-                             broker_back();
-                           } else if (said.kind == IpcMessageKind::memory_answer && driver.ledger) {
-                             driver.ledger->heard(said);
-                           } else {
-                             prepared.shares.heard(std::move(said));
-                           }
-                         }});
+  Watchdog watchdog(
+      broker.channel, link.transport(),
+      {.stop =
+           [&](std::string reason) {
+             broker.requests.broker_back();  // a broker that has gone for good answers nothing any more
+             session.stop(EndCause::stopped, std::move(reason));
+           },
+       .gone =
+           [&] {
+             if (stack.gated()) stack.gated()->gate.interrupt();
+           },
+       .hung_up = [&] { session.connection_hung_up(); },
+       .grace_over =
+           [&] {
+             session.stop(EndCause::resume_grace,
+                          fmt::format("the client did not come back within {} s", stay_s.load()));
+           },
+       .hear =
+           [&](ipc::Message said) {
+             std::visit(
+                 ipc::Match{[&](ipc::Warn& warn) { session.say(warn.text); },
+                            [&](ipc::Attach& attach) {
+                              if (attach.socket) resumption.arrive(std::move(attach.socket), std::move(attach.tls_key));
+                            },
+                            [&](ipc::Unattended&) { broker.requests.broker_away(); },
+                            [&](ipc::Adopted&) {
+                              reports.tell_again();
+                              broker.requests.broker_back();
+                            },
+                            [&](ipc::Answer& answer) { broker.requests.heard(std::move(answer)); }, [](auto&) {}},
+                 said);
+           }});
+  broker.watchdog.store(&watchdog, std::memory_order_release);
+  watchdog.broker_full();  // something may have had to wait before
   auto watch_connection = [&] {
     transport::notice_lost_peer(link.transport()->descriptor(), session.heartbeats()
                                                                     ? transport::LostPeer::by_heartbeat
@@ -300,22 +389,22 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       watch_connection();
       session.connection_attached();
       watchdog.attached(link.transport());
-      reports.tell(IpcMessageKind::attached, 0, {});
+      reports.tell(ipc::Attached{});
     } else if (link.damaged()) {
       session.stop(EndCause::fault, link.loss());
     } else if (link.said_goodbye() || stay == 0) {
       // A goodbye stands behind frames that the executor may be kept from.
       if (!link.said_goodbye()) session.stop(EndCause::cut, "the client's program has ended without a goodbye");
-      if (driver.gated) driver.gated->gate.interrupt();
+      if (stack.gated()) stack.gated()->gate.interrupt();
       watchdog.begin_grace();
     } else {
       stay_s = stay / 1000;
       watchdog.detached(stay);
-      reports.tell(IpcMessageKind::detached, stay, link.loss());
+      reports.tell(ipc::Detached{stay, link.loss()});
     }
   });
   welcoming = [&] {
-    reports.tell(IpcMessageKind::begun, 0, describe(session.client()));
+    reports.tell(ipc::Begun{describe(session.client())});
     if (!session.resumable()) return;
     watch_connection();
     watchdog.outlive_connections();
@@ -331,30 +420,31 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     end = session.run();
   }
   watchdog.begin_grace();
-  reports.tell(IpcMessageKind::ended, uint32_t(end->cause), end->reason);
+  reports.tell(ipc::Ended{end->cause, end->reason});
   close_gently(link);
   session.release();
-  if (driver.ledger) driver.ledger->rest();
+  if (prepared.chunks) prepared.chunks->finish();
+  if (stack.ledger()) stack.ledger()->rest();
   prepared.compiled_code.forget();
+  broker.channel.flush(kLastWord);
   std::exit(0);  // without unwinding: the watchdog watches over the driver's own clean-up too
 }
 
 // Null unless the worker is for management sessions. A library that cannot be had costs figures, not the session.
-std::unique_ptr<Management> open_management(const WorkerOptions& options, const DriverLibrary& driver) {
+std::unique_ptr<Management> open_management(const WorkerOptions& options, const DriverLibrary& driver,
+                                            ToBroker& broker) {
   if (!options.management) return nullptr;
   auto management = std::make_unique<Management>(ManagementLibrary::open(driver));
-  if (!management->library().note().empty())
-    tell_broker(IpcMessageKind::note, 0, "no management library: " + management->library().note());
+  if (!management->library().note().empty()) broker.note("no management library: " + management->library().note());
   return management;
 }
 
 // Null: NVML shows the devices as they are.
-tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(IpcMessage& message,
+tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(OwnedDescriptor tenant_page,
                                                                                 const SessionSpec& order,
                                                                                 Management* management) {
-  OwnedDescriptor page = management ? take(message, SpecDescriptor::tenant_page) : OwnedDescriptor();
-  if (!page) return nullptr;
-  auto view = ManagementView::open(std::move(page), order, management->library().devices());
+  if (!management || !tenant_page) return nullptr;
+  auto view = ManagementView::open(std::move(tenant_page), order, management->library().devices());
   if (view) (*view)->put_before(management->library().table());
   return view;
 }
@@ -363,75 +453,80 @@ int run(WorkerOptions options) {
   if (options.management) {
     options.driver.contexts = false;
     options.module_cache = kNoModuleCache;
+    options.rdma = false;
   }
+  ToBroker broker;
   const std::string machine = transport::this_machine();  // while it may be read
   const ConfinementRules rules = confinement_rules(options);
   auto confined = confine_process(rules);
   if (!confined) {
-    tell_broker(IpcMessageKind::failed, 0, "the process could not be confined: " + confined.error());
+    broker.failed("the process could not be confined: " + confined.error());
     return 1;
   }
-  if (!confined->empty()) tell_broker(IpcMessageKind::note, 0, *confined);
+  if (!confined->empty()) broker.note(*confined);
   CompiledCode compiled_code(options.module_cache == kNoModuleCache ? std::filesystem::path()
                                                                     : module_cache_folder(options) / "compiled");
   auto driver = DriverLibrary::open(options.driver);
   if (!driver) {
-    tell_broker(IpcMessageKind::failed, 0, driver.error());
+    broker.failed(driver.error());
     return 1;
   }
-  std::unique_ptr<Management> management = open_management(options, *driver);
+  std::unique_ptr<Management> management = open_management(options, *driver, broker);
   CallTable calls = management ? make_call_table(management_replay_table(), {})
                                : make_call_table(session_replay_table(), generated_replay_table());
   auto welcome = build_welcome(*driver, calls);
-  std::unique_ptr<ModuleCache> cache = open_module_cache(options);
-  std::string inventory = encode(inventory_of(*driver));
-  if (auto listed = confine_system_calls(options.confinement); !listed) {
-    tell_broker(IpcMessageKind::failed, 0, listed.error());
+  std::unique_ptr<ModuleCache> cache = open_module_cache(options, broker);
+  Inventory inventory = inventory_of(*driver);
+  const Rdma rdma = open_rdma(options, broker);
+  if (auto listed = confine_system_calls(rules); !listed) {
+    broker.failed(listed.error());
     return 1;
   }
-  BrokerShares shares(kIpcMessageDescriptor);
+  BrokerShares shares(broker.channel, broker.requests);
   IpcGuard ipc_guard(shares);
-  DriverTable guarded = driver->table();
-  ipc_guard.put_before(guarded);
-  tell_broker(IpcMessageKind::ready, uint32_t(driver->device_count()), inventory);
-  IpcMessage message;
-  for (;;) {
-    if (receive_ipc_message(kIpcMessageDescriptor, true, message) != IpcMessageReceived::message ||
-        message.kind == IpcMessageKind::stop)
-      return 0;
-    if (message.kind != IpcMessageKind::session || !message.socket) continue;
-    auto order = decode_session_spec(message.text);
-    OPENSSL_cleanse(message.text.data(), message.text.size());  // may hold the connection's key
-    if (!order) {
-      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal),
-                  "the broker's order cannot be read: " + order.error());
+  broker.channel.send(ipc::Ready{std::move(inventory)});
+  while (auto said = broker.channel.await()) {
+    if (std::holds_alternative<ipc::Stop>(*said)) return 0;
+    auto* session = std::get_if<ipc::Serve>(&*said);
+    if (!session || !session->descriptors.client) continue;
+    const SessionSpec& spec = session->spec;
+    ipc::SessionDescriptors& descriptors = session->descriptors;
+    auto refuse = [&](const std::string& why) {
+      broker.ended(EndCause::internal, why);
       return 1;
+    };
+    auto view = open_management_view(management ? std::move(descriptors.tenant_page) : OwnedDescriptor(), spec,
+                                     management.get());
+    if (!view) return refuse(view.error());
+    DriverStack stack;  // none before a driver that is only asked for facts
+    if (!options.management) {
+      auto opened = DriverStack::open(descriptors, spec, driver->table(), ipc_guard,
+                                      {.software = driver->software(),
+                                       .cores = usable_cores(),
+                                       .broker = broker.channel,
+                                       .requests = broker.requests});
+      if (!opened) return refuse(opened.error());
+      stack = std::move(*opened);
     }
-    auto view = open_management_view(message, *order, management.get());
-    if (!view) {
-      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), view.error());
-      return 1;
-    }
-    tl::expected<SessionDriver, std::string> session_driver;
-    if (!options.management)
-      session_driver = SessionDriver::open(
-          message, *order, guarded,
-          {.software = driver->software(), .cores = usable_cores(), .broker = kIpcMessageDescriptor});
-    if (!session_driver) {
-      tell_broker(IpcMessageKind::ended, uint32_t(EndCause::internal), session_driver.error());
-      return 1;
-    }
-    bound_own_memory(own_memory_of(*order, *driver));
-    serve(std::move(message), std::move(*order), std::move(*session_driver),
-          {rules, guarded, calls, *welcome, cache.get(), compiled_code, shares, ipc_guard, management.get(), machine});
+    bound_own_memory(own_memory_of(spec, *driver));
+    auto chunks = options.management ? nullptr : open_chunks(descriptors, spec, stack, broker);
+    serve(std::move(descriptors.client), session->wire_id, std::move(session->spec),
+          options.management ? driver->table() : stack.table(), stack,
+          {broker, rdma, rules, calls, *welcome, cache.get(), compiled_code, shares, chunks.get(), ipc_guard,
+           management.get(), machine});
   }
+  return 0;
 }
 
-std::string default_software_library() {
+// lib/gpuwire, with this program in commands/.
+std::filesystem::path library_folder() {
   std::error_code error;
-  auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return (program.parent_path().parent_path() / "server/libgpuwire_software_cuda.so").string();
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path().parent_path();
 }
+
+std::string default_software_library() { return library_folder() / "server/libgpuwire_software_cuda.so"; }
+
+std::string default_rdma_plugin() { return library_folder() / kGpuwireRdmaLibrary; }
 
 }  // namespace
 }  // namespace gpuwire::server
@@ -440,6 +535,7 @@ int main(int argc, char** argv) {
   using namespace gpuwire::server;
   WorkerOptions options;
   options.driver.software_library = default_software_library();
+  options.rdma_plugin = default_rdma_plugin();
   CLI::App app("The process of one gpuwire session. Started by gpuwire-serve; of no use by itself.", "gpuwire worker");
   std::map<std::string, DeviceChoice> devices{
       {"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
@@ -451,6 +547,8 @@ int main(int argc, char** argv) {
       {"enforce", Confinement::enforce}, {"log", Confinement::log}, {"off", Confinement::off}};
   app.add_option("--confinement", options.confinement)->transform(CLI::CheckedTransformer(levels));
   app.add_flag("--management", options.management);
+  app.add_flag("--rdma", options.rdma);
+  app.add_option("--rdma-plugin", options.rdma_plugin);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;

@@ -36,7 +36,7 @@ constexpr int kConfinementFailed = 99;
 int confined(const std::function<int()>& what, const ConfinementRules& rules = {}) {
   pid_t child = ::fork();
   if (child == 0) {
-    if (!confine_process(rules) || !confine_system_calls(rules.level)) ::_exit(kConfinementFailed);
+    if (!confine_process(rules) || !confine_system_calls(rules)) ::_exit(kConfinementFailed);
     ::_exit(what());
   }
   int status = 0;
@@ -158,6 +158,22 @@ TEST_CASE("a system call that a worker has no use for ends it") {
   CHECK(confined([] { return ::socket(AF_INET, SOCK_STREAM, 0) >= 0 ? 0 : 1; }) == -SIGSYS);
   CHECK(confined([] { return int(::syscall(SYS_bpf, 0, nullptr, 0)); }) == -SIGSYS);
   CHECK(confined([] { return ::setuid(0); }) == -SIGSYS);
+}
+
+TEST_CASE("only a worker that offers RDMA makes TCP connections, and it has nothing else for it") {
+  auto listens = [] {
+    int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    return socket >= 0 && ::bind(socket, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0 && ::listen(socket, 1) == 0
+               ? 0
+               : 1;
+  };
+  CHECK(confined(listens) == -SIGSYS);
+  ConfinementRules rules{.rdma = true};
+  CHECK(confined(listens, rules) == 0);
+  CHECK(confined([] { return int(::ptrace(PTRACE_ATTACH, ::getppid(), nullptr, nullptr)); }, rules) == -SIGSYS);
+  if (kernel_has_landlock()) CHECK(confined([] { return open_error("/etc/passwd", O_RDONLY); }, rules) == EACCES);
 }
 
 TEST_CASE("a confined worker cannot signal another process, not even ask whether it is there") {

@@ -27,7 +27,8 @@ class Side:
         return self.run_all([lines])[0]
 
     def run_all(self, sequences):
-        """The log of each sequence. They share processes as far as they can: a process ends with the sequence that crashes, hangs or faults."""
+        """The log of each sequence. They share processes as far as they can: a process ends with the sequence that
+        crashes, hangs or faults."""
         logs = []
         with tempfile.TemporaryDirectory(prefix="differential-") as folder:
             files = []
@@ -42,7 +43,8 @@ class Side:
         """The logs of as many of the sequences as one process got through, at least one."""
         command = [*self.command, *map(str, files)]
         try:
-            ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=self.limit_seconds, env={**os.environ, **self.environment})
+            ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=self.limit_seconds,
+                                 env={**os.environ, **self.environment})
             output, last_words = ran.stdout, f"- - ended:{ran.returncode}"
             if ran.returncode == WRONG_SEQUENCE:
                 raise RuntimeError(ran.stderr)
@@ -78,7 +80,9 @@ class Rule:
     reason: str
 
     def explains(self, difference):
-        return all(wanted in ("*", found) for wanted, found in ((self.call, difference.call), (self.direct, difference.direct), (self.remote, difference.remote)))
+        return all(wanted in ("*", found)
+                   for wanted, found in ((self.call, difference.call), (self.direct, difference.direct),
+                                         (self.remote, difference.remote)))
 
 
 @dataclass
@@ -114,7 +118,8 @@ def differences(direct, remote, rules=()):
         if left == right and left != HUNG:  # a sequence that hangs on both sides is one that compares nothing
             continue
         first, second = (left.split(" ", 2) + ["", ""])[:3], (right.split(" ", 2) + ["", ""])[:3]
-        difference = Difference(first[0] if first[0] != "-" else second[0], first[1] if first[1] != "-" else second[1], first[2], second[2], not found)
+        difference = Difference(first[0] if first[0] != "-" else second[0], first[1] if first[1] != "-" else second[1],
+                                first[2], second[2], not found)
         if not any(rule.explains(difference) for rule in rules):
             found.append(difference)
         if first[0] != second[0]:
@@ -123,7 +128,8 @@ def differences(direct, remote, rules=()):
 
 
 def shrink(lines, differs):
-    """Delta debugging (Zeller): the shortest list, by removing ever smaller parts, for which differs(lines) still holds."""
+    """Delta debugging (Zeller): the shortest list, by removing ever smaller parts, for which differs(lines) still
+    holds."""
     runs, part = 0, max(len(lines) // 2, 1)
     while part >= 1 and runs < SHRINK_RUNS_MAX:
         at, removed = 0, False

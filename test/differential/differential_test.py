@@ -22,7 +22,8 @@ class Sequences(unittest.TestCase):
     def test_every_driver_call_is_described(self):
         described = {f.name for f in API.functions if not f.unsupported}
         called = {line.split()[2].lstrip("~") for seed in SEEDS for line in sequences.make(seed, API)}
-        self.assertEqual({name for name in called if name.startswith("cu") and not name.startswith("cuda")} - described, set())
+        self.assertEqual({name for name in called if name.startswith("cu") and not name.startswith("cuda")} - described,
+                         set())
 
     def test_every_family_takes_part(self):
         for family in sequences.SCENARIOS:
@@ -36,7 +37,8 @@ class Sequences(unittest.TestCase):
                 if line[2] != "digest":
                     continue
                 needs = [lines[int(number)][2] for number in line[6:]]
-                self.assertTrue([name for name in needs if name.lower().startswith(("cumem", "cudamem", "cugraphlaunch"))], line)
+                self.assertTrue(
+                    [name for name in needs if name.lower().startswith(("cumem", "cudamem", "cugraphlaunch"))], line)
 
     def test_branches_of_a_capture_write_memory_of_their_own(self):
         writes = 0
@@ -59,7 +61,8 @@ class Sequences(unittest.TestCase):
 
 class Comparing(unittest.TestCase):
     def test_lines_that_differ_are_found_unless_a_rule_explains_them(self):
-        direct, remote = ["0 cuInit CUDA_SUCCESS", "1 cuMemFree_v2 CUDA_SUCCESS", "end"], ["0 cuInit CUDA_SUCCESS", "1 cuMemFree_v2 CUDA_ERROR_INVALID_VALUE", "end"]
+        direct, remote = ["0 cuInit CUDA_SUCCESS", "1 cuMemFree_v2 CUDA_SUCCESS",
+                          "end"], ["0 cuInit CUDA_SUCCESS", "1 cuMemFree_v2 CUDA_ERROR_INVALID_VALUE", "end"]
         found = comparing.differences(direct, remote)
         self.assertEqual([each.kind for each in found], [("cuMemFree_v2", "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE")])
         rule = comparing.Rule("cuMemFree_v2", "*", "CUDA_ERROR_INVALID_VALUE", "for the test")
@@ -117,7 +120,8 @@ class Reporting(unittest.TestCase):
 
     def test_a_kind_is_told_once_with_the_calls_that_its_example_depends_on(self):
         report = reporting.Report()
-        logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_SUCCESS"], ["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_ERROR_UNKNOWN"]]
+        logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_SUCCESS"],
+                ["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_ERROR_UNKNOWN"]]
         for seed in (1, 2):
             report.add(seed, self.LINES, comparing.differences(*logs), logs)
         report.add(3, self.LINES, [], logs)

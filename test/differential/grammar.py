@@ -1,20 +1,22 @@
-"""What sequences are made of: named things of a program, and choices between right, extreme and wrong arguments. See README.md."""
+"""What sequences are made of: named things of a program, and choices between right, extreme and wrong arguments. See
+README.md."""
 
 import random
 
 PAGE = 2 << 20  # what physical memory is created and mapped in
 KIND_PREFIX = {"memory": "m", "host": "h"}
 
-# Left out of every sequence, because NVIDIA's driver crashes, hangs or answers by chance, so that nothing can be compared:
-# - handles of graphs, nodes, streams, events, modules, arrays and texture objects after their end: the driver follows the pointer. What is
-#   looked up instead is used after its end: addresses, physical memory. Contexts that have ended crash later calls.
-# - NULL where the driver reads or writes without looking: cuGetErrorName, cuMemPoolSetAttribute.
-# - invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows.
-# - host addresses that are not the program's: the driver reads them.
-# - waits for a value that nobody will write, and kernels that do not end.
-# - device attributes about memory of the host that a server's device cannot reach.
-# - memory that nobody has written, or that two streams write without an order between them, times, identities (cuCtxGetId, buffer ids), free memory: they differ from run to run.
-# - cuMemGetInfo and the marks of pools while other scenarios allocate: the driver's granularity is its own.
+# Left out of every sequence, because NVIDIA's driver crashes, hangs or answers by chance, so that nothing can be
+# compared:
+# - handles of graphs, nodes, streams, events, modules, arrays and texture objects after their end: the driver follows
+# the pointer. What is looked up instead is used after its end: addresses, physical memory. Contexts that have ended
+# crash later calls. - NULL where the driver reads or writes without looking: cuGetErrorName, cuMemPoolSetAttribute. -
+# invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows. - host addresses
+# that are not the program's: the driver reads them. - waits for a value that nobody will write, and kernels that do not
+# end. - device attributes about memory of the host that a server's device cannot reach. - memory that nobody has
+# written, or that two streams write without an order between them, times, identities (cuCtxGetId, buffer ids), free
+# memory: they differ from run to run. - cuMemGetInfo and the marks of pools while other scenarios allocate: the
+# driver's granularity is its own.
 
 
 class Thing:
@@ -78,7 +80,8 @@ class Sequence:
         return self.random.choice(wrong) if wrong and self.chance(probability) else right
 
     def one_wrong(self, arguments, probability=0.25):
-        """Arguments given as (right, wrong...) tuples, with at most one wrong: which of two errors comes first CUDA does not say."""
+        """Arguments given as (right, wrong...) tuples, with at most one wrong: which of two errors comes first CUDA
+        does not say."""
         chosen = [row[0] if isinstance(row, tuple) else row for row in arguments]
         able = [i for i, row in enumerate(arguments) if isinstance(row, tuple) and len(row) > 1]
         if able and self.chance(probability):

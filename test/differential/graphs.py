@@ -13,17 +13,24 @@ def some(sequence, nodes):
 
 
 def kernel_params(fill, block, extra=None):
-    fields = {"func": fill, "gridDimX": 4, "gridDimY": 1, "gridDimZ": 1, "blockDimX": 256, "blockDimY": 1, "blockDimZ": 1,
-              "kernelParams": f"(8:{block} 4:5 4:1024)"}
+    fields = {
+        "func": fill, "gridDimX": 4, "gridDimY": 1, "gridDimZ": 1, "blockDimX": 256, "blockDimY": 1, "blockDimZ": 1,
+        "kernelParams": f"(8:{block} 4:5 4:1024)"
+    }
     return structure("CUDA_KERNEL_NODE_PARAMS", {**fields, **(extra or {})})
 
 
 def fill_params(block, **extra):
-    return structure("CUDA_MEMSET_NODE_PARAMS", {"dst": block, "pitch": 0, "value": 4, "elementSize": 4, "width": 256, "height": 1, **extra})
+    return structure("CUDA_MEMSET_NODE_PARAMS",
+                     {"dst": block, "pitch": 0, "value": 4, "elementSize": 4, "width": 256, "height": 1, **extra})
 
 
 def copy_params(source, target, size=1024):
-    return structure("CUDA_MEMCPY3D", {"srcMemoryType": 2, "srcDevice": source, "dstMemoryType": 2, "dstDevice": target, "WidthInBytes": size, "Height": 1, "Depth": 1})
+    return structure(
+        "CUDA_MEMCPY3D", {
+            "srcMemoryType": 2, "srcDevice": source, "dstMemoryType": 2, "dstDevice": target, "WidthInBytes": size,
+            "Height": 1, "Depth": 1
+        })
 
 
 def built(sequence, thread):
@@ -45,11 +52,17 @@ def built(sequence, thread):
         count = len(nodes[-1:])
         head = [(out, 0), (graph, 0), (last, 0) if count else (last,), (count,)]
         right = sequence.pick(
-            lambda: sequence.risky(thread, "cuGraphAddEmptyNode", *head),
-            lambda: sequence.risky(thread, "cuGraphAddKernelNode_v2", *head, (kernel_params(fill, block), kernel_params(0, block), kernel_params(fill, block, {"gridDimX": 0}), 0)),
-            lambda: sequence.risky(thread, "cuGraphAddMemsetNode", *head, (fill_params(block), fill_params(block, elementSize=3), fill_params(block, width=0), fill_params(0), 0), context),
-            lambda: sequence.risky(thread, "cuGraphAddMemcpyNode", *head, (copy_params(block, other), copy_params(block, other, 1 << 20), 0), context),
-            lambda: sequence.risky(thread, "cuGraphAddHostNode", *head, (structure("CUDA_HOST_NODE_PARAMS", {"fn": "%host"}), structure("CUDA_HOST_NODE_PARAMS", {}), 0)),
+            lambda: sequence.risky(thread, "cuGraphAddEmptyNode", *head), lambda: sequence.risky(
+                thread, "cuGraphAddKernelNode_v2", *head,
+                (kernel_params(fill, block), kernel_params(0, block), kernel_params(fill, block, {"gridDimX": 0}), 0)),
+            lambda: sequence.risky(thread, "cuGraphAddMemsetNode", *head,
+                                   (fill_params(block), fill_params(block, elementSize=3), fill_params(block, width=0),
+                                    fill_params(0), 0), context),
+            lambda: sequence.risky(thread, "cuGraphAddMemcpyNode", *head,
+                                   (copy_params(block, other), copy_params(block, other, 1 << 20), 0), context),
+            lambda: sequence.risky(thread, "cuGraphAddHostNode", *head,
+                                   (structure("CUDA_HOST_NODE_PARAMS", {"fn": "%host"}),
+                                    structure("CUDA_HOST_NODE_PARAMS", {}), 0)),
             lambda: sequence.risky(thread, "cuGraphAddEventRecordNode", *head, event),
             lambda: sequence.risky(thread, "cuGraphAddEventWaitNode", *head, event),
         )()
@@ -62,15 +75,21 @@ def built(sequence, thread):
             break
         sequence.pick(
             lambda: sequence.risky(thread, "cuGraphNodeGetType", (node, 0), ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuGraphGetNodes", (graph, 0), 0, "?u64"),
-            lambda: sequence.risky(thread, "cuGraphGetRootNodes", (graph, 0), 0, "?u64"),
-            lambda: sequence.risky(thread, "cuGraphNodeGetDependencies", (node, 0), 0, "?u64"),
-            lambda: sequence.risky(thread, "cuGraphNodeGetDependentNodes", (node, 0), 0, "?u64"),
-            lambda: sequence.risky(thread, "cuGraphKernelNodeGetParams_v2", (node, 0), structure("CUDA_KERNEL_NODE_PARAMS", {}, "gridDimX blockDimX")),
-            lambda: sequence.risky(thread, "cuGraphMemsetNodeGetParams", node, structure("CUDA_MEMSET_NODE_PARAMS", {}, "value elementSize")),
-            lambda: sequence.risky(thread, "cuGraphHostNodeGetParams", node, structure("CUDA_HOST_NODE_PARAMS", {}, "fn")),
+            lambda: sequence.risky(thread, "cuGraphGetNodes",
+                                   (graph, 0), 0, "?u64"), lambda: sequence.risky(thread, "cuGraphGetRootNodes",
+                                                                                  (graph, 0), 0, "?u64"),
+            lambda: sequence.risky(thread, "cuGraphNodeGetDependencies",
+                                   (node, 0), 0, "?u64"), lambda: sequence.risky(thread, "cuGraphNodeGetDependentNodes",
+                                                                                 (node, 0), 0, "?u64"),
+            lambda: sequence.risky(thread, "cuGraphKernelNodeGetParams_v2",
+                                   (node, 0), structure("CUDA_KERNEL_NODE_PARAMS", {}, "gridDimX blockDimX")),
+            lambda: sequence.risky(thread, "cuGraphMemsetNodeGetParams", node,
+                                   structure("CUDA_MEMSET_NODE_PARAMS", {}, "value elementSize")),
+            lambda: sequence.risky(thread, "cuGraphHostNodeGetParams", node, structure(
+                "CUDA_HOST_NODE_PARAMS", {}, "fn")),
             lambda: sequence.risky(thread, "cuGraphEventRecordNodeGetEvent", node, ">its"),
-            lambda: sequence.risky(thread, "cuGraphAddDependencies", (graph, 0), node_list([node]), node_list([node]), 1),
+            lambda: sequence.risky(thread, "cuGraphAddDependencies",
+                                   (graph, 0), node_list([node]), node_list([node]), 1),
             lambda: sequence.risky(thread, "cuGraphMemsetNodeSetParams", node, fill_params(block, value=7)),
         )()
         yield
@@ -99,7 +118,8 @@ def built(sequence, thread):
     sequence.call(thread, "counts")
     sequence.call(thread, "cuGraphExecDestroy", sequence.edge(exec_, 0))
     sequence.call(thread, "cuGraphDestroy", sequence.edge(graph, 0))
-    for name, thing in (("cuEventDestroy_v2", event), ("cuStreamDestroy_v2", stream), ("cuMemFree_v2", block), ("cuMemFree_v2", other), ("cuModuleUnload", module)):
+    for name, thing in (("cuEventDestroy_v2", event), ("cuStreamDestroy_v2", stream), ("cuMemFree_v2", block),
+                        ("cuMemFree_v2", other), ("cuModuleUnload", module)):
         sequence.call(thread, name, thing)
 
 
@@ -109,24 +129,33 @@ def with_memory(sequence, thread):
     graph, out = sequence.new("graph")
     sequence.call(thread, "cuGraphCreate", out, 0)
     memory = sequence.fresh("memory", 4096)
-    params = structure("CUDA_MEM_ALLOC_NODE_PARAMS", {"poolProps.allocType": 1, **{f"poolProps.{k}": v for k, v in on_device(0).items()},
-                                                       "bytesize": 4096}, f"dptr>{memory.name}@4096")
-    wrong = structure("CUDA_MEM_ALLOC_NODE_PARAMS", {"poolProps.allocType": 1, **{f"poolProps.{k}": v for k, v in on_device(0).items()}, "bytesize": 0})
+    params = structure(
+        "CUDA_MEM_ALLOC_NODE_PARAMS",
+        {"poolProps.allocType": 1, **{f"poolProps.{k}": v for k, v in on_device(0).items()}, "bytesize": 4096},
+        f"dptr>{memory.name}@4096")
+    wrong = structure(
+        "CUDA_MEM_ALLOC_NODE_PARAMS",
+        {"poolProps.allocType": 1, **{f"poolProps.{k}": v for k, v in on_device(0).items()}, "bytesize": 0})
     allocation, out = sequence.new("node")
     sequence.risky(thread, "cuGraphAddMemAllocNode", ">nonode", graph, 0, 0, (wrong, 0), probability=0.5)
     sequence.call(thread, "cuGraphAddMemAllocNode", out, graph, 0, 0, params)
     fill, out = sequence.new("node")
-    sequence.call(thread, "cuGraphAddMemsetNode", out, graph, node_list([allocation]), 1, fill_params(memory), sequence.contexts[0])
+    sequence.call(thread, "cuGraphAddMemsetNode", out, graph, node_list([allocation]), 1, fill_params(memory),
+                  sequence.contexts[0])
     yield
     inside = sequence.chance(0.3)
     if inside:
         sequence.call(thread, "cuGraphAddMemFreeNode", ">freed", graph, node_list([fill]), 1, memory)
-    sequence.risky(thread, "cuGraphMemAllocNodeGetParams", (allocation, fill), structure("CUDA_MEM_ALLOC_NODE_PARAMS", {}, "dptr bytesize"))
+    sequence.risky(thread, "cuGraphMemAllocNodeGetParams", (allocation, fill),
+                   structure("CUDA_MEM_ALLOC_NODE_PARAMS", {}, "dptr bytesize"))
     exec_, out = sequence.new("exec")
     sequence.call(thread, "cuGraphInstantiateWithFlags", out, graph, sequence.pick(0, 0, 1))
     yield
     for _ in range(sequence.random.randrange(1, 5)):
-        memory.needs = [sequence.call(thread, "cuGraphLaunch", exec_, stream), sequence.call(thread, "cuStreamSynchronize", stream)]
+        memory.needs = [
+            sequence.call(thread, "cuGraphLaunch", exec_, stream),
+            sequence.call(thread, "cuStreamSynchronize", stream)
+        ]
         if not inside:
             check(sequence, thread, memory, 1024)
             sequence.pick(
@@ -224,11 +253,14 @@ def captured(sequence, thread):
         done = sequence.call(thread, "cuStreamSynchronize", stream)
         block.needs.append(done)
         beside.needs.append(done)
+        # Where the capture was invalid before the other stream joined it, what that was given is work of its own.
+        beside.needs.append(sequence.call(thread, "cuStreamSynchronize", other))
         yield
     check(sequence, thread, block)
     check(sequence, thread, beside)
     sequence.call(thread, "cuMemcpyDtoH_v2", host, block, 4096)
     sequence.call(thread, "counts")
-    for name, thing in (("cuGraphExecDestroy", exec_), ("cuGraphDestroy", graph), ("cuStreamDestroy_v2", stream), ("cuStreamDestroy_v2", other),
-                        ("cuEventDestroy_v2", event), ("cuEventDestroy_v2", joined), ("cuMemFree_v2", block), ("cuMemFree_v2", beside), ("cuModuleUnload", module)):
+    for name, thing in (("cuGraphExecDestroy", exec_), ("cuGraphDestroy", graph), ("cuStreamDestroy_v2", stream),
+                        ("cuStreamDestroy_v2", other), ("cuEventDestroy_v2", event), ("cuEventDestroy_v2", joined),
+                        ("cuMemFree_v2", block), ("cuMemFree_v2", beside), ("cuModuleUnload", module)):
         sequence.call(thread, name, thing)

@@ -1,4 +1,5 @@
-"""Prints the list of functions that differential_interpreter can call, as a file to include: usage list_calls.py OUTPUT."""
+"""Prints the list of functions that differential_interpreter can call, as a file to include: usage list_calls.py
+OUTPUT."""
 
 import sys
 from pathlib import Path

@@ -9,7 +9,8 @@ EXAMPLES_MAX = 2
 UNREPEATED_MAX = 100
 SLICE_MAX = 40      # lines of an example
 LINE_CHARACTERS = 260
-THREAD_STATE = re.compile(r"cuCtx(Set|Push|Pop|Create|Destroy|Attach|Detach)|cuDevicePrimaryCtx|cudaSetDevice|cuThreadExchange")
+THREAD_STATE = re.compile(
+    r"cuCtx(Set|Push|Pop|Create|Destroy|Attach|Detach)|cuDevicePrimaryCtx|cudaSetDevice|cuThreadExchange")
 
 
 def names_of(line):
@@ -17,7 +18,8 @@ def names_of(line):
 
 
 def slice_of(lines, number):
-    """The lines before a line, and itself, that share a name with it, directly or through others, or set what is current on its thread."""
+    """The lines before a line, and itself, that share a name with it, directly or through others, or set what is
+    current on its thread."""
     at = next((i for i, line in enumerate(lines) if line.split(" ", 1)[0] == number), len(lines) - 1)
     wanted, kept = names_of(lines[at]), [at]
     for i in range(at - 1, -1, -1):
@@ -40,7 +42,10 @@ class Report:
         self.sequences += 1
         self.calls += len(lines)
         self.differing += bool(found)
-        self.unrepeated += [f"seed {seed}: {difference}"[:LINE_CHARACTERS] for difference in unrepeated[:1] if len(self.unrepeated) < UNREPEATED_MAX]
+        self.unrepeated += [
+            f"seed {seed}: {difference}"[:LINE_CHARACTERS] for difference in unrepeated[:1]
+            if len(self.unrepeated) < UNREPEATED_MAX
+        ]
         for difference in found:
             kind = self.kinds[difference.kind]
             kind["count"] += 1
@@ -62,15 +67,27 @@ class Report:
 
     def ordered(self):
         """Kinds that were first in some sequence come first: the others may follow from them."""
-        return sorted(self.kinds.items(), key=lambda row: (row[1]["first"] == 0, -row[1]["first"], -row[1]["count"], row[0]))
+        return sorted(self.kinds.items(), key=lambda row:
+                      (row[1]["first"] == 0, -row[1]["first"], -row[1]["count"], row[0]))
 
     def write(self, path, settings):
-        rows = [{"call": call, "direct": direct, "remote": remote, **row} for (call, direct, remote), row in self.ordered()]
+        rows = [{"call": call, "direct": direct, "remote": remote, **row}
+                for (call, direct, remote), row in self.ordered()]
         with open(path, "w", encoding="utf-8") as out:
-            json.dump({"settings": settings, "sequences": self.sequences, "calls": self.calls, "differing": self.differing, "unrepeated": self.unrepeated, "kinds": rows}, out, indent=1)
+            json.dump(
+                {
+                    "settings": settings, "sequences": self.sequences, "calls": self.calls, "differing": self.differing,
+                    "unrepeated": self.unrepeated, "kinds": rows
+                }, out, indent=1)
 
     def summary(self):
-        yield f"{self.sequences} sequences, {self.calls} calls, {self.differing} sequences with differences, of {len(self.kinds)} kinds"
+        yield (
+            f"{self.sequences} sequences, {self.calls} calls, {self.differing} sequences with differences, of"
+            f" {len(self.kinds)} kinds"
+        )
         yield from (f"  in a batch only: {each}" for each in self.unrepeated)
         for (call, direct, remote), row in self.ordered():
-            yield f"  {call}: direct {direct}, remote {remote}: {row['count']} times, first in {row['first']} sequences, seeds {row['seeds']}"
+            yield (
+                f"  {call}: direct {direct}, remote {remote}: {row['count']} times, first in {row['first']} sequences,"
+                f" seeds {row['seeds']}"
+            )

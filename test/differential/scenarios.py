@@ -1,4 +1,5 @@
-"""What programs do with each family of the API, call by call. A scenario is a generator: it yields where others may come between."""
+"""What programs do with each family of the API, call by call. A scenario is a generator: it yields where others may
+come between."""
 
 from grammar import PAGE, on_device, structure
 from kernels import PTX
@@ -13,7 +14,9 @@ def allocate(sequence, thread, size):
     memory, out = sequence.new("memory", size)
     sequence.call(thread, "cuMemAlloc_v2", out, size)
     filled = sequence.call(thread, "cuMemsetD8_v2", memory, sequence.random.randrange(256), size)
-    memory.needs = [filled, sequence.call(thread, "cuStreamSynchronize", 0)]  # the fill is asynchronous, and streams that do not block would not wait for it
+    memory.needs = [filled,
+                    sequence.call(thread, "cuStreamSynchronize",
+                                  0)]  # the fill is asynchronous, and streams that do not block would not wait for it
     return memory
 
 
@@ -37,26 +40,35 @@ def memory(sequence, thread):
         at = sequence.random.randrange(0, size - part + 1)
         block_at, beyond = block.at(at), size - at + 1
         sequence.pick(
-            lambda: sequence.risky(thread, "cuMemcpyHtoD_v2", (block_at, 0), host, part),
-            lambda: sequence.risky(thread, "cuMemcpyDtoH_v2", host, (block_at, 0), part),
+            lambda: sequence.risky(thread, "cuMemcpyHtoD_v2",
+                                   (block_at, 0), host, part), lambda: sequence.risky(thread, "cuMemcpyDtoH_v2", host,
+                                                                                      (block_at, 0), part),
             lambda: sequence.risky(thread, "cuMemcpyDtoD_v2", (block_at, 0), (other.at(at), 0), (part, beyond)),
             lambda: sequence.risky(thread, "cuMemcpy", block_at, other.at(at), part),
             lambda: sequence.risky(thread, "cuMemsetD8_v2", (block_at, 0), 7, (part, beyond)),
-            lambda: sequence.risky(thread, "cuMemsetD16_v2", (block.at(at & ~1), block.at(at | 1)), 0x1234, (part // 2 if at + part <= size else 0)),
-            lambda: sequence.risky(thread, "cuMemsetD32_v2", (block.at(at & ~3), block.at(at | 2)), 0x12345678, part // 4),
-            lambda: sequence.risky(thread, "cuMemGetAddressRange_v2", ">base", "?u64", (block_at, 0)),
-            lambda: sequence.risky(thread, "cuPointerGetAttribute", ("?i32", 0), (2, 0, 99), (block_at, 0)),
+            lambda: sequence.risky(thread, "cuMemsetD16_v2", (block.at(at & ~1), block.at(at | 1)), 0x1234,
+                                   (part // 2 if at + part <= size else 0)),
+            lambda: sequence.risky(thread, "cuMemsetD32_v2",
+                                   (block.at(at & ~3), block.at(at | 2)), 0x12345678, part // 4),
+            lambda: sequence.risky(thread, "cuMemGetAddressRange_v2", ">base", "?u64",
+                                   (block_at, 0)), lambda: sequence.risky(thread, "cuPointerGetAttribute", ("?i32", 0),
+                                                                          (2, 0, 99), (block_at, 0)),
         )()
         yield
     if size >= 4096:
         sequence.risky(thread, "cuMemsetD2D8_v2", (block, 0), (64, 15), 3, 16, (8, 1 << 40))
         sequence.risky(thread, "cuMemsetD2D32_v2", (block, block.at(2)), (64, 62), 3, 4, (8, 0))
         yield
-        fields = {"srcMemoryType": 2, "srcDevice": block, "srcPitch": sequence.edge(64, 8), "dstMemoryType": 2, "dstDevice": other, "dstPitch": 128,
-                  "WidthInBytes": 32, "Height": sequence.edge(16, 0, 1000)}
+        fields = {
+            "srcMemoryType": 2, "srcDevice": block, "srcPitch": sequence.edge(64, 8), "dstMemoryType": 2,
+            "dstDevice": other, "dstPitch": 128, "WidthInBytes": 32, "Height": sequence.edge(16, 0, 1000)
+        }
         sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", fields))
-        fields = {"srcMemoryType": 1, "srcHost": host, "srcPitch": 64, "srcHeight": 4, "dstMemoryType": 2, "dstDevice": other, "dstPitch": 64,
-                  "dstHeight": 4, "WidthInBytes": sequence.edge(32, 0), "Height": 4, "Depth": sequence.edge(2, 0, 100)}
+        fields = {
+            "srcMemoryType": 1, "srcHost": host, "srcPitch": 64, "srcHeight": 4, "dstMemoryType": 2, "dstDevice": other,
+            "dstPitch": 64, "dstHeight": 4, "WidthInBytes": sequence.edge(32, 0), "Height": 4,
+            "Depth": sequence.edge(2, 0, 100)
+        }
         sequence.call(thread, "cuMemcpy3D_v2", structure("CUDA_MEMCPY3D", fields))
         yield
     check(sequence, thread, block)
@@ -78,13 +90,15 @@ def virtual_memory(sequence, thread):
     bad_prop = structure("CUmemAllocationProp", {"type": 1, **on_device(sequence.devices + 7)})
     sequence.risky(thread, "cuMemGetAllocationGranularity", ("?u64", 0), (prop, 0), (0,))
     space, out = sequence.new("memory", pages * PAGE)
-    if not sequence.risky(thread, "cuMemAddressReserve", (out, 0), (pages * PAGE, 0, 12345), (0, 3), 0, (0, 1), probability=0.1):
+    if not sequence.risky(thread, "cuMemAddressReserve", (out, 0), (pages * PAGE, 0, 12345), (0, 3), 0,
+                          (0, 1), probability=0.1):
         sequence.call(thread, "cuMemAddressReserve", out, pages * PAGE, 0, 0, 0)
     yield
     handles = []
     for _ in range(sequence.random.randrange(1, pages + 1)):
         handle, made = sequence.new("physical")
-        if not sequence.risky(thread, "cuMemCreate", (made, 0), (PAGE, 0, 4096), (prop, bad_prop, 0), (0, 1), probability=0.1):
+        if not sequence.risky(thread, "cuMemCreate", (made, 0), (PAGE, 0, 4096), (prop, bad_prop, 0),
+                              (0, 1), probability=0.1):
             sequence.call(thread, "cuMemCreate", made, PAGE, prop, 0)
         handles.append(handle)
         yield
@@ -95,7 +109,8 @@ def virtual_memory(sequence, thread):
         place = space.at(page * PAGE)
         action = sequence.pick("map", "map", "unmap", "access", "write", "free", "get", "retain")
         if action == "map":
-            right = sequence.risky(thread, "cuMemMap", (place, 0, space.at(page * PAGE + 4096)), (PAGE, 0, 2 * PAGE), (0, PAGE), (handle, 0), (0, 1), probability=0.15)
+            right = sequence.risky(thread, "cuMemMap", (place, 0, space.at(page * PAGE + 4096)), (PAGE, 0, 2 * PAGE),
+                                   (0, PAGE), (handle, 0), (0, 1), probability=0.15)
             if right and page not in mapped:
                 mapped[page] = False
         elif action == "unmap":
@@ -114,7 +129,8 @@ def virtual_memory(sequence, thread):
         elif action == "free" and mapped:
             sequence.call(thread, "cuMemAddressFree", space, pages * PAGE)
         elif action == "get":
-            sequence.call(thread, "cuMemGetAllocationPropertiesFromHandle", structure("CUmemAllocationProp", {}, "type location.id"), handle)
+            sequence.call(thread, "cuMemGetAllocationPropertiesFromHandle",
+                          structure("CUmemAllocationProp", {}, "type location.id"), handle)
         elif action == "retain" and page in mapped:
             again, out = sequence.new("physical")
             sequence.call(thread, "cuMemRetainAllocationHandle", out, place)
@@ -165,12 +181,14 @@ def pools(sequence, thread):
     sequence.call(thread, "cuMemPoolGetAttribute", pool, 4, "?u64")
     sequence.risky(thread, "cuMemPoolSetAttribute", (pool, 0), (4, 99), "[4096]")
     sequence.risky(thread, "cuMemPoolTrimTo", (pool, 0), (0, 1 << 40))
-    sequence.risky(thread, "cuMemPoolGetAccess", ("?u32", 0), pool, structure("CUmemLocation", {"type": 1, "id": sequence.edge(0, sequence.devices + 7)}))
+    sequence.risky(thread, "cuMemPoolGetAccess", ("?u32", 0), pool,
+                   structure("CUmemLocation", {"type": 1, "id": sequence.edge(0, sequence.devices + 7)}))
     sequence.risky(thread, "cuDeviceGetDefaultMemPool", (">default", 0), (0, sequence.devices + 7))
     yield
     for block in blocks:
         check(sequence, thread, block)
-        sequence.call(thread, "cuMemFreeAsync", block, stream) if sequence.chance(0.6) else sequence.call(thread, "cuMemFree_v2", block)
+        sequence.call(thread, "cuMemFreeAsync", block, stream) if sequence.chance(0.6) else sequence.call(
+            thread, "cuMemFree_v2", block)
         yield
     sequence.call(thread, "cuMemFreeAsync", 0, stream)
     sequence.call(thread, "cuStreamSynchronize", stream)
@@ -193,17 +211,18 @@ def streams(sequence, thread):
     for _ in range(sequence.random.randrange(3, 10)):
         sequence.pick(
             lambda: sequence.risky(thread, "cuEventRecord", (event, 0), sequence.pick(stream, other, 0, 1, 2)),
-            lambda: sequence.risky(thread, "cuStreamWaitEvent", sequence.pick(stream, other, 0, 2), (event, 0), (0, 99)),
-            lambda: sequence.risky(thread, "cuEventRecordWithFlags", event, stream, (0, 99)),
+            lambda: sequence.risky(thread, "cuStreamWaitEvent", sequence.pick(stream, other, 0, 2), (event, 0),
+                                   (0, 99)), lambda: sequence.risky(thread, "cuEventRecordWithFlags", event, stream,
+                                                                    (0, 99)),
             lambda: sequence.call(thread, "~cuStreamQuery", sequence.pick(stream, other, 0, 1, 2)),
             lambda: sequence.call(thread, "~cuEventQuery", sequence.pick(event, never)),
             lambda: sequence.risky(thread, "cuEventSynchronize", (event, 0)),
             lambda: sequence.call(thread, "cuStreamSynchronize", sequence.pick(stream, other, 0, 1, 2)),
             lambda: sequence.risky(thread, "cuStreamGetFlags", stream, ("?u32", 0)),
-            lambda: sequence.risky(thread, "cuStreamGetPriority", sequence.pick(stream, 0), ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuStreamGetCtx", stream, (">its", 0)),
-            lambda: sequence.risky(thread, "cuStreamGetDevice", stream, ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuStreamGetId", stream, ("?hide", 0)),
+            lambda: sequence.risky(thread, "cuStreamGetPriority", sequence.pick(stream, 0),
+                                   ("?i32", 0)), lambda: sequence.risky(thread, "cuStreamGetCtx", stream, (">its", 0)),
+            lambda: sequence.risky(thread, "cuStreamGetDevice", stream,
+                                   ("?i32", 0)), lambda: sequence.risky(thread, "cuStreamGetId", stream, ("?hide", 0)),
             lambda: sequence.risky(thread, "cuStreamIsCapturing", sequence.pick(stream, 0, 2), ("?i32", 0)),
             lambda: sequence.risky(thread, "cuStreamCopyAttributes", stream, other),
             lambda: sequence.risky(thread, "cuEventElapsedTime_v2", ("?hide", 0), (never, 0), event),
@@ -235,8 +254,10 @@ def modules(sequence, thread):
     module = load(sequence, thread)
     yield
     fill, bounded, nothing = (function_of(sequence, thread, module, name) for name in ("fill", "bounded", "nothing"))
-    sequence.risky(thread, "cuModuleGetFunction", (">none", 0), (module, 0), ('"nothing"', '"no_such"', '""', 0), probability=0.6)
-    sequence.risky(thread, "cuModuleGetGlobal_v2", ">global", ("?u64",), (module, 0), ('"counter"', '"no_such"', 0), probability=0.4)
+    sequence.risky(thread, "cuModuleGetFunction", (">none", 0), (module, 0), ('"nothing"', '"no_such"', '""', 0),
+                   probability=0.6)
+    sequence.risky(thread, "cuModuleGetGlobal_v2", ">global", ("?u64",), (module, 0), ('"counter"', '"no_such"', 0),
+                   probability=0.4)
     sequence.call(thread, "cuModuleGetFunctionCount", "?u32", sequence.edge(module, 0))
     yield
     stream = stream_of(sequence, thread)
@@ -244,18 +265,25 @@ def modules(sequence, thread):
     for _ in range(sequence.random.randrange(3, 9)):
         arguments = f"(8:{target} 4:{sequence.random.randrange(1000)} 4:1024)"
         sequence.pick(
-            lambda: sequence.risky(thread, "cuLaunchKernel", (fill, 0), (4, 0, 1 << 31), (1, 0, 65536), (1, 65536), (256, 0, 1025, 2048), (1, 1025), (1, 65),
+            lambda: sequence.risky(thread, "cuLaunchKernel", (fill, 0), (4, 0, 1 << 31), (1, 0, 65536), (1, 65536),
+                                   (256, 0, 1025, 2048), (1, 1025), (1, 65),
                                    (0, 300000, 49152), sequence.pick(stream, 0, 2), (arguments, 0), 0),
-            lambda: sequence.risky(thread, "cuLaunchKernel", bounded, 1, 1, 1, (64, 65, 128, 1024), 1, 1, 0, stream, 0, 0, probability=0.5),
-            lambda: sequence.risky(thread, "cuLaunchCooperativeKernel", nothing, (1, 0, 1 << 20), 1, 1, (32, 0), 1, 1, 0, stream, 0),
-            lambda: sequence.risky(thread, "cuFuncGetAttribute", ("?i32", 0), (0, 1, 3, 8, 9, 99), (bounded, 0)),
-            lambda: sequence.risky(thread, "cuFuncSetAttribute", (fill, 0), (8, 0, 4, 99), (1024, -1, 1 << 30)),
-            lambda: sequence.risky(thread, "cuFuncSetCacheConfig", (fill, 0), (1, 99)),
-            lambda: sequence.risky(thread, "cuFuncGetName", ("?text", 0), (bounded, 0)),
-            lambda: sequence.risky(thread, "cuFuncGetModule", (">its", 0), (fill, 0)),
-            lambda: sequence.risky(thread, "cuFuncGetParamInfo", (fill, 0), (sequence.pick(0, 1, 2), 3, 99), "?u64", "?u64"),
-            lambda: sequence.risky(thread, "cuOccupancyMaxActiveBlocksPerMultiprocessor", ("?i32", 0), (nothing, 0), (128, 0, -1, 2048), (0, 1 << 20)),
-            lambda: launch_with_attributes(sequence, thread, nothing, stream),
+            lambda: sequence.risky(thread, "cuLaunchKernel", bounded, 1, 1, 1,
+                                   (64, 65, 128, 1024), 1, 1, 0, stream, 0, 0, probability=0.5),
+            lambda: sequence.risky(thread, "cuLaunchCooperativeKernel", nothing, (1, 0, 1 << 20), 1, 1,
+                                   (32, 0), 1, 1, 0, stream, 0),
+            lambda: sequence.risky(thread, "cuFuncGetAttribute", ("?i32", 0), (0, 1, 3, 8, 9, 99),
+                                   (bounded, 0)), lambda: sequence.risky(thread, "cuFuncSetAttribute", (fill, 0),
+                                                                         (8, 0, 4, 99), (1024, -1, 1 << 30)),
+            lambda: sequence.risky(thread, "cuFuncSetCacheConfig", (fill, 0),
+                                   (1, 99)), lambda: sequence.risky(thread, "cuFuncGetName", ("?text", 0),
+                                                                    (bounded, 0)),
+            lambda: sequence.risky(thread, "cuFuncGetModule", (">its", 0),
+                                   (fill, 0)), lambda: sequence.risky(thread, "cuFuncGetParamInfo", (fill, 0),
+                                                                      (sequence.pick(0, 1, 2), 3, 99), "?u64", "?u64"),
+            lambda: sequence.risky(thread, "cuOccupancyMaxActiveBlocksPerMultiprocessor", ("?i32", 0), (nothing, 0),
+                                   (128, 0, -1, 2048),
+                                   (0, 1 << 20)), lambda: launch_with_attributes(sequence, thread, nothing, stream),
         )()
         target.needs.append(sequence.call(thread, "cuCtxSynchronize"))
         yield
@@ -267,8 +295,9 @@ def modules(sequence, thread):
 
 def launch_with_attributes(sequence, thread, function, stream):
     cluster, grid, block = sequence.one_wrong([(2, 0, 3, 32), (4, 0), (32, 0, 4096)], probability=0.4)
-    attribute = sequence.pick({"id": 2, "value.cooperative": 1}, {"id": 8, "value.priority": 0},
-                              {"id": 4, "value.clusterDim.x": cluster, "value.clusterDim.y": 1, "value.clusterDim.z": 1})
+    attribute = sequence.pick(
+        {"id": 2, "value.cooperative": 1}, {"id": 8, "value.priority": 0},
+        {"id": 4, "value.clusterDim.x": cluster, "value.clusterDim.y": 1, "value.clusterDim.z": 1})
     shape = {"gridDimX": grid, "gridDimY": 1, "gridDimZ": 1, "blockDimX": block, "blockDimY": 1, "blockDimZ": 1,
              "hStream": stream, "attrs": structure("CUlaunchAttribute", attribute), "numAttrs": 1}
     sequence.call(thread, "cuLaunchKernelEx", structure("CUlaunchConfig", shape), function, 0, 0)
@@ -281,7 +310,8 @@ def libraries(sequence, thread):
     yield
     kernel, out = sequence.new("kernel")
     sequence.call(thread, "cuLibraryGetKernel", out, library, '"fill"')
-    sequence.risky(thread, "cuLibraryGetKernel", (">none", 0), (library, 0), ('"nothing"', '"no_such"', 0), probability=0.6)
+    sequence.risky(thread, "cuLibraryGetKernel", (">none", 0), (library, 0), ('"nothing"', '"no_such"', 0),
+                   probability=0.6)
     sequence.risky(thread, "cuLibraryGetKernelCount", ("?u32", 0), (library, 0))
     sequence.risky(thread, "cuLibraryGetGlobal", ">global", "?u64", (library, 0), ('"counter"', '"no_such"', 0))
     sequence.risky(thread, "cuLibraryGetModule", (">its", 0), (library, 0))
@@ -299,28 +329,43 @@ def libraries(sequence, thread):
 
 def textures(sequence, thread):
     """Arrays and objects over them."""
-    descriptor = structure("CUDA_ARRAY_DESCRIPTOR", {"Width": sequence.edge(64, 0, 1 << 30), "Height": sequence.edge(32, 1 << 30),
-                                                     "Format": sequence.edge(1, 99), "NumChannels": sequence.edge(1, 0, 3, 5)})
+    descriptor = structure(
+        "CUDA_ARRAY_DESCRIPTOR", {
+            "Width": sequence.edge(64, 0, 1 << 30), "Height": sequence.edge(32, 1 << 30), "Format": sequence.edge(
+                1, 99), "NumChannels": sequence.edge(1, 0, 3, 5)
+        })
     sequence.call(thread, "cuArrayCreate_v2", ">never", descriptor)
     array, out = sequence.new("array")
-    sequence.call(thread, "cuArrayCreate_v2", out, structure("CUDA_ARRAY_DESCRIPTOR", {"Width": 64, "Height": 32, "Format": 1, "NumChannels": 4}))
+    sequence.call(thread, "cuArrayCreate_v2", out,
+                  structure("CUDA_ARRAY_DESCRIPTOR", {"Width": 64, "Height": 32, "Format": 1, "NumChannels": 4}))
     yield
     shown = structure("CUDA_ARRAY_DESCRIPTOR", {}, "Width Height Format NumChannels")
     sequence.risky(thread, "cuArrayGetDescriptor_v2", (shown, 0), (array, 0))
     host = sequence.host(thread, HOST_BYTES)
-    copy = {"srcMemoryType": 1, "srcHost": host, "srcPitch": 256, "dstMemoryType": 3, "dstArray": array, "dstXInBytes": sequence.edge(0, 300),
-            "WidthInBytes": 256, "Height": sequence.edge(32, 33, 0)}
-    written = sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", {**copy, "dstXInBytes": 0, "Height": 32}))
+    copy = {
+        "srcMemoryType": 1, "srcHost": host, "srcPitch": 256, "dstMemoryType": 3, "dstArray": array,
+        "dstXInBytes": sequence.edge(0, 300), "WidthInBytes": 256, "Height": sequence.edge(32, 33, 0)
+    }
+    written = sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D",
+                                                               {**copy, "dstXInBytes": 0, "Height": 32}))
     sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", copy))
     back = sequence.host(thread, HOST_BYTES)
-    read = sequence.call(thread, "cuMemcpy2D_v2", structure("CUDA_MEMCPY2D", {"srcMemoryType": 3, "srcArray": array, "dstMemoryType": 1, "dstHost": back,
-                                                                         "dstPitch": 256, "WidthInBytes": 256, "Height": 32}))
+    read = sequence.call(
+        thread, "cuMemcpy2D_v2",
+        structure(
+            "CUDA_MEMCPY2D", {
+                "srcMemoryType": 3, "srcArray": array, "dstMemoryType": 1, "dstHost": back, "dstPitch": 256,
+                "WidthInBytes": 256, "Height": 32
+            }))
     sequence.digest(thread, back, 0, 8192, [written, read])
     yield
-    resource, without = (structure("CUDA_RESOURCE_DESC", {"resType": 0, "res.array.hArray": each}) for each in (array, 0))
+    resource, without = (structure("CUDA_RESOURCE_DESC", {"resType": 0, "res.array.hArray": each})
+                         for each in (array, 0))
     texture, out = sequence.new("texture")
-    sequence.risky(thread, "cuTexObjectCreate", (out, 0), (resource, without, 0), (structure("CUDA_TEXTURE_DESC", {"addressMode[0]": 1, "flags": 2}), 0), 0, probability=0.2)
-    sequence.call(thread, "cuTexObjectCreate", out, structure("CUDA_RESOURCE_DESC", {"resType": 0, "res.array.hArray": array}),
+    sequence.risky(thread, "cuTexObjectCreate", (out, 0), (resource, without, 0),
+                   (structure("CUDA_TEXTURE_DESC", {"addressMode[0]": 1, "flags": 2}), 0), 0, probability=0.2)
+    sequence.call(thread, "cuTexObjectCreate", out,
+                  structure("CUDA_RESOURCE_DESC", {"resType": 0, "res.array.hArray": array}),
                   structure("CUDA_TEXTURE_DESC", {"addressMode[0]": 1}), 0)
     sequence.call(thread, "cuTexObjectDestroy", texture)
     yield
@@ -338,7 +383,8 @@ def host_memory(sequence, thread):
     sequence.risky(thread, "cuMemHostGetFlags", ("?hide", 0), (pinned, 0))
     sequence.risky(thread, "cuPointerGetAttribute", ("?i32", 0), 2, (pinned, 0))
     plain = sequence.host(thread, 16384)
-    registered = sequence.risky(thread, "cuMemHostRegister_v2", (plain, 0), (16384, 0), (sequence.pick(0, 1, 2), 0x80), probability=0.4)
+    registered = sequence.risky(thread, "cuMemHostRegister_v2", (plain, 0), (16384, 0), (sequence.pick(0, 1, 2), 0x80),
+                                probability=0.4)
     sequence.call(thread, "cuMemHostRegister_v2", plain, 16384, 0)
     yield
     block = allocate(sequence, thread, 4096)
@@ -365,7 +411,8 @@ def managed(sequence, thread):
     sequence.digest(thread, block, 0, size, block.needs)
     yield
     sequence.risky(thread, "cuMemAdvise", (block, 0), (size, 0, size + 10000000), (sequence.pick(1, 2), 0, 99), 0)
-    sequence.risky(thread, "cuMemPrefetchAsync", (block, 0), (size, 0, size + 10000000), (sequence.pick(0, -1), sequence.devices + 7), 0)
+    sequence.risky(thread, "cuMemPrefetchAsync", (block, 0), (size, 0, size + 10000000),
+                   (sequence.pick(0, -1), sequence.devices + 7), 0)
     sequence.risky(thread, "cuMemRangeGetAttribute", ("?i32", 0), (4, 8), (1, 99), (block, 0), size)
     sequence.risky(thread, "cuPointerGetAttribute", ("?u32", 0), 8, (block, 0))
     sequence.call(thread, "cuCtxSynchronize")
@@ -383,17 +430,20 @@ def contexts(sequence, thread):
         sequence.call(thread, "cuCtxCreate_v4", out, 0, 0, 0)
     for _ in range(sequence.random.randrange(3, 9)):
         sequence.pick(
-            lambda: sequence.risky(thread, "cuCtxGetCurrent", (">now", 0)),
-            lambda: sequence.risky(thread, "cuCtxGetDevice", ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuCtxGetFlags", ("?u32", 0)),
-            lambda: sequence.risky(thread, "cuCtxGetApiVersion", (context, 0), ("?hide", 0)),
-            lambda: sequence.risky(thread, "cuCtxGetLimit", ("?hide", 0), (0, 1, 99)),
-            lambda: sequence.risky(thread, "cuCtxSetLimit", (sequence.pick(0, 1), 99), 65536),
-            lambda: sequence.risky(thread, "cuCtxGetCacheConfig", ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuCtxSetCacheConfig", (1, 99)),
-            lambda: sequence.risky(thread, "cuCtxGetId", (context, 0), ("?hide", 0)),
-            lambda: sequence.call(thread, "cuCtxSynchronize"),
-            lambda: (sequence.call(thread, "cuCtxPushCurrent_v2", context), sequence.call(thread, "cuCtxPopCurrent_v2", ">top")),
+            lambda: sequence.risky(thread, "cuCtxGetCurrent",
+                                   (">now", 0)), lambda: sequence.risky(thread, "cuCtxGetDevice", ("?i32", 0)),
+            lambda: sequence.risky(thread, "cuCtxGetFlags",
+                                   ("?u32", 0)), lambda: sequence.risky(thread, "cuCtxGetApiVersion", (context, 0),
+                                                                        ("?hide", 0)),
+            lambda: sequence.risky(thread, "cuCtxGetLimit", ("?hide", 0),
+                                   (0, 1, 99)), lambda: sequence.risky(thread, "cuCtxSetLimit",
+                                                                       (sequence.pick(0, 1), 99), 65536),
+            lambda: sequence.risky(thread, "cuCtxGetCacheConfig",
+                                   ("?i32", 0)), lambda: sequence.risky(thread, "cuCtxSetCacheConfig", (1, 99)),
+            lambda: sequence.risky(thread, "cuCtxGetId", (context, 0),
+                                   ("?hide", 0)), lambda: sequence.call(thread, "cuCtxSynchronize"),
+            lambda: (sequence.call(thread, "cuCtxPushCurrent_v2", context),
+                     sequence.call(thread, "cuCtxPopCurrent_v2", ">top")),
         )()
     block = allocate(sequence, thread, 512)
     sequence.call(thread, "cuCtxPopCurrent_v2", ">popped")
@@ -405,7 +455,8 @@ def contexts(sequence, thread):
     yield
     sequence.call(thread, "cuCtxDestroy_v2", 0)
     sequence.call(thread, "cuDevicePrimaryCtxGetState", sequence.edge(0, sequence.devices + 7), "?u32", "?i32")
-    sequence.call(thread, "cuDevicePrimaryCtxSetFlags_v2", sequence.edge(0, sequence.devices + 7), sequence.pick(0x1000, 0))
+    sequence.call(thread, "cuDevicePrimaryCtxSetFlags_v2", sequence.edge(0, sequence.devices + 7),
+                  sequence.pick(0x1000, 0))
 
 
 def devices(sequence, thread):
@@ -413,18 +464,21 @@ def devices(sequence, thread):
     wrong = sequence.devices + 7
     for _ in range(sequence.random.randrange(3, 8)):
         sequence.pick(
-            lambda: sequence.risky(thread, "cuDeviceGet", ("?i32", 0), (0, wrong, -1)),
-            lambda: sequence.risky(thread, "cuDeviceGetCount", ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuDeviceGetAttribute", ("?i32", 0), (sequence.pick(*ATTRIBUTES), 0, 9999, -1), (0, wrong)),
-            lambda: sequence.risky(thread, "cuDeviceTotalMem_v2", ("?hide", 0), (0, wrong)),
-            lambda: sequence.risky(thread, "cuDeviceCanAccessPeer", ("?i32", 0), (0, wrong), 0),
-            lambda: sequence.risky(thread, "cuCtxEnablePeerAccess", (sequence.contexts[0], 0), (0, 1)),
-            lambda: sequence.risky(thread, "cuCtxDisablePeerAccess", (sequence.contexts[0], 0)),
+            lambda: sequence.risky(thread, "cuDeviceGet", ("?i32", 0),
+                                   (0, wrong, -1)), lambda: sequence.risky(thread, "cuDeviceGetCount", ("?i32", 0)),
+            lambda: sequence.risky(thread, "cuDeviceGetAttribute", ("?i32", 0),
+                                   (sequence.pick(*ATTRIBUTES), 0, 9999, -1), (0, wrong)),
+            lambda: sequence.risky(thread, "cuDeviceTotalMem_v2", ("?hide", 0),
+                                   (0, wrong)), lambda: sequence.risky(thread, "cuDeviceCanAccessPeer", ("?i32", 0),
+                                                                       (0, wrong), 0),
+            lambda: sequence.risky(thread, "cuCtxEnablePeerAccess", (sequence.contexts[0], 0),
+                                   (0, 1)), lambda: sequence.risky(thread, "cuCtxDisablePeerAccess",
+                                                                   (sequence.contexts[0], 0)),
             lambda: sequence.risky(thread, "cuDeviceGetP2PAttribute", ("?i32", 0), (1, 99), 0, (0, wrong)),
             lambda: sequence.risky(thread, "cuGetErrorString", (sequence.pick(*range(0, 1000)), 12345), "?text"),
             lambda: sequence.risky(thread, "cuGetErrorName", (sequence.pick(*range(0, 1000)), -1), "?text"),
-            lambda: sequence.risky(thread, "cuDriverGetVersion", ("?i32", 0)),
-            lambda: sequence.risky(thread, "cuInit", (0, 1)),
+            lambda: sequence.risky(thread, "cuDriverGetVersion",
+                                   ("?i32", 0)), lambda: sequence.risky(thread, "cuInit", (0, 1)),
         )()
         yield
 
@@ -452,7 +506,8 @@ def memory_operations(sequence, thread):
         at = 8 * sequence.random.randrange(64)
         # Nothing orders the NULL stream and this one: each has a half of its own.
         writer, half = sequence.pick((stream, 0), (0, 2048))
-        sequence.risky(thread, "cuStreamWriteValue32_v2", writer, (block.at(half + at), block.at(half + at + 2), 0), 7, (0, 99))
+        sequence.risky(thread, "cuStreamWriteValue32_v2", writer, (block.at(half + at), block.at(half + at + 2), 0), 7,
+                       (0, 99))
         sequence.risky(thread, "cuStreamWriteValue64_v2", stream, (block.at(at), block.at(at + 4), 0), 7, 0)
         sequence.risky(thread, "cuStreamWaitValue32_v2", stream, (block.at(at), block.at(at + 2), 0), 0, (0, 99))
         block.needs.append(sequence.call(thread, "cuStreamSynchronize", stream))
@@ -488,23 +543,23 @@ def runtime(sequence, thread):
     for _ in range(sequence.random.randrange(4, 12)):
         sequence.pick(
             lambda: sequence.risky(thread, "cudaMemset", (block, 0), 3, (size, size + 1000000000)),
-            lambda: sequence.risky(thread, "cudaMemcpy", (block, 0), host, size, (1, 99)),
-            lambda: sequence.risky(thread, "cudaMemcpyAsync", host, (block, 0), size, (2, 99), stream),
+            lambda: sequence.risky(thread, "cudaMemcpy", (block, 0), host, size,
+                                   (1, 99)), lambda: sequence.risky(thread, "cudaMemcpyAsync", host, (block, 0), size,
+                                                                    (2, 99), stream),
             lambda: sequence.call(thread, "cudaMallocAsync", ">nothing", 0, stream),
-            lambda: sequence.call(thread, "cudaFreeHost", 0),
-            lambda: sequence.call(thread, "cudaFree", 0),
+            lambda: sequence.call(thread, "cudaFreeHost", 0), lambda: sequence.call(thread, "cudaFree", 0),
             lambda: sequence.call(thread, "cudaFree", block.at(1)),
             lambda: sequence.call(thread, "cudaGraphInstantiate", ">exec", 0, 0),
             lambda: sequence.call(thread, "cudaGraphLaunch", 0, stream),
-            lambda: sequence.call(thread, "cudaEventDestroy", 0),
-            lambda: sequence.call(thread, "cudaStreamDestroy", 0),
+            lambda: sequence.call(thread, "cudaEventDestroy", 0), lambda: sequence.call(thread, "cudaStreamDestroy", 0),
             lambda: sequence.risky(thread, "cudaMallocHost", (">pinned", 0), (0, 64)),
             # Back to the thread's own context, whose things other scenarios go on with.
-            lambda: (sequence.risky(thread, "cudaSetDevice", (0, sequence.devices + 7)), sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))),
+            lambda: (sequence.risky(thread, "cudaSetDevice", (0, sequence.devices + 7)),
+                     sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))),
             lambda: sequence.risky(thread, "cudaDeviceGetAttribute", ("?i32", 0), (1, 9999), 0),
-            lambda: sequence.call(thread, "cudaPointerGetAttributes", structure("cudaPointerAttributes", {}, "type device devicePointer hostPointer"),
-                                  sequence.pick(block, host)),
-            lambda: sequence.call(thread, "cudaPeekAtLastError"),
+            lambda: sequence.call(thread, "cudaPointerGetAttributes",
+                                  structure("cudaPointerAttributes", {}, "type device devicePointer hostPointer"),
+                                  sequence.pick(block, host)), lambda: sequence.call(thread, "cudaPeekAtLastError"),
             lambda: sequence.call(thread, "cudaGetLastError"),
         )()
         yield
@@ -516,16 +571,18 @@ def runtime(sequence, thread):
 
 
 def fault(sequence, thread):
-    """A kernel that traps, and what the context answers from then on. The last scenario of a sequence, in a context where nothing is captured."""
+    """A kernel that traps, and what the context answers from then on. The last scenario of a sequence, in a context
+    where nothing is captured."""
     sequence.call(thread, "cuCtxCreate_v4", ">faulty", structure("CUctxCreateParams", {}), 0, 0)
     module = load(sequence, thread)
     trap = function_of(sequence, thread, module, "trap_always")
     stream = stream_of(sequence, thread)
     sequence.call(thread, "cuLaunchKernel", trap, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
     sequence.call(thread, "cuCtxSynchronize")
-    for name, *arguments in (("cuMemAlloc_v2", ">m", 64), ("cuStreamSynchronize", stream), ("cuCtxSynchronize",), ("cuEventCreate", ">e", 0),
-                             ("cuStreamCreate", ">s", 0), ("cuMemFree_v2", 0), ("cuModuleGetFunction", ">f", module, '"nothing"'),
-                             ("cuCtxGetCurrent", ">c"), ("cuCtxGetDevice", "?i32"), ("cuDeviceGetCount", "?i32"), ("cuModuleUnload", module)):
+    for name, *arguments in (("cuMemAlloc_v2", ">m", 64), ("cuStreamSynchronize", stream), ("cuCtxSynchronize",),
+                             ("cuEventCreate", ">e", 0), ("cuStreamCreate", ">s", 0), ("cuMemFree_v2", 0),
+                             ("cuModuleGetFunction", ">f", module, '"nothing"'), ("cuCtxGetCurrent", ">c"),
+                             ("cuCtxGetDevice", "?i32"), ("cuDeviceGetCount", "?i32"), ("cuModuleUnload", module)):
         if sequence.chance(0.6):
             sequence.call(thread, name, *arguments)
         yield

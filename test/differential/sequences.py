@@ -38,37 +38,59 @@ THREADS_MAX = 8
 CONTEXTS_MAX = 4
 FAULT_CHANCE = 0.1
 
-# Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or NVIDIA's driver crashes.
+# Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or
+# NVIDIA's driver crashes.
 NOT_WITH_NULLS = {
-    "cuInit", "cuCtxSetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxDetach", "cuCtxAttach", "cuDevicePrimaryCtxReset_v2",
-    "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRetain", "cuCtxResetPersistingL2Cache", "cuProfilerStart", "cuProfilerStop",
-    "cuThreadExchangeStreamCaptureMode", "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuGetExportTable", "cuCtxSynchronize",
+    "cuInit", "cuCtxSetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxDetach", "cuCtxAttach",
+    "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRetain",
+    "cuCtxResetPersistingL2Cache", "cuProfilerStart", "cuProfilerStop", "cuThreadExchangeStreamCaptureMode",
+    "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuGetExportTable", "cuCtxSynchronize",
 }
 # Handles of which NULL means something, so that a call with it is no mistake.
 NULL_IS_A_HANDLE = {"stream", "context", "device"}
 
 
 def nulls(sequence, thread, api):
-    """Functions of the description with NULL for one handle or pointer: the kinds of all parameters say how a call looks."""
+    """Functions of the description with NULL for one handle or pointer: the kinds of all parameters say how a call
+    looks."""
     able = [f for f in api.functions if has_nulls(f)]
     for function in sequence.random.sample(able, 6):
-        places = [i for i, p in enumerate(function.params) if p.is_handle and p.direction in ("in", "destroy") and p.kind not in NULL_IS_A_HANDLE]
-        sequence.call(thread, function.name, *[0 if i in places or p.direction == "in" and p.is_handle else plain(sequence, p) for i, p in enumerate(function.params)])
+        places = [
+            i for i, p in enumerate(function.params)
+            if p.is_handle and p.direction in ("in", "destroy") and p.kind not in NULL_IS_A_HANDLE
+        ]
+        sequence.call(
+            thread, function.name, *[
+                0 if i in places or p.direction == "in" and p.is_handle else plain(sequence, p)
+                for i, p in enumerate(function.params)
+            ])
         yield
 
 
 def has_nulls(function):
-    if function.unsupported or function.same_as or function.via or function.needs == "nothing" or function.name in NOT_WITH_NULLS or function.is_old_abi:
+    if (
+        function.unsupported
+        or function.same_as
+        or function.via
+        or function.needs == "nothing"
+        or function.name in NOT_WITH_NULLS
+        or function.is_old_abi
+    ):
         return False
-    handles = [p for p in function.params if p.is_handle and p.direction in ("in", "destroy") and not p.opt and p.kind not in NULL_IS_A_HANDLE]
+    handles = [
+        p for p in function.params
+        if p.is_handle and p.direction in ("in", "destroy") and not p.opt and p.kind not in NULL_IS_A_HANDLE
+    ]
     # One handle, so that there is one mistake; nothing that has to be built.
-    return len(handles) == 1 and all(p.is_handle and p.direction in ("in", "destroy") or buildable(p) for p in function.params)
+    return len(handles) == 1 and all(p.is_handle and p.direction in ("in", "destroy") or buildable(p)
+                                     for p in function.params)
 
 
 def buildable(p):
     if p.direction in ("new", "given", "out", "inout"):
         return p.kind not in ("struct", "bytes", "list", "by_attribute")
-    return p.kind in model.SCALARS and p.kind not in ("f32", "f64", "deviceptr", "pointer") or p.kind in ("enum", "string")
+    return p.kind in model.SCALARS and p.kind not in ("f32", "f64", "deviceptr", "pointer") or p.kind in ("enum",
+                                                                                                          "string")
 
 
 def plain(sequence, p):
@@ -83,7 +105,8 @@ def begin(sequence):
     primary, out = sequence.new("context")
     sequence.call(0, "cuDevicePrimaryCtxRetain", out, 0)
     sequence.contexts = [primary]
-    for _ in range(sequence.pick(0, 0, 0, 0, 1, CONTEXTS_MAX - 1)):  # few: NVIDIA's driver takes a second for each beside others
+    for _ in range(sequence.pick(0, 0, 0, 0, 1,
+                                 CONTEXTS_MAX - 1)):  # few: NVIDIA's driver takes a second for each beside others
         context, out = sequence.new("context")
         sequence.call(0, "cuCtxCreate_v4", out, structure("CUctxCreateParams", {}), 0, 0)
         sequence.contexts.append(context)

@@ -1,4 +1,5 @@
-"""Clients and workers that end at every point of the protocol: the other side notices, the server serves others, and nothing of the session is left."""
+"""Clients and workers that end at every point of the protocol: the other side notices, the server serves others, and
+nothing of the session is left."""
 
 import json
 import os
@@ -71,7 +72,8 @@ class BesideANeighbour(ServerCase):
     workers = 2  # at rest
 
     def setUp(self):
-        wait_until(lambda: len(self.worker_ids()) >= self.workers, END_SECONDS, "the neighbour's worker and a spare one")
+        wait_until(lambda: len(self.worker_ids()) >= self.workers, END_SECONDS,
+                   "the neighbour's worker and a spare one")
         self.memory = self.device_memory()
 
     # --- what the server says
@@ -92,8 +94,10 @@ class BesideANeighbour(ServerCase):
 
     def assert_nothing_left(self):
         wait_until(lambda: not self.sessions(), GONE_SECONDS, "no session but the neighbour's")
-        wait_until(lambda: self.device_memory() == self.memory, GONE_SECONDS, f"device memory used as before: {self.memory}")
-        wait_until(lambda: len(self.worker_ids()) <= self.workers, GONE_SECONDS, "no worker but the neighbour's and a spare one")
+        wait_until(lambda: self.device_memory() == self.memory, GONE_SECONDS,
+                   f"device memory used as before: {self.memory}")
+        wait_until(lambda: len(self.worker_ids()) <= self.workers, GONE_SECONDS,
+                   "no worker but the neighbour's and a spare one")
 
     # --- one crash
     def crash(self, where, point, strike, fails=True):
@@ -192,7 +196,8 @@ class CrashesInTheQueue(BesideANeighbour):
     @classmethod
     def setUpClass(cls):
         with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
-            file.write("[server]\nopen_tenant = \"all\"\nsessions_per_gpu_max = 1\nresume_grace = \"300ms\"\n[tenants.all]\n")
+            file.write(
+                "[server]\nopen_tenant = \"all\"\nsessions_per_gpu_max = 1\nresume_grace = \"300ms\"\n[tenants.all]\n")
         cls.server_arguments = ("--config", file.name)
         cls.addClassCleanup(os.unlink, file.name)
         super().setUpClass()
@@ -209,7 +214,8 @@ class CrashesInTheQueue(BesideANeighbour):
         self.assert_nothing_left()
 
     def lost(self, proxy, **how):
-        """The client would come again for minutes, to its place with a server that was started again; this server has no such place any more."""
+        """The client would come again for minutes, to its place with a server that was started again; this server has
+        no such place any more."""
         proxy.cut(**how)
         wait_until(lambda: not self.sessions(), GONE_SECONDS, "the place is given up")
         self.kill_client(proxy)

@@ -1,4 +1,5 @@
-"""A way between a client and a server that knows the protocol, and does something when a connection has come to a certain point of it."""
+"""A way between a client and a server that knows the protocol, and does something when a connection has come to a
+certain point of it."""
 
 import dataclasses
 import socket
@@ -10,11 +11,16 @@ from support import FRAME, PREFACE, read_exactly
 LINGER_NONE = struct.pack("ii", 1, 0)  # a close that resets
 PIECE_BYTES = 65536
 CONTROL, POSTED, CALLED, REPLY, NOTICE = 1, 2, 3, 4, 5
+# Longer bulk comes in parts where the session may have lanes; this way serves one connection, so none come over lanes.
+WHOLE_BULK_BYTES_MAX = 256 << 10
+PART = struct.Struct("<HBBIQ")
+PART_MAGIC, PART_HERE = 0x5047, 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """`sender`: "client" or "server"; `part`: "preface", "header", "message" or "bulk", of which half has been passed on, or "whole": the frame
+    """`sender`: "client" or "server"; `part`: "preface", "header", "message" or "bulk", of which half has been passed
+    on, or "whole": the frame
     (or, without a kind, the preface). kind and ordinal None: of any frame."""
 
     sender: str
@@ -23,12 +29,14 @@ class Point:
     ordinal: int = None
 
     def matches(self, sender, part, kind, ordinal):
-        return (self.sender == sender and self.part == part and self.kind in (None, kind) and self.ordinal in (None, ordinal)
+        return (self.sender == sender and self.part == part and self.kind in (None, kind)
+                and self.ordinal in (None, ordinal)
                 and (kind is not None or self.kind is None and self.ordinal is None))
 
 
 class CuttingProxy:
-    """Serves one connection. `strike(proxy)` is called once, at the first place where `point` matches; the other direction may go on meanwhile.
+    """Serves one connection. `strike(proxy)` is called once, at the first place where `point` matches; the other
+    direction may go on meanwhile.
     `reached` is set from then on."""
 
     def __init__(self, server_address, point, strike):
@@ -61,7 +69,8 @@ class CuttingProxy:
             try:
                 if reset:
                     link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
-                # A thread that reads holds the connection; it is woken, without a word to the other side if that is to be a reset.
+                # A thread that reads holds the connection; it is woken, without a word to the other side if that is to
+                # be a reset.
                 link.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
                 link.close()
             except OSError:
@@ -87,7 +96,7 @@ class CuttingProxy:
                 kind, _, _, ordinal, _, words, _, bulk = FRAME.unpack(header)
                 self._write(target, header, sender, "header", kind, ordinal)
                 self._part(source, target, words * 8, sender, "message", kind, ordinal)
-                self._part(source, target, bulk, sender, "bulk", kind, ordinal)
+                self._bulk(source, target, bulk, sender, "bulk", kind, ordinal)
                 self._at(sender, "whole", kind, ordinal)
         except (OSError, EOFError):
             pass
@@ -110,14 +119,37 @@ class CuttingProxy:
         if size == 0:
             return
         half = size // 2
-        for end in (half, size):
-            left = end if end == half else size - half
-            while left:
-                piece = read_exactly(source, min(left, PIECE_BYTES))
-                target.sendall(piece)
-                left -= len(piece)
-            if end == half and half != size:
-                self._at(where[0], *where[1:])
+        self._copy(source, target, half)
+        self._at(where[0], *where[1:])
+        self._copy(source, target, size - half)
+
+    def _bulk(self, source, target, size, *where):
+        left, in_parts = size, size > WHOLE_BULK_BYTES_MAX
+        first = True
+        while left:
+            here = left
+            if in_parts:
+                header = read_exactly(source, PART.size)
+                target.sendall(header)
+                magic, way, _, _, part_bytes = PART.unpack(header)
+                in_parts = magic == PART_MAGIC and way == PART_HERE
+                if in_parts:
+                    here = part_bytes
+                else:  # a session without lanes: these were the first of the bytes
+                    here = left = left - PART.size
+            if first:
+                self._part(source, target, here, *where)
+            else:
+                self._copy(source, target, here)
+            left -= here
+            first = False
+
+    @staticmethod
+    def _copy(source, target, size):
+        while size:
+            piece = read_exactly(source, min(size, PIECE_BYTES))
+            target.sendall(piece)
+            size -= len(piece)
 
     def _at(self, sender, part, kind, ordinal):
         if not self.point.matches(sender, part, kind, ordinal):

@@ -8,7 +8,8 @@ import socket
 import subprocess
 import unittest
 
-from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, read_exactly, run, runs, start, wait_until)
+from support import (DEVICE, FRAME, GONE_WITHIN_SECONDS, PREFACE, ServerCase, preface, read_exactly, run, runs, start,
+                     wait_until)
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251121"))
 
@@ -109,7 +110,9 @@ class Faults(ServerCase):
         self.read_to_end(link)
 
     def test_a_frame_of_unknown_ordinal_or_kind_or_magic(self):
-        for header in (FRAME.pack(3, 0, 0x5747, 4000000000, 1, 0, 0, 0), FRAME.pack(77, 0, 0x5747, 1, 1, 0, 0, 0), FRAME.pack(3, 0, 0x1111, 1, 1, 0, 0, 0)):
+        for header in (FRAME.pack(3, 0, 0x5747, 4000000000, 1, 0, 0,
+                                  0), FRAME.pack(77, 0, 0x5747, 1, 1, 0, 0, 0), FRAME.pack(3, 0, 0x1111, 1, 1, 0, 0,
+                                                                                           0)):
             link = self.greeted()
             link.sendall(header)
             self.read_to_end(link)
@@ -147,8 +150,12 @@ class Faults(ServerCase):
                 link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, words, 0, 0) + random.randbytes(8 * words))
                 for sequence in range(1, 10):
                     words = random.randrange(0, 64)
-                    ordinal = random.choice([1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24, 25, 30, 31, 40, random.randrange(1000, 1600)])
-                    link.sendall(FRAME.pack(random.choice([2, 3]), 0, 0x5747, ordinal, sequence, words, 0, 0) + random.randbytes(8 * words))
+                    ordinal = random.choice(
+                        [1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24, 25, 30, 31, 40,
+                         random.randrange(1000, 1600)])
+                    link.sendall(
+                        FRAME.pack(random.choice([2, 3]), 0, 0x5747, ordinal, sequence, words, 0, 0) +
+                        random.randbytes(8 * words))
                 link.shutdown(socket.SHUT_WR)
             except OSError:
                 pass
@@ -166,7 +173,8 @@ class Faults(ServerCase):
 
 def used_mib():
     """Memory of the first GPU that is in use."""
-    ran = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True, check=True)
+    ran = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                         capture_output=True, text=True, check=True)
     return int(ran.stdout.split()[0])
 
 
@@ -201,7 +209,8 @@ class ServerEnds(ServerCase):
         self.assertEqual(copier.returncode, 3, out + err)
         self.assertIn("cudaError", out)
         self.assertIn("gpuwire", err)
-        wait_until(lambda: not any(runs(worker) for worker in workers), GONE_WITHIN_SECONDS, f"workers {workers} of the killed server")
+        wait_until(lambda: not any(runs(worker) for worker in workers), GONE_WITHIN_SECONDS,
+                   f"workers {workers} of the killed server")
 
     @classmethod
     def tearDownClass(cls):

@@ -12,8 +12,10 @@ from support import BUILD, PREFACE_TLS, ServerCase, command, one_line_naming, pr
 LIMIT_SECONDS = 60
 
 
-class Identity(ServerCase):
+class TenantsCase(ServerCase):
     """One server for two tenants: anna has a certificate, ben a token."""
+
+    SERVER_WORDS = ""
 
     @classmethod
     def setUpClass(cls):
@@ -25,8 +27,11 @@ class Identity(ServerCase):
         cls.admin("add-tenant", "ben", "--token", "--out", cls.path("ben.token"))
         configuration = cls.path("server.toml")
         with open(configuration, "w", encoding="utf-8") as file:
-            file.write(f'[server]\nlisten = "127.0.0.1:0"\naudit_log = "{cls.path("audit.jsonl")}"\ncontrol_socket = "{cls.path("control")}"\n'
-                       f'[tls]\ndirectory = "{cls.identity}"\n[tenants.anna]\n[tenants.ben]\n')
+            file.write(
+                f'[server]\nlisten = "127.0.0.1:0"\naudit_log = "{cls.path("audit.jsonl")}"\ncontrol_socket ='
+                f' "{cls.path("control")}"\n{cls.SERVER_WORDS}[tls]\ndirectory ='
+                f' "{cls.identity}"\n[tenants.anna]\n[tenants.ben]\n'
+            )
         cls.server_arguments = ("--config", configuration)
         super().setUpClass()
 
@@ -36,8 +41,9 @@ class Identity(ServerCase):
 
     @classmethod
     def admin(cls, *arguments, identity=None):
-        subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity or cls.identity, *arguments],
-                       check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        subprocess.run(
+            [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity or cls.identity, *arguments],
+            check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
 
     def add(self, tenant, *arguments):
         """A new certificate or token of a tenant; its file."""
@@ -48,7 +54,8 @@ class Identity(ServerCase):
     def run_as(self, *identity, program="first_error", address=None):
         line = command(address or self.server.address, program)
         line[2:2] = identity
-        return subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": self.path("nothing")})
+        return subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+                              env={**os.environ, "XDG_CONFIG_HOME": self.path("nothing")})
 
     def vector_add(self, *identity, address=None):
         return self.run_as(*identity, program=os.path.join(BUILD, "examples", "add_one"), address=address)
@@ -68,6 +75,8 @@ class Identity(ServerCase):
 
         wait_until(found, 10, f"an audit line with {words}")
 
+
+class Identity(TenantsCase):
     def test_a_certificate_makes_its_tenant(self):
         self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
         self.assert_audited('"anna"', "tls certificate")
@@ -83,7 +92,9 @@ class Identity(ServerCase):
         line = command(self.server.address, os.path.join(BUILD, "examples", "add_one"))
         line[2:2] = ["--token-file", self.path("ben.token"), "--ca", self.path("ca.pem")]
         before = len(self.audit())
-        self.assert_passed(subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": home}))
+        self.assert_passed(
+            subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+                           env={**os.environ, "XDG_CONFIG_HOME": home}))
         wait_until(lambda: any('"ben"' in one for one in self.audit()[before:]), 10, "an audit line")
         self.assertFalse([one for one in self.audit()[before:] if '"anna"' in one])
 

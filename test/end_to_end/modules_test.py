@@ -27,7 +27,8 @@ class Modules(unittest.TestCase):
         key = tenant if tenant == "none" else os.path.join(self.folder.name, "keys", tenant)
         line = command(server.address, "large_library")
         line[2:2] = ["--stats=calls"]
-        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, env=dict(os.environ, GPUWIRE_CACHE_KEY_FILE=key))
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                             env=dict(os.environ, GPUWIRE_CACHE_KEY_FILE=key))
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr + "".join(server.log[-20:]))
         self.assertTrue(ran.stdout.endswith("PASSED\n"))
         used, sent = map(int, re.search(r"images: (\d+) used, (\d+) sent", ran.stderr).groups())
@@ -36,7 +37,9 @@ class Modules(unittest.TestCase):
         return sent, float(number) * {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20}[unit]
 
     def kept_files(self):
-        return sorted(os.path.join(folder, name) for folder, _, names in os.walk(os.path.join(self.cache, "tenants")) for name in names)
+        return sorted(
+            os.path.join(folder, name) for folder, _, names in os.walk(os.path.join(self.cache, "tenants"))
+            for name in names)
 
     def kept_bytes(self):
         def size_of(path):

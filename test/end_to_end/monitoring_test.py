@@ -36,10 +36,12 @@ class Monitored(unittest.TestCase):
         return self.arguments
 
     def control_socket(self):
-        return f"/run/gpuwire/{self.server.process.pid}.sock" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}/{self.server.process.pid}.sock"
+        return f"/run/gpuwire/{self.server.process.pid}.sock" if os.geteuid(
+        ) == 0 else f"/tmp/gpuwire-{os.geteuid()}/{self.server.process.pid}.sock"
 
     def command(self, name, *arguments):
-        return subprocess.run([GPUWIRE, name, "--control", self.control, *arguments], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+        return subprocess.run([GPUWIRE, name, "--control", self.control, *arguments], capture_output=True, text=True,
+                              timeout=LIMIT_SECONDS)
 
     def top(self, interval="0.2"):
         ran = self.command("top", "--json", "--once", "--interval", interval)
@@ -93,16 +95,21 @@ class Figures(Monitored):
         self.assertEqual(len(sessions), 2)
         self.assertEqual({session["state"] for session in sessions}, {"running"})
         self.assertEqual({session["tenant"] for session in sessions}, {"open"})
-        self.assertEqual({session["worker_pid"] for session in sessions} - set(children(self.server.process.pid, "gpuwire-worker")), set())
+        self.assertEqual({session["worker_pid"]
+                          for session in sessions} - set(children(self.server.process.pid, "gpuwire-worker")), set())
         self.assertGreater(figures["interval_s"], 0.19)
         tenant = figures["tenants"][0]
         self.assertEqual(tenant["sessions"], {"running": 2})
         self.assertEqual(tenant["begun"], 2)
         for device in figures["devices"]:
-            shares = [entry for one in figures["tenants"] for entry in one["devices"] if entry["device"] == device["index"]]
+            shares = [
+                entry for one in figures["tenants"] for entry in one["devices"] if entry["device"] == device["index"]
+            ]
             self.assertEqual(sum(share["gpu_time_ns"] for share in shares), device["gpu_time_ns"])
             self.assertEqual(sum(share["memory_used_bytes"] for share in shares), device["memory_used_bytes"])
-            on_it = [session for session in sessions if any(used["device"] == device["index"] for used in session["devices"])]
+            on_it = [
+                session for session in sessions if any(used["device"] == device["index"] for used in session["devices"])
+            ]
             self.assertEqual(len(on_it), device["sessions"])
         self.assertEqual(sum(session["bytes_in"] for session in sessions), tenant["bytes_in"])
         for program in programs:
@@ -125,7 +132,8 @@ class Figures(Monitored):
         self.assertIn("open", ran.stdout)
 
     def test_top_prints_one_object_for_each_interval_and_ends_with_the_server(self):
-        watching = subprocess.Popen([GPUWIRE, "top", "--control", self.control, "--json", "--interval", "0.1"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        watching = subprocess.Popen([GPUWIRE, "top", "--control", self.control, "--json", "--interval", "0.1"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         first, second = json.loads(watching.stdout.readline()), json.loads(watching.stdout.readline())
         self.assertGreater(second["taken_ns"], first["taken_ns"])
         self.server.stop()
@@ -152,7 +160,8 @@ class Commands(Monitored):
         _, err = first.communicate()
         self.assertIn("maintenance tonight", err)
         ended = self.audited("ended")[0]
-        self.assertEqual((ended["session"], ended["cause"], ended["reason"]), (sessions[0]["id"], "stopped", "maintenance tonight"))
+        self.assertEqual((ended["session"], ended["cause"], ended["reason"]),
+                         (sessions[0]["id"], "stopped", "maintenance tonight"))
         self.assertGreater(ended["seconds"], 0)
         self.assertEqual(self.audited("end_asked")[0]["by_uid"], os.geteuid())
         out, err = second.communicate(timeout=LIMIT_SECONDS)
@@ -170,7 +179,8 @@ class Commands(Monitored):
         self.neighbours(1)
         os.kill(self.status()["sessions"][0]["worker_pid"], signal.SIGKILL)
         self.assertEqual(self.audited("ended")[0]["cause"], "died")
-        wait_until(lambda: self.status()["tenants"][0]["ended"] == {"died": 1}, LIMIT_SECONDS, "the session counted as died")
+        wait_until(lambda: self.status()["tenants"][0]["ended"] == {"died": 1}, LIMIT_SECONDS,
+                   "the session counted as died")
 
 
 class Refusals(Monitored):
@@ -187,7 +197,8 @@ class Refusals(Monitored):
 
 
 class Configured(Monitored):
-    """The server's own words in a configuration file: where the audit log, the metrics and the control socket are, and the log as JSON."""
+    """The server's own words in a configuration file: where the audit log, the metrics and the control socket are, and
+    the log as JSON."""
 
     TENANT = '[tenants.lab]\nclass = "interactive"\nweight = 2\n'
 
@@ -253,7 +264,9 @@ log_format = "json"
         found = []
 
         def listening():
-            found[:] = [line["text"] for line in map(json.loads, list(self.server.log)) if "metrics at" in line.get("text", "")]
+            found[:] = [
+                line["text"] for line in map(json.loads, list(self.server.log)) if "metrics at" in line.get("text", "")
+            ]
             return found
 
         wait_until(listening, LIMIT_SECONDS, "the exporter's line in the log")
@@ -266,7 +279,8 @@ log_format = "json"
 class Metrics(Monitored):
     def setUp(self):
         super().setUp()
-        self.exporter = subprocess.Popen([GPUWIRE, "metrics", "--listen", "127.0.0.1:0", "--control", self.control], stderr=subprocess.PIPE, text=True)
+        self.exporter = subprocess.Popen([GPUWIRE, "metrics", "--listen", "127.0.0.1:0", "--control", self.control],
+                                         stderr=subprocess.PIPE, text=True)
         self.addCleanup(self.exporter.communicate)
         self.addCleanup(self.exporter.kill)
         self.url = re.search(r"http\S+", self.exporter.stderr.readline())[0]
@@ -275,7 +289,10 @@ class Metrics(Monitored):
         with urllib.request.urlopen(self.url, timeout=LIMIT_SECONDS) as answer:
             self.assertTrue(answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"))
             text = answer.read().decode()
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))}
+        return {
+            name: float(value)
+            for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        }
 
     def test_a_scrape_shows_the_sessions_and_what_they_have_had(self):
         programs = self.neighbours(2)
@@ -291,7 +308,8 @@ class Metrics(Monitored):
         self.assertEqual(figures['gpuwire_queue_wait_seconds_count{tenant="open"}'], 2)
         for program in programs:
             program.communicate(timeout=LIMIT_SECONDS)
-        wait_until(lambda: self.scrape().get('gpuwire_sessions_ended_total{tenant="open",cause="finished"}') == 2, LIMIT_SECONDS, "two ended sessions")
+        wait_until(lambda: self.scrape().get('gpuwire_sessions_ended_total{tenant="open",cause="finished"}') == 2,
+                   LIMIT_SECONDS, "two ended sessions")
 
     def test_when_the_server_has_gone_the_exporter_says_so(self):
         self.assertEqual(self.scrape()["gpuwire_up"], 1)
@@ -309,6 +327,36 @@ class Metrics(Monitored):
         self.assertEqual(self.scrape()["gpuwire_up"], 1)
         for link in silent:
             link.close()
+
+
+class Quiet(Monitored):
+    arguments = ("--log-level", "info")
+
+    def test_the_log_has_one_line_for_a_program_at_its_end(self):
+        before = len(self.server.log)
+        ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        wait_until(lambda: len(self.server.log) > before, LIMIT_SECONDS, "a line of the log")
+        self.server.stop()
+        lines = [line for line in self.server.log[before:] if "session" in line and "sessions" not in line]
+        self.assertEqual(len(lines), 1, lines)
+        self.assertRegex(
+            lines[0], r"info session 1 of open, neighbour on \S+ \(127\.0\.0\.1:\d+\): finished; "
+            r"\d+\.\d s, GPU \d+\.\d s, \d+ MiB at most")
+
+
+class MetricsAddress(unittest.TestCase):
+    def test_one_that_somebody_else_has_is_an_error_at_the_start(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken, tempfile.TemporaryDirectory() as folder:
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            path = os.path.join(folder, "server.toml")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f'[server]\nlisten = "127.0.0.1:0"\nopen_tenant = "open"\nmetrics_listen = "{address}"\n'
+                           f'control_socket = "{folder}/control"\n[tenants.open]\n')
+            ran = subprocess.run([GPUWIRE, "serve", "--config", path, "--device", DEVICE], capture_output=True,
+                                 text=True, timeout=LIMIT_SECONDS)
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        self.assertIn(f"metrics_listen: cannot listen on {address}: Address already in use", ran.stderr)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,17 @@ import subprocess
 import sys
 import unittest
 
-from support import BUILD, DEVICE, GONE_WITHIN_SECONDS, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, command, run, wait_until
+from support import (
+    BUILD,
+    DEVICE,
+    GONE_WITHIN_SECONDS,
+    PROGRAMS,
+    RUN_LIMIT_SECONDS,
+    ServerCase,
+    command,
+    run,
+    wait_until,
+)
 
 CUDA = os.environ.get("CUDA_PATH", "/usr/local/cuda")
 
@@ -16,6 +26,12 @@ CUDA = os.environ.get("CUDA_PATH", "/usr/local/cuda")
 class Programs(ServerCase):
     def test_eight_threads_share_one_session(self):
         self.assert_passed(run(self.server.address, "threads"))
+
+    def test_nothing_tells_that_freed_memory_is_kept(self):
+        for kept in ("64M", "0"):
+            with self.subTest(kept):
+                self.assert_passed(
+                    run(self.server.address, "kept_memory", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
 
     def test_callbacks_run_in_stream_order(self):
         self.assert_passed(run(self.server.address, "callbacks"))
@@ -44,7 +60,28 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "forbidden_in_captures"))
         if DEVICE == "software":
             alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
-            self.assert_passed(subprocess.run([os.path.join(PROGRAMS, "forbidden_in_captures")], capture_output=True, text=True, env=alone, timeout=RUN_LIMIT_SECONDS))
+            self.assert_passed(
+                subprocess.run([os.path.join(PROGRAMS, "forbidden_in_captures")], capture_output=True, text=True,
+                               env=alone, timeout=RUN_LIMIT_SECONDS))
+
+    def test_calls_beside_captures_are_answered_as_driver_580_did_with_a_server_and_without(self):
+        otherwise = ("cuIpcGetMemHandle:",)  # which the software device does not offer
+        if DEVICE != "software":
+            self.skipTest("the software device is compared with what was recorded")
+        here = os.path.dirname(os.path.abspath(__file__))
+        with open(os.path.join(here, "programs", "capture_facts.txt"), encoding="utf-8") as facts:
+            recorded = facts.read()
+        alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
+        told = {
+            "with a server": run(self.server.address, "capture_facts").stdout,
+            "without": subprocess.run([os.path.join(PROGRAMS, "capture_facts")], capture_output=True, text=True,
+                                      env=alone, timeout=RUN_LIMIT_SECONDS).stdout
+        }
+        self.maxDiff = None
+        for how, lines in told.items():
+            with self.subTest(how):
+                self.assertEqual([line for line in lines.splitlines() if not line.startswith(otherwise)],
+                                 [line for line in recorded.splitlines() if not line.startswith(otherwise)])
 
     def test_copies_of_every_shape_and_order_are_right(self):
         self.assert_passed(run(self.server.address, "copies"))
@@ -132,8 +169,9 @@ class Programs(ServerCase):
 
     @unittest.skipIf(DEVICE != "software", "a GPU has it")
     def test_what_the_software_device_lacks_is_named_before_the_error(self):
-        for how, code, reason in (("instruction", "218", "instruction 'multimem' is not supported"), ("function", "801", "cuIpcGetMemHandle is not supported"),
-                                  ("image", "209", "PTX is needed")):
+        for how, code, reason in (("instruction", "218", "instruction 'multimem' is not supported"),
+                                  ("function", "801", "cuIpcGetMemHandle is not supported"), ("image", "209",
+                                                                                              "PTX is needed")):
             ran = run(self.server.address, "refused", how)
             self.assertEqual(ran.stdout, code + "\n", ran.stderr)
             self.assertRegex(ran.stderr, "(?m)^gpuwire.*" + reason)
@@ -186,13 +224,16 @@ class Programs(ServerCase):
 
     def test_device_printf_keeps_its_place_in_a_pipe(self):
         ran = run(self.server.address, "device_output", "order")
-        self.assertEqual(ran.stdout, "before the kernel\nkernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n", ran.stderr)
+        self.assertEqual(ran.stdout,
+                         "before the kernel\nkernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n",
+                         ran.stderr)
 
     def test_single_calls_are_right_at_their_edges(self):
         self.assert_passed(run(self.server.address, "edges"))
 
     def test_a_tool_that_wants_the_driver_is_told_in_one_line(self):
-        ran = run(self.server.address, "device_output", env={**os.environ, "CUDA_INJECTION64_PATH": "/opt/tool/libtool.so"})
+        ran = run(self.server.address, "device_output",
+                  env={**os.environ, "CUDA_INJECTION64_PATH": "/opt/tool/libtool.so"})
         self.assertTrue(ran.stdout.endswith("PASSED\n"), ran.stdout)
         self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
         self.assertIn("CUDA_INJECTION64_PATH", ran.stderr)
@@ -202,7 +243,10 @@ class Programs(ServerCase):
         if not cupti:
             self.skipTest("the toolkit has no CUPTI")
         kind = 10  # CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL
-        script = f"import ctypes; cupti = ctypes.CDLL({cupti!r}); cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0); print(cupti.cuptiActivityEnable({kind}) != 0)"
+        script = (
+            f"import ctypes; cupti = ctypes.CDLL({cupti!r}); cuda = ctypes.CDLL('libcuda.so.1'); cuda.cuInit(0);"
+            f" print(cupti.cuptiActivityEnable({kind}) != 0)"
+        )
         ran = run(self.server.address, sys.executable, "-c", script)
         self.assertEqual(ran.stdout, "True\n", ran.stderr)
         self.assertEqual(len([line for line in ran.stderr.splitlines() if "CUPTI" in line]), 1, ran.stderr)
@@ -214,7 +258,14 @@ class Programs(ServerCase):
 
     def test_a_trap_is_an_error_after_what_was_printed(self):
         ran = run(self.server.address, "device_output", "trap")
-        self.assertEqual(ran.stdout, "kernel says 42, 2.500 and a string\nafter the synchronize\nbefore the trap\ncudaErrorLaunchFailure\nPASSED\n", ran.stderr)
+        self.assertEqual(
+            ran.stdout,
+            (
+                "kernel says 42, 2.500 and a string\nafter the synchronize\nbefore the"
+                " trap\ncudaErrorLaunchFailure\nPASSED\n"
+            ),
+            ran.stderr,
+        )
 
     def test_exit_codes_and_signals_are_the_programs_own(self):
         expected = {"return": 9, "exit": 7, "_exit": 8, "abort": -signal.SIGABRT, "sigterm": -signal.SIGTERM,
@@ -226,7 +277,8 @@ class Programs(ServerCase):
                 self.assertEqual(ran.stdout, f"ending by {how}\n")
 
     def test_workers_map_memory_where_programs_do_not(self):
-        # Device addresses are the worker's, and a program keeps the same ranges free: they must not be where its own mappings are.
+        # Device addresses are the worker's, and a program keeps the same ranges free: they must not be where its own
+        # mappings are.
         # A worker that has only just been made has the broker's mappings still, and one that is ending has none.
         def highest_library(worker):
             try:
@@ -235,8 +287,8 @@ class Programs(ServerCase):
             except (FileNotFoundError, ProcessLookupError):
                 return None
 
-        wait_until(lambda: any((highest_library(worker) or 1 << 64) < 0x5000_0000_0000 for worker in self.worker_ids()), 10,
-                   "a spare worker whose libraries are where programs have none")
+        wait_until(lambda: any((highest_library(worker) or 1 << 64) < 0x5000_0000_0000 for worker in self.worker_ids()),
+                   10, "a spare worker whose libraries are where programs have none")
 
     def test_sessions_that_ended_leave_no_worker_behind(self):
         run(self.server.address, "endings", "return")
@@ -302,7 +354,8 @@ class Programs(ServerCase):
         self.assertRegex(ran.stderr, r"images: 1 used, ")
 
     def test_info_shows_the_devices(self):
-        ran = subprocess.run([BUILD + "/bin/gpuwire", "info", "--server", self.server.address], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run([BUILD + "/bin/gpuwire", "info", "--server", self.server.address], capture_output=True,
+                             text=True, timeout=60)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertRegex(ran.stdout.lower(), r"round.trip")
 

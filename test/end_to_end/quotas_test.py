@@ -32,8 +32,10 @@ class Quotas(ServerCase):
     server_arguments = ("--software-memory", "1GiB") if DEVICE == "software" else ()
 
     def setUp(self):
-        """Each test has the device for itself: a session that has ended gives back what it had when its process has gone."""
-        wait_until(lambda: self.server_log().count("audit: begun") == self.server_log().count("audit: ended"), 20, "no session runs")
+        """Each test has the device for itself: a session that has ended gives back what it had when its process has
+        gone."""
+        wait_until(lambda: self.server_log().count("audit: begun") == self.server_log().count("audit: ended"), 20,
+                   "no session runs")
 
     def hold(self):
         """A program that holds most of the device, and None when the memory is not there."""
@@ -50,14 +52,35 @@ class Quotas(ServerCase):
     def test_a_session_that_is_killed_gives_its_memory_back(self):
         for _ in range(4):
             holders = []
-            wait_until(lambda found=holders: found or found.extend(filter(None, [self.hold()])), 15, "the memory is there again")
+            wait_until(lambda found=holders: found or found.extend(filter(None, [self.hold()])), 15,
+                       "the memory is there again")
             self.assertIsNone(self.hold(), "two hold what one may have")
             holders[0].kill()
             holders[0].communicate()
 
+    def test_what_is_kept_of_freed_memory_is_told_to_be_free_and_is_there_when_it_is_short(self):
+        for kept in ("64M", "0"):
+            with self.subTest(kept):
+                self.assert_passed(
+                    run(self.server.address, "kept_memory", "alone", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
+
+    def test_a_program_that_makes_no_call_gives_back_what_was_kept_for_it(self):
+        held = []
+        for kept in ("0", "64M"):
+            idle = start(self.server.address, "kept_memory", "idle", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept})
+            self.assertEqual(idle.stdout.readline(), "freed\n")
+            if kept == "0":
+                held.append(self.status()["devices"][0]["memory_used_bytes"])
+            else:
+                wait_until(lambda: self.status()["devices"][0]["memory_used_bytes"] == held[0], 20,
+                           "the server has it back")
+            self.assertEqual(idle.communicate()[0], "PASSED\n")
+            self.setUp()
+
     def test_what_one_session_leaves_in_memory_another_does_not_find(self):
         self.assert_passed(run(self.server.address, CLEARING, "fill", "256"))
-        wait_until(lambda: run(self.server.address, CLEARING, "count", "192").stdout.endswith("PASSED\n"), 15, "nothing is found")
+        wait_until(lambda: run(self.server.address, CLEARING, "count", "192").stdout.endswith("PASSED\n"), 15,
+                   "nothing is found")
 
 
 class Limited(ServerCase):

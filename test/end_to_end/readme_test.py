@@ -32,25 +32,33 @@ class Sharing(unittest.TestCase):
         self.folder = folder.name
         blocks = re.findall(r"```(sh|toml)\n(.*?)```", section(), re.S)
         self.assertEqual([kind for kind, _ in blocks], ["sh", "toml", "sh", "sh", "sh", "sh"])
-        self.admin, self.configuration, self.serving, self.anna, self.bob, self.watching = [block for _, block in blocks]
+        self.admin, self.configuration, self.serving, self.anna, self.bob, self.watching = [
+            block for _, block in blocks
+        ]
 
     def user(self, name):
         """The environment and the folder of somebody with an account of their own."""
         home = os.path.join(self.folder, "home", name)
         os.makedirs(home, exist_ok=True)
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("GPUWIRE_", "XDG_"))}
-        return {"cwd": home, "env": {**environment, "HOME": home, "PATH": os.path.join(BUILD, "bin") + ":" + environment["PATH"]}}
+        return {
+            "cwd": home,
+            "env": {**environment, "HOME": home, "PATH": os.path.join(BUILD, "bin") + ":" + environment["PATH"]}
+        }
 
     def here(self, text):
         """The section's words with this test's folder, address and program in the place of its examples."""
         text = text.replace("/etc/gpuwire", os.path.join(self.folder, "etc"))
-        text = text.replace("gpuwire admin", "gpuwire admin --directory " + os.path.join(self.folder, "etc", "identity"))
-        text = text.replace('listen = "0.0.0.0:9750"\n', 'listen = "127.0.0.1:0"\n' f'control_socket = "{self.folder}/control"\n').replace("127.0.0.1:9751", "127.0.0.1:0")
+        text = text.replace("gpuwire admin",
+                            "gpuwire admin --directory " + os.path.join(self.folder, "etc", "identity"))
+        text = text.replace('listen = "0.0.0.0:9750"\n', 'listen = "127.0.0.1:0"\n'
+                            f'control_socket = "{self.folder}/control"\n').replace("127.0.0.1:9751", "127.0.0.1:0")
         text = text.replace("./my_cuda_program", os.path.join(PROGRAMS, "neighbour"))
         return re.sub(r"gpuwire (top|status)", rf"gpuwire \1 --control {self.folder}/control", text)
 
     def type(self, line, user):
-        ran = subprocess.run(["sh", "-c", self.here(line)], capture_output=True, text=True, timeout=LIMIT_SECONDS, **user)
+        ran = subprocess.run(["sh", "-c", self.here(line)], capture_output=True, text=True, timeout=LIMIT_SECONDS,
+                             **user)
         self.assertEqual(ran.returncode, 0, f"{line}\n{ran.stdout}{ran.stderr}")
         return ran.stdout
 
@@ -61,7 +69,8 @@ class Sharing(unittest.TestCase):
             self.type(line, user)
         self.assertTrue(program.startswith("gpuwire run --server gpuhost:9750 "), program)
         line = self.here(program.replace("gpuhost:9750", "tls://" + server.address.replace("127.0.0.1", "localhost")))
-        running = subprocess.Popen(["sh", "-c", "exec " + line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **user)
+        running = subprocess.Popen(["sh", "-c", "exec " + line], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, **user)
         self.addCleanup(running.communicate)
         self.addCleanup(running.kill)
         self.assertEqual(running.stdout.readline(), "working\n")
@@ -91,23 +100,31 @@ class Sharing(unittest.TestCase):
                 shutil.copy(os.path.join(root["cwd"], one), self.user(name)["cwd"])
         anna = self.work(self.anna, self.user("anna"), server)
         bob = self.work(self.bob, self.user("bob"), server)
-        top, status, revoke = commands(self.watching)
+        top, status, usage, revoke = commands(self.watching)
         shown = self.type(top + " --once --interval 0.2", root)
         for word in ("anna", "bob", "interactive", "batch", "60.0 GiB"):
             self.assertIn(word, shown)
         self.assertIn("tls certificate", self.type(status, root))
+        self.assertIn("GPU HOURS", self.type(f"{usage} --config {file}", root))
         self.type(revoke, root)
         self.assertNotEqual(bob.wait(LIMIT_SECONDS), 0)
         self.assertIn("was revoked on", bob.communicate()[1])
         out, err = anna.communicate(timeout=LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
-        wait_until(lambda: self.audit().count('"event":"ended"') == 2, LIMIT_SECONDS, "two ended sessions in the audit log")
-        for word in ("was revoked on", '"tenant":"anna"', '"identified_by":"tls certificate"', '"identified_by":"tls token"', '"cause":"stopped"'):
+        wait_until(lambda: self.audit().count('"event":"ended"') == 2, LIMIT_SECONDS,
+                   "two ended sessions in the audit log")
+        for word in ("was revoked on", '"tenant":"anna"', '"identified_by":"tls certificate"',
+                     '"identified_by":"tls token"', '"cause":"stopped"'):
             self.assertIn(word, self.audit())
-        again = subprocess.run(["sh", "-c", self.here(commands(self.bob)[-1].replace("gpuhost:9750", "tls://" + server.address.replace("127.0.0.1", "localhost")))],
-                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, **self.user("bob"))
+        again = subprocess.run([
+            "sh", "-c",
+            self.here(
+                commands(self.bob)[-1].replace("gpuhost:9750",
+                                               "tls://" + server.address.replace("127.0.0.1", "localhost")))
+        ], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, **self.user("bob"))
         self.assertNotEqual(again.returncode, 0)
-        self.assertEqual(len([line for line in again.stderr.splitlines() if line.startswith("gpuwire")]), 1, again.stderr)
+        self.assertEqual(len([line for line in again.stderr.splitlines() if line.startswith("gpuwire")]), 1,
+                         again.stderr)
 
 
 if __name__ == "__main__":

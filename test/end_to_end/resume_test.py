@@ -1,4 +1,5 @@
-"""A session outlives its connection: programs whose connection is cut again and again see nothing but time, and nobody else gets in."""
+"""A session outlives its connection: programs whose connection is cut again and again see nothing but time, and nobody
+else gets in."""
 
 import os
 import shutil
@@ -9,19 +10,35 @@ import tempfile
 import threading
 import unittest
 
-from support import BUILD, DEVICE, FRAME, PREFACE, PROGRAMS, ServerCase, Server, children, preface, read_exactly, run, start, wait_until
+from support import (
+    BUILD,
+    DEVICE,
+    FRAME,
+    PREFACE,
+    PROGRAMS,
+    ServerCase,
+    Server,
+    children,
+    preface,
+    read_exactly,
+    run,
+    start,
+    wait_until,
+)
 from unreliable_way import UnreliableWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
 # In all, over all programs and both kinds of connection.
 CUTS = int(os.environ.get("GPUWIRE_TEST_CUTS", "200"))
-# A connection is left in peace until it has carried so much: a login takes some thousand bytes over TLS, and each attempt gets further than the one before.
+# A connection is left in peace until it has carried so much: a login takes some thousand bytes over TLS, and each
+# attempt gets further than the one before.
 CUT_BYTES = (4_000, 60_000)
 
 
 CONTROL, RESUME_CHALLENGE, RESUME, RESUMED, LOGIN, LOGIN_ANSWER = 1, 7, 8, 9, 4, 5
 # Those that carry most last: they take what the others leave of the cuts.
-PROGRAMS_TO_CUT = ((os.path.join(BUILD, "examples", "add_one"),), ("events",), ("callbacks",), ("stream_ordered",), ("threads",), ("host_memory",), ("copies",), ("managed_memory",),
+PROGRAMS_TO_CUT = ((os.path.join(BUILD, "examples", "add_one"),), ("events",), ("callbacks",), ("stream_ordered",),
+                   ("kept_memory",), ("threads",), ("host_memory",), ("copies",), ("managed_memory",),
                    ("graph_copies",), ("graph_loop", "100"), ("large_copies", "8", "1"))
 
 
@@ -37,10 +54,14 @@ def control(ordinal, words):
 
 
 def login_to_resume(session_id, token=b""):
-    """Login: gpus and processId (one word), memoryBytes; five pointers, of which the first is the token and the last is `resume`."""
+    """Login: gpus and processId (one word), memoryBytes; pointers, of which the first is the token and the last that is
+    set is `resume`."""
     text = token + b"\0" * (8 - len(token) % 8) if token else b""
     first = far_pointer(4) | (len(token) + 1) << 35 | 2 << 32 if token else 0
-    return control(LOGIN, [2 << 32 | 5 << 48, 0, 0, first, 0, 0, 0, far_pointer(len(text) // 8) | 16 << 35 | 2 << 32, text, session_id])
+    return control(
+        LOGIN,
+        [2 << 32 | 5 << 48, 0, 0, first, 0, 0, 0,
+         far_pointer(len(text) // 8) | 16 << 35 | 2 << 32, text, session_id])
 
 
 def resume(attempt, proof, received):
@@ -64,7 +85,8 @@ class ResumeCase(unittest.TestCase):
         cls.audit = os.path.join(cls.folder.name, "audit.jsonl")
         configuration = os.path.join(cls.folder.name, "gpuwire.toml")
         with open(configuration, "w", encoding="ascii") as out:
-            out.write(f'[server]\nresume_grace = "{cls.GRACE}"\naudit_log = "{cls.audit}"\n{cls.SERVER_WORDS}\n{cls.TENANTS}')
+            out.write(
+                f'[server]\nresume_grace = "{cls.GRACE}"\naudit_log = "{cls.audit}"\n{cls.SERVER_WORDS}\n{cls.TENANTS}')
         cls.server = Server(BUILD, ["--device", DEVICE, "--config", configuration]).__enter__()
 
     @classmethod
@@ -84,7 +106,8 @@ class ResumeCase(unittest.TestCase):
         return way
 
     def cut_all(self, cuts, **extra):
-        """Runs the programs, each with its part of the cuts and the next ones with what it has left, until all have been made; each has to say what it says uncut."""
+        """Runs the programs, each with its part of the cuts and the next ones with what it has left, until all have
+        been made; each has to say what it says uncut."""
         left = cuts
         for number, program in enumerate(PROGRAMS_TO_CUT):
             seed, share = SEED + number, -(-left // (len(PROGRAMS_TO_CUT) - number))
@@ -114,13 +137,17 @@ class Resume(ResumeCase):
 
     def test_a_program_hears_of_a_long_loss_and_of_its_end_in_one_line_each_and_the_account_counts_it(self):
         way = self.way(0, SEED)
-        running = subprocess.Popen([os.path.join(BUILD, "bin", "gpuwire"), "run", "--stats", "--server", way.address, "--", os.path.join(PROGRAMS, "neighbour")],
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        running = subprocess.Popen([
+            os.path.join(BUILD, "bin", "gpuwire"), "run", "--stats", "--server", way.address, "--",
+            os.path.join(PROGRAMS, "neighbour")
+        ], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(running.stdout.readline(), "working\n")
         way.block()
-        self.assertRegex(running.stderr.readline(), r"^gpuwire: \S+: the connection was lost \(.+\); trying for \d+ s to get another one$")
+        self.assertRegex(running.stderr.readline(),
+                         r"^gpuwire: \S+: the connection was lost \(.+\); trying for \d+ s to get another one$")
         way.unblock()
-        self.assertRegex(running.stderr.readline(), r"^gpuwire: \S+: connected again after \d+\.\d s; the session goes on$")
+        self.assertRegex(running.stderr.readline(),
+                         r"^gpuwire: \S+: connected again after \d+\.\d s; the session goes on$")
         out, err = running.communicate(timeout=60)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
         self.assertRegex(err, r"gpuwire: connections lost: [12], \d+\.\d+ ms without one, .+ sent again")
@@ -131,8 +158,10 @@ LANES = {"GPUWIRE_LANES": "3"}
 
 
 def copied(address, *arguments, **extra):
-    return subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "run", "--stats", "--server", address, "--", os.path.join(PROGRAMS, "large_copies"), *arguments],
-                          capture_output=True, text=True, env={**os.environ, **LANES, **extra}, timeout=300)
+    return subprocess.run([
+        os.path.join(BUILD, "bin", "gpuwire"), "run", "--stats", "--server", address, "--",
+        os.path.join(PROGRAMS, "large_copies"), *arguments
+    ], capture_output=True, text=True, env={**os.environ, **LANES, **extra}, timeout=300)
 
 
 class Lanes(ResumeCase):
@@ -143,11 +172,13 @@ class Lanes(ResumeCase):
     CUT_BYTES = (100_000, 24_000_000)
 
     def test_large_copies_go_over_lanes_and_come_back_as_they_do_without(self):
-        without, with_lanes = copied(self.server.address, "48", "2", GPUWIRE_LANES="1"), copied(self.server.address, "48", "2")
+        without, with_lanes = copied(self.server.address, "48", "2",
+                                     GPUWIRE_LANES="1"), copied(self.server.address, "48", "2")
         self.assertEqual(with_lanes.returncode, 0, with_lanes.stderr)
         self.assertEqual(with_lanes.stdout, without.stdout)
         self.assertNotIn("lanes:", without.stderr)
-        self.assertRegex(with_lanes.stderr, r"gpuwire: lanes: 3 further connections for bulk, of which the last used [123], .+ over them")
+        self.assertRegex(with_lanes.stderr,
+                         r"gpuwire: lanes: 3 further connections for bulk, of which the last used [123], .+ over them")
         self.assertNotIn("connections lost", with_lanes.stderr)
 
     def test_programs_notice_nothing_of_lanes_and_connections_that_are_cut(self):
@@ -168,8 +199,10 @@ class Lanes(ResumeCase):
 
     def test_a_program_that_is_killed_in_the_middle_keeps_nothing(self):
         detached = self.audited('"event":"detached"')
-        copier = subprocess.Popen([os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--", os.path.join(PROGRAMS, "large_copies"), "32", "100000"],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **LANES})
+        copier = subprocess.Popen([
+            os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--",
+            os.path.join(PROGRAMS, "large_copies"), "32", "100000"
+        ], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **LANES})
         for _ in range(4):
             self.assertRegex(copier.stdout.readline(), "^round ")
         ended = self.audited('"event":"ended"', '"cause":"cut"')
@@ -191,7 +224,8 @@ class Hostile(ResumeCase):
         cls.addClassCleanup(shutil.rmtree, cls.identity, ignore_errors=True)
         admin = [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", os.path.join(cls.identity, "identity")]
         subprocess.run([*admin, "init"], check=True, capture_output=True)
-        subprocess.run([*admin, "add-tenant", "other", "--token", "--out", os.path.join(cls.identity, "other.token")], check=True, capture_output=True)
+        subprocess.run([*admin, "add-tenant", "other", "--token", "--out",
+                        os.path.join(cls.identity, "other.token")], check=True, capture_output=True)
         with open(os.path.join(cls.identity, "other.token"), "rb") as file:
             cls.token = file.read().split()[-1]  # behind a line of comment
         cls.TENANTS = f'[tls]\ndirectory = "{cls.identity}/identity"\n[tenants.open]\n[tenants.other]\n'
@@ -202,7 +236,8 @@ class Hostile(ResumeCase):
         self.way_of_victim = self.way(1, SEED, record_bytes=2000)
         self.victim = start(self.way_of_victim.address, "neighbour")
         self.assertEqual(self.victim.stdout.readline(), "working\n")
-        # It has resumed once, and that was overheard: preface, Login with the session's identity, the question, the proof.
+        # It has resumed once, and that was overheard: preface, Login with the session's identity, the question, the
+        # proof.
         wait_until(lambda: self.audited('"event":"attached"') > self.attached_before, 30, "the victim's own resumption")
         self.overheard = bytes(self.way_of_victim.recorded[1])
         rest, self.frames = self.overheard[PREFACE.size:], []
@@ -255,7 +290,8 @@ class Hostile(ResumeCase):
                 ordinal, answer = read_frame(link)
             self.assertEqual(ordinal, RESUMED)
             self.assertIn(b"the session is not this client's", answer, "a replay")
-        wait_until(lambda: self.audited('"event":"resume_refused"') == refused + 2, 30, "the two attempts that came to the worker, in the audit log")
+        wait_until(lambda: self.audited('"event":"resume_refused"') == refused + 2, 30,
+                   "the two attempts that came to the worker, in the audit log")
         self.assertEqual(self.audited('"event":"attached"'), self.attached_before + 1)
 
     def test_a_thousand_at_once_keep_the_client_neither_out_nor_get_in(self):
@@ -289,7 +325,8 @@ class Hostile(ResumeCase):
         # Its own client, meanwhile and afterwards.
         self.way_of_victim.block()
         self.way_of_victim.unblock()
-        wait_until(lambda: self.audited('"event":"attached"') > self.attached_before + 1, 30, "the victim's next resumption")
+        wait_until(lambda: self.audited('"event":"attached"') > self.attached_before + 1, 30,
+                   "the victim's next resumption")
 
 
 class Endings(ResumeCase):
@@ -305,7 +342,8 @@ class Endings(ResumeCase):
     def test_a_program_that_is_killed_on_the_server_s_own_machine_keeps_nothing(self):
         detached = self.audited('"event":"detached"')
         self.killed(self.server.address)
-        wait_until(lambda: self.audited('"event":"ended"', '"cause":"cut"', "ended without a goodbye") == 1, 20, "the end of the session")
+        wait_until(lambda: self.audited('"event":"ended"', '"cause":"cut"', "ended without a goodbye") == 1, 20,
+                   "the end of the session")
         self.assertEqual(self.audited('"event":"detached"'), detached)
 
     def test_a_program_that_is_killed_behind_a_proxy_keeps_its_session_for_the_short_grace(self):
@@ -331,7 +369,10 @@ class Detached(ServerCase):
     @classmethod
     def setUpClass(cls):
         with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
-            file.write('[server]\nopen_tenant = "open"\nhang_up_grace = "1h"\nresume_grace = "1h"\n[defaults]\nresume_grace_max = "10min"\n[tenants.open]\n')
+            file.write(
+                '[server]\nopen_tenant = "open"\nhang_up_grace = "1h"\nresume_grace ='
+                ' "1h"\n[defaults]\nresume_grace_max = "10min"\n[tenants.open]\n'
+            )
         cls.addClassCleanup(os.unlink, file.name)
         cls.server_arguments = ("--config", file.name)
         super().setUpClass()
@@ -354,7 +395,9 @@ class Detached(ServerCase):
 
     def command(self, *arguments):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
-        ran = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), *arguments, "--control", f"{folder}/{self.server.process.pid}.sock"], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run([
+            os.path.join(BUILD, "bin", "gpuwire"), *arguments, "--control", f"{folder}/{self.server.process.pid}.sock"
+        ], capture_output=True, text=True, timeout=60)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout
 
@@ -363,11 +406,14 @@ class Detached(ServerCase):
         # Its tenant's bound, not the server's grace.
         self.assertLess(540, session["detached_left_s"])
         self.assertLess(session["detached_left_s"], 600)
-        for shown in (self.command("status"), self.command("admin", "sessions"), self.command("top", "--once", "--interval", "0.1")):
+        for shown in (self.command("status"), self.command("admin", "sessions"),
+                      self.command("top", "--once", "--interval", "0.1")):
             self.assertRegex(shown, r"detached 9m\d\ds")
         self.assertGreater(session["devices"][0]["memory_used_bytes"], 0)
         wait_until(lambda: self.session()["in_flight_ns"] == 0, 30, "its last work is done")
         # Beside it another session works alone: nothing stands at a gate, and no lease goes to who has nothing to do.
+        # The first one leaves it time, on a busy machine too, for what its worker had received and not executed.
+        self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
         leases = self.session()["leases"]
         self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
         session = self.session()
@@ -397,7 +443,8 @@ class Encrypted(ResumeCase):
         os.mkdir(folder)
         cls.addClassCleanup(shutil.rmtree, folder, ignore_errors=True)
         subprocess.run([*admin, "init"], check=True, capture_output=True)
-        subprocess.run([*admin, "add-tenant", "anna", "--out", os.path.join(folder, "anna.pem")], check=True, capture_output=True)
+        subprocess.run([*admin, "add-tenant", "anna", "--out",
+                        os.path.join(folder, "anna.pem")], check=True, capture_output=True)
         cls.TENANTS = f'[tls]\ndirectory = "{folder}/identity"\n[tenants.anna]\n'
         super().setUpClass()
 
@@ -415,7 +462,8 @@ class Encrypted(ResumeCase):
         self.assertGreaterEqual(way.lost, 4)
 
     def test_over_tls_programs_notice_nothing_either(self):
-        cuts = self.cut_all(CUTS * 2 // 5, env={**os.environ, "GPUWIRE_IDENTITY": os.path.join(self.identity, "anna.pem")})
+        cuts = self.cut_all(CUTS * 2 // 5,
+                            env={**os.environ, "GPUWIRE_IDENTITY": os.path.join(self.identity, "anna.pem")})
         print(f"{cuts} cuts")
         self.assertGreaterEqual(cuts, CUTS * 2 // 5)
 

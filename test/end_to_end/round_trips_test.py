@@ -14,7 +14,8 @@ class RoundTrips(ServerCase):
     def waits(self, mode, steps, environment):
         line = command(self.server.address, "training_loop", mode, str(steps))
         line[2:2] = ["--stats=calls"]
-        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, env=dict(os.environ, **environment))
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                             env=dict(os.environ, **environment))
         self.assert_passed(ran)
         return int(re.search(r"waits: (\d+)", ran.stderr).group(1)), ran.stderr
 
@@ -44,9 +45,15 @@ class RoundTrips(ServerCase):
 
     def test_allocating_waits_once_and_freeing_does_not(self):
         self.assert_waits_per_step(1, "malloc")
+        self.assert_waits_per_step(1, "malloc_async")
+
+    def test_allocating_what_was_freed_before_waits_for_nothing(self):
+        self.assert_waits_per_step(0, "malloc", GPUWIRE_KEPT_MEMORY="64M")
+        self.assert_waits_per_step(0, "malloc_async", GPUWIRE_KEPT_MEMORY="64M")
 
     def test_an_event_is_asked_for_once(self):
-        # Once while it runs, and at most once more: when the program has learned of other progress, which may imply that the event is done.
+        # Once while it runs, and at most once more: when the program has learned of other progress, which may imply
+        # that the event is done.
         self.waits("poll", STEPS, {})
         once, _ = self.waits("poll", STEPS, {})
         twice, account = self.waits("poll", 2 * STEPS, {})
@@ -65,7 +72,8 @@ class RoundTrips(ServerCase):
         for memory in ("REGISTERED", "GIVEN", "GIVEN_ROWS"):
             with self.subTest(memory):
                 self.bytes_sent("copies", memory, "2")
-                once, twice = self.bytes_sent("copies", memory, str(STEPS)), self.bytes_sent("copies", memory, str(2 * STEPS))
+                once, twice = self.bytes_sent("copies", memory,
+                                              str(STEPS)), self.bytes_sent("copies", memory, str(2 * STEPS))
                 self.assertLess(twice - once, 64 << 10)
 
     def test_blocking_launches_wait_once_each(self):

@@ -69,9 +69,11 @@ class Sharing(ServerCase):
         self.assertIn("done 200\n", graphs.stdout)
 
     def test_programs_that_wait_for_themselves_get_there_beside_a_neighbour(self):
-        # Streams that stand at host functions, at words and at other streams; managed memory that host functions reach; captures.
+        # Streams that stand at host functions, at words and at other streams; managed memory that host functions reach;
+        # captures.
         neighbour = self.start("until")
-        for program in ("callbacks", "memory_operations", "graph_capture", "managed_memory", "graph_host_nodes", "cooperation"):
+        for program in ("callbacks", "memory_operations", "graph_capture", "managed_memory", "graph_host_nodes",
+                        "cooperation"):
             with self.subTest(program):
                 self.assert_passed(run(self.server.address, program))
         self.assertGreater(self.end(neighbour), 0)
@@ -84,7 +86,8 @@ class Sharing(ServerCase):
                 os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        wait_until(lambda: len(self.worker_ids()) <= 2, GONE_WITHIN_SECONDS + 5, "only the neighbour's worker and a spare one are left")
+        wait_until(lambda: len(self.worker_ids()) <= 2, GONE_WITHIN_SECONDS + 5,
+                   "only the neighbour's worker and a spare one are left")
         self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
         self.assertGreater(self.end(neighbour), 0)
 
@@ -100,8 +103,10 @@ class Sharing(ServerCase):
         self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
 
     def test_four_sessions_come_to_an_end(self):
-        programs = [subprocess.Popen(command(self.server.address, "saturate", "steps", "100"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                    for _ in range(4)]
+        programs = [
+            subprocess.Popen(command(self.server.address, "saturate", "steps", "100"), stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) for _ in range(4)
+        ]
         for program in programs:
             out, err = program.communicate(timeout=60)
             self.assertTrue(out.rstrip().endswith("done 100\nPASSED"), out + err)
@@ -122,7 +127,8 @@ class Weights(ServerCase):
         admin = [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity]
         subprocess.run([*admin, "init"], check=True, capture_output=True, timeout=60)
         for tenant in ("much", "little"):
-            subprocess.run([*admin, "add-tenant", tenant, "--out", os.path.join(folder.name, tenant)], check=True, capture_output=True, timeout=60)
+            subprocess.run([*admin, "add-tenant", tenant, "--out",
+                            os.path.join(folder.name, tenant)], check=True, capture_output=True, timeout=60)
         file = os.path.join(folder.name, "server.toml")
         with open(file, "w", encoding="utf-8") as configuration:
             configuration.write(f'[server]\nlisten = "127.0.0.1:0"\n[tls]\ndirectory = "{identity}"\n'
@@ -133,7 +139,8 @@ class Weights(ServerCase):
     def start_as(self, tenant):
         line = command(self.server.address, "saturate", "hostile")
         line[2:2] = ["--identity", os.path.join(self.folder, tenant)]
-        program = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        program = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
         self.addCleanup(program.kill)
         said = program.stdout.readline()
         self.assertEqual(said, "working\n", "" if said else program.communicate(timeout=60)[1] + self.server_log())
@@ -144,12 +151,16 @@ class Weights(ServerCase):
         self.start_as("little")
 
         def granted():
-            of = {tenant["name"]: tenant["devices"][0]["granted_ns"] for tenant in self.status()["tenants"] if tenant["devices"]}
+            of = {
+                tenant["name"]: tenant["devices"][0]["granted_ns"] for tenant in self.status()["tenants"]
+                if tenant["devices"]
+            }
             return of.get("much", 0), of.get("little", 0)
 
         wait_until(lambda: granted()[1] >= self.TURNS * self.TURN_NS, LIMIT_SECONDS, "enough turns")
         much, little = granted()
-        # A turn of the one follows each turn of the other, but for those that the machine kept one of them from asking for.
+        # A turn of the one follows each turn of the other, but for those that the machine kept one of them from asking
+        # for.
         self.assertGreater(much / little, 1.5, (much, little))
         self.assertLess(much / little, 6, (much, little))
 
@@ -193,8 +204,11 @@ idle_time_max = "5s"
         ran = run(self.server.address, "saturate", "endless")
         self.assertNotEqual(ran.returncode, 0)
         lines = [line for line in ran.stderr.splitlines() if line.startswith("gpuwire")]
-        self.assertEqual(len([line for line in lines if "a kernel has been running" in line and "limit of 4 s" in line]), 1, ran.stderr)
-        self.assertEqual(len([line for line in lines if "the server ended the session" in line and "kernel" in line]), 1, ran.stderr)
+        self.assertEqual(
+            len([line for line in lines if "a kernel has been running" in line and "limit of 4 s" in line]), 1,
+            ran.stderr)
+        self.assertEqual(len([line for line in lines if "the server ended the session" in line and "kernel" in line]),
+                         1, ran.stderr)
         self.assert_audited("kernel")
         self.assert_passed(run(self.server.address, "saturate", "steps", "10"))
 

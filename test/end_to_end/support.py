@@ -51,11 +51,13 @@ def command(address, program, *arguments):
 
 
 def run(address, program, *arguments, **extra):
-    return subprocess.run(command(address, program, *arguments), capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, **extra)
+    return subprocess.run(command(address, program, *arguments), capture_output=True, text=True,
+                          timeout=RUN_LIMIT_SECONDS, **extra)
 
 
-def start(address, program, *arguments):
-    return subprocess.Popen(command(address, program, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(address, program, *arguments, **extra):
+    return subprocess.Popen(command(address, program, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, **extra)
 
 
 def children(process_id, name=None):
@@ -128,6 +130,7 @@ class ServerCase(unittest.TestCase):
     """A test case with one server for all its tests, and a check that it ends well."""
 
     server_arguments = ()
+    server_environment = None  # None: this process's
     resume_grace = None  # how long sessions stay without a connection; None: as servers have it
 
     @classmethod
@@ -138,7 +141,7 @@ class ServerCase(unittest.TestCase):
                 file.write(f'[server]\nopen_tenant = "open"\nresume_grace = "{cls.resume_grace}"\n[tenants.open]\n')
             cls.addClassCleanup(os.unlink, file.name)
             arguments += ["--config", file.name]
-        cls.server = Server(BUILD, arguments).__enter__()
+        cls.server = Server(BUILD, arguments, environment=cls.server_environment).__enter__()
 
     @classmethod
     def tearDownClass(cls):
@@ -156,7 +159,10 @@ class ServerCase(unittest.TestCase):
     def status(self):
         """Every figure of the server (docs/monitoring.md)."""
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
-        asked = [os.path.join(BUILD, "bin", "gpuwire"), "status", "--json", "--control", f"{folder}/{self.server.process.pid}.sock"]
+        asked = [
+            os.path.join(BUILD, "bin", "gpuwire"), "status", "--json", "--control",
+            f"{folder}/{self.server.process.pid}.sock"
+        ]
         ran = subprocess.run(asked, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return json.loads(ran.stdout)
@@ -167,7 +173,8 @@ class ServerCase(unittest.TestCase):
 
 def audit_lines(log):
     """The audit's events in the log of a server without an audit file: their members, with the name as `event`."""
-    return [{"event": match[1], **json.loads(match[2])} for match in re.finditer(r"audit: (\w+) (\{.*\})", "".join(log))]
+    return [{"event": match[1], **json.loads(match[2])}
+            for match in re.finditer(r"audit: (\w+) (\{.*\})", "".join(log))]
 
 
 def one_line_naming(stderr, *words):

@@ -1,4 +1,5 @@
-"""Several tenants on one server: who gets which GPU, who waits, what a reload and a revocation do. Real processes, tokens over loopback."""
+"""Several tenants on one server: who gets which GPU, who waits, what a reload and a revocation do. Real processes,
+tokens over loopback."""
 
 import json
 import os
@@ -27,7 +28,8 @@ class Tenants(unittest.TestCase):
         cls.identity = os.path.join(cls.folder.name, "identity")
         cls.admin("init", "--host", "127.0.0.1")
         for name in TENANTS:
-            cls.admin("add-tenant", name, "--token", "--out", cls.token(name), "--ca-out", os.path.join(cls.folder.name, name + "-ca.pem"))
+            cls.admin("add-tenant", name, "--token", "--out", cls.token(name), "--ca-out",
+                      os.path.join(cls.folder.name, name + "-ca.pem"))
 
     @classmethod
     def tearDownClass(cls):
@@ -35,7 +37,8 @@ class Tenants(unittest.TestCase):
 
     @classmethod
     def admin(cls, *arguments):
-        subprocess.run([GPUWIRE, "admin", "--directory", cls.identity, *arguments], check=True, capture_output=True, timeout=RUN_LIMIT_SECONDS)
+        subprocess.run([GPUWIRE, "admin", "--directory", cls.identity, *arguments], check=True, capture_output=True,
+                       timeout=RUN_LIMIT_SECONDS)
 
     @classmethod
     def token(cls, tenant):
@@ -44,7 +47,13 @@ class Tenants(unittest.TestCase):
     def setUp(self):
         self.file = os.path.join(self.folder.name, "server.toml")
         self.write(self.server_keys, self.tenant_keys)
-        self.server = Server(BUILD, ["--config", self.file, "--device", DEVICE, "--software-devices", "2", "--software-memory", f"{DEVICE_BYTES}B"])
+        self.start_server()
+
+    def start_server(self):
+        self.server = Server(BUILD, [
+            "--config", self.file, "--device", DEVICE, "--software-devices", "2", "--software-memory",
+            f"{DEVICE_BYTES}B"
+        ])
         self.addCleanup(self.server.stop)
         self.server.__enter__()
 
@@ -72,13 +81,14 @@ class Tenants(unittest.TestCase):
         return {**os.environ, "GPUWIRE_TOKEN_FILE": self.token(tenant), **more}
 
     def run_as(self, tenant, program, *arguments, **more):
-        return subprocess.run(command(self.server.address, program, *arguments), capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
-                              env=self.environment(tenant, **more))
+        return subprocess.run(command(self.server.address, program, *arguments), capture_output=True, text=True,
+                              timeout=RUN_LIMIT_SECONDS, env=self.environment(tenant, **more))
 
     def start_as(self, tenant, **more):
         """A program that works until its standard input closes."""
-        started = subprocess.Popen(command(self.server.address, "neighbour"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=self.environment(tenant, **more))
+        started = subprocess.Popen(command(self.server.address,
+                                           "neighbour"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, env=self.environment(tenant, **more))
         self.addCleanup(started.wait)
         self.addCleanup(started.communicate)
         self.addCleanup(started.kill)
@@ -93,7 +103,8 @@ class Tenants(unittest.TestCase):
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
 
     def devices_of(self, tenant, **more):
-        ran = subprocess.run([GPUWIRE, "info", "--server", self.server.address, "--json", "--quick"], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+        ran = subprocess.run([GPUWIRE, "info", "--server", self.server.address, "--json", "--quick"],
+                             capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                              env=self.environment(tenant, **more))
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return json.loads(ran.stdout)["devices"]
@@ -124,11 +135,13 @@ class Queueing(Tenants):
         self.assertEqual(len(two), 2)
         anna = self.start_as("anna")
         self.assert_works(anna)
-        self.assertEqual([device["uuid"] for device in self.devices_of("ben")], [two[1]["uuid"]], "anna's program has the first one")
+        self.assertEqual([device["uuid"] for device in self.devices_of("ben")], [two[1]["uuid"]],
+                         "anna's program has the first one")
         self.assert_passes(anna)
 
     def test_what_can_never_fit_is_refused_with_the_reason(self):
-        for more, reason in ({"GPUWIRE_GPUS": "3"}, "3 GPUs asked for"), ({"GPUWIRE_MEMORY": "20GiB"}, "20 GiB asked for"):
+        for more, reason in ({"GPUWIRE_GPUS": "3"}, "3 GPUs asked for"), ({"GPUWIRE_MEMORY": "20GiB"},
+                                                                          "20 GiB asked for"):
             ran = self.run_as("anna", "neighbour", **more)
             self.assertNotEqual(ran.returncode, 0)
             self.assertIn(reason, ran.stderr)
@@ -146,7 +159,10 @@ class Queueing(Tenants):
 
 class Memory(Tenants):
     server_keys = ""
-    tenant_keys = {"anna": 'memory = { guaranteed = "200MiB", limit = "300MiB" }', "ben": 'memory.limit = "500MiB"', "carl": "", "dora": "sessions_max = 1"}
+    tenant_keys = {
+        "anna": 'memory = { guaranteed = "200MiB", limit = "300MiB" }', "ben": 'memory.limit = "500MiB"', "carl": "",
+        "dora": "sessions_max = 1"
+    }
 
     def test_a_session_that_was_promised_memory_makes_the_next_one_wait(self):
         first = self.start_as("carl", GPUWIRE_MEMORY="600MiB", GPUWIRE_GPUS="2")
@@ -158,7 +174,8 @@ class Memory(Tenants):
         self.assert_passes(second)
 
     def test_each_tenant_is_shown_its_own_limit_and_gets_no_more(self):
-        self.assertEqual([device["memory_bytes"] for device in self.devices_of("anna", GPUWIRE_GPUS="2")], [300 << 20] * 2)
+        self.assertEqual([device["memory_bytes"] for device in self.devices_of("anna", GPUWIRE_GPUS="2")],
+                         [300 << 20] * 2)
         self.assertEqual([device["memory_bytes"] for device in self.devices_of("ben")], [500 << 20])
         ran = self.run_as("ben", "out_of_memory")
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
@@ -202,8 +219,9 @@ class Reloading(Tenants):
         anna = self.start_as("anna")
         self.assert_works(anna)
         self.assertIn("the old one stays", self.reload("sesions_max = 3", {"ben": "weight = -1"}))
-        self.assertRegex(self.log(), r"server\.toml:2: \[server\] has no \"sesions_max\"; did you mean \"sessions_max\"\?")
-        self.assertRegex(self.log(), r"server\.toml:6: weight of \[tenants\.ben\] is a number above 0")
+        self.assertRegex(self.log(),
+                         r"server\.toml:2: \[server\] has no \"sesions_max\"; did you mean \"sessions_max\"\?")
+        self.assertRegex(self.log(), r"server\.toml:6: weight of \[tenants\.ben\] must be a number above 0")
         again = self.start_as("anna")
         self.assert_works(again)
         self.assertIn("the old one stays", self.reload("", {"anna": 'memory.guaranteed = "2GiB"'}))
@@ -231,7 +249,8 @@ class Reloading(Tenants):
             self.assert_works(program)
         for program in programs:
             self.assert_passes(program)
-        wait_until(lambda: len(re.findall(r"ended: ", self.log())) >= len(programs), 10, "the ends of all sessions in the log")
+        wait_until(lambda: len(re.findall(r"ended: ", self.log())) >= len(programs), 10,
+                   "the ends of all sessions in the log")
 
 
 class Administering(Tenants):
@@ -244,7 +263,8 @@ class Administering(Tenants):
         super().write(f'{server_keys}\ncontrol_socket = "{self.control}"', tenants)
 
     def ask(self, *arguments):
-        ran = subprocess.run([GPUWIRE, "admin", "--directory", self.identity, *arguments, "--control", self.control], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        ran = subprocess.run([GPUWIRE, "admin", "--directory", self.identity, *arguments, "--control", self.control],
+                             capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout
 
@@ -262,7 +282,8 @@ class Administering(Tenants):
         anna.wait(RUN_LIMIT_SECONDS)
         self.assertIn("maintenance", anna.communicate()[1])
         wait_until(lambda: self.events("end_asked"), 10, "a line of the audit log")
-        self.assertEqual((self.events("end_asked")[0]["session"], self.events("end_asked")[0]["reason"]), (listed["anna"], "maintenance"))
+        self.assertEqual((self.events("end_asked")[0]["session"], self.events("end_asked")[0]["reason"]),
+                         (listed["anna"], "maintenance"))
         self.assert_passes(ben)
 
     def test_a_reload_over_the_control_socket_tells_what_has_changed_and_who_asked(self):
@@ -276,7 +297,8 @@ class Administering(Tenants):
         self.ask("revoke", "dora", "--end-sessions")
         dora.wait(RUN_LIMIT_SECONDS)
         wait_until(lambda: self.events("revoked"), 10, "a line of the audit log")
-        self.assertEqual((self.events("revoked")[0]["tenant"], self.events("revoked")[0]["by_uid"]), ("dora", os.geteuid()))
+        self.assertEqual((self.events("revoked")[0]["tenant"], self.events("revoked")[0]["by_uid"]),
+                         ("dora", os.geteuid()))
 
     def test_a_session_that_ends_by_itself_has_had_a_peak_of_memory(self):
         anna = self.start_as("anna")
@@ -293,24 +315,28 @@ class Checking(Tenants):
 
     def check(self, server_keys, tenants, *words):
         self.write(server_keys, tenants)
-        ran = subprocess.run([GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB", "--check-config"], capture_output=True, text=True,
-                             timeout=RUN_LIMIT_SECONDS)
+        ran = subprocess.run([
+            GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB", "--check-config"
+        ], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 2 if words else 0, ran.stdout + ran.stderr)
         for word in words:
             self.assertIn(word, ran.stderr)
 
     def test_files_addresses_devices_and_guarantees_are_looked_at(self):
         audit_log = os.path.join(self.folder.name, "new.audit")
-        self.check(f'listen = "{self.server.address}"\naudit_log = "{audit_log}"', {"anna": 'memory.guaranteed = "512MiB"'})  # taken: by a server that runs
+        self.check(f'listen = "{self.server.address}"\naudit_log = "{audit_log}"',
+                   {"anna": 'memory.guaranteed = "512MiB"'})  # taken: by a server that runs
         self.assertFalse(os.path.exists(audit_log))
         self.check('audit_log = "/dev/null/audit.log"', {"anna": ""}, "/dev/null/audit.log")
         self.check('control_socket = "/dev/null/control"', {"anna": ""}, "/dev/null")
         self.check('listen = "192.0.2.1:9750"', {"anna": ""}, "cannot listen on 192.0.2.1:9750")
-        self.check("", {"anna": 'memory.guaranteed = "2GiB"', "ben": "gpus_allowed = [3]"}, "guaranteed 2.0 GiB together on GPU 0", "names GPU 3, and the server has 1")
+        self.check("", {"anna": 'memory.guaranteed = "2GiB"', "ben": "gpus_allowed = [3]"},
+                   "guaranteed 2.0 GiB together on GPU 0", "names GPU 3, and the server has 1")
 
     def test_an_identity_that_cannot_be_used_is_named(self):
         os.rename(os.path.join(self.identity, "server.key"), os.path.join(self.identity, "server.key.away"))
-        self.addCleanup(os.rename, os.path.join(self.identity, "server.key.away"), os.path.join(self.identity, "server.key"))
+        self.addCleanup(os.rename, os.path.join(self.identity, "server.key.away"),
+                        os.path.join(self.identity, "server.key"))
         self.check("", {"anna": ""}, "server.key")
 
 

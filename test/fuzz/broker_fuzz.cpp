@@ -4,11 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include <sys/socket.h>
+#include <sys/eventfd.h>
 
-#include "server/ipc/ipc_message.hpp"
-#include "server/ipc/inventory.hpp"
-#include "server/ipc/session_spec.hpp"
+#include "server/ipc/codec.hpp"
 #include "server/control/requests.hpp"
 #include "server/metrics/http.hpp"
 #include "test/fuzz/frame_fuzz.hpp"
@@ -17,14 +15,14 @@ namespace {
 
 using namespace gpuwire::server;
 
-// The message as it comes out of the pair, whatever went in.
-void receive(std::string_view bytes) {
-  OwnedDescriptor ours, theirs;
-  if (!open_ipc_message(ours, theirs)) std::abort();
-  if (::send(theirs.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
-  IpcMessage said;
-  if (receive_ipc_message(ours.get(), false, said) != IpcMessageReceived::message) return;
-  if (said.socket || !said.more.empty() || said.text.size() > kIpcMessageTextBytesMax) std::abort();
+// With descriptors for it to name. What is understood can be said again, and is understood again.
+void decode_message(std::string_view bytes, ipc::Speaker speaker) {
+  std::vector<OwnedDescriptor> descriptors;
+  for (int i = 0; i < 2; ++i) descriptors.emplace_back(::eventfd(0, EFD_CLOEXEC));
+  auto message = ipc::decode(std::as_bytes(std::span(bytes)), std::move(descriptors), speaker);
+  if (!message) return;
+  ipc::Packet packet = ipc::encode(*message);
+  if (packet.bytes().size() > ipc::kPacketBytesMax || !ipc::decode(packet.bytes(), {}, speaker)) std::abort();
 }
 
 void ask(std::string_view line) {
@@ -48,9 +46,8 @@ void ask(std::string_view line) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
-  receive(text);
-  static_cast<void>(decode_session_spec(text));
-  static_cast<void>(decode_inventory(text));
+  for (auto speaker : {ipc::Speaker::worker, ipc::Speaker::broker, ipc::Speaker::auth_server, ipc::Speaker::keeper})
+    decode_message(text, speaker);
   ask(text);
   if (http_answer(text, [] { return std::string("metrics"); }).empty()) std::abort();
   return 0;

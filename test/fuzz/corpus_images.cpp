@@ -5,10 +5,11 @@
 #include <cstring>
 #include <span>
 
+#include <fmt/format.h>
+
 #include "protocol/fatbin/linked_image.hpp"
-#include "server/ipc/inventory.hpp"
-#include "server/ipc/session_spec.hpp"
 #include "test/protocol/fatbin/fatbin_builder.hpp"
+#include "test/server/ipc/messages.hpp"
 
 namespace gpuwire::test {
 namespace {
@@ -62,21 +63,11 @@ void add_images(const WriteInput& write) {
 }
 
 void add_broker_messages(const WriteInput& write) {
-  server::SessionSpec order{.number = 7,
-                            .peer = "127.0.0.1:4711",
-                            .tenant = "anna",
-                            .identified = true,
-                            .devices = {{0, 1 << 30}},
-                            .host_memory_bytes = 1 << 30,
-                            .ledger_slot = 3};
-  write("order", server::encode(order));
-  server::Inventory inventory{
-      .summary = "1 x device",
-      .devices = {{.index = 0, .bytes = 1 << 30, .taken_bytes = 1 << 20, .name = "device", .uuid = "GPU-1"}}};
-  write("inventory", server::encode(inventory));
-  std::string note(24, '\0');
-  note[0] = char(server::IpcMessageKind::note);
-  write("IPC message", note + "a line for the log");
+  for (auto& [by, message] : server::ipc::test::one_of_each()) {
+    auto packet = server::ipc::encode(message);
+    write(fmt::format("message_{:02}", message.index()),
+          {reinterpret_cast<const char*>(packet.bytes().data()), packet.bytes().size()});
+  }
   write("status", "{\"command\":\"status\"}");
   write("watch", "{\"command\":\"watch\",\"interval_ms\":1000}");
   write("end", "{\"command\":\"end\",\"session\":7,\"reason\":\"maintenance\"}");

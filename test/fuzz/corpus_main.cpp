@@ -2,6 +2,7 @@
 // function's own.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -99,6 +100,12 @@ void add_calls() {
                               [](auto copy) { copy.setBytes(64); });
   add<schema::Copy2D>(
       "copy_2d", FrameKind::called, call(SessionOrdinal::copy_2d_to_device), [](auto copy) { copy.setHeight(4); }, 16);
+  add<schema::CopyChunks>("copy_chunks", FrameKind::called, call(SessionOrdinal::copy_chunks), [](auto copy) {
+    copy.setBytes(1000);
+    std::memset(copy.initDigests(32).begin(), 7, 32);
+  });
+  add<schema::FindChunk>("find_chunk", FrameKind::posted, call(SessionOrdinal::find_chunk),
+                         [](auto find) { find.setDigest(some_data()); });
   add<schema::ModuleOffer>("module_offer", FrameKind::called, call(SessionOrdinal::module_offer),
                            [](auto offer) { offer.setDigest(some_data()); });
   add<schema::ModuleData>(
@@ -118,8 +125,12 @@ void add_answers() {
   auto of = [](SessionOrdinal call) { return uint32_t(call); };
   add<schema::Result>("reply_result", FrameKind::reply, of(SessionOrdinal::ping),
                       [](auto result) { result.setResult(700); });
+  add<schema::SessionAccountReply>("reply_session_account", FrameKind::reply, of(SessionOrdinal::session_account),
+                                   [](auto reply) { reply.setAgeNs(1'000'000'000); });
   add<schema::ModuleLoadReply>("reply_module_load", FrameKind::reply, of(SessionOrdinal::module_load),
                                [](auto reply) { reply.setErrorLog("ptxas error: line 3"); });
+  add<schema::ChunksReply>("reply_chunks", FrameKind::reply, of(SessionOrdinal::copy_chunks),
+                           [](auto reply) { reply.setMissing(some_data()); });
   add<schema::FunctionFacts>("reply_facts", FrameKind::reply, of(SessionOrdinal::module_function), [](auto facts) {
     facts.initParameterOffsets(3).set(2, 16);
     facts.initAttributes(5);
@@ -137,6 +148,8 @@ void add_answers() {
                              [](auto error) { error.setMessage("why"); });
   add<schema::CopyData>(
       "copy_data", FrameKind::notice, notice(NoticeOrdinal::copy_data), [](auto copy) { copy.setLast(true); }, 33);
+  add<schema::ChunkFound>("chunk_found", FrameKind::notice, notice(NoticeOrdinal::chunk_found),
+                          [](auto found) { found.setSequence(9); });
   add<schema::Ending>("ending", FrameKind::notice, notice(NoticeOrdinal::ending),
                       [](auto ending) { ending.setReason("maintenance"); });
   FrameHeader acknowledgement{.kind = uint8_t(FrameKind::acknowledge), .sequence = 7};

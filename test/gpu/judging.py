@@ -1,7 +1,9 @@
 """What a run of a program says, and whether a remote run says the same as the native one.
 
-A program prints, as far as it applies: `NAME: right, within TOLERANCE` for each comparison with its own reference, `CHECKSUM NAME HEX` for results that
-are the same in every run, `METRICS {json}` with figures, among them `curve`, the losses of a training; `PASSED` at the end. The exit code 77 says that
+A program prints, as far as it applies: `NAME: right, within TOLERANCE` for each comparison with its own reference,
+`CHECKSUM NAME HEX` for results that
+are the same in every run, `METRICS {json}` with figures, among them `curve`, the losses of a training; `PASSED` at the
+end. The exit code 77 says that
 something it needs is not installed.
 """
 
@@ -61,9 +63,13 @@ def differences(row, native, remote):
     if row.curve_tolerance:
         apart = curve_difference(metrics(native["out"]).get("curve"), metrics(remote["out"]).get("curve"))
         if apart is None or apart > row.curve_tolerance:
-            reasons.append(f"the loss curve is {'not there' if apart is None else f'{apart:.1%} of the first loss'} away from the native one")
+            reasons.append(
+                f"the loss curve is {'not there' if apart is None else f'{apart:.1%} of the first loss'} away from the"
+                " native one"
+            )
     if row.time_ratio and remote["seconds"] > row.time_ratio * native["seconds"]:
-        reasons.append(f"takes {remote['seconds'] / native['seconds']:.2f} of the native time, the goal is {row.time_ratio}")
+        reasons.append(
+            f"takes {remote['seconds'] / native['seconds']:.2f} of the native time, the goal is {row.time_ratio}")
     return reasons
 
 

@@ -36,7 +36,8 @@ class Judging(unittest.TestCase):
     def test_a_checksum_that_differs_is_a_difference(self):
         native = ran("CHECKSUM fp32 00ff\nCHECKSUM tf32 0101\nPASSED\n")
         self.assertEqual(judging.differences(row(), native, native), [])
-        self.assertEqual(len(judging.differences(row(), native, ran("CHECKSUM fp32 00ff\nCHECKSUM tf32 0102\nPASSED\n"))), 1)
+        self.assertEqual(
+            len(judging.differences(row(), native, ran("CHECKSUM fp32 00ff\nCHECKSUM tf32 0102\nPASSED\n"))), 1)
         self.assertEqual(len(judging.differences(row(), native, ran("PASSED\n"))), 2)
 
     def test_loss_curves_are_compared_relative_to_the_first_loss(self):
@@ -60,7 +61,8 @@ class Judging(unittest.TestCase):
         self.assertEqual(judging.not_installed(ran("PASSED\n")), "")
 
     def test_a_failure_says_what_the_program_said_last(self):
-        self.assertEqual(judging.failure(ran("a\n", code=1, err="/a/b/c.cu:5: no\ngpuwire: waits: 3\n")), "exit code 1: c.cu:5: no")
+        self.assertEqual(judging.failure(ran("a\n", code=1, err="/a/b/c.cu:5: no\ngpuwire: waits: 3\n")),
+                         "exit code 1: c.cu:5: no")
         self.assertEqual(judging.failure(ran("", code="timeout")), "exit code timeout")
 
     def test_the_same_output_is_the_same_to_the_letter(self):
@@ -83,7 +85,8 @@ class Rows(unittest.TestCase):
     def result(self, first, second, **more):
         def account(waits):
             return f"gpuwire: waits: {waits}, 1 ms\n"
-        return FakeRunner(ran("PASSED\n"), ran("PASSED\n", err=account(first)), ran("PASSED\n", err=account(second))).row(row(**more))
+        return FakeRunner(ran("PASSED\n"), ran("PASSED\n", err=account(first)),
+                          ran("PASSED\n", err=account(second))).row(row(**more))
 
     def test_waits_of_a_step_are_the_difference_of_two_runs(self):
         self.assertEqual(self.result(100, 100, waits=0)["verdict"], "right")
@@ -106,8 +109,12 @@ class Rows(unittest.TestCase):
         self.assertEqual(len(names), len(set(names)))
 
     def test_the_table_has_a_line_for_each_row(self):
-        record = {"device": "1 x GPU", "versions": {"torch": "2"}, "results": [
-            self.result(5, 5, waits=0), {"group": "group", "program": "other", "verdict": "not tried here", "reason": "why"}]}
+        record = {
+            "device": "1 x GPU", "versions": {"torch": "2"}, "results": [
+                self.result(5, 5, waits=0),
+                {"group": "group", "program": "other", "verdict": "not tried here", "reason": "why"}
+            ]
+        }
         text = table.table(record)
         self.assertIn("| group | `name` | right | right | 1.00 | 1.00 | 5 | 0 | its own check |", text)
         self.assertIn("| not tried here |", text)

@@ -41,7 +41,8 @@ class Row:
 
 
 STEPS = 40
-# Four native trainings from one seed on one H200 lay up to 0.015 of the first loss apart, because some kernels add in any order.
+# Four native trainings from one seed on one H200 lay up to 0.015 of the first loss apart, because some kernels add in
+# any order.
 MNIST_CURVES = 0.03
 JAX_CURVES = 0.01
 
@@ -55,14 +56,16 @@ def rows(build: str) -> List[Row]:
                    [os.path.join(build, "gpu_programs", name), *arguments], **more)
 
     def program(name, *arguments, group="programs", **more):
-        return Row(group, " ".join((name, *arguments[:1])), [os.path.join(build, "test_programs", name), *arguments], **more)
+        return Row(group, " ".join((name, *arguments[:1])), [os.path.join(build, "test_programs", name), *arguments],
+                   **more)
 
     def python(name, *arguments, group="frameworks", **more):
         return Row(group, " ".join((name, *arguments[:1])) if arguments[:1] != ("{steps}",) else name,
                    ["python3", os.path.join(HERE, "programs", name + ".py"), *arguments], **more)
 
     def torch(feature, **more):
-        return Row("torch", "torch " + feature, ["python3", os.path.join(HERE, "programs", "torch_features.py"), feature], **more)
+        return Row("torch", "torch " + feature,
+                   ["python3", os.path.join(HERE, "programs", "torch_features.py"), feature], **more)
 
     def named(group, name, reason):
         return Row(group, name, [], not_tried=reason)
@@ -97,17 +100,21 @@ def rows(build: str) -> List[Row]:
         python("torch_steps"),
         python("torch_steps", "unread", "{steps}", waits=0),
         python("torch_steps", "read", "{steps}", waits=1),
-        python("torch_mnist", limit_seconds=200, curve_tolerance=MNIST_CURVES, goal=f"97 % right, loss curve {MNIST_CURVES:g}"),
+        python("torch_mnist", limit_seconds=200, curve_tolerance=MNIST_CURVES,
+               goal=f"97 % right, loss curve {MNIST_CURVES:g}"),
         python("jax_basic"),
         python("jax_training", "perceptron", curve_tolerance=JAX_CURVES, goal=f"95 % right, loss curve {JAX_CURVES:g}"),
-        python("jax_training", "convolutional", curve_tolerance=JAX_CURVES, goal=f"95 % right, loss curve {JAX_CURVES:g}"),
+        python("jax_training", "convolutional", curve_tolerance=JAX_CURVES,
+               goal=f"95 % right, loss curve {JAX_CURVES:g}"),
         python("jax_steps", "{steps}", waits=0),
         python("cupy_basic"),
         python("numba_basic"),
         python("triton_basic"),
         python("onnx_runtime"),
-        named("frameworks", "TensorFlow", "no build for CUDA 13 at hand; its GPU runtime is XLA, which `jax_training convolutional` runs"),
-        named("frameworks", "MXNet", "retired in 2023, without a build for CUDA 12 or later; `jax_training perceptron` is the network"),
+        named("frameworks", "TensorFlow",
+              "no build for CUDA 13 at hand; its GPU runtime is XLA, which `jax_training convolutional` runs"),
+        named("frameworks", "MXNet",
+              "retired in 2023, without a build for CUDA 12 or later; `jax_training perceptron` is the network"),
         torch("graphs"),
         torch("graphed_training"),
         torch("compile"),
@@ -132,7 +139,8 @@ def rows(build: str) -> List[Row]:
         torch("lstm"),
         torch("linalg"),
         torch("green_contexts"),
-        Row("torch", "torch start", ["python3", os.path.join(HERE, "programs", "torch_start.py")], time_ratio=1.2, best_of=2),
+        Row("torch", "torch start", ["python3", os.path.join(HERE, "programs", "torch_start.py")], time_ratio=1.2,
+            best_of=2),
         program("threads"),
         program("callbacks"),
         program("callbacks_busy", "native"),
@@ -146,7 +154,8 @@ def rows(build: str) -> List[Row]:
         program("copies"),
         program("mapped_memory"),
         program("pinned_pointers"),
-        Row("programs", "host_memory_facts", [os.path.join(build, "gpu_programs", "host_memory_facts")], right=same_output),
+        Row("programs", "host_memory_facts", [os.path.join(build, "gpu_programs", "host_memory_facts")],
+            right=same_output),
         program("managed_memory"),
         program("managed_threads"),
         program("tensor_maps"),
@@ -185,7 +194,8 @@ def rows(build: str) -> List[Row]:
         program("graph_orders", "200"),
         program("graph_capture", right=same_output),
         program("forbidden_in_captures"),
-        *(program("upload_order", way) for way in ("stream", "rows", "priority", "earlier", "green", "context", "process")),
+        *(program("upload_order", way)
+          for way in ("stream", "rows", "priority", "earlier", "green", "context", "process")),
         program("graph_memory_nodes", right=same_output),
         program("graph_updates", right=same_output),
         program("graph_conditional"),

@@ -1,4 +1,5 @@
-"""Sessions of several tenants on a server with two GPUs: starting them, what their programs and the server say of them."""
+"""Sessions of several tenants on a server with two GPUs: starting them, what their programs and the server say of
+them."""
 
 import contextlib
 import os
@@ -56,7 +57,8 @@ class Said:
             return list(self.lines)
 
     def find(self, pattern, after=0, seconds=WAIT_SECONDS):
-        """The first match from line `after` on, and the number of the line behind it; None when the stream ends or the time is over."""
+        """The first match from line `after` on, and the number of the line behind it; None when the stream ends or the
+        time is over."""
         end = time.monotonic() + seconds
         with self.changed:
             while True:
@@ -72,7 +74,8 @@ class Session:
 
     def __init__(self, tenant, command, environment):
         self.tenant = tenant
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
         self.out, self.err = Said(self.process.stdout), Said(self.process.stderr)
         self.counted = 0  # lines of `out` up to the last count
 
@@ -164,14 +167,21 @@ class TwoGpuServer(Gpuwire):
         return "software" in self.server.device.lower()
 
     def session(self, tenant, *program, gpus=None, memory=None):
-        """Starts a program; `several_devices until` when none is named. A name without a slash is one of build/test_programs."""
-        name, *arguments = program or ("several_devices", "until", str(SOFTWARE_ITERATIONS if self.software else GPU_ITERATIONS))
+        """Starts a program; `several_devices until` when none is named. A name without a slash is one of
+        build/test_programs."""
+        name, *arguments = program or ("several_devices", "until",
+                                       str(SOFTWARE_ITERATIONS if self.software else GPU_ITERATIONS))
         path = name if os.sep in name else os.path.join(self.build, "test_programs", name)
         options = ["--gpus", str(gpus)] if gpus else []
         options += ["--memory", f"{memory}B"] if memory else []
-        command = self.client_prefix + [self.gpuwire, "run", "--server", self.server.address, "--token-file", os.path.join(self.folder, tenant + ".token"),
-                                        *options, "--", path, *arguments]
-        environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES", "GPUWIRE_GPUS", "GPUWIRE_MEMORY")}
+        command = self.client_prefix + [
+            self.gpuwire, "run", "--server", self.server.address, "--token-file",
+            os.path.join(self.folder, tenant + ".token"), *options, "--", path, *arguments
+        ]
+        environment = {
+            name: value for name, value in os.environ.items()
+            if name not in ("CUDA_VISIBLE_DEVICES", "GPUWIRE_GPUS", "GPUWIRE_MEMORY")
+        }
         self.sessions.append(Session(tenant, command, environment))
         return self.sessions[-1]
 

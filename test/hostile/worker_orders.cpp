@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "cuda_names.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/channel.hpp"
 
 namespace {
 
@@ -112,20 +112,37 @@ uint64_t scribble() {
   return 1 + pages.size();
 }
 
+std::string any_text(std::mt19937_64& random) {
+  std::string text(random() % 512, ' ');
+  for (char& c : text) c = char(random());
+  return text;
+}
+
+// What a worker may say, but for how it ends: that stays with us, and what is looked at is what others notice.
+server::ipc::Message any_message(std::mt19937_64& random) {
+  namespace ipc = server::ipc;
+  ipc::ShareToken token;
+  for (uint8_t& byte : token) byte = uint8_t(random());
+  switch (random() % 10) {
+    case 0: return ipc::Ready{{any_text(random), {{.bytes = any_word(random), .name = any_text(random)}}}};
+    case 1: return ipc::Begun{any_text(random)};
+    case 2: return ipc::Note{any_text(random)};
+    case 3: return ipc::Share{any_word(random), token, uint32_t(any_word(random)), any_text(random), {}};
+    case 4: return ipc::Claim{any_word(random), token, uint32_t(any_word(random)), any_text(random)};
+    case 5: return ipc::Withdraw{token};
+    case 6: return ipc::MemoryWanted{any_word(random), uint32_t(any_word(random)), any_word(random)};
+    case 7: return ipc::Detached{uint32_t(any_word(random)), any_text(random)};
+    case 8: return ipc::Attached{};
+    default: return ipc::ResumeRefused{any_text(random)};
+  }
+}
+
 uint64_t flood_the_broker() {
   std::mt19937_64 random(kSeed);
   uint64_t taken = 0;
-  for (unsigned i = 0; i < kFloodMessages; ++i) {
-    server::IpcMessage message;
-    message.kind = server::IpcMessageKind(random() % 16);
-    // It stays with us: what is looked at is what others notice.
-    if (message.kind == server::IpcMessageKind::ended || message.kind == server::IpcMessageKind::failed) continue;
-    message.number = uint32_t(any_word(random));
-    for (uint8_t& byte : message.id) byte = uint8_t(random());
-    message.text.resize(random() % 512);
-    for (char& c : message.text) c = char(random());
-    taken += server::send_ipc_message(server::kIpcMessageDescriptor, message);
-  }
+  server::ipc::Channel broker(server::OwnedDescriptor(::fcntl(server::ipc::kDescriptor, F_DUPFD_CLOEXEC, 0)),
+                              server::ipc::Speaker::broker, 0);
+  for (unsigned i = 0; i < kFloodMessages; ++i) taken += broker.send(any_message(random));
   return 1 + taken;
 }
 

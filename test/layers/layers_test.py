@@ -1,4 +1,5 @@
-"""No lower folder includes a higher one, and what runs in one process includes nothing of another: the #include lines of the tree against a declaration."""
+"""No lower folder includes a higher one, and what runs in one process includes nothing of another: the #include lines
+of the tree against a declaration."""
 
 import os
 import re
@@ -14,32 +15,28 @@ ANY = " ".join(sorted(PROCESSES))
 # above its own, if they run wherever it runs. A folder stands for its subfolders, but for those that have an entry of
 # their own. auth: the auth server (gpuwire-login); tool: programs that ask the broker (top, status, admin, metrics);
 # client: the user's program.
-ORDER = [
-    {"protocol": ANY},
-    {"scheduler": ANY, "client_stub": "client"},
-    {"server/base": ANY},
-    {
-        "server/log": ANY,
-        "server/config": "broker tool",
-        "server/confinement": "worker auth",
-        "server/identity": "broker auth tool",
-        "server/module_cache": "broker worker",
-        "server/software_device": "worker client",  # a library: tests open it in a program, too
-    },
-    {
-        "server/ipc": "broker worker keeper auth",
-        "server/control/client": "broker tool",
-        "server/gate/page": "broker worker keeper",
-        "server/ledger/page": "broker worker",
-        "server/driver/library": "worker",
-    },
-    {"server/login": "auth", "server/keeper": "keeper", "server/broker": "broker", "server/replay": "worker"},
-    {"server/control": "broker", "server/management": "worker", "server/gate": "worker", "server/ledger/worker": "worker"},
-    {"server/gpu_scheduler": "broker", "server/host_guard": "broker", "server/ledger/broker": "broker", "server/driver": "worker"},
-    {"server/worker": "worker", "server/metrics": "tool"},
-    {"server/cli": "tool", "server/cli/serve": "broker"},
-]
-FOLDERS = {folder: (rank, set(processes.split())) for rank, line in enumerate(ORDER) for folder, processes in line.items()}
+ORDER = [{"protocol": ANY}, {"scheduler": ANY, "client_stub": "client"}, {"server/base": ANY}, {
+    "server/log": ANY, "server/config": "broker tool", "server/confinement": "worker auth",
+    "server/identity": "broker auth tool", "server/module_cache": "broker worker",
+    "server/chunk_store": "broker worker",
+    "server/software_device": "worker client",  # a library: tests open it in a program, too
+}, {
+    "server/ipc": "broker worker keeper auth", "server/control/client": "broker tool",
+    "server/gate/page": "broker worker keeper", "server/ledger/page": "broker worker",
+    "server/driver/library": "worker", "server/control/usage": "broker tool",
+}, {
+    "server/control/view": "broker tool", "server/login": "auth", "server/keeper": "keeper",
+    "server/broker": "broker", "server/replay": "worker"
+}, {
+    "server/control": "broker", "server/management": "worker", "server/gate": "worker", "server/ledger/worker": "worker"
+}, {
+    "server/gpu_scheduler": "broker", "server/host_guard": "broker", "server/ledger/broker": "broker",
+    "server/chunk_store/broker": "broker",
+    "server/driver": "worker"
+}, {"server/worker": "worker", "server/metrics": "tool"}, {"server/cli": "tool", "server/cli/serve": "broker"}, ]
+FOLDERS = {
+    folder: (rank, set(processes.split())) for rank, line in enumerate(ORDER) for folder, processes in line.items()
+}
 
 
 def declared(folder):

@@ -1,5 +1,6 @@
 """Every command says which release it is, what it is for, and what was wrong."""
 
+import json
 import os
 import re
 import shutil
@@ -9,18 +10,22 @@ import unittest
 
 BUILD = os.environ["GPUWIRE_BUILD"]
 VERSION = os.environ["GPUWIRE_VERSION"]
-COMMANDS = sorted(name.removeprefix("gpuwire-") for name in os.listdir(os.path.join(BUILD, "lib", "gpuwire", "commands")) if name.startswith("gpuwire-"))
+COMMANDS = sorted(
+    name.removeprefix("gpuwire-") for name in os.listdir(os.path.join(BUILD, "lib", "gpuwire", "commands"))
+    if name.startswith("gpuwire-"))
 
 
 def gpuwire(*words, root=BUILD):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWIRE_")}
-    return subprocess.run([os.path.join(root, "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run([os.path.join(root, "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=60,
+                          env=environment)
 
 
 class Commands(unittest.TestCase):
     def test_all_of_them_are_of_one_version(self):
         self.assertEqual(gpuwire("--version").stdout, f"gpuwire {VERSION}\n")
-        self.assertLessEqual({"run", "info", "serve", "admin", "top", "status", "metrics", "worker", "login"}, set(COMMANDS))
+        self.assertLessEqual({"run", "info", "serve", "admin", "top", "status", "metrics", "worker", "login"},
+                             set(COMMANDS))
         for command in COMMANDS:
             ran = gpuwire(command, "--version")
             self.assertEqual((ran.returncode, ran.stdout, ran.stderr), (0, f"gpuwire {VERSION}\n", ""), command)
@@ -33,7 +38,9 @@ class Commands(unittest.TestCase):
 
     def test_the_front_door_lists_those_that_are_for_people(self):
         listed = re.findall(r"^  (\w+)  ", gpuwire("--help").stdout, re.M)
-        self.assertEqual(sorted(listed), [command for command in COMMANDS if command not in ("worker", "login", "keeper")])
+        self.assertEqual(sorted(listed),
+                         [command for command in COMMANDS
+                          if command not in ("worker", "login", "keeper", "tenant-top", "tenant-usage")])
 
     def test_a_misspelt_option_is_wrong_use(self):
         for command in COMMANDS:
@@ -43,6 +50,18 @@ class Commands(unittest.TestCase):
 
     def test_a_misspelt_admin_command_is_suggested(self):
         self.assertIn("did you mean add-tenant?", gpuwire("admin", "addtenant", "anna").stderr)
+        described = json.loads(gpuwire("admin", "--describe").stdout)
+        for command in described["commands"]:
+            said = gpuwire(command["name"].replace("-", "")).stderr
+            self.assertIn(f"did you mean admin {command['name']}?", said)
+
+    def test_a_value_that_is_none_is_told_with_what_it_must_be(self):
+        for words, line in ((("serve", "--device", "toaster"), "--device must be auto, cuda or software, got toaster"),
+                            (("run", "--gpus", "0", "--", "true"), "--gpus must be from 1 to 1024, got 0"),
+                            (("serve", "--drain-seconds", "soon"), "--drain-seconds must be a number, got soon")):
+            ran = gpuwire(*words)
+            self.assertEqual(ran.returncode, 2)
+            self.assertIn(line, ran.stderr)
 
     def test_what_only_a_server_starts_says_so(self):
         ran = gpuwire("login")

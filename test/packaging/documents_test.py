@@ -1,4 +1,5 @@
-"""The documents: none is missing from an index, no link leads nowhere, and the messages that troubleshooting.md explains are those of the sources."""
+"""The documents: none is missing from an index, no link leads nowhere, and the messages that troubleshooting.md
+explains are those of the sources."""
 
 import os
 import re
@@ -17,7 +18,8 @@ def read(*path):
 
 
 def pages(folder):
-    return sorted(name for name in os.listdir(os.path.join(SOURCE, folder)) if name.endswith(".md") and name != "README.md")
+    return sorted(name for name in os.listdir(os.path.join(SOURCE, folder))
+                  if name.endswith(".md") and name != "README.md")
 
 
 def links(text):
@@ -46,7 +48,8 @@ def explained(text):
 
 class Documents(unittest.TestCase):
     def test_the_indexes_list_every_page(self):
-        for index, folder in (("README.md", "docs"), ("docs/README.md", "docs"), ("docs/recipes/README.md", "docs/recipes")):
+        for index, folder in (("README.md", "docs"), ("docs/README.md", "docs"), ("docs/recipes/README.md",
+                                                                                  "docs/recipes")):
             listed = {os.path.normpath(os.path.join(os.path.dirname(index), link)) for link in links(read(index))}
             missing = [page for page in pages(folder) if os.path.join(folder, page) not in listed]
             self.assertEqual(missing, [], f"pages that {index} does not list")
@@ -57,7 +60,9 @@ class Documents(unittest.TestCase):
             for page in os.listdir(os.path.join(SOURCE, folder)):
                 if not page.endswith(".md"):
                     continue
-                dead = [link for link in links(read(folder, page)) if not os.path.exists(os.path.join(SOURCE, folder, link))]
+                dead = [
+                    link for link in links(read(folder, page)) if not os.path.exists(os.path.join(SOURCE, folder, link))
+                ]
                 self.assertEqual(dead, [], os.path.join(folder, page))
 
     def test_every_message_that_is_explained_is_in_the_sources(self):
@@ -66,7 +71,10 @@ class Documents(unittest.TestCase):
         literals = re.sub(r"\{[^{}]*\}|%[a-z0-9.]*[sdu]", "...", literals)
         messages = [message for message in explained(read("docs", "troubleshooting.md")) if message not in FOREIGN]
         self.assertGreater(len(messages), 50)
-        missing = [message for message in messages if any(part.strip(' ;:,"()') not in literals for part in message.split("..."))]
+        missing = [
+            message for message in messages if any(
+                part.strip(' ;:,"()') not in literals for part in message.split("..."))
+        ]
         self.assertEqual(missing, [])
 
     def test_a_message_that_is_not_in_the_sources_would_be_found(self):

@@ -7,7 +7,8 @@ import unittest
 
 BUILD = os.environ["GPUWIRE_BUILD"]
 PROMISED = os.environ["GPUWIRE_CLIENT_GLIBC"]
-CLIENT = ("lib/gpuwire/libcuda.so.1", "lib/gpuwire/libnvidia-ml.so.1", "lib/gpuwire/bin/nvidia-smi", "lib/gpuwire/commands/gpuwire-run", "lib/gpuwire/commands/gpuwire-info")
+CLIENT = ("lib/gpuwire/libcuda.so.1", "lib/gpuwire/libnvidia-ml.so.1", "lib/gpuwire/bin/nvidia-smi",
+          "lib/gpuwire/commands/gpuwire-run", "lib/gpuwire/commands/gpuwire-info")
 # What every system with that glibc has: its own parts.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
 
@@ -25,7 +26,8 @@ def too_new(symbols, promised):
 @unittest.skipIf(not PROMISED, "the client was built for this machine's glibc")
 class Glibc(unittest.TestCase):
     def output(self, *command):
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env={**os.environ, "LC_ALL": "C"}).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
+                              env={**os.environ, "LC_ALL": "C"}).stdout
 
     def test_no_symbol_is_newer_than_promised(self):
         for file in CLIENT:
@@ -43,7 +45,9 @@ class Glibc(unittest.TestCase):
         self.assertNotIn("INTERP", self.output("readelf", "-lW", os.path.join(BUILD, "bin/gpuwire")))
 
     def test_a_newer_symbol_would_be_found(self):
-        self.assertEqual(too_new("0000  DF *UND*\t0000 (GLIBC_2.34) pthread_create\n0000 DF *UND* 0000 GLIBC_2.2.5 read\n", "2.31"), ["pthread_create (glibc 2.34)"])
+        self.assertEqual(
+            too_new("0000  DF *UND*\t0000 (GLIBC_2.34) pthread_create\n0000 DF *UND* 0000 GLIBC_2.2.5 read\n", "2.31"),
+            ["pthread_create (glibc 2.34)"])
 
 
 if __name__ == "__main__":

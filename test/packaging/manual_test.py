@@ -10,11 +10,13 @@ import unittest
 BUILD = os.environ["GPUWIRE_BUILD"]
 SHARE = os.path.join(BUILD, "share")
 PAGES = sorted(glob.glob(os.path.join(SHARE, "*", "man", "man?", "*")))
-COMMANDS = ("run", "shell", "env", "info", "serve", "admin", "top", "status", "metrics")
+COMMANDS = ("run", "shell", "env", "info", "queue", "serve", "admin", "top", "status", "usage", "metrics")
 
 
 def described(command):
-    return json.loads(subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), command, "--describe"], capture_output=True, text=True, check=True, timeout=60).stdout)
+    return json.loads(
+        subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), command, "--describe"], capture_output=True, text=True,
+                       check=True, timeout=60).stdout)
 
 
 def completion(*path):
@@ -29,7 +31,8 @@ class Manual(unittest.TestCase):
 
     def test_there_is_a_page_for_every_command_and_every_configuration(self):
         names = {os.path.basename(page) for page in PAGES}
-        self.assertEqual(names, {"gpuwire.1", "gpuwire-server.toml.5", "gpuwire-client.toml.5"} | {f"gpuwire-{command}.1" for command in COMMANDS})
+        self.assertEqual(names, {"gpuwire.1", "gpuwire-server.toml.5", "gpuwire-client.toml.5"}
+                         | {f"gpuwire-{command}.1" for command in COMMANDS})
 
     def test_a_page_has_every_option_of_its_command(self):
         for command in COMMANDS:
@@ -51,17 +54,27 @@ class Manual(unittest.TestCase):
     @unittest.skipUnless(shutil.which("man"), "man is missing")
     def test_man_finds_no_fault(self):
         for page in PAGES:
-            ran = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page], capture_output=True, text=True, timeout=60,
-                                 env={**os.environ, "LC_ALL": "C.UTF-8", "MANROFFSEQ": "", "MANWIDTH": "80"}, check=False)
+            ran = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page], capture_output=True,
+                                 text=True, timeout=60,
+                                 env={**os.environ, "LC_ALL": "C.UTF-8", "MANROFFSEQ": "",
+                                      "MANWIDTH": "80"}, check=False)
             # A word longer than a line, such as an address, cannot be broken.
-            faults = [line for line in ran.stderr.splitlines() if "can't break line" not in line and "cannot adjust line" not in line]
+            faults = [
+                line for line in ran.stderr.splitlines()
+                if "can't break line" not in line and "cannot adjust line" not in line
+            ]
             self.assertEqual((ran.returncode, faults), (0, []), page)
 
     def complete(self, *words):
         """What bash offers for the last word."""
-        script = f"source {completion('bash-completion', 'completions', 'gpuwire')}; COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _gpuwire; " \
-                 "printf '%s\\n' \"${COMPREPLY[@]}\""
-        return set(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout.split())
+        script = (
+            f"source {completion('bash-completion', 'completions', 'gpuwire')};"
+            f" COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _gpuwire; printf '%s\\n'"
+            ' "${COMPREPLY[@]}"'
+        )
+        return set(
+            subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True,
+                           timeout=60).stdout.split())
 
     def test_bash_offers_commands_options_and_values(self):
         self.assertLessEqual(set(COMMANDS), self.complete("gpuwire", ""))
@@ -89,7 +102,9 @@ class Manual(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("fish"), "fish is missing")
     def test_fish_reads_its_completion(self):
-        subprocess.run(["fish", "--no-execute", completion("fish", "vendor_completions.d", "gpuwire.fish")], check=True, timeout=60)
+        subprocess.run(
+            ["fish", "--no-execute", completion("fish", "vendor_completions.d", "gpuwire.fish")], check=True,
+            timeout=60)
 
 
 if __name__ == "__main__":

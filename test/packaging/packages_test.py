@@ -1,4 +1,5 @@
-"""The packages, unpacked into an empty folder: programs find each other there, a server and a program of its run from there, nothing is left behind."""
+"""The packages, unpacked into an empty folder: programs find each other there, a server and a program of its run from
+there, nothing is left behind."""
 
 import os
 import re
@@ -19,24 +20,30 @@ SERVICE_USER = 4242
 
 def tree(folder):
     """All files and links below, relative to it."""
-    return sorted(os.path.relpath(os.path.join(path, name), folder) for path, _, names in os.walk(folder) for name in names)
+    return sorted(
+        os.path.relpath(os.path.join(path, name), folder) for path, _, names in os.walk(folder) for name in names)
 
 
 def size_of(folder):
     return sum(os.lstat(os.path.join(folder, name)).st_size for name in tree(folder))
 
 
-@unittest.skipUnless(shutil.which("dpkg-deb"), "dpkg-deb is missing: packages are made and unpacked on Debian and its kin")
+@unittest.skipUnless(shutil.which("dpkg-deb"),
+                     "dpkg-deb is missing: packages are made and unpacked on Debian and its kin")
 class Packages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        made = subprocess.run([os.path.join(SOURCE, "packaging", "make_packages.sh"), "--quick"], env={**os.environ, "GPUWIRE_BUILD": BUILD},
-                              capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+        made = subprocess.run([os.path.join(SOURCE, "packaging", "make_packages.sh"), "--quick"],
+                              env={**os.environ, "GPUWIRE_BUILD": BUILD}, capture_output=True, text=True,
+                              timeout=LIMIT_SECONDS, check=False)
         if made.returncode != 0:
             raise AssertionError(made.stdout + made.stderr)
         cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-packages-")
         cls.addClassCleanup(cls.folder.cleanup)
-        cls.packages = {name.split("_")[0]: os.path.join(BUILD, "packages", name) for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".deb")}
+        cls.packages = {
+            name.split("_")[0]: os.path.join(BUILD, "packages", name)
+            for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".deb")
+        }
         cls.client, cls.both = os.path.join(cls.folder.name, "client"), os.path.join(cls.folder.name, "both")
         cls.unpack("gpuwire-client", cls.client)
         for package in ("gpuwire-client", "gpuwire-server"):
@@ -47,7 +54,8 @@ class Packages(unittest.TestCase):
         subprocess.run(["dpkg-deb", "-x", cls.packages[package], root], check=True, timeout=LIMIT_SECONDS)
 
     def field(self, package, name):
-        return subprocess.run(["dpkg-deb", "-f", self.packages[package], name], check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+        return subprocess.run(["dpkg-deb", "-f", self.packages[package], name], check=True, capture_output=True,
+                              text=True, timeout=60).stdout.strip()
 
     def control(self, package):
         folder = os.path.join(self.folder.name, "control-" + package)
@@ -56,7 +64,8 @@ class Packages(unittest.TestCase):
 
     def gpuwire(self, root, *words, **extra):
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("GPUWIRE_", "LD_"))}
-        return subprocess.run([os.path.join(root, "usr", "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, **extra)
+        return subprocess.run([os.path.join(root, "usr", "bin", "gpuwire"), *words], capture_output=True, text=True,
+                              timeout=LIMIT_SECONDS, env=environment, **extra)
 
     def test_the_client_is_small_and_carries_no_server(self):
         names = tree(self.client)
@@ -76,7 +85,8 @@ class Packages(unittest.TestCase):
             with open(path, "rb") as file:
                 if file.read(4) != b"\x7fELF" or os.path.islink(path):
                     continue
-            sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True, timeout=60).stdout
+            sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True,
+                                      timeout=60).stdout
             self.assertNotIn(".debug_line", sections, name)
         symbols = [name for name in os.listdir(os.path.join(BUILD, "packages")) if "dbgsym" in name]
         self.assertEqual(len(symbols), len(self.packages), symbols)
@@ -113,10 +123,12 @@ class Packages(unittest.TestCase):
         dpkg = ["dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless", "--log=/dev/null"]
         environment = {**os.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
         client = self.packages["gpuwire-client"]
-        done = subprocess.run([*dpkg, "--install", client], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
+        done = subprocess.run([*dpkg, "--install", client], capture_output=True, text=True, timeout=LIMIT_SECONDS,
+                              env=environment, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.gpuwire(root, "--version").stdout, f"gpuwire {VERSION}\n")
-        done = subprocess.run([*dpkg, "--purge", "gpuwire-client"], capture_output=True, text=True, timeout=LIMIT_SECONDS, env=environment, check=False)
+        done = subprocess.run([*dpkg, "--purge", "gpuwire-client"], capture_output=True, text=True,
+                              timeout=LIMIT_SECONDS, env=environment, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([name for name in tree(root) if not name.startswith("var/lib/dpkg/")], [])
 
@@ -124,7 +136,8 @@ class Packages(unittest.TestCase):
         unit = os.path.join(self.both, "usr", "lib", "systemd", "system", "gpuwire-server.service")
         with open(unit, encoding="utf-8") as file:
             text = file.read()
-        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire", "ExecStart=/usr/bin/gpuwire serve --config /etc/gpuwire/server.toml"):
+        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire",
+                      "ExecStart=/usr/bin/gpuwire serve --config /etc/gpuwire/server.toml"):
             self.assertIn(words, text)
         self.assertNotIn("@", text)
         with open(os.path.join(self.both, "usr", "lib", "sysusers.d", "gpuwire.conf"), encoding="utf-8") as file:
@@ -154,10 +167,15 @@ class Packages(unittest.TestCase):
         service = os.path.join(folder, "bin", "gpuwire")
         os.makedirs(os.path.dirname(service))
         with open(service, "w", encoding="utf-8") as file:
-            file.write(f"#!/bin/sh\nexec setpriv --reuid={SERVICE_USER} --regid={SERVICE_USER} --clear-groups --bounding-set=-all --no-new-privs "
-                       f'env HOME={state} XDG_RUNTIME_DIR={state} {self.both}/usr/bin/gpuwire "$@"\n')
+            file.write(
+                f"#!/bin/sh\nexec setpriv --reuid={SERVICE_USER} --regid={SERVICE_USER} --clear-groups"
+                " --bounding-set=-all --no-new-privs env"
+                f' HOME={state} XDG_RUNTIME_DIR={state} {self.both}/usr/bin/gpuwire "$@"\n'
+            )
         os.chmod(service, 0o755)
-        with Server(folder, ["--device", "software", "--config", configuration, "--module-cache", state + "/modules"]) as server:
+        with Server(
+                folder,
+            ["--device", "software", "--config", configuration, "--module-cache", state + "/modules"]) as server:
             address = "tls://" + server.address.replace("127.0.0.1", "localhost")
             ran = self.gpuwire(self.client, "run", "--server", address, "--identity", bundle, "--", program)
             self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr + "".join(server.log))
@@ -168,12 +186,17 @@ class Packages(unittest.TestCase):
 
     def test_an_installation_elsewhere_keeps_to_its_folder(self):
         prefix = os.path.join(self.folder.name, "elsewhere")
-        subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, capture_output=True, timeout=LIMIT_SECONDS)
+        subprocess.run(["cmake", "--install", BUILD, "--prefix", prefix], check=True, capture_output=True,
+                       timeout=LIMIT_SECONDS)
         names = tree(prefix)
-        self.assertLessEqual({"etc/gpuwire/client.toml", "etc/gpuwire/server.toml", "bin/gpuwire", "share/man/man1/gpuwire.1"}, set(names))
+        self.assertLessEqual(
+            {"etc/gpuwire/client.toml", "etc/gpuwire/server.toml", "bin/gpuwire", "share/man/man1/gpuwire.1"},
+            set(names))
         with open(os.path.join(prefix, "lib", "systemd", "system", "gpuwire-server.service"), encoding="utf-8") as file:
-            self.assertIn(f"ExecStart={prefix}/bin/gpuwire serve --config {prefix}/etc/gpuwire/server.toml", file.read())
-        ran = subprocess.run([os.path.join(prefix, "bin", "gpuwire"), "serve", "--version"], capture_output=True, text=True, check=True, timeout=60)
+            self.assertIn(f"ExecStart={prefix}/bin/gpuwire serve --config {prefix}/etc/gpuwire/server.toml",
+                          file.read())
+        ran = subprocess.run([os.path.join(prefix, "bin", "gpuwire"), "serve", "--version"], capture_output=True,
+                             text=True, check=True, timeout=60)
         self.assertEqual(ran.stdout, f"gpuwire {VERSION}\n")
 
     def test_the_shipped_configuration_is_right(self):
@@ -201,13 +224,17 @@ class Packages(unittest.TestCase):
         root = os.path.join(self.folder.name, "slurm")
         self.unpack("gpuwire-slurm", root)
         names = tree(root)
-        for name in ("usr/lib/gpuwire/slurm/prolog.sh", "usr/lib/gpuwire/slurm/sync.py", "usr/lib/systemd/system/gpuwire-slurm-sync.service", "etc/gpuwire/slurm.conf",
-                     "usr/share/doc/gpuwire-slurm/examples/plugstack.conf", "usr/share/doc/gpuwire-slurm/examples/slurm.conf"):
+        for name in ("usr/lib/gpuwire/slurm/prolog.sh", "usr/lib/gpuwire/slurm/sync.py",
+                     "usr/lib/systemd/system/gpuwire-slurm-sync.service", "etc/gpuwire/slurm.conf",
+                     "usr/share/doc/gpuwire-slurm/examples/plugstack.conf",
+                     "usr/share/doc/gpuwire-slurm/examples/slurm.conf"):
             self.assertIn(name, names)
         plugins = sorted(name for name in names if name.endswith(".so"))
         self.assertEqual([os.path.basename(name) for name in plugins], ["job_submit_gpuwire.so", "spank_gpuwire.so"])
         # Every file that the examples and the unit name is where they say.
-        for name in ("usr/share/doc/gpuwire-slurm/examples/plugstack.conf", "usr/share/doc/gpuwire-slurm/examples/slurm.conf", "usr/lib/systemd/system/gpuwire-slurm-sync.service"):
+        for name in ("usr/share/doc/gpuwire-slurm/examples/plugstack.conf",
+                     "usr/share/doc/gpuwire-slurm/examples/slurm.conf",
+                     "usr/lib/systemd/system/gpuwire-slurm-sync.service"):
             with open(os.path.join(root, name), encoding="utf-8") as file:
                 for path in re.findall(r"/usr/lib/\S*gpuwire[^\s;]*", file.read()):
                     self.assertIn(path.lstrip("/"), names)
@@ -230,8 +257,10 @@ class Packages(unittest.TestCase):
         link = os.path.join(self.folder.name, "gpuwire")
         os.symlink(gpuwire, link)
         for name in (gpuwire, link):
-            ran = subprocess.run([name, "run", "-s", "nowhere:1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"], capture_output=True, text=True, timeout=60, check=True)
-            self.assertEqual(ran.stdout.split(":")[0].strip(), os.path.join(os.path.realpath(root), top, "lib", "gpuwire"))
+            ran = subprocess.run([name, "run", "-s", "nowhere:1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"],
+                                 capture_output=True, text=True, timeout=60, check=True)
+            self.assertEqual(
+                ran.stdout.split(":")[0].strip(), os.path.join(os.path.realpath(root), top, "lib", "gpuwire"))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,12 @@ class Scenario {
   explicit Scenario(uint64_t seed)
       : random_(seed), devices_(pick(1, 6)), sessions_max_(pick(0, 3)), placement_(make_devices()) {
     used_.assign(devices_, 0);
-    placement_.set_memory([this](TenantId, DeviceIndex device) { return kDevice - used_[device]; },
-                          [](TenantId, DeviceIndex) { return kDevice; });
+    placement_.set_memory(
+        {.free_now = [this](TenantId, DeviceIndex device) { return kDevice - used_[device]; },
+         .most = [](TenantId, DeviceIndex) { return kDevice; },
+         .reserved = [this](DeviceIndex device) { return used_[device]; },
+         .reserve = [this](const PlacementRequest& request,
+                           const std::vector<DeviceIndex>& devices) { return reserve(request, devices); }});
     unsigned tenants = pick(1, 4);
     for (unsigned i = 0; i < tenants; ++i) tenant_max_.push_back(pick(0, 4));
   }
@@ -94,6 +98,16 @@ class Scenario {
     if (auto* placed = std::get_if<Placed>(&answer)) begin(request.session, *placed);
   }
 
+  // Now and then somebody has been quicker, and all of a device is gone.
+  bool reserve(const PlacementRequest& request, const std::vector<DeviceIndex>& devices) {
+    CHECK(request.memory_bytes > 0);
+    for (DeviceIndex device : devices) CHECK(kDevice - used_[device] >= request.memory_bytes);
+    bool late = !ending_ && pick(0, 7) == 0;
+    if (late) used_[devices.front()] = kDevice;
+    else CHECK(reservations_.insert(request.session).second);
+    return !late;
+  }
+
   // What the one that starts must not do to those in front of it.
   void begin(SessionId session, const Placed& placed) {
     Seen seen = waiting_.at(session);
@@ -103,10 +117,10 @@ class Scenario {
     CHECK(std::adjacent_find(placed.devices.begin(), placed.devices.end()) == placed.devices.end());
     for (DeviceIndex device : placed.devices) {
       CHECK(may_use(request, device));
-      CHECK(kDevice - used_[device] >= request.memory_bytes);
       if (sessions_max_) CHECK(sessions_on(device) < sessions_max_);
     }
     if (request.tenant_sessions_max) CHECK(sessions_of(request.tenant) < request.tenant_sessions_max);
+    CHECK(reservations_.contains(session) == (request.memory_bytes > 0));
     waiting_.erase(session);
     for (auto& [other, one] : waiting_) {
       bool in_front =
@@ -136,6 +150,7 @@ class Scenario {
     if (running_.empty()) return;
     auto gone = std::next(running_.begin(), pick(0, unsigned(running_.size()) - 1));
     placement_.leave(gone->first);
+    reservations_.erase(gone->first);
     running_.erase(gone);
     start();
   }
@@ -179,11 +194,13 @@ class Scenario {
 
   // When sessions end and nobody else comes, everybody has a turn.
   void end_all() {
+    ending_ = true;
     std::fill(used_.begin(), used_.end(), 0);
     start();
     for (size_t left = waiting_.size() + running_.size(); left > 0; --left) leave();
     CHECK(waiting_.empty());
     CHECK(running_.empty());
+    CHECK(reservations_.empty());
   }
 
   std::mt19937_64 random_;
@@ -192,6 +209,8 @@ class Scenario {
   Placement placement_;
   std::vector<uint64_t> used_;
   std::vector<unsigned> tenant_max_;
+  std::set<SessionId> reservations_;
+  bool ending_ = false;
   std::map<SessionId, Seen> waiting_;
   std::map<SessionId, std::pair<PlacementRequest, std::vector<DeviceIndex>>> running_;
   uint64_t sessions_ = 0, arrivals_ = 0;
@@ -238,7 +257,11 @@ TEST_CASE("sessions go to the least loaded devices") {
 
 TEST_CASE("what can never be is refused with the reason") {
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}, {8 * kGiB}});
-  placement.set_memory({}, [](TenantId tenant, DeviceIndex) { return tenant == TenantId(7) ? 4 * kGiB : 64 * kGiB; });
+  placement.set_memory(
+      {.free_now = {},
+       .most = [](TenantId tenant, DeviceIndex) { return tenant == TenantId(7) ? 4 * kGiB : 64 * kGiB; },
+       .reserved = {},
+       .reserve = {}});
   CHECK(reason_of(placement.ask(asks(1, 0, 3))) == "3 GPUs asked for, and this server has 2 GPUs for the tenant");
   CHECK(reason_of(placement.ask(asks(2, 20))) ==
         "20 GiB asked for, and the tenant can never have that much: 16 GiB at most on a GPU");
@@ -256,6 +279,23 @@ TEST_CASE("bytes that one session was promised are not promised to the next befo
   CHECK(devices_of(placement.ask(asks(3, 6))).size() == 1);
   placement.leave(SessionId(1));
   CHECK(placement.start_waiting().size() == 1);
+}
+
+TEST_CASE("who waits for memory hears how much of it programs that run have reserved") {
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB}, {16 * kGiB}});
+  placement.set_memory({.free_now = [](TenantId, DeviceIndex) { return 3 * kGiB; },
+                        .most = {},
+                        .reserved = [](DeviceIndex device) { return (device + 1) * 5 * kGiB; },
+                        .reserve = {}});
+  auto why = [&](PlacementRequest request) {
+    auto answer = placement.ask(request);
+    REQUIRE(std::holds_alternative<Queued>(answer));
+    return std::get<Queued>(answer).why;
+  };
+  CHECK(why(asks(1, 4)) == "4 GiB are not free on 1 GPU now; 15 GiB are reserved by programs that run");
+  PlacementRequest on_second = asks(2, 4, 1, ServiceClass::realtime);
+  on_second.allowed = {1};
+  CHECK(why(on_second) == "4 GiB are not free on 1 GPU now; 10 GiB are reserved by programs that run");
 }
 
 TEST_CASE("a small request overtakes a large one of its class a few times, then the large one is served first") {

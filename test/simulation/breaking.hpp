@@ -41,13 +41,15 @@ class BreakingTransport final : public transport::Transport {
  private:
   template <class Receive>
   transport::IoResult count(std::span<std::byte> out, Receive&& receive) noexcept {
-    if (left_ == 0) {
-      inside_->shutdown();
-      return {transport::IoStatus::failed, 0, ECONNRESET};
+    if (left_ != 0) {
+      auto got = receive(out.first(size_t(std::min<uint64_t>(out.size(), left_))));
+      if (got.status == transport::IoStatus::ok) left_ -= got.bytes;
+      // Now, and not with the next look: for that, something would have to come.
+      if (left_ == 0) inside_->shutdown();
+      return got;
     }
-    auto got = receive(out.first(size_t(std::min<uint64_t>(out.size(), left_))));
-    if (got.status == transport::IoStatus::ok) left_ -= got.bytes;
-    return got;
+    inside_->shutdown();
+    return {transport::IoStatus::failed, 0, ECONNRESET};
   }
 
   const std::unique_ptr<transport::Transport> inside_;

@@ -10,7 +10,7 @@
 
 namespace gpuwire::simulation {
 
-using server::IpcMessageKind;
+namespace ipc = server::ipc;
 using server::SessionChange;
 using server::SessionPhase;
 
@@ -21,23 +21,29 @@ struct Broker::State {
 };
 
 Broker::Broker(std::function<void(std::string)> fail) : fail_(std::move(fail)), state_(std::make_unique<State>()) {
-  if (!server::open_ipc_message(own_, worker_)) throw std::runtime_error("no socket pair");
+  server::OwnedDescriptor own, worker;
+  if (!server::ipc::open_pair(own, worker)) throw std::runtime_error("no socket pair");
+  own_.emplace(std::move(own), server::ipc::Speaker::worker, server::ipc::kWorkerWaitingMax);
+  worker_.emplace(std::move(worker), server::ipc::Speaker::broker, server::ipc::kWorkerWaitingMax);
 }
 
 Broker::~Broker() = default;
 
 void Broker::hear() {
   std::lock_guard lock(state_->mutex);
-  server::IpcMessage said;
-  while (server::receive_ipc_message(own_.get(), false, said) == server::IpcMessageReceived::message) {
-    switch (said.kind) {
-      case IpcMessageKind::begun: state_->phase = step_of(state_->phase, SessionChange::begun).next; break;
-      case IpcMessageKind::detached: state_->phase = step_of(state_->phase, SessionChange::detached).next; break;
-      case IpcMessageKind::attached: state_->phase = step_of(state_->phase, SessionChange::attached).next; break;
-      case IpcMessageKind::ended: ++state_->ended; break;
-      default: fail_("the broker heard what no worker says");
-    }
-  }
+  auto happen = [this](SessionChange change) { state_->phase = step_of(state_->phase, change).next; };
+  std::optional<ipc::Message> said;
+  do {
+    // What did not fit into the pair follows as soon as it does.
+    worker_->drain();
+    while (own_->hear(said) == ipc::Channel::Heard::message)
+      std::visit(
+          ipc::Match{[&](ipc::Begun&) { happen(SessionChange::begun); },
+                     [&](ipc::Detached&) { happen(SessionChange::detached); },
+                     [&](ipc::Attached&) { happen(SessionChange::attached); }, [&](ipc::Ended&) { ++state_->ended; },
+                     [&](auto&) { fail_("the broker heard what no worker says of its session"); }},
+          *said);
+  } while (worker_->waiting() > 0);
 }
 
 void Broker::crash(server::Reports& reports) {

@@ -3,9 +3,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "server/base/owned_descriptor.hpp"
+#include "server/ipc/channel.hpp"
 #include "server/worker/session/reports.hpp"
 
 namespace gpuwire::simulation {
@@ -15,7 +16,7 @@ class Broker {
  public:
   explicit Broker(std::function<void(std::string)> fail);
   ~Broker();
-  int workers_end() const { return worker_.get(); }
+  server::ipc::Channel& workers_end() { return *worker_; }
 
   // Takes what the worker has said.
   void hear();
@@ -26,7 +27,7 @@ class Broker {
 
  private:
   struct State;
-  server::OwnedDescriptor own_, worker_;
+  std::optional<server::ipc::Channel> own_, worker_;
   const std::function<void(std::string)> fail_;
   const std::unique_ptr<State> state_;
 };

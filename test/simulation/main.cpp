@@ -1,51 +1,97 @@
-// session_simulation [--scenarios N] [--seed S] [--shared-memory 1] [--verbose 1]: runs N scenarios from seed S on;
-// ends with 1 at the first that fails, whose seed it prints.
+// session_simulation: runs scenarios, one seed after the other; ends with 1 at the first that fails, whose seed it
+// prints.
+#include <unistd.h>
+
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
-#include <cstring>
+#include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include "test/simulation/schedule.hpp"
 #include "test/simulation/world.hpp"
 
 using namespace gpuwire::simulation;
 
-int main(int argc, char** argv) {
-  uint64_t scenarios = 1000, first = 1, shared_memory = 0, verbose = 0;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    uint64_t value = 0;
-    std::from_chars(argv[i + 1], argv[i + 1] + std::strlen(argv[i + 1]), value);
-    if (!std::strcmp(argv[i], "--scenarios")) scenarios = value;
-    if (!std::strcmp(argv[i], "--seed")) first = value;
-    if (!std::strcmp(argv[i], "--shared-memory")) shared_memory = value;
-    if (!std::strcmp(argv[i], "--verbose")) verbose = value;
-  }
-  std::printf("%lu scenarios from seed %lu on\n", static_cast<unsigned long>(scenarios),
-              static_cast<unsigned long>(first));
+namespace {
+
+// By a scenario's own clock. Who is not told of what it waits for waits for longer.
+constexpr uint64_t kScenarioNsMax = 2'000'000'000;
+
+struct Arguments {
+  std::string program;
+  uint64_t scenarios = 1000, seed = 1;
+  bool shared_memory = false, verbose = false, explain = false;
+};
+
+Arguments g_arguments;
+Scenario g_scenario;
+
+void tell_failure(const std::string& what) {
+  fmt::print("seed {} failed: {}\n  ({})\n  again: {} --scenarios 1 --seed {}{}\n", g_scenario.seed, what,
+             describe(g_scenario), g_arguments.program, g_scenario.seed,
+             g_scenario.shared_memory ? " --shared-memory" : "");
   std::fflush(stdout);
-  uint64_t cuts = 0, again = 0;
+}
+
+void stuck(const char* why) {
+  tell_failure(why);
+  ::_exit(1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Runs whole sessions over connections that break, one seeded scenario after the other."};
+  app.add_option("--scenarios", g_arguments.scenarios, "How many")->capture_default_str();
+  app.add_option("--seed", g_arguments.seed, "The first one's seed")->capture_default_str();
+  app.add_flag("--shared-memory", g_arguments.shared_memory, "Connections are rings in shared memory");
+  app.add_flag("--verbose", g_arguments.verbose, "Prints each scenario before it runs");
+  app.add_flag("--explain", g_arguments.explain, "Prints where threads are when all of them wait for a second or more");
+  CLI11_PARSE(app, argc, argv);
+  g_arguments.program = argv[0];
+  // One scenario takes the memory of the one before it, instead of the system's.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  ::mallopt(M_TOP_PAD, 64 << 20);
+
+  fmt::print("{} scenarios from seed {} on\n", g_arguments.scenarios, g_arguments.seed);
+  std::fflush(stdout);
+  // What the process does once in its life would make the first scenario another one than it is when it comes later.
+  begin_schedule(0, stuck, false);
+  run(scenario_of(0));
+
+  uint64_t connections = 0, again = 0, longest_ns = 0, longest = 0;
   std::vector<bool> cut_at(20'000);  // after how many bytes of a connection
-  for (uint64_t seed = first; seed < first + scenarios; ++seed) {
-    Scenario scenario = scenario_of(seed);
-    if (verbose)
-      std::printf("seed %lu: %s\n", static_cast<unsigned long>(seed), describe(scenario).c_str()), std::fflush(stdout);
-    scenario.shared_memory = shared_memory != 0;
-    Outcome outcome = run(scenario);
-    cuts += outcome.cuts;
+  for (uint64_t seed = g_arguments.seed; seed < g_arguments.seed + g_arguments.scenarios; ++seed) {
+    g_scenario = scenario_of(seed);
+    g_scenario.shared_memory = g_arguments.shared_memory;
+    if (g_arguments.verbose) fmt::print("seed {}: {}\n", seed, describe(g_scenario)), std::fflush(stdout);
+    begin_schedule(seed, stuck, g_arguments.explain);
+    Outcome outcome = run(g_scenario);
+    if (scheduled_ns() > kScenarioNsMax && outcome.failure.empty())
+      outcome.failure = fmt::format("it took {} ms by its own clock", scheduled_ns() / 1'000'000);
+    if (!outcome.failure.empty()) {
+      tell_failure(outcome.failure);
+      return 1;
+    }
+    connections += outcome.cuts;
+    again += outcome.bytes_sent_again;
     for (uint64_t at : outcome.cut_at)
       if (at < cut_at.size()) cut_at[at] = true;
-    again += outcome.bytes_sent_again;
-    if (outcome.failure.empty()) continue;
-    std::printf(
-        "seed %lu failed: %s\n  (%s)\n  again: session_simulation --scenarios 1 --seed %lu --shared-memory %lu\n",
-        static_cast<unsigned long>(seed), outcome.failure.c_str(), describe(scenario).c_str(),
-        static_cast<unsigned long>(seed), static_cast<unsigned long>(shared_memory));
-    return 1;
+    if (g_arguments.verbose) fmt::print("  {} ns, {} connections\n", scheduled_ns(), outcome.cuts);
+    if (scheduled_ns() <= longest_ns) continue;
+    longest_ns = scheduled_ns();
+    longest = seed;
   }
   auto first_whole = std::find(cut_at.begin(), cut_at.end(), false) - cut_at.begin();
-  std::printf("cut at each of the first %ld bytes of a connection, and at %ld of the first %zu\n", long(first_whole),
-              long(std::count(cut_at.begin(), cut_at.end(), true)), cut_at.size());
-  std::printf("%lu connections, %lu bytes sent again, all as without a cut\n", static_cast<unsigned long>(cuts),
-              static_cast<unsigned long>(again));
+  fmt::print("cut at each of the first {} bytes of a connection, and at {} of the first {}\n", first_whole,
+             std::count(cut_at.begin(), cut_at.end(), true), cut_at.size());
+  fmt::print("{} connections, {} bytes sent again, all as without a cut\n", connections, again);
+  if (longest)
+    fmt::print("by its own clock, the longest scenario (seed {}) took {} ms\n", longest, longest_ns / 1'000'000);
   return 0;
 }

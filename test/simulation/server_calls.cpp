@@ -11,7 +11,7 @@
 
 #include "schema/session.capnp.h"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "test/simulation/world.hpp"
 

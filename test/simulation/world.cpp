@@ -93,9 +93,8 @@ class Worker {
     set_driver(&driver_);
     link_.observe([this](link::Link::State state) {
       told_ = state;
-      reports_.tell(
-          state == link::Link::State::attached ? server::IpcMessageKind::attached : server::IpcMessageKind::detached, 0,
-          {});
+      if (state == link::Link::State::attached) reports_.tell(server::ipc::Attached{});
+      else reports_.tell(server::ipc::Detached{});
     });
     welcome_.initRoot<schema::Welcome>().initSessionId(16);
     resume::make_random(id_);
@@ -109,7 +108,7 @@ class Worker {
                              .resume_secret = secret_,
                              .resume_grace_ms = 60'000,
                              .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
-                             .welcoming = [this] { reports_.tell(server::IpcMessageKind::begun, 0, {}); },
+                             .welcoming = [this] { reports_.tell(server::ipc::Begun{}); },
                              .cores = 2,
                              .captures_output = false});
     resumption_ = std::make_unique<server::Resumption>(
@@ -198,7 +197,7 @@ class Worker {
     if (end->cause != server::EndCause::finished && end->cause != server::EndCause::cut)
       verdict_.fail("the worker's session ended: " + end->reason);
     done_ = true;
-    reports_.tell(server::IpcMessageKind::ended, uint32_t(end->cause), end->reason);
+    reports_.tell(server::ipc::Ended{end->cause, end->reason});
     session_->release();
     end_scene();
   }

@@ -12,7 +12,8 @@ LISTENING = re.compile(r"listening on (\S+?:\d+)(.*)")
 class Server:
     """A `gpuwire serve` on a loopback port of its own choosing. Use it as a context manager.
 
-    The child's standard error is kept in `log`; `address` is HOST:PORT once it accepts. `prefix`: words before the command, which it has to `exec`.
+    The child's standard error is kept in `log`; `address` is HOST:PORT once it accepts. `prefix`: words before the
+    command, which it has to `exec`.
     """
 
     START_LIMIT_SECONDS = 60
@@ -20,6 +21,8 @@ class Server:
 
     def __init__(self, build_directory, arguments=(), environment=None, prefix=()):
         program = os.path.join(build_directory, "bin", "gpuwire")
+        if "--log-level" not in arguments:
+            arguments = [*arguments, "--log-level", "debug"]
         self.process = subprocess.Popen(
             [*prefix, program, "serve", "--listen", "127.0.0.1:0", *arguments],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)

@@ -1,4 +1,5 @@
-"""A way between clients and a server that breaks again and again: a proxy that ends each connection after so many bytes as a seed says."""
+"""A way between clients and a server that breaks again and again: a proxy that ends each connection after so many bytes
+as a seed says."""
 
 import random
 import socket
@@ -12,8 +13,10 @@ FIRST_BYTES = 20_000
 
 
 class UnreliableWay:
-    """Listens on `address`. Connections are cut after `cut_bytes` (least, most; both directions together), half of them with a reset, until `cuts` have been; those
-    behind them last. One that ends by itself before leaves its cut to the next. `made` counts connections, `lost` those that were cut, `carried` the bytes of all. `recorded`: what clients have sent at the beginning of each connection,
+    """Listens on `address`. Connections are cut after `cut_bytes` (least, most; both directions together), half of them
+    with a reset, until `cuts` have been; those
+    behind them last. One that ends by itself before leaves its cut to the next. `made` counts connections, `lost` those
+    that were cut, `carried` the bytes of all. `recorded`: what clients have sent at the beginning of each connection,
     when `record_bytes` says how much of it is wanted."""
 
     def __init__(self, server_address, cuts, seed, cut_bytes, record_bytes=0):
@@ -65,7 +68,8 @@ class UnreliableWay:
             self._left += 1
 
     def _connect(self, client):
-        """A connection to the server whose own end has another number than the client's: by that a server would take it for the client's."""
+        """A connection to the server whose own end has another number than the client's: by that a server would take it
+        for the client's."""
         while True:
             server = socket.create_connection(self._server)
             if server.getsockname()[1] != client.getpeername()[1]:
@@ -80,7 +84,8 @@ class UnreliableWay:
                 return None, False
             self._left -= 1
             least, most = self.cut_bytes
-            return self._random.randint(least, most) + (FIRST_BYTES if self.made == 1 else 0), self._random.random() < 0.5
+            return self._random.randint(least,
+                                        most) + (FIRST_BYTES if self.made == 1 else 0), self._random.random() < 0.5
 
 
 class _Connection:

@@ -1,4 +1,5 @@
-"""Unpacks Debian's packages of a CUDA toolkit into a folder of its own. Nothing is installed: apt and dpkg work on private folders."""
+"""Unpacks Debian's packages of a CUDA toolkit into a folder of its own. Nothing is installed: apt and dpkg work on
+private folders."""
 
 import glob
 import os
@@ -52,8 +53,11 @@ class Toolkit:
         sources = os.path.join(self.folder, "sources.list")
         with open(sources, "w", encoding="utf-8") as out:
             out.write(f"deb {mirror} {self.suite} main non-free\n")
-        apt = ["apt-get", "-q", f"-oDir::Etc::sourcelist={sources}", "-oDir::Etc::sourceparts=-", f"-oDir::State::Lists={self.folder}/lists",
-               f"-oDir::Cache={self.folder}/cache", "-oDir::State::status=/dev/null", "-oAPT::Sandbox::User="]
+        apt = [
+            "apt-get", "-q", f"-oDir::Etc::sourcelist={sources}", "-oDir::Etc::sourceparts=-",
+            f"-oDir::State::Lists={self.folder}/lists", f"-oDir::Cache={self.folder}/cache",
+            "-oDir::State::status=/dev/null", "-oAPT::Sandbox::User="
+        ]
         say(f"CUDA {self.version}: fetching packages of {self.suite}")
         self._command(apt + ["update"])
         self._command(apt + ["download", *self.packages], cwd=archives)
@@ -76,8 +80,8 @@ class Toolkit:
 
     def _extract(self, archive, wanted):
         unpacked = subprocess.Popen(["dpkg-deb", "--fsys-tarfile", archive], stdout=subprocess.PIPE)
-        tar = subprocess.run(["tar", "-x", "-C", self.root, *(["--wildcards", *wanted] if wanted else [])], stdin=unpacked.stdout,
-                             capture_output=True, text=True, check=False)
+        tar = subprocess.run(["tar", "-x", "-C", self.root, *(["--wildcards", *wanted] if wanted else [])],
+                             stdin=unpacked.stdout, capture_output=True, text=True, check=False)
         unpacked.stdout.close()
         # tar says "not found in archive" of a pattern without a match, which a package of another version may be.
         if unpacked.wait() != 0 or (tar.returncode != 0 and not wanted):
@@ -102,7 +106,10 @@ class Toolkit:
         raise Unavailable(f"CUDA {self.version} needs one of {', '.join(self.host_compilers)}")
 
     def nvcc(self):
-        return [os.path.join(self.binaries, "nvcc"), "-ccbin", self.host_compiler(), "-allow-unsupported-compiler", f"-arch={self.architecture}"]
+        return [
+            os.path.join(self.binaries, "nvcc"), "-ccbin",
+            self.host_compiler(), "-allow-unsupported-compiler", f"-arch={self.architecture}"
+        ]
 
     def environment(self):
         paths = [self.libraries, os.environ.get("LD_LIBRARY_PATH", "")]

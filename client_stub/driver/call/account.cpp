@@ -7,13 +7,18 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "client/session_sends.hpp"
+#include "client_stub/driver/call/advice.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/road.hpp"
+#include "schema/session.capnp.h"
+#include "wire/session_messages.hpp"
 
 namespace gpuwire::client {
 
@@ -27,11 +32,19 @@ constexpr size_t kFunctionsMax = 2048;
 // finds it null.
 struct FunctionCosts {
   std::atomic<const char*> name{nullptr};
-  std::atomic<uint64_t> calls{0}, waits{0}, wait_ns{0}, ns{0}, sent{0}, received{0};
+  std::atomic<uint64_t> calls{0}, waits{0}, wait_ns{0}, ns{0}, sent{0}, received{0}, stalls{0};
+  std::atomic<uint64_t> pageable_waits{0};  // of waits
 };
 constinit std::array<FunctionCosts, kFunctionsMax> g_functions{};
 constinit std::array<std::atomic<uint64_t>, 3> g_by_class{};
 constinit ImageTraffic g_images;
+
+// Written by ask_server_account() and read by print_account(), both on the thread that ends the program.
+struct ServerAccount {
+  uint64_t round_trip_ns = 0;
+  std::optional<ServerTimes> times;
+};
+ServerAccount g_server_account;
 
 FunctionCosts* costs_of(const char* name) noexcept {
   size_t at = (reinterpret_cast<uintptr_t>(name) * 0x9E3779B97F4A7C15u) >> 53;
@@ -71,7 +84,7 @@ void line(std::string& text, const char* format, Values... values) {
 // Plain numbers, so that two functions of one name can be added up.
 struct Row {
   std::string_view name;
-  uint64_t calls = 0, waits = 0, wait_ns = 0, ns = 0, sent = 0, received = 0;
+  uint64_t calls = 0, waits = 0, wait_ns = 0, ns = 0, sent = 0, received = 0, stalls = 0, pageable_waits = 0;
 };
 
 std::vector<Row> rows() {
@@ -87,6 +100,8 @@ std::vector<Row> rows() {
     row->ns += costs.ns.load(std::memory_order_relaxed);
     row->sent += costs.sent.load(std::memory_order_relaxed);
     row->received += costs.received.load(std::memory_order_relaxed);
+    row->stalls += costs.stalls.load(std::memory_order_relaxed);
+    row->pageable_waits += costs.pageable_waits.load(std::memory_order_relaxed);
   }
   return out;
 }
@@ -134,10 +149,33 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
   if (value(stats.losses))
     line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(stats.losses),
          double(value(stats.detached_ns)) / 1e6, bytes_text(value(stats.bytes_sent_again)).c_str());
+  ChunkTraffic& chunks = owner.server->chunked_uploads.traffic();
+  if (value(chunks.asked_bytes))
+    line(text, "chunks: %s of copies to the device were asked for, %s were at the server already",
+         bytes_text(value(chunks.asked_bytes)).c_str(), bytes_text(value(chunks.found_bytes)).c_str());
   line(text, "images: %" PRIu64 " used, %" PRIu64 " sent (%s)", value(g_images.used), value(g_images.sent),
        bytes_text(value(g_images.sent_bytes)).c_str());
   line(text, "waits: %" PRIu64 ", %.2f ms; elapsed %.1f ms", value(stats.waits), double(value(stats.wait_ns)) / 1e6,
        double(elapsed_ns) / 1e6);
+}
+
+void why(std::string& text, const Process& owner, uint64_t elapsed_ns) {
+  const SessionStats& stats = owner.server->connection().stats();
+  auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
+  RunFigures figures{.program = program_invocation_short_name,
+                     .process_id = long(getpid()),
+                     .elapsed_ns = elapsed_ns,
+                     .waits = value(stats.waits),
+                     .wait_ns = value(stats.wait_ns),
+                     .sent = value(stats.bytes_sent),
+                     .received = value(stats.bytes_received),
+                     .round_trip_ns = g_server_account.round_trip_ns,
+                     .server = g_server_account.times,
+                     .calls = {}};
+  for (const Row& row : rows())
+    figures.calls.push_back(
+        {row.name, row.waits, row.stalls, row.pageable_waits, row.wait_ns, row.ns, row.sent + row.received});
+  for (const std::string& told : explain_run(figures)) line(text, "%s", told.c_str());
 }
 
 }  // namespace
@@ -145,10 +183,43 @@ void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
 AccountDepth account_depth(const char* value) noexcept {
   std::string_view text = value ? value : "";
   if (text.empty() || text[0] == '0') return AccountDepth::none;
+  if (text == "why") return AccountDepth::why;
   return text == "calls" ? AccountDepth::calls : AccountDepth::summary;
 }
 
+thread_local constinit bool t_pageable __attribute__((tls_model("initial-exec"))) = false;
+
 ImageTraffic& image_traffic() noexcept { return g_images; }
+
+void ask_server_account(Session& session, AccountDepth depth) noexcept {
+  // The least of some is the connection's round trip: the answer is at hand.
+  constexpr int kAsked = 3;
+  if (depth != AccountDepth::why || session.state() != CUDA_SUCCESS) return;
+  if (!session.facts().knows(uint32_t(wire::SessionOrdinal::session_account))) return;
+  // What is asked for the account's sake is not in it.
+  SessionStats& stats = session.stats();
+  const uint64_t waits = stats.waits.load(std::memory_order_relaxed);
+  const uint64_t wait_ns = stats.wait_ns.load(std::memory_order_relaxed);
+  for (int i = 0; i < kAsked; ++i) {
+    const uint64_t before = t_traffic.wait_ns;
+    ServerTimes times;
+    CUresult result = send::call_session_account(session, 0, {}, [&](schema::SessionAccountReply::Reader reply) {
+      times = {.age_ns = reply.getAgeNs(),
+               .input_ns = reply.getInputNs(),
+               .device_ns = reply.getDeviceNs(),
+               .held_ns = reply.getHeldNs(),
+               .gpu_ns = reply.getGpuNs(),
+               .held = reply.getHeld(),
+               .gpu_counted = reply.getGpuCounted()};
+    });
+    if (result != CUDA_SUCCESS) break;
+    const uint64_t took = t_traffic.wait_ns - before;
+    if (i == 0) g_server_account.times = times;
+    if (i == 0 || took < g_server_account.round_trip_ns) g_server_account.round_trip_ns = took;
+  }
+  stats.waits.store(waits, std::memory_order_relaxed);
+  stats.wait_ns.store(wait_ns, std::memory_order_relaxed);
+}
 
 void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after,
                   uint64_t ns) noexcept {
@@ -157,6 +228,8 @@ void account_call(const char* name, CallClass call_class, const ThreadTraffic& b
   if (!costs) return;
   add(costs->calls, 1);
   add(costs->waits, after.waits - before.waits);
+  if (t_pageable) add(costs->pageable_waits, after.waits - before.waits);
+  add(costs->stalls, after.stalls - before.stalls);
   add(costs->wait_ns, after.wait_ns - before.wait_ns);
   add(costs->ns, ns);
   add(costs->sent, after.bytes_sent - before.bytes_sent);
@@ -167,7 +240,8 @@ void print_account(const Process& owner, AccountDepth depth, uint64_t elapsed_ns
   if (depth == AccountDepth::none) return;
   try {
     std::string text;
-    summary(text, owner, elapsed_ns);
+    if (depth == AccountDepth::why) why(text, owner, elapsed_ns);
+    else summary(text, owner, elapsed_ns);
     if (depth == AccountDepth::calls) table(text, owner.server->connection().stats());
     // One write, not through stdio: the program may hold its lock, or have closed it.
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());

@@ -183,11 +183,17 @@ CUresult before_work(const Caller& caller) noexcept {
   return t_unannounced ? announce_streams(caller) : CUDA_SUCCESS;
 }
 
-void note_address(const Caller& caller, uint64_t address) noexcept { caller.server->pinned_pointers.look_at(address); }
+void note_address(const Caller& caller, uint64_t address) noexcept {
+  caller.server->pinned_pointers.look_at(address);
+  caller.server->kept_memory.look_at(address);
+}
 
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept {
   caller.server->pinned_pointers.look_through(data);
+  caller.server->kept_memory.look_through(data);
 }
+
+void give_back_kept_memory(const Caller& caller) noexcept { caller.server->kept_memory.give_back(caller); }
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;
@@ -196,7 +202,11 @@ void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t seque
   if (stream) {
     if (stream->context) context = stream->context;
     raise(stream->work, sequence);
-    if (!(stream->flags & CU_STREAM_NON_BLOCKING) && stream != &context->legacy) raise(context->legacy.work, sequence);
+    if (!(stream->flags & CU_STREAM_NON_BLOCKING) && stream != &context->legacy) {
+      raise(context->legacy.work, sequence);
+      if (!context->blocking_work.load(std::memory_order_relaxed)) [[unlikely]]
+        context->blocking_work.store(true, std::memory_order_relaxed);
+    }
   }
   raise(context->work, sequence);
   // Synchronising a primary context waits for its green ones.

@@ -33,6 +33,7 @@ constexpr unsigned kTracePathShownMax = 512;
 int g_trace = -1;
 AccountDepth g_depth = AccountDepth::none;
 uint64_t g_started_ns = 0;
+uint64_t g_ended_ns = 0;  // by ask_server_account() and print_account(), which follow each other on one thread
 
 uint64_t now_ns() noexcept {
   timespec time{};
@@ -94,6 +95,7 @@ void observe_from_environment() noexcept {
 
 uint64_t observe_begin() noexcept {
   t_before = sent_so_far();
+  t_pageable = false;
   t_traffic_before = t_traffic;
   return now_ns();
 }
@@ -150,6 +152,11 @@ void HeldArguments::release() noexcept {
   }
 }
 
-void print_account(const Process& owner) noexcept { print_account(owner, g_depth, now_ns() - g_started_ns); }
+void ask_server_account(const Process& owner) noexcept {
+  g_ended_ns = now_ns();
+  ask_server_account(owner.server->connection(), g_depth);
+}
+
+void print_account(const Process& owner) noexcept { print_account(owner, g_depth, g_ended_ns - g_started_ns); }
 
 }  // namespace gpuwire::client

@@ -61,7 +61,9 @@ constexpr bool is_failure(CUresult result) noexcept {
 }
 
 struct Process;
-// The account of GPUWIRE_STATS on standard error, if it was asked for. Once, at the program's end.
+// The program has ended: what the account wants of the server, before the session ends.
+void ask_server_account(const Process& process) noexcept;
+// The account of GPUWIRE_STATS on standard error, if it was asked for. Once, after ask_server_account().
 void print_account(const Process& process) noexcept;
 
 template <class Body>

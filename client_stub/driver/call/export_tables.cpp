@@ -5,6 +5,7 @@
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/session/tools.hpp"
+#include "client_stub/session/ask.hpp"
 #include "client_stub/session/session_table.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 
@@ -95,7 +96,11 @@ CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_pt
                  SessionKind kind) {
   return Session::connect(server, notices, session, error, kind);
 }
-constexpr SessionTable kSessionTable{.connect = connect};
+CUresult ask(std::string_view server, const std::string& query, std::string& answer, std::string& error) {
+  return guarded<ask_server, std::string_view, const std::string&, std::string&, std::string&>(server, query, answer,
+                                                                                               error);
+}
+constexpr SessionTable kSessionTable{.connect = connect, .ask = ask};
 
 }  // namespace
 

@@ -39,8 +39,12 @@ inline CUdevice program_device(int32_t server) noexcept {
   }
 }
 
+// Of a handle in a structure. No array is a wrong value there, unlike where it is a call's own argument (as measured on
+// driver 580).
 inline CUresult check_handle(wire::HandleKind kind, uint64_t handle, bool optional) noexcept {
   if ((optional && !handle) || known_handle(kind, handle)) return CUDA_SUCCESS;
+  const bool array = kind == wire::HandleKind::array || kind == wire::HandleKind::mipmapped_array;
+  if (array && !handle) return CUDA_ERROR_INVALID_VALUE;
   return kind == wire::HandleKind::context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
 }
 

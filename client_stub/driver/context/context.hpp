@@ -50,6 +50,11 @@ struct ContextState {
   // done.
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
+  // The newest frame behind which all work of the context has ended when the next one comes (KeptMemory).
+  std::atomic<uint64_t> rested{0};
+  // Has anything been sent to a stream that synchronises with the NULL stream? Stays; read by who freed memory that
+  // such work may have used: relaxed.
+  std::atomic<bool> blocking_work{false};
   StreamState legacy;  // the NULL stream; `work` there counts all streams that synchronise with it
   // Captures under way in this context, and those among them that began in a stream which synchronises with the NULL
   // stream.

@@ -34,6 +34,7 @@ void end_thread(void* value) noexcept {
       caller.state = own.context;
       caller.context_handle = own.context->base->handle;
       caller.context = uint32_t(own.context->handle);
+      caller.server->kept_memory.give_back_of_stream(own.stream);
       forward::cuStreamDestroy_v2(caller, reinterpret_cast<CUstream>(own.stream));
     }
   }

@@ -4,6 +4,7 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/memory/place.hpp"
@@ -88,6 +89,7 @@ CUresult to_device(const Begun& begun, Places& places) {
   if (bytes <= kPointerTableBytesMax) {
     begun.caller.server->pinned_pointers.look_through_data({static_cast<const std::byte*>(source.memory()), bytes});
   }
+  if (!source.in_pinned()) note_pageable_memory();
   Source after = begun.form == Form::blocking ? Source::arrived : source.in_pinned() ? Source::stays : Source::free;
   CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after);
   if (!result && unknown) result = await_verdict(begun.caller);
@@ -107,6 +109,7 @@ CUresult from_device(const Begun& begun, Places& places) {
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, true, false);
   if (CUresult error = before_work(begun.caller)) return error;
   void* memory = reinterpret_cast<void*>(destination.address);
+  if (!destination.in_pinned()) note_pageable_memory();
   if (begun.form == Form::ordered && !unknown && destination.in_pinned()) {
     return leave(begun.caller, fetch_later(begun.caller, memory, source.address, source.bytes, begun.stream));
   }
@@ -118,7 +121,7 @@ CUresult host_to_host(const Begun& begun, const Places& places) {
   const auto& [destination, source] = places;
   if (source.bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (!destination.address || !source.address) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, false)) return error;
+  if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, true, true);
   if (CUresult error = forward::cuStreamSynchronize(begun.caller, begun.wire())) return leave(begun.caller, error);
   std::memmove(reinterpret_cast<void*>(destination.address), source.memory(), source.bytes);
@@ -151,10 +154,6 @@ CUresult unified(const Begun& begun, Places& places) {
   }
   if (to) return to_device(begun, places);
   if (from) return from_device(begun, places);
-  if (begun.form == Form::blocking && places.destination.bytes) {
-    // Before the memory is touched, which the program may not have got.
-    if (CUresult error = begun.caller.server->captures.permit_copy()) return error;
-  }
   return host_to_host(begun, places);
 }
 
@@ -192,8 +191,9 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   Begun begun = begin(stream, per_thread, form);
   if (begun.error) return begun.error;
   auto handle = reinterpret_cast<uint64_t>(array);
-  if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  if (!handle) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
   if (!host) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (classify(word_of(host), bytes).in_managed()) {

@@ -71,8 +71,7 @@ CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* source
   return CUDA_SUCCESS;
 }
 
-// --- boxes
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- boxes ---------------------------------------------------------------------------------------------------------
 
 // Bytes of one channel; 0: a format whose elements are no single values.
 size_t channel_bytes(CUarray_format format) {

@@ -47,6 +47,7 @@ CUresult read_end(const EndFields& fields, const BoxSize& size, BoxEnd& out, Box
   if (type == CU_MEMORYTYPE_HOST && begin.on_both_sides()) type = CU_MEMORYTYPE_DEVICE;
   if (type == CU_MEMORYTYPE_ARRAY) {
     auto handle = reinterpret_cast<uint64_t>(fields.array);
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
     if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
     out.side = Side::array;
     out.device = {

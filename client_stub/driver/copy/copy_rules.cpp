@@ -29,12 +29,17 @@ CUresult settle_source(const Caller& caller, const Place& source, uint64_t strea
 }
 
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking) {
-  if (blocking) return caller.server->captures.permit_copy();  // whatever context captures
-  if (!caller.server->captures.any()) [[likely]]
+  Captures& captures = caller.server->captures;
+  if (!captures.any()) [[likely]]
     return CUDA_SUCCESS;
   StreamState* state = find_stream(caller.state, stream);
-  bool invalid = state && caller.server->captures.status(*state) == CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-  return invalid ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+  const CUstreamCaptureStatus status = state ? captures.status(*state) : CU_STREAM_CAPTURE_STATUS_NONE;
+  if (status == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
+  if (blocking) {
+    captures.invalidate(*state);
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  return status == CU_STREAM_CAPTURE_STATUS_INVALIDATED ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
 }  // namespace gpuwire::client

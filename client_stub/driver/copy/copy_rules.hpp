@@ -20,8 +20,9 @@ CUresult await_verdict(const Caller& caller);
 // to call. Waits for those.
 CUresult settle_source(const Caller& caller, const Place& source, uint64_t stream);
 
-// `blocking` forms are not allowed where a capture may notice them: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED. The others
-// go into the graph, unless the capture is invalid.
+// Where the copy's own stream is captured: into the graph, unless the capture is invalid. A `blocking` form (in the
+// thread's own default stream) would wait for it: CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and the capture is invalid.
+// What other streams capture a copy does not mind (as measured on driver 580), but for the NULL stream's own rule.
 CUresult refuse_in_capture(const Caller& caller, uint64_t stream, bool blocking);
 
 }  // namespace gpuwire::client

@@ -32,8 +32,9 @@ class PostedUploads {
   // Contexts at the server; with a second one it is over.
   void context_begins() noexcept { contexts_.fetch_add(1, std::memory_order_relaxed); }
   void context_ends() noexcept { contexts_.fetch_sub(1, std::memory_order_relaxed); }
+  bool several_contexts() const noexcept { return contexts_.load(std::memory_order_relaxed) > 1; }
   void end_if_several_contexts(const Caller& caller) noexcept {
-    if (contexts_.load(std::memory_order_relaxed) > 1) end(caller);
+    if (several_contexts()) end(caller);
   }
 
  private:

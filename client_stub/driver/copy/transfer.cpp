@@ -6,6 +6,7 @@
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/copy/chunked_copy.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/call.hpp"
 #include "protocol/wire/limits.hpp"
@@ -82,8 +83,7 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 }  // namespace
 
-// --- linear
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- linear --------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -97,13 +97,12 @@ bool may_be_posted(const Caller& caller, uint64_t stream, bool arrived) noexcept
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
                         uint64_t stream, Source after) {
   bool arrived = after == Source::arrived;
-  auto piece = [&](size_t offset, size_t piece_bytes) {
-    return wire::message::CopyToDevice{
-        .destination = destination + offset, .stream = stream, .blocking = arrived && offset + piece_bytes == bytes};
-  };
   const auto* from = static_cast<const std::byte*>(source);
   const bool stays = after == Source::stays;
   std::shared_ptr<std::byte> kept;
+  ChunkedUploads& chunks = caller.server->chunked_uploads;
+  const bool chunked = bytes >= kChunkedCopyBytesMin && chunks.possible();
+  if (chunked && chunks.asks()) return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
   // Not when the program may take it that the data are there: it may go on in a stream that is yet to be made, and
   // waits for no other.
   if (after == Source::free && bytes > wire::kPostedBulkBytesMax) {
@@ -111,27 +110,26 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
   }
   if (stays || kept || (bytes <= wire::kPostedBulkBytesMax && may_be_posted(caller, stream, arrived))) {
+    auto piece = [&, keep = chunked && chunks.keeps()](size_t offset, size_t piece_bytes) {
+      return wire::message::CopyToDevice{.destination = destination + offset,
+                                         .stream = stream,
+                                         .blocking = arrived && offset + piece_bytes == bytes,
+                                         .keep = keep};
+    };
     if (arrived) caller.server->posted_uploads.posting(caller);
     for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
       Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
       uint64_t sequence = 0;
+      if (chunked) chunks.probe(caller, {from + offset, bulk.bytes});
       CUresult error =
           send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
       if (error) return error;
       note_stream_work(caller, stream, sequence);
+      if (chunked) chunks.time(caller, {from + offset, bulk.bytes});
     }
     return arrived ? caller.server->posted_uploads.posted(caller) : CUDA_SUCCESS;
   }
-  Pipeline pipeline(caller);
-  for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
-    Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset)};
-    CUresult error = pipeline.send({}, {}, [&](const BulkSink&, uint64_t& sequence) {
-      return send::begin_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), sequence, bulk);
-    });
-    if (error) break;
-  }
-  note_stream_work(caller, stream, pipeline.last_sequence());
-  return pipeline.finish();
+  return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
 }
 
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream) {
@@ -165,8 +163,7 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
   return CUDA_SUCCESS;
 }
 
-// --- boxes
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- boxes ---------------------------------------------------------------------------------------------------------
 
 CUresult for_each_piece(const BoxSize& size, uint64_t piece_bytes_max,
                         const std::function<CUresult(const BoxPiece&)>& visit) {

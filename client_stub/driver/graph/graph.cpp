@@ -173,8 +173,7 @@ void made(ServerSession& server, CUgraph graph, CUgraphExec exec) {
 
 }  // namespace
 
-// --- executable graphs
-// ------------------------------------------------------------------------------------------------------------------------
+// --- executable graphs ---------------------------------------------------------------------------------------------
 
 // A kernel that launches the graph would need the server's handle of it, and the program has ours.
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned long long flags) {

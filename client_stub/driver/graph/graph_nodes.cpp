@@ -84,8 +84,7 @@ CUresult send_change(const Caller& caller, CUgraphNodeType kind, Target target, 
   return CUDA_SUCCESS;
 }
 
-// --- kernels
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------------------------
 
 template <class Parameters>
 CUDA_KERNEL_NODE_PARAMS as_kernel(const Parameters& p) {
@@ -120,7 +119,7 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
   if (!parameters.each && packed_bytes(kernel.extra) != function->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::byte> packed(function->parameter_bytes);
   if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
-  caller.server->pinned_pointers.look_through(packed);  // made known with the launch, or before
+  note_addresses_in(caller, packed);  // made known with the launch, or before
   return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out,
                      {.function = function->handle,
                       .context = by_kernel ? word_of(kernel.ctx) : 0,
@@ -180,8 +179,7 @@ CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PA
   return CUDA_SUCCESS;
 }
 
-// --- functions of the program
-// -------------------------------------------------------------------------------------------------------------------
+// --- functions of the program --------------------------------------------------------------------------------------
 
 CUresult send_host(const Caller& caller, const Target& target, CUgraphNode* out, CUhostFn function, void* user) {
   if (!function) return CUDA_ERROR_INVALID_VALUE;
@@ -208,8 +206,7 @@ CUresult tell_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS
   return result;
 }
 
-// --- conditional nodes
-// --------------------------------------------------------------------------------------------------------------------------
+// --- conditional nodes ---------------------------------------------------------------------------------------------
 
 constexpr unsigned kBodiesMax = 4096;
 
@@ -243,8 +240,7 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
   return CUDA_SUCCESS;
 }
 
-// --- any kind
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- any kind ------------------------------------------------------------------------------------------------------
 
 CUresult add_plain(const Caller& caller, const Target& target, CUgraphNode* out, CUgraphNodeParams* parameters) {
   size_t count = target.dependencies.size();

@@ -50,9 +50,9 @@ constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGI
 CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
+  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!pp || (flags & ~kAllocFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (bytes > SIZE_MAX - kPageBytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (bytes == 0) {  // the NULL pointer, and no error (as measured on driver 580)
     *pp = nullptr;
     return leave(caller, CUDA_SUCCESS);

@@ -165,18 +165,18 @@ void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexc
   }
 }
 
-// Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves.
-void look_for_pinned_memory(const Caller& caller, const LaunchParameters& parameters,
-                            const FunctionState& function) noexcept {
-  PinnedPointers& pinned = caller.server->pinned_pointers;
-  if (!pinned.any()) [[likely]]
+// Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves;
+// freed memory is no longer there.
+void look_for_addresses(const Caller& caller, const LaunchParameters& parameters,
+                        const FunctionState& function) noexcept {
+  if (!caller.server->pinned_pointers.any() && !caller.server->kept_memory.any()) [[likely]]
     return;
   if (!parameters.each) {
-    pinned.look_through({parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
+    note_addresses_in(caller, {parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
     return;
   }
   for (size_t i = 0; i < function.offsets.size(); ++i) {
-    pinned.look_through({static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
+    note_addresses_in(caller, {static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
   }
 }
 
@@ -209,7 +209,7 @@ CUresult launch_kernel(const Launch& launch) {
     if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
     parameters = {.packed = packed.data(), .packed_bytes = packed.size()};
   }
-  look_for_pinned_memory(caller, parameters, *function);
+  look_for_addresses(caller, parameters, *function);
   CUresult error = CUDA_SUCCESS;
   uint64_t stream = resolve_stream(caller, launch.stream, launch.per_thread, error);
   if (error) return error;

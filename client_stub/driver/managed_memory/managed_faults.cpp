@@ -25,8 +25,7 @@
 namespace gpuwire::client {
 namespace {
 
-// --- which addresses are ours: read by the handler, which may take no lock
-// ---------------------------------------------------------------------
+// --- which addresses are ours: read by the handler, which may take no lock -----------------------------------------
 
 // Two levels over units of 2 MiB of a 47-bit address space. Leaves are never freed: 16 KiB for each 16 GiB that ever
 // held managed memory.
@@ -62,8 +61,7 @@ bool maybe_managed(uint64_t address) noexcept {
 
 constexpr uint64_t kPageBytes = 4096;
 
-// --- faults on their way to the thread that serves them
-// ------------------------------------------------------------------------------------------
+// --- faults on their way to the thread that serves them ------------------------------------------------------------
 
 int futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) noexcept {
   return int(syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), operation | FUTEX_PRIVATE_FLAG, value, timeout,
@@ -135,8 +133,7 @@ bool resolve_elsewhere(uint64_t address, bool write) noexcept {
   return state == kResolved;
 }
 
-// --- the handler
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- the handler ---------------------------------------------------------------------------------------------------
 
 // A program may install handlers after ours. Each time ours goes in front again it is another one of these, and handler
 // i hands on what is not ours to what was there before it, previous i: so a handler of the program that calls, or
@@ -235,8 +232,7 @@ void install() noexcept {
   sigaction(SIGSEGV, &ours, nullptr);
 }
 
-// --- refreshing
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- refreshing ----------------------------------------------------------------------------------------------------
 
 // How long memory that was fetched beside running work is taken for current, if the program goes on watching it.
 constexpr unsigned kRefreshMinMs = 1, kRefreshMaxMs = 8;

@@ -89,8 +89,7 @@ bool devices_quiet(const ServerSession& session) noexcept {
   return quiet;
 }
 
-// --- mapping
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- mapping -------------------------------------------------------------------------------------------------------
 
 bool ManagedMemory::add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result) {
   Segment segment;
@@ -215,8 +214,7 @@ void ManagedMemory::note_state() noexcept {
   if (restless_.exchange(restless, std::memory_order_relaxed) != restless && restless) managed_faults().wake();
 }
 
-// --- to the server
-// ----------------------------------------------------------------------------------------------------------------------------
+// --- to the server -------------------------------------------------------------------------------------------------
 
 // Calls keep what they are given pointers to accessible while some session has managed memory (entry.hpp).
 void ManagedMemory::note_presence(bool there) noexcept {
@@ -300,8 +298,7 @@ void ManagedMemory::settle_now() noexcept {
   note_state();
 }
 
-// --- from the server
-// --------------------------------------------------------------------------------------------------------------------------
+// --- from the server -----------------------------------------------------------------------------------------------
 
 bool ManagedMemory::fetch(uint64_t base, const ManagedSegment::Window& window, std::vector<std::byte>& out) {
   out.assign(window.bytes, std::byte{0});
@@ -390,8 +387,7 @@ void ManagedMemory::release(uint64_t address) noexcept {
   if (segment) segment->chunks->release(address - first);
 }
 
-// --- ends
-// -------------------------------------------------------------------------------------------------------------------------------------
+// --- ends ----------------------------------------------------------------------------------------------------------
 
 void ManagedMemory::open_all() noexcept {
   std::lock_guard lock(mutex_);

@@ -30,8 +30,7 @@ void give_back_pages(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<voi
 
 }  // namespace
 
-// --- AddressMap
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- AddressMap ----------------------------------------------------------------------------------------------------
 
 std::map<uint64_t, AddressRange>::iterator AddressMap::first_overlap(uint64_t base) {
   auto at = ranges_.upper_bound(base);
@@ -132,8 +131,7 @@ size_t AddressMap::size() const {
   return ranges_.size();
 }
 
-// --- AddressReservations
-// ------------------------------------------------------------------------------------------------------------------
+// --- AddressReservations -------------------------------------------------------------------------------------------
 
 AddressReservations::~AddressReservations() {
   for (auto& [begin, segment] : segments_) give_back_pages(begin, segment.end);

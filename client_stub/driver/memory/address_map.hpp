@@ -45,7 +45,8 @@ struct AddressRange {
   uint64_t buffer_id = 0;   // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
   uint32_t host_flags = 0;  // CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   bool sync_memops = false;
-  bool reserved = false;  // its pages are kept in address_reservations()
+  bool others_know = false;  // was shown to other processes, which may use it when it is freed here
+  bool reserved = false;     // its pages are kept in address_reservations()
 
   uint64_t end() const noexcept { return base + bytes; }
   bool contains(uint64_t address, uint64_t count) const noexcept {

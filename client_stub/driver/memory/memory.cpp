@@ -50,7 +50,14 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
   std::vector<CUdeviceptr> unusable;
   CUresult result;
   CUdeviceptr address = 0;
-  while ((result = ask(address, range.bytes)) == CUDA_SUCCESS) {
+  auto ask_again = [&] {
+    CUresult answer = ask(address, range.bytes);
+    // What is kept of freed memory may be what is short.
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && caller.server->kept_memory.give_back(caller))
+      answer = ask(address, range.bytes);
+    return answer;
+  };
+  while ((result = ask_again()) == CUDA_SUCCESS) {
     range.base = address;
     range.reserved = address_reservations().reserve(range.base, range.bytes);
     if (range.reserved) break;
@@ -114,6 +121,31 @@ CUresult allocate_nothing(const Caller& caller, CUdeviceptr* out) {
   return leave(caller, CUDA_SUCCESS);
 }
 
+// Waits as cuMemFree does natively: until the functions of the program have returned that streams are to call, and
+// those of launched graphs, too, where nothing is captured, so that one may wait for the context.
+CUresult await_functions(const Caller& caller) {
+  if (in_host_callback()) return CUDA_SUCCESS;
+  if (!caller.server->captures.any()) return forward::cuCtxSynchronize(caller);
+  caller.server->host_callbacks.await_none();
+  return CUDA_SUCCESS;
+}
+
+// Nothing is sent for an allocation that what the program has freed before, in the same order, will do for.
+bool take_kept(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
+  KeptMemory& kept = caller.server->kept_memory;
+  if (kept.take(caller, use, out)) return true;
+  if (use.kind == RangeKind::pool) kept.nothing_found(caller);
+  return false;
+}
+BlockUse use_on_stream(const Caller& caller, uint64_t bytes, uint64_t pool, CUstream stream, bool per_thread) {
+  CUresult error = CUDA_SUCCESS;
+  return {.kind = RangeKind::pool,
+          .context = caller.context_handle,
+          .bytes = bytes,
+          .pool = pool,
+          .stream = resolve_stream(caller, stream, per_thread, error)};
+}
+
 bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool; }
 
 }  // namespace
@@ -130,8 +162,10 @@ namespace hand {
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
+  if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (take_kept(caller, {.context = caller.context_handle, .bytes = bytesize}, dptr))
+    return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -169,9 +203,13 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the
   // server's driver knows.
   if (range && range->kind == RangeKind::graph) {
+    // The server would put a free off that stands behind functions of the program, and its verdict with it.
+    if (CUresult error = await_functions(caller)) return leave(caller, error);
     CUresult result = forward::cuMemFree_v2(caller, dptr);
     return leave(caller, result ? result : await_verdict(caller));
   }
+  CUresult kept = CUDA_SUCCESS;
+  if (range && range->base == dptr && caller.server->kept_memory.keep(caller, *range, kept)) return leave(caller, kept);
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
 }
 
@@ -186,8 +224,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
   return CUDA_SUCCESS;
 }
 
-// --- in stream order
-// --------------------------------------------------------------------------------------------------------------------------
+// --- in stream order -----------------------------------------------------------------------------------------------
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, bool per_thread) {
   Caller caller = enter(Needs::context);
@@ -195,6 +232,8 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
   if (bytesize == 0) return allocate_nothing(caller, dptr);
+  if (take_kept(caller, use_on_stream(caller, bytesize, 0, hStream, per_thread), dptr))
+    return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -214,6 +253,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
     return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
   if (bytesize == 0) return allocate_nothing(caller, dptr);
+  if (take_kept(caller, use_on_stream(caller, bytesize, reinterpret_cast<uint64_t>(pool), hStream, per_thread), dptr))
+    return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -242,6 +283,9 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
     CUresult result = forward::cuMemFreeAsync(caller, dptr, hStream, per_thread);
     return leave(caller, result ? result : await_verdict(caller));
   }
+  CUresult kept = CUDA_SUCCESS;
+  if (range && range->base == dptr && caller.server->kept_memory.keep_in_order(caller, *range, wire_stream, kept))
+    return leave(caller, kept);
   return leave(caller, end_range(dptr, is_allocation,
                                  [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
 }
@@ -255,8 +299,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLo
   return leave(caller, forward::cuMemPoolGetAccess(caller, flags, pool, location));
 }
 
-// --- reserved addresses and memory of other processes
-// ----------------------------------------------------------------------------------------
+// --- reserved addresses and memory of other processes --------------------------------------------------------------
 
 CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
                              unsigned long long flags) {
@@ -293,6 +336,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   caller.server->posted_uploads.end(caller);
+  address_map().update(address, [](AddressRange& range) { range.others_know = true; });
   return leave(caller, forward::cuIpcGetMemHandle(caller, handle, address));
 }
 

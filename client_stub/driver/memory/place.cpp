@@ -1,5 +1,6 @@
 #include "client_stub/driver/memory/place.hpp"
 
+#include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 
 namespace gpuwire::client {
@@ -43,6 +44,8 @@ Place classify_near(const Place& known, uint64_t address, uint64_t bytes) noexce
 
 CUresult check_on_device(Place& place, bool& unknown) noexcept {
   if (place.address == 0) return CUDA_ERROR_INVALID_VALUE;
+  // The server's driver has to refuse an address of what was freed.
+  if (place.kind == PlaceKind::other && process()) process()->server->kept_memory.look_at(place.address);
   // How long imported memory is, only the server's driver knows.
   if (place.kind == PlaceKind::other || place.entry.kind == RangeKind::imported) {
     unknown = true;

@@ -58,8 +58,7 @@ CUresult parameter_info(const FunctionState& function, size_t index, size_t* off
 
 }  // namespace
 
-// --- functions
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- functions -----------------------------------------------------------------------------------------------------
 
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   Caller caller = enter(Needs::context);
@@ -152,8 +151,7 @@ CUresult cuFuncLoad(CUfunction function) {
   return leave(caller, forward::cuFuncLoad(caller, function));
 }
 
-// --- kernels
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------------------------
 
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
   Caller caller = enter(Needs::initialised);

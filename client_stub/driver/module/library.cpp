@@ -224,8 +224,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library
   return leave(caller, result);
 }
 
-// --- kernels
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- kernels -------------------------------------------------------------------------------------------------------
 
 CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   Caller caller = enter(Needs::context);

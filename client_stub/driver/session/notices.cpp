@@ -79,6 +79,11 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
       session_.host_callbacks.reached(callback.getCallback(), cuda_abi::from_peer(callback.getStatus()));
       return;
     }
+    case wire::NoticeOrdinal::chunk_found: {
+      auto found = message.getRoot<schema::ChunkFound>();
+      session_.chunked_uploads.found(found.getSequence(), found.getFound());
+      return;
+    }
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
     case wire::NoticeOrdinal::output:
     case wire::NoticeOrdinal::region_data:
@@ -125,6 +130,10 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
     else session_.device_output.keep(descriptor == 2, printed);
     text_.clear();
   }
+}
+
+std::chrono::nanoseconds Notices::upkeep(std::chrono::steady_clock::time_point now) noexcept {
+  return session_.kept_memory.look(now);
 }
 
 // The session has told the user why; from here on enter() returns its state.

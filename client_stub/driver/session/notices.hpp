@@ -18,6 +18,7 @@ class Notices final : public NoticeHandler {
   void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
                    std::span<const std::byte> text) override;
   void ended(CUresult result, std::string_view reason) override;
+  std::chrono::nanoseconds upkeep(std::chrono::steady_clock::time_point now) noexcept override;
 
  private:
   ServerSession& session_;

@@ -53,6 +53,7 @@ void at_exit() noexcept {
   if (!owner) return;
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
   g_process.store(nullptr, std::memory_order_release);
+  ask_server_account(*owner);
   owner->server->end();
   managed_faults().stop();
   print_account(*owner);

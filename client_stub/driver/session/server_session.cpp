@@ -3,7 +3,9 @@
 namespace gpuwire::client {
 
 CUresult ServerSession::connect(std::string_view server, std::string& error) {
-  return Session::connect(server, notices, connection_, error);
+  CUresult result = Session::connect(server, notices, connection_, error);
+  if (connection_) chunked_uploads.begin(connection_->facts());
+  return result;
 }
 
 // A session that broke off has told its parts already; they may be told twice.

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,11 +19,13 @@
 #include "client_stub/driver/graph/graph_memory.hpp"
 #include "client_stub/driver/graph/graph_records.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/memory/kept_memory.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/module/image_uploads.hpp"
 #include "client_stub/driver/managed_memory/managed_allocations.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/session/notices.hpp"
+#include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/driver/copy/pending_copies.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
@@ -44,7 +47,10 @@ class ServerSession {
   // Connects to `server`, HOST:PORT. Before the session is used; the error line is Session::connect's.
   CUresult connect(std::string_view server, std::string& error);
   // The same over a connection that is already there.
-  void adopt(std::unique_ptr<Session> connection) noexcept { connection_ = std::move(connection); }
+  void adopt(std::unique_ptr<Session> connection) noexcept {
+    connection_ = std::move(connection);
+    chunked_uploads.begin(connection_->facts());
+  }
 
   // By now, whatever became of it since.
   bool connected() const noexcept { return connection_ != nullptr; }
@@ -81,6 +87,7 @@ class ServerSession {
   HostRegions host_regions{*this, parts_};
   PendingCopies pending_copies{parts_};
   Captures captures{parts_};
+  KeptMemory kept_memory{*this, parts_};
   GraphMemory graph_memory{*this, parts_};
   GraphRecords graph_records{parts_};  // after graph_memory: holds its blocks
   NodeStorages node_storages{parts_};
@@ -94,6 +101,7 @@ class ServerSession {
   ImageUploads image_uploads{parts_};
   // Neither the end of the session nor a child has anything to do with it.
   PostedUploads posted_uploads;
+  ChunkedUploads chunked_uploads{dedup_wish(std::getenv("GPUWIRE_DEDUP"))};
   // Small allocations that stay unused at the server, because their addresses are in use here. A counter alone.
   std::atomic<uint64_t> bytes_put_aside{0};
 

@@ -55,6 +55,19 @@ CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph grap
   return on.caller.server->captures.add(std::move(capture), *on.state);
 }
 
+// The server's driver has begun a capture, or not. Where this call brings an earlier one's error, none has begun for
+// the program, and none may be left there.
+CUresult begun(const StreamCall& on, CUresult result, CUstreamCaptureMode mode, CUgraph graph) noexcept {
+  const CUresult told = leave(on.caller, result);
+  if (result == CUDA_SUCCESS && told) {
+    CUgraph empty = nullptr;
+    if (forward::cuStreamEndCapture(on.caller, on.stream(), &empty) == CUDA_SUCCESS && !graph) {
+      forward::cuGraphDestroy(on.caller, empty);
+    }
+  }
+  return told ? told : begin_here(on, mode, graph);
+}
+
 // A question about the NULL stream, while a stream that synchronises with it captures, is an error that does no harm to
 // the capture (CUDA driver API, cuStreamIsCapturing); other calls on that stream are not as harmless, so this comes
 // before the stream is resolved.
@@ -120,7 +133,7 @@ CUresult Captures::add(Capture capture, StreamState& origin) noexcept {
   } catch (...) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  count_.store(uint32_t(active_.size()), std::memory_order_release);
   origin.capture.store(id, std::memory_order_release);
   context.captures.fetch_add(1, std::memory_order_relaxed);
   if (blocking) context.blocking_captures.fetch_add(1, std::memory_order_relaxed);
@@ -135,7 +148,7 @@ void Captures::remove(const Capture& capture) noexcept {
   std::lock_guard lock(mutex_);
   // The context may have ended, and its captures with it.
   if (std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; }) == 0) return;
-  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  count_.store(uint32_t(active_.size()), std::memory_order_release);
   capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
   if (capture.blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -143,7 +156,7 @@ void Captures::remove(const Capture& capture) noexcept {
 void Captures::remove_of(ContextState& context) noexcept {
   std::lock_guard lock(mutex_);
   std::erase_if(active_, [&](const Capture& capture) { return capture.context == &context; });
-  count_.store(uint32_t(active_.size()), std::memory_order_relaxed);
+  count_.store(uint32_t(active_.size()), std::memory_order_release);
   context.captures.store(0, std::memory_order_relaxed);
   context.blocking_captures.store(0, std::memory_order_relaxed);
 }
@@ -160,9 +173,11 @@ bool Captures::find(const StreamState& stream, Capture& out) {
   return found != nullptr;
 }
 
-void Captures::invalidate(uint64_t id) noexcept {
+bool Captures::invalidate(uint64_t id) noexcept {
   std::lock_guard lock(mutex_);
-  if (Capture* capture = find(id)) capture->invalidated = true;
+  Capture* capture = find(id);
+  if (capture) capture->invalidated = true;
+  return capture != nullptr;
 }
 
 void Captures::invalidate(const StreamState& stream) noexcept {
@@ -208,6 +223,8 @@ CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool re
     here->invalidated = there->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
+  // The event is one of a capture that is over; the stream's own goes on.
+  if (here && from && !there) return CUDA_ERROR_INVALID_VALUE;
   if (here && !there && recorded) {
     here->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
@@ -233,15 +250,16 @@ CUstreamCaptureStatus Captures::status(const StreamState& stream) noexcept {
   return capture->invalidated ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
-void Captures::join(StreamState& stream, uint64_t capture) noexcept {
-  if (capture == 0) return;
+bool Captures::join(StreamState& stream, uint64_t capture) noexcept {
+  if (capture == 0) return true;
   std::lock_guard lock(mutex_);
   uint64_t none = 0;
-  if (!find(capture)) return;
+  if (!find(capture)) return false;
   stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
+  return true;
 }
 
-CUresult Captures::refuse(bool valid_ones_only) noexcept {
+CUresult Captures::permit_unsafe_call() noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return CUDA_SUCCESS;
   const ThreadState* thread = thread_state();
@@ -252,7 +270,7 @@ CUresult Captures::refuse(bool valid_ones_only) noexcept {
   for (Capture& capture : active_) {
     bool own = capture.thread == this_thread() && capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     bool foreign = mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
-    if ((!own && !foreign) || (valid_ones_only && capture.invalidated)) continue;
+    if (!own && !foreign) continue;
     capture.invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -263,9 +281,11 @@ CUresult Captures::refuse(bool valid_ones_only) noexcept {
 CUresult hand::cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
-  CUresult result =
-      leave(on.caller, forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED));
-  return result ? result : begin_here(on, mode, nullptr);
+  const Captures::Changing changing(on.caller.server->captures);
+  // Frees of what is kept would become part of the capture.
+  on.caller.server->kept_memory.give_back_of_streams();
+  CUresult result = forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED);
+  return begun(on, result, mode, nullptr);
 }
 
 CUresult hand::cuStreamBeginCapture(CUstream stream, bool per_thread) {
@@ -277,10 +297,12 @@ CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const
                                            bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
-  CUresult result =
-      leave(on.caller, forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
-                                                            CU_STREAM_CAPTURE_MODE_RELAXED));
-  return result ? result : begin_here(on, mode, graph);
+  const Captures::Changing changing(on.caller.server->captures);
+  // Frees of what is kept would become part of the capture.
+  on.caller.server->kept_memory.give_back_of_streams();
+  CUresult result = forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
+                                                         CU_STREAM_CAPTURE_MODE_RELAXED);
+  return begun(on, result, mode, graph);
 }
 
 CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
@@ -289,25 +311,26 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   Captures& captures = on.caller.server->captures;
   GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
+  if (out) *out = nullptr;  // whatever comes (as measured on driver 580, like what follows)
   if (!captures.find(*on.state, capture)) return CUDA_ERROR_ILLEGAL_STATE;
-  // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has none
-  // to give, and ends (as measured on driver 580).
-  if (!out && !capture.graph && !capture.invalidated) return CUDA_ERROR_INVALID_VALUE;
   if (capture.origin != on.wire_stream) {
     captures.invalidate(capture.id);
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   // In another thread it ends all the same, with an error.
   bool foreign = capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture.thread != this_thread();
+  const Captures::Changing changing(captures);
   // First here, so that the stream is no part of an invalid capture when the call is sent.
   captures.remove(capture);
   CUgraph graph = nullptr;
   CUresult result = leave(on.caller, forward::cuStreamEndCapture(on.caller, on.stream(), &graph));
-  capture.invalidated = capture.invalidated || foreign;
-  if (out) *out = nullptr;
-  if (result == CUDA_SUCCESS && !capture.invalidated) graph_records.copy(capture.id, reinterpret_cast<uint64_t>(graph));
+  const bool failed = capture.invalidated || foreign;
+  // A program that does not ask for the graph may have it by another way.
+  const bool nobodys = !out && !capture.graph && !capture.told_graph;
+  if (result == CUDA_SUCCESS && !failed && !nobodys) graph_records.copy(capture.id, reinterpret_cast<uint64_t>(graph));
   forget_graph(on.caller, capture.id);
-  if (result == CUDA_SUCCESS && !capture.invalidated) {
+  if (result == CUDA_SUCCESS && !failed) {
+    if (nobodys) forward::cuGraphDestroy(on.caller, graph);
     if (out) *out = graph;
     return CUDA_SUCCESS;
   }
@@ -320,8 +343,8 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
     graph_records.note_inner(capture.id, lost);
     forget_graph(on.caller, capture.id);
   }
-  if (foreign) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-  return result && !capture.invalidated ? result : CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (capture.invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  return result ? result : CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
 CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status, bool per_thread) {

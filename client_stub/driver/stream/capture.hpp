@@ -55,11 +55,11 @@ class Captures final : public SessionPart {
 
   // ACTIVE or INVALIDATED for a stream that takes part in a capture, else NONE.
   CUstreamCaptureStatus status(const StreamState& stream) noexcept;
-  // Work recorded by an event is waited for by a stream: it joins the event's capture, if that is still under way.
-  void join(StreamState& stream, uint64_t capture) noexcept;
+  // Work recorded by an event is waited for by a stream: it joins the event's capture (0: none). False: that is over.
+  bool join(StreamState& stream, uint64_t capture) noexcept;
   // The stream's capture, if it takes part in one, can only end in an error from here on.
   void invalidate(const StreamState& stream) noexcept;
-  void invalidate(uint64_t capture) noexcept;
+  bool invalidate(uint64_t capture) noexcept;  // false: that is over
 
   // For work sent to this stream of the context. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: it is the NULL stream, and one
   // that synchronises with it captures, which becomes invalid; CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: it takes part in
@@ -69,16 +69,32 @@ class Captures final : public SessionPart {
   // which becomes invalid.
   CUresult permit_synchronisation(ContextState& context) noexcept;
   // A stream waits for an event that was recorded in the capture `from` (0: in none). Not success: the captures are
-  // invalid.
+  // invalid, but for CUDA_ERROR_INVALID_VALUE (`from` is over).
   CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept;
   // For calls that CUDA forbids while a capture may notice them (allocating memory, for one). Success, or
   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then the captures in question are invalid. Costs one atomic load while
   // nothing is captured.
-  CUresult permit_unsafe_call() noexcept { return refuse(false); }
-  // The same for blocking copies, which captures that are invalid do not mind.
-  CUresult permit_copy() noexcept { return refuse(true); }
+  CUresult permit_unsafe_call() noexcept;
   // Is anything captured? Costs one atomic load.
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+  // Does the server's driver capture nothing, either, where a frame is that is sent now? With the send lock held, or
+  // where what began to capture since has to see what the caller does.
+  bool none() const noexcept {
+    return count_.load(std::memory_order_acquire) == 0 && changing_.load(std::memory_order_acquire) == 0;
+  }
+  // Around the frames by which the server's driver begins a capture, or ends one.
+  class Changing {
+   public:
+    explicit Changing(Captures& captures) noexcept : captures_(captures) {
+      captures_.changing_.fetch_add(1, std::memory_order_acq_rel);
+    }
+    ~Changing() { captures_.changing_.fetch_sub(1, std::memory_order_release); }
+    Changing(const Changing&) = delete;
+    Changing& operator=(const Changing&) = delete;
+
+   private:
+    Captures& captures_;
+  };
   // Is this the graph of a capture under way?
   bool has_graph(uint64_t graph) noexcept;
 
@@ -111,13 +127,13 @@ class Captures final : public SessionPart {
 
  private:
   Capture* find(uint64_t id) noexcept;
-  CUresult refuse(bool valid_ones_only) noexcept;
 
   std::mutex mutex_;
   std::vector<Capture> active_;  // a handful
   // active_.size(), for the check that nothing is captured; relaxed: a capture that another thread is just starting may
-  // or may not be seen.
+  // or may not be seen. Stored with release for none(): who sees that a capture is out sees changing_ from before.
   std::atomic<uint32_t> count_{0};
+  std::atomic<uint32_t> changing_{0};
 };
 
 // The same for a call that has not been entered yet: what is wrong with it otherwise it says itself.

@@ -49,8 +49,23 @@ void HostCallbacks::remove(uint64_t number) noexcept {
   std::lock_guard lock(mutex_);
   auto found = callbacks_.find(number);
   if (found == callbacks_.end()) return;
-  if (!found->second.repeats) --unfinished_;
+  if (!found->second.repeats) count_finished();
   callbacks_.erase(found);
+}
+
+void HostCallbacks::count_finished() noexcept {
+  if (--unfinished_ == 0) finished_.notify_all();
+}
+
+void HostCallbacks::await_none() noexcept {
+  std::unique_lock lock(mutex_);
+  finished_.wait_for(lock, kAwaitedMax, [this] { return over_ || !any_to_come(); });
+}
+
+void HostCallbacks::ended(SessionEnd) noexcept {
+  std::lock_guard lock(mutex_);
+  over_ = true;
+  finished_.notify_all();
 }
 
 bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept {
@@ -110,7 +125,7 @@ void HostCallbacks::run() noexcept {
       caller.session->flush();
     }
     lock.lock();
-    if (!callback.repeats) --unfinished_;
+    if (!callback.repeats) count_finished();
   }
 }
 
@@ -126,6 +141,7 @@ void HostCallbacks::stop() noexcept {
 void HostCallbacks::after_fork_in_child() noexcept {
   new (&mutex_) std::mutex;
   new (&arrived_) std::condition_variable;
+  new (&finished_) std::condition_variable;
   new (&due_) std::deque<Due>;
 }
 

@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -43,24 +44,37 @@ class HostCallbacks final : public SessionPart {
   // Is there one that was sent by itself (not as part of a graph) and has not returned?
   bool any_to_come() const noexcept { return unfinished_.load(std::memory_order_relaxed) != 0; }
 
+  // Is there any that may run, also as part of a graph?
+  bool any() const noexcept {
+    std::lock_guard lock(mutex_);
+    return !callbacks_.empty() || any_to_come();
+  }
+
+  // Waits until there is none, or the session is over; at most kAwaitedMax, for those of a context that has ended or
+  // faulted never run. Not from within one.
+  void await_none() noexcept;
+
   // Ends the thread, once the function that it runs has returned. Before the session goes: tests only.
   void stop() noexcept;
 
-  void ended(SessionEnd) noexcept override {}  // what the server did not call in time is not called
+  void ended(SessionEnd) noexcept override;  // what the server did not call in time is not called
   // A function of the program that called fork() returns to this thread in the child, which then waits for ever.
   void after_fork_in_child() noexcept override;
 
  private:
+  static constexpr std::chrono::seconds kAwaitedMax{2};
   struct Due {
     uint64_t number;
     CUresult status;
   };
   void run() noexcept;
+  void count_finished() noexcept;  // under the lock
 
   ServerSession& session_;
   mutable std::mutex mutex_;
-  std::condition_variable arrived_;  // also: stopping_
-  bool stopping_ = false;
+  std::condition_variable arrived_;   // also: stopping_
+  std::condition_variable finished_;  // unfinished_ has become 0; also: over_
+  bool stopping_ = false, over_ = false;
   std::unordered_map<uint64_t, HostCallback> callbacks_;
   std::deque<Due>
       due_;  // at most one for each stream at a time: the server's stream waits until the function has returned

@@ -74,6 +74,7 @@ CUresult hand::cuStreamDestroy_v2(CUstream stream) {
   }
   StreamCall on(stream, false);
   if (on.error) return on.error;
+  on.caller.server->kept_memory.give_back_of_stream(on.wire_stream);
   return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
 }
 
@@ -151,9 +152,12 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
     if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded)) return error;
   }
   CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
-  if (result == CUDA_SUCCESS) on.caller.server->captures.join(*on.state, capture);
-  if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
-  return leave(on.caller, result);
+  // What a wait for the work of a capture that is over comes to, the server's driver says.
+  bool over = result == CUDA_SUCCESS && !on.caller.server->captures.join(*on.state, capture);
+  if (result == CUDA_SUCCESS && (over || is_shared(*state))) result = await_verdict(on.caller);
+  result = leave(on.caller, result);
+  if (over && result) on.caller.server->captures.invalidate(*on.state);
+  return result;
 }
 
 CUresult hand::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {

@@ -77,7 +77,7 @@ static int take_class(int value, const char* text, int remote) {
   return take(asked_class, sizeof asked_class, text, "gpuwire-class");
 }
 
-static struct spank_option kOptions[] = {
+static struct spank_option options[] = {
     {"gpuwire", "N", "N GPUs of a gpuwire server for the job (1 without =N)", 2, 0, take_gpus},
     {"gpuwire-mem", "SIZE", "memory to be free on each of them, such as 20G", 1, 0, take_memory},
     {"gpuwire-class", "CLASS", "how the job shares them with others, one of the site's classes", 1, 0, take_class},
@@ -90,10 +90,10 @@ int slurm_spank_init(spank_t spank, int count, char** arguments) {
   /* srun would take the variable that a job's tasks find for its own option --gpus, and ask Slurm for GPUs of the node.
    */
   if (context == S_CTX_LOCAL && getenv(kOurs) != NULL) unsetenv("SLURM_GPUS");
-  for (size_t i = 0; i < sizeof kOptions / sizeof *kOptions; ++i) {
-    spank_err_t error = spank_option_register(spank, &kOptions[i]);
+  for (size_t i = 0; i < sizeof options / sizeof *options; ++i) {
+    spank_err_t error = spank_option_register(spank, &options[i]);
     if (error != ESPANK_SUCCESS) {
-      slurm_error("gpuwire: --%s: %s", kOptions[i].name, spank_strerror(error));
+      slurm_error("gpuwire: --%s: %s", options[i].name, spank_strerror(error));
       return -1;
     }
   }

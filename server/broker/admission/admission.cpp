@@ -31,21 +31,34 @@ size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, con
 
 }  // namespace
 
-// --- what tenants may have
-// --------------------------------------------------------------------------------------------------------------------
+// --- what tenants may have -----------------------------------------------------------------------------------------
 
 void Admission::devices_known(std::span<const ServerDevice> devices) {
   devices_.assign(devices.begin(), devices.end());
   std::vector<scheduler::Placement::Device> sizes;
   for (const ServerDevice& device : devices_) sizes.push_back({device.bytes, limits_.sessions_per_gpu_max});
   placement_ = std::make_unique<scheduler::Placement>(std::move(sizes));
-  set_free_bytes(free_bytes_);
+  placement_->set_memory(placement_memory());
 }
 
-void Admission::set_free_bytes(scheduler::Placement::Bytes free_bytes) {
-  free_bytes_ = std::move(free_bytes);
-  auto most = [this](TenantId tenant, DeviceIndex device) { return most_bytes(tenant, device); };
-  if (placement_) placement_->set_memory(free_bytes_ ? free_bytes_ : most, most);
+void Admission::set_memory(SessionMemory& memory) {
+  memory_ = &memory;
+  if (placement_) placement_->set_memory(placement_memory());
+}
+
+scheduler::Placement::Memory Admission::placement_memory() const {
+  scheduler::Placement::Memory memory{
+      .free_now = {},
+      .most = [this](TenantId tenant, DeviceIndex device) { return most_bytes(tenant, device); },
+      .reserved = {},
+      .reserve = {}};
+  if (!memory_) return memory;
+  memory.free_now = [this](TenantId tenant, DeviceIndex device) { return memory_->free_bytes(tenant, device); };
+  memory.reserved = [this](DeviceIndex device) { return memory_->reserved_bytes(device); };
+  memory.reserve = [this](const scheduler::PlacementRequest& request, const std::vector<DeviceIndex>& devices) {
+    return memory_->reserve(request.session, request.tenant, devices, request.memory_bytes);
+  };
+  return memory;
 }
 
 std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
@@ -67,6 +80,7 @@ std::vector<DeviceIndex> Admission::allowed(const SessionRecord& session, const 
 
 uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
   uint64_t bytes = device < devices_.size() ? devices_[device].bytes : 0;
+  if (memory_) bytes = std::min(bytes, memory_->device_bytes(device));
   uint64_t most = bytes;
   for (const Tenant& tenant : tenants_.all()) {
     if (!tenant.known && tenant.id != id) continue;
@@ -119,8 +133,7 @@ std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session
   return may;
 }
 
-// --- requests
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------------------------
 
 SessionRecord Admission::record_of(LoginRequest request) const {
   SessionRecord record{.tenant = request.tenant,
@@ -179,6 +192,7 @@ void Admission::ask_again(SessionId number, unsigned gpus) {
     placement_->revise(placement_request(session, *tenant, gpus));
   }
   waiting_[number] = {.gpus = gpus, .since = since(session), .vacant = true};
+  tell_places();  // so that its client is told the right one when it is back
 }
 
 // On the clock that limits of waiting are judged by.
@@ -247,8 +261,7 @@ void Admission::adopted(SessionId number) {
     placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
 }
 
-// --- the queue
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- the queue -----------------------------------------------------------------------------------------------------
 
 void Admission::start_waiting() {
   start_again_ = true;
@@ -261,8 +274,12 @@ void Admission::start_waiting() {
   while (std::exchange(start_again_, false)) {
     for (auto& [session, placed] : placement_->start_waiting(may)) {
       waiting_.erase(session);
-      if (registry_.find(session)) events_.placed(session, std::move(placed.devices));
-      else placement_->leave(session);  // gone while those before it started
+      if (registry_.find(session)) {
+        events_.placed(session, std::move(placed.devices));
+        continue;
+      }
+      placement_->leave(session);  // gone while those before it started
+      if (memory_) memory_->release(session);
     }
   }
   starting_ = false;
@@ -283,6 +300,7 @@ void Admission::tell(SessionId session, const scheduler::Queued& queued) {
 
 void Admission::over(SessionId session) {
   waiting_.erase(session);
+  if (memory_) memory_->release(session);
   if (placement_) {
     placement_->cancel(session);
     placement_->leave(session);

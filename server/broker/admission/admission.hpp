@@ -17,6 +17,7 @@
 #include "scheduler/placement.hpp"
 #include "scheduler/types.hpp"
 #include "server/broker/admission/job_devices.hpp"
+#include "server/broker/admission/session_memory.hpp"
 #include "server/ipc/inventory.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/admission/tenants.hpp"
@@ -28,7 +29,7 @@ namespace gpuwire::server {
 struct LoginRequest {
   std::string tenant;
   unsigned gpus = 0;          // 0: as many as the tenant usually gets
-  uint64_t memory_bytes = 0;  // to be free on each; 0: not said
+  uint64_t memory_bytes = 0;  // reserved on each; 0: not said
   std::string program, host;
   uint32_t client_pid = 0;
   std::string peer, security, credential;  // as in SessionRecord
@@ -74,8 +75,8 @@ class Admission {
 
   // Before the first request.
   void devices_known(std::span<const ServerDevice> devices);
-  // How much memory could be reserved on the device for this tenant now; without it: all that the tenant may ever have.
-  void set_free_bytes(scheduler::Placement::Bytes free_bytes);
+  // Who has how much memory, and reservations; without it: nobody uses any. Outlives the last session.
+  void set_memory(SessionMemory& memory);
   // Which credentials were made for jobs of a batch system, and for how many GPUs; without it: none. Before the first
   // request.
   void set_job_of(JobDevices::JobOf job_of) { jobs_.emplace(registry_, std::move(job_of)); }
@@ -120,6 +121,7 @@ class Admission {
     return jobs_ ? jobs_->job_of(session) : JobOfCredential{};
   }
   uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  scheduler::Placement::Memory placement_memory() const;
   scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
   std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant,
                                                       unsigned gpus);
@@ -141,7 +143,7 @@ class Admission {
   const Events events_;
   std::vector<ServerDevice> devices_;
   std::unique_ptr<scheduler::Placement> placement_;  // null until the devices are known
-  scheduler::Placement::Bytes free_bytes_;
+  SessionMemory* memory_ = nullptr;
   std::optional<JobDevices> jobs_;
   std::map<scheduler::SessionId, Waiting> waiting_;  // those in the placement's queue
   bool starting_ = false, start_again_ = false;

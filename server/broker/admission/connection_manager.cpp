@@ -51,16 +51,14 @@ ConnectionManager::ConnectionManager(boost::asio::io_context& io, std::string lo
              .enter = [this](Caller caller, OwnedDescriptor socket) { enter(std::move(caller), std::move(socket)); },
              .refused =
                  [this](const Caller& caller, const Listener::Refusal& refusal) {
-                   tell({caller.peer, refusal.kind, refusal.reason, {}, {}}, 0);
+                   tell({caller.peer, refusal.kind, refusal.reason, {}, {}, 0});
                  },
              .emptied = [this] { events_.emptied(); }}),
       login_(io, std::move(login_program),
-             {.requested = [this](ConnectionId connection,
-                                  LoginRequestMessage request) { requested(connection, std::move(request)); },
-              .gone = [this](ConnectionId connection, const std::string& why) { gone(connection, why); },
-              .passed = [this](ConnectionId connection, OwnedDescriptor socket,
-                               std::string key) { passed(connection, std::move(socket), std::move(key)); },
-              .turned_away = [this](const LoginRefusal& refusal, uint32_t untold) { tell(refusal, untold); },
+             {.requested = [this](ipc::Login request) { requested(std::move(request)); },
+              .gone = [this](ipc::ConnectionId connection, const std::string& why) { gone(connection, why); },
+              .passed = [this](ipc::Passed said) { passed(std::move(said)); },
+              .turned_away = [this](const ipc::TurnedAway& refusal) { tell(refusal); },
               .identity_read = [this](const std::string& error) { identity_read(error); },
               .started = [this] { send_identity(); }}) {}
 
@@ -70,6 +68,7 @@ tl::expected<void, std::string> ConnectionManager::start(const std::vector<Liste
                                                          const Configuration& configuration) {
   if (auto listening = door_.listen(listen); !listening) return listening;
   configure(configuration);
+  rdma_ = configuration.rdma;  // as its workers are started
   if (!first_error_.empty()) return tl::unexpected(first_error_);
   login_.start();
   return {};
@@ -110,8 +109,7 @@ void ConnectionManager::configure(const Configuration& configuration) {
   send_identity();
 }
 
-// --- the door
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- the door ------------------------------------------------------------------------------------------------------
 
 std::optional<Listener::Refusal> ConnectionManager::judge(const Caller& caller) {
   const bool tls = caller.preface_flags & wire::kPrefaceTls;
@@ -138,26 +136,26 @@ std::string ConnectionManager::unix_tenant_of(uid_t user) const {
 
 void ConnectionManager::enter(Caller caller, OwnedDescriptor socket) {
   refresh_identity();
-  login_.arrive({.peer = caller.peer,
+  login_.arrive({.socket = std::move(socket),
+                 .peer = caller.peer,
                  .address = caller.address,
                  .tls = (caller.preface_flags & wire::kPrefaceTls) != 0,
                  .unix_tenant = caller.unix_user ? unix_tenant_of(*caller.unix_user) : std::string(),
                  .open_tenant = open_tenant_for(caller),
-                 .management = (caller.preface_flags & wire::kPrefaceManagement) != 0},
-                std::move(socket));
+                 .management = (caller.preface_flags & wire::kPrefaceManagement) != 0,
+                 .rdma = rdma_});
 }
 
-// --- the identity
-// -------------------------------------------------------------------------------------------------------------------------------
+// --- the identity --------------------------------------------------------------------------------------------------
 
 void ConnectionManager::send_identity() {
   if (!identity_) {
-    if (std::exchange(identity_used_, false)) login_.send_identity(login_message(LoginKind::identity, 0));
+    if (std::exchange(identity_used_, false)) login_.send_identity({});
     return;
   }
-  auto message = identity_->open_files();
-  if (message) login_.send_identity(std::move(*message));
-  else identity_read(message.error());
+  auto files = identity_->open_files();
+  if (files) login_.send_identity(std::move(*files));
+  else identity_read(files.error());
 }
 
 void ConnectionManager::identity_read(const std::string& error) {
@@ -201,13 +199,14 @@ std::string ConnectionManager::why_revoked(const std::string& id) const {
                      to_words(*credential->revoked));
 }
 
-// --- callers that are known
-// -----------------------------------------------------------------------------------------------------------------------
+// --- callers that are known ----------------------------------------------------------------------------------------
 
-void ConnectionManager::requested(ConnectionId connection, LoginRequestMessage request) {
+void ConnectionManager::requested(ipc::Login request) {
   refresh_identity();
-  if (refused_as_revoked(connection, request)) return;
-  if (!request.resume.empty()) return requested_again(connection, request);
+  if (refused_as_revoked(request)) return;
+  if (!request.query.empty()) return queried(request);
+  if (!request.resume.empty()) return requested_again(request);
+  const ipc::ConnectionId connection = request.connection;
   connections_[connection] = {};
   LoginRequest wish{.tenant = std::move(request.tenant),
                     .gpus = request.gpus,
@@ -229,33 +228,41 @@ void ConnectionManager::requested(ConnectionId connection, LoginRequestMessage r
   if (auto found = connections_.find(connection); found != connections_.end()) found->second = *session;
 }
 
-// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker
-// finds out.
-void ConnectionManager::requested_again(ConnectionId connection, const LoginRequestMessage& request) {
-  auto session = parts_.sessions.resumable(request.resume, request.tenant);
-  if (!session) {
-    tell({request.peer, "resume", session.error(), request.tenant, request.credential}, 0);
-    return login_.refused(connection, session.error());
-  }
-  returning_[connection] = (*session)->number;
-  login_.admitted(connection);
+// A tenant's question about its own; it takes no place and is no session.
+void ConnectionManager::queried(const ipc::Login& request) {
+  auto answer = query_ ? query_(request.tenant, request.query)
+                       : tl::expected<std::string, std::string>(tl::unexpect, "this server answers no questions");
+  if (answer && answer->size() <= kQueryAnswerBytesMax) login_.told(request.connection, *answer);
+  else login_.refused(request.connection, answer ? "the answer is too long" : answer.error());
 }
 
-bool ConnectionManager::refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request) {
+// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker
+// finds out.
+void ConnectionManager::requested_again(const ipc::Login& request) {
+  auto session = parts_.sessions.resumable(request.resume, request.tenant);
+  if (!session) {
+    tell({request.peer, "resume", session.error(), request.tenant, request.credential, 0});
+    return login_.refused(request.connection, session.error());
+  }
+  returning_[request.connection] = (*session)->number;
+  login_.admitted(request.connection);
+}
+
+bool ConnectionManager::refused_as_revoked(const ipc::Login& request) {
   std::string why = why_revoked(request.credential);
   if (why.empty()) return false;
-  tell({request.peer, name_of(RefusalKind::revoked), why, request.tenant, request.credential}, 0);
-  login_.refused(connection, why);
+  tell({request.peer, name_of(RefusalKind::revoked), why, request.tenant, request.credential, 0});
+  login_.refused(request.connection, why);
   return true;
 }
 
-void ConnectionManager::answered(ConnectionId connection, const AdmissionAnswer& answer) {
+void ConnectionManager::answered(ipc::ConnectionId connection, const AdmissionAnswer& answer) {
   auto found = connections_.find(connection);
   if (found == connections_.end()) return;
   if (auto* queued = std::get_if<AdmissionQueued>(&answer)) {
     const SessionRecord* session = parts_.registry.find(found->second);
     std::string ticket = session ? std::string(session->wire_id.begin(), session->wire_id.end()) : std::string();
-    login_.queued(connection, {uint32_t(queued->place), uint32_t(queued->waiting), queued->why, std::move(ticket)});
+    login_.queued({connection, uint32_t(queued->place), uint32_t(queued->waiting), queued->why, std::move(ticket)});
   } else if (auto* refused = std::get_if<AdmissionRefused>(&answer)) {
     login_.refused(connection, refused->reason);
     forget(connection);
@@ -264,13 +271,14 @@ void ConnectionManager::answered(ConnectionId connection, const AdmissionAnswer&
   }
 }
 
-void ConnectionManager::gone(ConnectionId connection, const std::string& why) {
+void ConnectionManager::gone(ipc::ConnectionId connection, const std::string& why) {
   auto found = connections_.find(connection);
   if (found != connections_.end()) parts_.sessions.cancel(found->second, why);
   forget(connection);
 }
 
-void ConnectionManager::passed(ConnectionId connection, OwnedDescriptor socket, std::string key) {
+void ConnectionManager::passed(ipc::Passed passed) {
+  auto& [connection, socket, key] = passed;
   auto found = connections_.find(connection);
   auto back = returning_.find(connection);
   if (found != connections_.end() && socket) parts_.sessions.serve(found->second, std::move(socket), std::move(key));
@@ -281,20 +289,19 @@ void ConnectionManager::passed(ConnectionId connection, OwnedDescriptor socket, 
   forget(connection);
 }
 
-void ConnectionManager::forget(ConnectionId connection) {
+void ConnectionManager::forget(ipc::ConnectionId connection) {
   if (connections_.erase(connection) + returning_.erase(connection) == 0) return;
   if (empty()) events_.emptied();
 }
 
-// --- refusals
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- refusals ------------------------------------------------------------------------------------------------------
 
 // Strangers cause these: many of a kind at once are told as a number, so that nobody can fill a disk, or hide a wrong
 // token among half-open connections.
-void ConnectionManager::tell(const LoginRefusal& refusal, uint32_t untold) {
+void ConnectionManager::tell(ipc::TurnedAway refusal) {
   Told& kind = told_[refusal.kind];
   auto now = std::chrono::steady_clock::now();
-  kind.untold += untold;
+  kind.untold += refusal.untold;
   if (now - kind.since >= std::chrono::seconds(1)) {
     kind.since = now;
     kind.told = 0;
@@ -303,9 +310,9 @@ void ConnectionManager::tell(const LoginRefusal& refusal, uint32_t untold) {
     ++kind.untold;
     return;
   }
-  uint32_t others = std::exchange(kind.untold, 0);
+  const uint32_t others = refusal.untold = std::exchange(kind.untold, 0);
   spdlog::warn("refused {}: {}{}", refusal.peer, refusal.reason, others ? fmt::format(" (and {} others)", others) : "");
-  for (const RefusalObserver& observer : refusal_observers_) observer(refusal, others);
+  for (const RefusalObserver& observer : refusal_observers_) observer(refusal);
 }
 
 }  // namespace gpuwire::server

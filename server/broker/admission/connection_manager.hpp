@@ -62,7 +62,10 @@ class ConnectionManager {
 
   // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one
   // by one.
-  using RefusalObserver = std::function<void(const LoginRefusal& refusal, uint32_t untold)>;
+  using RefusalObserver = std::function<void(const ipc::TurnedAway& refusal)>;
+  // What answers a tenant's questions, as Login::query has them; an error is a refusal. Before the first connection.
+  using Query = std::function<tl::expected<std::string, std::string>(const std::string& tenant, const std::string&)>;
+  void set_query(Query query) { query_ = std::move(query); }
   void observe_refusals(RefusalObserver observer) { refusal_observers_.push_back(std::move(observer)); }
 
  private:
@@ -74,15 +77,16 @@ class ConnectionManager {
   void send_identity();
   void identity_read(const std::string& error);
   void identity_changed();
-  void requested(ConnectionId connection, LoginRequestMessage request);
-  void answered(ConnectionId connection, const AdmissionAnswer& answer);
-  void gone(ConnectionId connection, const std::string& why);
-  void passed(ConnectionId connection, OwnedDescriptor socket, std::string key);
+  void requested(ipc::Login request);
+  void answered(ipc::ConnectionId connection, const AdmissionAnswer& answer);
+  void gone(ipc::ConnectionId connection, const std::string& why);
+  void passed(ipc::Passed passed);
   std::string why_revoked(const std::string& credential) const;
-  void requested_again(ConnectionId connection, const LoginRequestMessage& request);
-  bool refused_as_revoked(ConnectionId connection, const LoginRequestMessage& request);
-  void tell(const LoginRefusal& refusal, uint32_t untold);
-  void forget(ConnectionId connection);
+  void requested_again(const ipc::Login& request);
+  void queried(const ipc::Login& request);
+  bool refused_as_revoked(const ipc::Login& request);
+  void tell(ipc::TurnedAway refusal);
+  void forget(ipc::ConnectionId connection);
 
   boost::asio::io_context& io_;
   const Parts parts_;
@@ -94,12 +98,15 @@ class ConnectionManager {
   std::function<void()> opened_;  // not empty: it opens when the identity has been read
   bool identity_used_ = false;    // the login process has one
   bool allow_unencrypted_network_ = false;
+  bool rdma_ = false;
   std::string open_tenant_;
   std::map<uid_t, std::string> unix_tenants_;
-  std::map<ConnectionId, scheduler::SessionId> connections_;  // known, and not yet served; bounded by the admission
-  std::map<ConnectionId, scheduler::SessionId>
+  std::map<ipc::ConnectionId, scheduler::SessionId>
+      connections_;  // known, and not yet served; bounded by the admission
+  std::map<ipc::ConnectionId, scheduler::SessionId>
       returning_;  // clients of running sessions, with a new connection; bounded by the login process
   std::vector<RefusalObserver> refusal_observers_;
+  Query query_;
   struct Told {
     std::chrono::steady_clock::time_point since;
     uint32_t told = 0, untold = 0;  // since then

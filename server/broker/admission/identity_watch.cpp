@@ -9,10 +9,9 @@
 namespace gpuwire::server {
 namespace {
 
-// In the order of IdentityFile.
+// In the order of ipc::Identity.
 constexpr std::string_view kFiles[] = {kAuthorityCertificateFile, kServerCertificateFile, kServerKeyFile,
                                        kRegisterFile};
-static_assert(std::size(kFiles) == size_t(IdentityFile::count));
 
 }  // namespace
 
@@ -60,15 +59,15 @@ IdentityWatch::Stamps IdentityWatch::stamps() const {
   return stamps;
 }
 
-tl::expected<IpcMessage, std::string> IdentityWatch::open_files() const {
-  IpcMessage message = login_message(LoginKind::identity, 0);
-  for (std::string_view file : kFiles) {
-    auto opened = open_private_file(directory_ / file);
+tl::expected<ipc::Identity, std::string> IdentityWatch::open_files() const {
+  ipc::Identity files;
+  OwnedDescriptor* places[] = {&files.authority, &files.server_certificate, &files.server_key, &files.credentials};
+  for (size_t i = 0; i < std::size(kFiles); ++i) {
+    auto opened = open_private_file(directory_ / kFiles[i]);
     if (!opened) return tl::unexpected(opened.error());
-    if (!message.socket) message.socket.reset(*opened);
-    else message.more.emplace_back(*opened);
+    places[i]->reset(*opened);
   }
-  return message;
+  return files;
 }
 
 void IdentityWatch::listen() {

@@ -13,9 +13,8 @@
 #include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/message.hpp"
 #include "server/identity/register.hpp"
-#include "server/ipc/login_messages.hpp"
 
 namespace gpuwire::server {
 
@@ -33,8 +32,8 @@ class IdentityWatch {
   // `gpuwire admin` has done counts from the moment that it is done, whether or not the kernel has told yet.
   void refresh();
   const Register& credentials() const { return credentials_; }
-  // An `identity` message for the login process.
-  tl::expected<IpcMessage, std::string> open_files() const;
+  // Opened for the login process.
+  tl::expected<ipc::Identity, std::string> open_files() const;
 
  private:
   struct Stamp {
@@ -43,7 +42,8 @@ class IdentityWatch {
     int64_t changed_ns = 0;
     bool operator==(const Stamp&) const = default;
   };
-  using Stamps = std::array<Stamp, size_t(IdentityFile::count)>;
+  static constexpr size_t kFileCount = 4;  // of ipc::Identity
+  using Stamps = std::array<Stamp, kFileCount>;
   Stamps stamps() const;
   tl::expected<void, std::string> read();
   void listen();

@@ -35,7 +35,7 @@ LoginProcess::~LoginProcess() {
 void LoginProcess::start() {
   started_ = std::chrono::steady_clock::now();
   OwnedDescriptor ours, theirs;
-  if (!open_ipc_message(ours, theirs)) {
+  if (!ipc::open_pair(ours, theirs)) {
     spdlog::error("no socket pair for the login process");
     return start_later();
   }
@@ -45,64 +45,68 @@ void LoginProcess::start() {
     return start_later();
   }
   pid_ = *pid;
-  channel_ = std::make_unique<MessageChannel>(
-      io_, std::move(ours), [this](IpcMessage message) { heard(std::move(message)); }, [] {});
+  channel_ = std::make_unique<ipc::EventChannel>(
+      io_, std::move(ours), ipc::Speaker::auth_server, ipc::kAuthWaitingMax, ipc::EventChannel::Trust::full,
+      ipc::EventChannel::Events{.heard = [this](ipc::Message message) { heard(std::move(message)); },
+                                .over =
+                                    [this](const std::string& what) {
+                                      if (!what.empty()) kill("it has said " + what);
+                                    }});
   events_.started();
 }
 
-bool LoginProcess::available() const { return channel_ && channel_->backlog() < kLoginBacklogMax; }
+bool LoginProcess::available() const { return channel_ && channel_->waiting() < kLoginBacklogMax; }
 
-// --- what is said
-// -------------------------------------------------------------------------------------------------------------------------------
+// --- what is said --------------------------------------------------------------------------------------------------
 
-void LoginProcess::send(IpcMessage message) {
-  if (channel_) channel_->send(std::move(message));
+void LoginProcess::send(ipc::Message message) {
+  if (channel_ && !channel_->send(std::move(message)) && channel_->waiting() >= ipc::kAuthWaitingMax)
+    kill("it does not read");
 }
 
-ConnectionId LoginProcess::arrive(const Arrival& arrival, OwnedDescriptor socket) {
-  IpcMessage message = login_message(LoginKind::arrival, ++last_, encode(arrival));
-  message.socket = std::move(socket);
-  send(std::move(message));
-  return last_;
+// It is reaped, and started again, as after any other end.
+void LoginProcess::kill(const std::string& why) {
+  spdlog::error("the login process is ended: {}", why);
+  channel_.reset();
+  if (pid_ >= 0) ::kill(pid_, SIGKILL);
 }
 
-void LoginProcess::queued(ConnectionId connection, const LoginQueued& place) {
-  send(login_message(LoginKind::queued, connection, encode(place)));
+void LoginProcess::arrive(ipc::Arrival arrival) {
+  arrival.connection = ++last_;
+  send(std::move(arrival));
 }
 
-void LoginProcess::admitted(ConnectionId connection) { send(login_message(LoginKind::admitted, connection)); }
+void LoginProcess::queued(ipc::Queued place) { send(std::move(place)); }
 
-void LoginProcess::refused(ConnectionId connection, const std::string& reason) {
-  requested_.erase(connection);
-  send(login_message(LoginKind::refused, connection, reason));
+void LoginProcess::admitted(ipc::ConnectionId connection) { send(ipc::Admitted{connection}); }
+
+void LoginProcess::refused(ipc::ConnectionId connection, const std::string& reason) {
+  requested_.close(connection);
+  send(ipc::Refused{connection, reason});
 }
 
-void LoginProcess::heard(IpcMessage message) {
-  const ConnectionId connection = connection_of(message);
-  switch (login_kind(message)) {
-    case LoginKind::identity_read: return events_.identity_read(message.number ? std::string() : message.text);
-    case LoginKind::request: {
-      LoginRequestMessage request;
-      if (!decode(message.text, request) || !requested_.insert(connection).second) return;
-      return events_.requested(connection, std::move(request));
-    }
-    case LoginKind::gone:
-      if (requested_.erase(connection)) events_.gone(connection, message.text);
-      return;
-    case LoginKind::passed:
-      if (requested_.erase(connection)) events_.passed(connection, std::move(message.socket), std::move(message.text));
-      return;
-    case LoginKind::turned_away: {
-      LoginRefusal refusal;
-      if (decode(message.text, refusal)) events_.turned_away(refusal, message.number);
-      return;
-    }
-    default: return;
-  }
+void LoginProcess::told(ipc::ConnectionId connection, const std::string& text) {
+  requested_.close(connection);
+  for (size_t at = 0; at == 0 || at < text.size(); at += ipc::kToldBytesMax)
+    send(ipc::Told{connection, text.substr(at, ipc::kToldBytesMax), at + ipc::kToldBytesMax >= text.size()});
 }
 
-// --- its end
-// ------------------------------------------------------------------------------------------------------------------------------------
+void LoginProcess::heard(ipc::Message message) {
+  std::visit(ipc::Match{[&](ipc::IdentityRead& read) { events_.identity_read(read.error); },
+                        [&](ipc::Login& login) {
+                          if (requested_.open_as(login.connection, {})) events_.requested(std::move(login));
+                        },
+                        [&](ipc::Gone& gone) {
+                          if (requested_.close(gone.connection)) events_.gone(gone.connection, gone.why);
+                        },
+                        [&](ipc::Passed& passed) {
+                          if (requested_.close(passed.connection)) events_.passed(std::move(passed));
+                        },
+                        [&](ipc::TurnedAway& refusal) { events_.turned_away(refusal); }, [](auto&) {}},
+             message);
+}
+
+// --- its end -------------------------------------------------------------------------------------------------------
 
 void LoginProcess::await_children() {
   children_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
@@ -119,7 +123,8 @@ void LoginProcess::await_children() {
 void LoginProcess::ended(const std::string& how) {
   spdlog::error("the login process ended with {}; it is started again", how);
   channel_.reset();
-  for (ConnectionId connection : std::exchange(requested_, {})) events_.gone(connection, "the login process ended");
+  requested_.abandon(
+      [this](ipc::ConnectionId connection, Requested) { events_.gone(connection, "the login process ended"); });
   start_later();
 }
 

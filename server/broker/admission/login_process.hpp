@@ -4,7 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
 
 #include <boost/asio/io_context.hpp>
@@ -13,8 +12,8 @@
 #include <sys/types.h>
 
 #include "server/base/lifetime.hpp"
-#include "server/ipc/message_channel.hpp"
-#include "server/ipc/login_messages.hpp"
+#include "server/ipc/event_channel.hpp"
+#include "server/ipc/request_table.hpp"
 
 namespace gpuwire::server {
 
@@ -22,12 +21,11 @@ namespace gpuwire::server {
 class LoginProcess {
  public:
   struct Events {
-    std::function<void(ConnectionId, LoginRequestMessage)> requested;
+    std::function<void(ipc::Login)> requested;
     // Of a connection for which there was a request, and that has not been passed on.
-    std::function<void(ConnectionId, const std::string& why)> gone;
-    std::function<void(ConnectionId, OwnedDescriptor socket, std::string key)> passed;
-    // `untold`: others that nobody was told of, because there were too many at once.
-    std::function<void(const LoginRefusal&, uint32_t untold)> turned_away;
+    std::function<void(ipc::ConnectionId, const std::string& why)> gone;
+    std::function<void(ipc::Passed)> passed;  // without its socket: this process had no descriptor for it
+    std::function<void(const ipc::TurnedAway&)> turned_away;
     // Empty: the identity that was sent last counts.
     std::function<void(const std::string& error)> identity_read;
     // A process is there and knows nothing yet: its identity is due.
@@ -41,15 +39,19 @@ class LoginProcess {
   bool available() const;
   pid_t pid() const { return pid_; }
 
-  void send_identity(IpcMessage message) { send(std::move(message)); }
-  ConnectionId arrive(const Arrival& arrival, OwnedDescriptor socket);
-  void queued(ConnectionId connection, const LoginQueued& place);
-  void admitted(ConnectionId connection);
-  void refused(ConnectionId connection, const std::string& reason);
+  void send_identity(ipc::Identity identity) { send(std::move(identity)); }
+  // Gives the connection its number.
+  void arrive(ipc::Arrival arrival);
+  void queued(ipc::Queued place);
+  void admitted(ipc::ConnectionId connection);
+  void refused(ipc::ConnectionId connection, const std::string& reason);
+  // The whole answer to a query.
+  void told(ipc::ConnectionId connection, const std::string& text);
 
  private:
-  void send(IpcMessage message);
-  void heard(IpcMessage message);
+  void send(ipc::Message message);
+  void heard(ipc::Message message);
+  void kill(const std::string& why);
   void await_children();
   void ended(const std::string& how);
   void start_later();
@@ -59,12 +61,13 @@ class LoginProcess {
   const Events events_;
   boost::asio::signal_set children_;
   boost::asio::steady_timer restart_timer_;
-  std::unique_ptr<MessageChannel> channel_;
+  std::unique_ptr<ipc::EventChannel> channel_;
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;
   unsigned failures_ = 0;  // deaths in a row, each soon after its start
-  ConnectionId last_ = 0;
-  std::set<ConnectionId> requested_;  // neither passed nor gone
+  ipc::ConnectionId last_ = 0;
+  struct Requested {};
+  ipc::RequestTable<Requested> requested_{ipc::kRequestedMax};  // by connection: neither passed nor gone
   Lifetime lifetime_;
 };
 

@@ -36,7 +36,7 @@ void Adoption::read(KeptEntry entry) {
   } else if (token_of(entry.name)) {
     shares_.push_back(std::move(entry));
   } else if (entry.name == kKeptInventory) {
-    if (auto inventory = decode_inventory(entry.text)) devices_before_ = std::move(inventory->devices);
+    if (auto inventory = decode_kept_inventory(entry.text)) devices_before_ = std::move(inventory->devices);
   } else if (entry.name == kKeptNumbers) {
     std::from_chars(entry.text.data(), entry.text.data() + entry.text.size(), last_number_);
   } else {

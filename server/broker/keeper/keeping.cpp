@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
 #include <fcntl.h>
@@ -21,7 +22,6 @@
 
 #include "server/broker/limits.hpp"
 #include "server/broker/worker/spawn.hpp"
-#include "server/ipc/message_channel.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -44,7 +44,7 @@ bool lock(int descriptor) {
 
 std::string read_key(const std::filesystem::path& path) {
   OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  std::string key(kKeeperKeyBytes, '\0');
+  std::string key(ipc::kKeeperKeyBytes, '\0');
   if (!file || ::read(file.get(), key.data(), key.size()) != ssize_t(key.size())) return {};
   return key;
 }
@@ -65,15 +65,7 @@ OwnedDescriptor connect_to(const std::filesystem::path& path) {
   return socket;
 }
 
-// The next message, within kKeeperAnswerMs. Nothing: it does not come.
-std::optional<IpcMessage> next(int descriptor) {
-  pollfd watched{descriptor, POLLIN, 0};
-  IpcMessage message;
-  if (::poll(&watched, 1, int(kKeeperAnswerMs)) != 1 ||
-      receive_ipc_message(descriptor, false, message) != IpcMessageReceived::message)
-    return std::nullopt;
-  return message;
-}
+constexpr std::chrono::milliseconds kAnswer{kKeeperAnswerMs};
 
 }  // namespace
 
@@ -92,7 +84,7 @@ Keeping::Keeping(boost::asio::io_context& io, KeepingSettings settings)
 // A keeper without sessions leaves with its broker, and is awaited so that whoever has started this program finds
 // nothing of it left.
 Keeping::~Keeping() {
-  if (channel_) channel_->flush(std::chrono::milliseconds(kKeeperAnswerMs));
+  if (channel_) channel_->flush(kAnswer);
   channel_.reset();
   constexpr uint32_t kStepMs = 2;
   for (uint32_t waited_ms = 0; child_ >= 0 && lasting_.empty() && waited_ms < kLoginExitMs; waited_ms += kStepMs) {
@@ -154,19 +146,22 @@ bool Keeping::find_keeper() {
   socklen_t bytes = sizeof who;
   key_ = read_key(settings_.directory / kKey);
   bool ours = ::getsockopt(keeper.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == ::geteuid();
-  bool told = ours && send_ipc_message(keeper.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_)) &&
-              send_ipc_message(keeper.get(), keeper_message(KeeperKind::give));
-  while (told) {
-    auto message = next(keeper.get());
-    if (!message) break;
-    if (keeper_kind(*message) == KeeperKind::given) {
-      listen_to(std::move(keeper));
-      return true;
-    }
-    if (keeper_kind(*message) != KeeperKind::entry) continue;
-    if (auto entry = entry_of(std::move(*message))) {
-      if (entry->session || entry->awaited) lasting_.insert(entry->name);
-      found_.push_back(std::move(*entry));
+  if (!ours) return false;
+  {
+    // Until all has come it is waited for; then the loop listens.
+    ipc::Channel channel(OwnedDescriptor(::fcntl(keeper.get(), F_DUPFD_CLOEXEC, 0)), ipc::Speaker::keeper,
+                         ipc::kKeeperWaitingMax);
+    channel.send(ipc::Hello{ipc::kKeeperVersion, key_});
+    channel.send(ipc::Give{});
+    while (auto message = channel.await(kAnswer)) {
+      if (std::holds_alternative<ipc::Given>(*message)) {
+        listen_to(std::move(keeper));
+        return true;
+      }
+      auto* entry = std::get_if<ipc::Entry>(&*message);
+      if (!entry) continue;
+      if (entry->entry.session || entry->entry.awaited) lasting_.insert(entry->entry.name);
+      found_.push_back(std::move(entry->entry));
     }
   }
   found_.clear();
@@ -175,25 +170,30 @@ bool Keeping::find_keeper() {
 }
 
 tl::expected<void, std::string> Keeping::start_keeper(bool await) {
-  key_.assign(kKeeperKeyBytes, '\0');
+  key_.assign(ipc::kKeeperKeyBytes, '\0');
   if (::getrandom(key_.data(), key_.size(), 0) != ssize_t(key_.size()) || !write_key(settings_.directory / kKey, key_))
     return tl::unexpected(failure(settings_.directory / kKey));
   OwnedDescriptor ours, theirs;
-  if (!open_ipc_message(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
+  if (!ipc::open_pair(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
   auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get());
   if (!child) return tl::unexpected(child.error());
   child_ = *child;
-  send_ipc_message(ours.get(), keeper_message(KeeperKind::hello, kKeeperVersion, key_));
-  // It answers when it listens.
-  if (await && (!send_ipc_message(ours.get(), keeper_message(KeeperKind::give)) || !next(ours.get())))
-    return tl::unexpected(fmt::format("{} does not answer", settings_.program));
+  {
+    ipc::Channel channel(OwnedDescriptor(::fcntl(ours.get(), F_DUPFD_CLOEXEC, 0)), ipc::Speaker::keeper,
+                         ipc::kKeeperWaitingMax);
+    channel.send(ipc::Hello{ipc::kKeeperVersion, key_});
+    // It answers when it listens.
+    if (await && (!channel.send(ipc::Give{}) || !channel.await(kAnswer)))
+      return tl::unexpected(fmt::format("{} does not answer", settings_.program));
+  }
   listen_to(std::move(ours));
   return {};
 }
 
 void Keeping::listen_to(OwnedDescriptor keeper) {
-  channel_ = std::make_unique<MessageChannel>(
-      io_, std::move(keeper), [](IpcMessage) {}, [this] { keeper_gone(); });
+  channel_ = std::make_unique<ipc::EventChannel>(
+      io_, std::move(keeper), ipc::Speaker::keeper, ipc::kKeeperWaitingMax, ipc::EventChannel::Trust::full,
+      ipc::EventChannel::Events{.heard = [](ipc::Message) {}, .over = [this](const std::string&) { keeper_gone(); }});
   set_grace(settings_.grace);
 }
 
@@ -213,29 +213,34 @@ void Keeping::keeper_gone() {
 }
 
 // --- entries
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
+
+void Keeping::tell(ipc::Message message) {
+  if (channel_ && !channel_->send(std::move(message)) && channel_->waiting() >= ipc::kKeeperWaitingMax) keeper_gone();
+}
 
 void Keeping::set_grace(std::chrono::milliseconds grace) {
   settings_.grace = grace;
-  if (channel_)
-    channel_->send(keeper_message(KeeperKind::settings, uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))));
+  tell(ipc::Grace{uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))});
 }
 
 void Keeping::put(KeptEntry entry) {
   if (!channel_) return;
   if (entry.session || entry.awaited) lasting_.insert(entry.name);
-  channel_->send(entry_message(KeeperKind::put, std::move(entry)));
+  tell(ipc::Put{std::move(entry)});
 }
 
-void Keeping::note(const std::string& name, std::string text) {
-  if (channel_)
-    channel_->send(
-        entry_message(KeeperKind::note, {.session = false, .name = name, .text = std::move(text), .descriptors = {}}));
-}
+void Keeping::note(const std::string& name, std::string text) { tell(ipc::Rewrite{name, std::move(text)}); }
 
 void Keeping::remove(const std::string& name) {
   lasting_.erase(name);
-  if (channel_) channel_->send(keeper_message(KeeperKind::remove, 0, name));
+  tell(ipc::Remove{name});
+}
+
+void Keeping::remove_all(bool (*is_one)(const std::string& name)) {
+  std::vector<std::string> names;
+  std::ranges::copy_if(lasting_, std::back_inserter(names), is_one);
+  for (const std::string& name : names) remove(name);
 }
 
 }  // namespace gpuwire::server

@@ -15,11 +15,9 @@
 #include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
-#include "server/ipc/keeper_messages.hpp"
+#include "server/ipc/event_channel.hpp"
 
 namespace gpuwire::server {
-
-class MessageChannel;
 
 struct KeepingSettings {
   std::filesystem::path directory;     // of this server alone; made if it is not there
@@ -59,6 +57,8 @@ class Keeping final : public EntryStore {
   void put(KeptEntry entry) override;
   void note(const std::string& name, std::string text) override;
   void remove(const std::string& name) override;
+  // All that it stays for and whose name is one of these.
+  void remove_all(bool (*is_one)(const std::string& name));
 
  private:
   Keeping(boost::asio::io_context& io, KeepingSettings settings);
@@ -69,6 +69,8 @@ class Keeping final : public EntryStore {
   // `await`: returns when the next broker could find it.
   tl::expected<void, std::string> start_keeper(bool await);
   void listen_to(OwnedDescriptor keeper);
+  // A keeper that does not read is none.
+  void tell(ipc::Message message);
   void keeper_gone();
 
   boost::asio::io_context& io_;
@@ -76,7 +78,7 @@ class Keeping final : public EntryStore {
   OwnedDescriptor lock_;
   std::string key_;
   std::vector<KeptEntry> found_;
-  std::unique_ptr<MessageChannel> channel_;
+  std::unique_ptr<ipc::EventChannel> channel_;
   pid_t child_ = -1;               // a keeper that this process has started
   std::set<std::string> lasting_;  // entries that it has now and stays for, without a broker
   boost::asio::steady_timer retry_;

@@ -31,6 +31,7 @@ struct Session {
   pageBeganNs @23 :Int64;       # CLOCK_MONOTONIC, when its page was made
   queued @24 :Bool;             # it waits in the queue, and has no worker
   gpus @25 :UInt32;             # as its client has asked for
+  lanes @26 :UInt32;            # that it may have, of its tenant's
 
   struct Device {
     index @0 :UInt32;           # of the server

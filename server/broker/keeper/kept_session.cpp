@@ -8,7 +8,7 @@
 #include <capnp/serialize.h>
 #include <fmt/format.h>
 
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/codec.hpp"
 #include "server/broker/keeper/kept_session.capnp.h"
 
 namespace gpuwire::server {
@@ -53,7 +53,8 @@ KeptSession read(kept::Session::Reader root) {
                       .resume_grace_ms = root.getResumeGraceMs(),
                       .ledger_slot = root.getLedgerSlot(),
                       .host_before_bytes = root.getHostBeforeBytes(),
-                      .page_began_ns = root.getPageBeganNs()};
+                      .page_began_ns = root.getPageBeganNs(),
+                      .lanes = root.getLanes()};
   for (auto device : root.getDevices()) {
     session.record.devices.push_back(device.getIndex());
     session.device_uuids.push_back(device.getUuid());
@@ -64,7 +65,7 @@ KeptSession read(kept::Session::Reader root) {
 }  // namespace
 
 // Pages say themselves of which version they are, to the part that maps them.
-std::string kept_build() { return fmt::format("IPC message {}", kIpcMessageVersion); }
+std::string kept_build() { return fmt::format("IPC {}", ipc::kVersion); }
 
 std::string kept_name(scheduler::SessionId session) { return fmt::format("session/{}", uint64_t(session)); }
 
@@ -113,6 +114,19 @@ tl::expected<KeptShare, std::string> decode_kept_share(const std::string& text) 
   return share;
 }
 
+std::string encode_kept_inventory(const Inventory& inventory) {
+  ipc::Message message = ipc::Ready{inventory};
+  ipc::Packet packet = ipc::encode(message);
+  return {reinterpret_cast<const char*>(packet.bytes().data()), packet.bytes().size()};
+}
+
+std::optional<Inventory> decode_kept_inventory(const std::string& text) {
+  auto message = ipc::decode(std::as_bytes(std::span(text)), {}, ipc::Speaker::worker);
+  auto* ready = message ? std::get_if<ipc::Ready>(&*message) : nullptr;
+  if (!ready) return std::nullopt;
+  return std::move(ready->inventory);
+}
+
 std::string encode(const KeptSession& session) {
   const SessionRecord& record = session.record;
   capnp::MallocMessageBuilder message;
@@ -147,6 +161,7 @@ std::string encode(const KeptSession& session) {
   root.setLedgerSlot(session.ledger_slot);
   root.setHostBeforeBytes(session.host_before_bytes);
   root.setPageBeganNs(session.page_began_ns);
+  root.setLanes(session.lanes);
   auto words = capnp::messageToFlatArray(message);
   auto bytes = words.asChars();
   return {bytes.begin(), bytes.size()};

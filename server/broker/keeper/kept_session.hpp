@@ -11,6 +11,7 @@
 
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
+#include "server/ipc/inventory.hpp"
 
 namespace gpuwire::server {
 
@@ -26,6 +27,7 @@ struct KeptSession {
   uint32_t ledger_slot = 0;
   uint64_t host_before_bytes = 0;  // what its process had of this machine's memory before it had the session
   int64_t page_began_ns = 0;       // CLOCK_MONOTONIC, when its page was made
+  uint32_t lanes = 0;              // that it may have, of its tenant's
 };
 
 // The layout of what a broker and a worker share: messages and pages. Who says another one cannot be carried on.
@@ -43,6 +45,10 @@ struct KeptShare {
 };
 std::string encode(const KeptShare& share);
 tl::expected<KeptShare, std::string> decode_kept_share(const std::string& text);
+
+// As the server's first worker told it, in its own words.
+std::string encode_kept_inventory(const Inventory& inventory);
+std::optional<Inventory> decode_kept_inventory(const std::string& text);
 
 // Names of entries.
 std::string kept_name(scheduler::SessionId session);

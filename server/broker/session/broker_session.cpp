@@ -14,8 +14,7 @@ BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundi
                              SessionAnswer answer)
     : number_(number), around_(around), gpus_(gpus), answer_(std::move(answer)), overdue_timer_(around.io) {}
 
-// --- from phase to phase
-// ----------------------------------------------------------------------------------------------------------------------------
+// --- from phase to phase -------------------------------------------------------------------------------------------
 
 void BrokerSession::happen(SessionChange change, Details details) {
   SessionStep step = step_of(phase_, change);
@@ -54,8 +53,7 @@ void BrokerSession::act(SessionAction action, Details& details) {
   }
 }
 
-// --- its place
-// --------------------------------------------------------------------------------------------------------------------------------------
+// --- its place -----------------------------------------------------------------------------------------------------
 
 void BrokerSession::queued(const AdmissionQueued& place) {
   if (phase_ != SessionPhase::queued) return;
@@ -102,8 +100,7 @@ void BrokerSession::refused(RefusalCause cause, std::string why) {
   happen(SessionChange::refused, {.refusal = cause, .text = std::move(why)});
 }
 
-// --- a worker
-// ---------------------------------------------------------------------------------------------------------------------------------------
+// --- a worker ------------------------------------------------------------------------------------------------------
 
 void BrokerSession::want_worker() {
   const SessionRecord& session = record();
@@ -130,8 +127,6 @@ void BrokerSession::prepare_order() {
   order_.identified = session.security != "plain" && session.security != "tls";
   for (scheduler::DeviceIndex device : session.devices) order_.devices.push_back({.index = device});
   if (!session.management) allow_graces(session);
-  message_.kind = IpcMessageKind::session;
-  message_.id = session.wire_id;
 }
 
 void BrokerSession::grant() {
@@ -162,8 +157,8 @@ void BrokerSession::allow_graces(const SessionRecord& session) {
 bool BrokerSession::attach(std::string& error) {
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
-    auto attached = session.management ? part->attach_management(session, order_, message_)
-                                       : part->attach(session, order_, message_);
+    auto attached = session.management ? part->attach_management(session, order_, descriptors_)
+                                       : part->attach(session, order_, descriptors_);
     if (!attached) {
       error = attached.error();
       return false;
@@ -178,8 +173,7 @@ void BrokerSession::detach() {
   while (attached_ > 0) around_.parts[--attached_]->ended(session);
 }
 
-// --- what outlives the broker
-// -----------------------------------------------------------------------------------------------------------------------
+// --- what outlives the broker --------------------------------------------------------------------------------------
 
 KeptSession BrokerSession::kept() const {
   const SessionRecord& session = record();
@@ -195,27 +189,24 @@ KeptSession BrokerSession::kept() const {
   return kept;
 }
 
-void BrokerSession::being_served(WorkerProcess& worker, const IpcMessage& client) {
+void BrokerSession::being_served(WorkerProcess& worker, const ipc::Serve& client) {
   if (over()) return;
   around_.registry.has_worker(number_, worker.pid());
   if (!around_.keeping) return;
-  auto of_order = [&](SpecDescriptor which) {
-    size_t place = size_t(which) - 1;
-    return place < client.more.size() ? client.more[place].get() : -1;
-  };
   KeptEntry entry{.session = true, .name = kept_name(number_), .text = encode(kept()), .descriptors = {}};
   entry.descriptors.resize(kKeptDescriptors);
+  bool whole = true;
   auto keep = [&](KeptDescriptor which, int descriptor) {
-    entry.descriptors[size_t(which)] =
-        descriptor < 0 ? nothing() : OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    if (descriptor < 0) return;  // it has none
+    OwnedDescriptor& copy = entry.descriptors[size_t(which)];
+    copy.reset(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+    whole = whole && copy;
   };
   keep(KeptDescriptor::worker, worker.descriptor());
   keep(KeptDescriptor::process, worker.process());
-  keep(KeptDescriptor::session_page, of_order(SpecDescriptor::session_page));
-  keep(KeptDescriptor::doorbell, of_order(SpecDescriptor::doorbell));
-  if (!std::all_of(entry.descriptors.begin(), entry.descriptors.end(),
-                   [](const OwnedDescriptor& one) { return bool(one); }))
-    return;
+  keep(KeptDescriptor::session_page, client.descriptors.session_page.get());
+  keep(KeptDescriptor::doorbell, client.descriptors.doorbell.get());
+  if (!whole) return;
   const std::string place = std::exchange(entry_, entry.name);
   around_.keeping->put(std::move(entry));
   if (!place.empty() && place != entry_) around_.keeping->remove(place);
@@ -250,16 +241,13 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
   }
   if (why.empty()) around_.admission.adopted(number_);
   around_.registry.adopted(number_);
-  IpcMessage word;
-  word.kind = IpcMessageKind::adopted;
-  pool().send(number_, word);
+  pool().send(number_, ipc::Adopted{});
   if (phase_ == SessionPhase::begins) overdue_after(around_.begin_ms, "its client has not begun it");
   if (why.empty()) why = kept.stop_reason;
   if (!why.empty()) stop(why);
 }
 
-// --- a client
-// ---------------------------------------------------------------------------------------------------------------------------------------
+// --- a client ------------------------------------------------------------------------------------------------------
 
 void BrokerSession::answer(const AdmissionAnswer& what) {
   if (SessionAnswer told = std::exchange(answer_, {})) told(number_, what);
@@ -281,22 +269,19 @@ void BrokerSession::client_arrived(OwnedDescriptor client, std::string tls_key) 
 // A session that was stopped meanwhile goes to its worker all the same, which alone can tell the client why.
 void BrokerSession::give() {
   order_.tls_key = std::move(client_->tls_key);
-  IpcMessage message = std::move(message_);
-  message.text = encode(order_);
-  message.socket = std::move(client_->socket);
+  descriptors_.client = std::move(client_->socket);
   client_.reset();
-  pool().give(number_, std::move(message));
+  pool().give(number_, {record().wire_id, order_, std::move(descriptors_)});
   if (!stop_reason_.empty()) happen(SessionChange::stopped, {.text = stop_reason_});
 }
 
 void BrokerSession::client_gone(const std::string& why) { happen(SessionChange::client_left, {.text = why}); }
 
-// --- what its worker says
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- what its worker says ------------------------------------------------------------------------------------------
 
 void BrokerSession::begun(const std::string& client) { happen(SessionChange::begun, {.text = client}); }
 
-void BrokerSession::heard(IpcMessage& message) {
+void BrokerSession::heard(ipc::Message& message) {
   if (over() || record().management || heard_of_connection(message)) return;
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
@@ -304,19 +289,25 @@ void BrokerSession::heard(IpcMessage& message) {
   }
 }
 
-bool BrokerSession::heard_of_connection(const IpcMessage& message) {
-  // A worker's own figure: what it says in excess harms nobody, and is not shown.
-  std::chrono::milliseconds grace(std::min<int64_t>(message.number, order_.resume_grace_ms));
-  switch (message.kind) {
-    case IpcMessageKind::detached: happen(SessionChange::detached, {.text = message.text, .grace = grace}); return true;
-    case IpcMessageKind::attached: happen(SessionChange::attached); return true;
-    case IpcMessageKind::resume_refused: around_.registry.resume_refused(number_, message.text); return true;
-    default: return false;
+bool BrokerSession::heard_of_connection(const ipc::Message& message) {
+  if (auto* detached = std::get_if<ipc::Detached>(&message)) {
+    // A worker's own figure: what it says in excess harms nobody, and is not shown.
+    std::chrono::milliseconds grace(std::min<int64_t>(detached->grace_ms, order_.resume_grace_ms));
+    happen(SessionChange::detached, {.text = detached->why, .grace = grace});
+    return true;
   }
+  if (std::holds_alternative<ipc::Attached>(message)) {
+    happen(SessionChange::attached);
+    return true;
+  }
+  if (auto* refused = std::get_if<ipc::ResumeRefused>(&message)) {
+    around_.registry.resume_refused(number_, refused->why);
+    return true;
+  }
+  return false;
 }
 
-// --- its end
-// ----------------------------------------------------------------------------------------------------------------------------------------
+// --- its end -------------------------------------------------------------------------------------------------------
 
 void BrokerSession::stop(const std::string& reason) {
   happen(SessionChange::stopped, {.refusal = RefusalCause::stopped, .text = reason});

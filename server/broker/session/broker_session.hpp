@@ -69,13 +69,13 @@ class BrokerSession {
 
   void worker_reserved(pid_t worker);
   // The worker is about to get the client. What the next broker has to know is laid down before.
-  void being_served(WorkerProcess& worker, const IpcMessage& client);
+  void being_served(WorkerProcess& worker, const ipc::Serve& client);
   // The client's connection, after the word that the session is granted. `tls_key` as in SessionSpec.
   void client_arrived(OwnedDescriptor client, std::string tls_key);
   // The client has gone before its connection arrived.
   void client_gone(const std::string& why);
   void begun(const std::string& client);
-  void heard(IpcMessage& message);
+  void heard(ipc::Message& message);
   void stop(const std::string& reason);
   void worker_over(uint32_t cause, const std::string& why);
 
@@ -112,7 +112,7 @@ class BrokerSession {
   void give();
   void allow_graces(const SessionRecord& session);
   // What its worker tells of its connection. False: it is something else.
-  bool heard_of_connection(const IpcMessage& message);
+  bool heard_of_connection(const ipc::Message& message);
   bool attach(std::string& error);
   KeptSession kept() const;
   void keep_place();
@@ -137,9 +137,9 @@ class BrokerSession {
   std::optional<Client> client_;  // arrived, while there is no worker
   std::string stop_reason_;       // not empty: it is to end as soon as its client can be told
   SessionSpec order_;
-  IpcMessage message_;
-  std::string entry_;    // the name of what is laid down for the next broker; empty: nothing is
-  size_t attached_ = 0;  // how many parts
+  ipc::SessionDescriptors descriptors_;  // of the parts, until the worker has them
+  std::string entry_;                    // the name of what is laid down for the next broker; empty: nothing is
+  size_t attached_ = 0;                  // how many parts
   boost::asio::steady_timer overdue_timer_;
   Lifetime lifetime_;
 };

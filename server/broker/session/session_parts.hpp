@@ -10,9 +10,9 @@
 #include <tl/expected.hpp>
 
 #include "scheduler/types.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/message.hpp"
 #include "server/ipc/inventory.hpp"
-#include "server/ipc/keeper_messages.hpp"
+#include "server/ipc/kept_entry.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/ipc/session_spec.hpp"
@@ -32,15 +32,14 @@ class SessionAttachments {
   virtual void tenants_changed(const TenantDirectory& tenants) { (void)tenants; }
 
   // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without
-  // limits. The part fills its fields of the order and puts its descriptors into the message with attach(IPC message,
-  // ...) of session_spec.hpp. The error refuses the session; ended() is not called for this part then. Not for
-  // management sessions.
+  // limits. The part fills its fields of the order and its own of the descriptors. The error refuses the session;
+  // ended() is not called for this part then. Not for management sessions.
   virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
-                                                 IpcMessage& message) = 0;
+                                                 ipc::SessionDescriptors& descriptors) = 0;
   // The same for a session that asks NVML and has no devices; the part may enter those that it is to be shown.
   virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
-                                                            IpcMessage& message) {
-    (void)session, (void)order, (void)message;
+                                                            ipc::SessionDescriptors& descriptors) {
+    (void)session, (void)order, (void)descriptors;
     return {};
   }
   // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be
@@ -69,7 +68,7 @@ class SessionAttachments {
   // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.
   virtual void ended(const SessionRecord& session) { (void)session; }
   // The session's worker says something that the broker itself has no use for. True: it was for this part.
-  virtual bool heard(const SessionRecord& session, IpcMessage& message) {
+  virtual bool heard(const SessionRecord& session, ipc::Message& message) {
     (void)session, (void)message;
     return false;
   }
@@ -79,7 +78,7 @@ class SessionAttachments {
 class SessionControl {
  public:
   // To the session's worker. False: it has none, or has not read for long.
-  virtual bool send(scheduler::SessionId session, const IpcMessage& message) = 0;
+  virtual bool send(scheduler::SessionId session, ipc::Message message) = 0;
   // Its client is told, and observers of the registry. `text`: one line.
   virtual void warn(scheduler::SessionId session, const std::string& text) = 0;
   // Ends it; its client is told the reason. False: there is no such session.

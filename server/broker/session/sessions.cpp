@@ -74,7 +74,7 @@ void Sessions::forget_later(SessionId number) {
 
 WorkerPool::Events Sessions::pool_events() {
   return {
-      .ready = [](const IpcMessage&) {},
+      .ready = [](const Inventory&) {},
       .hopeless = [](const std::string&) {},
       .reserved = [this](
                       SessionId number,
@@ -87,14 +87,14 @@ WorkerPool::Events Sessions::pool_events() {
                    SessionId number,
                    const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
       .heard = [this](SessionId number,
-                      IpcMessage& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
+                      ipc::Message& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
       .over =
           [this](SessionId number, uint32_t cause, const std::string& why) {
             tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); });
           },
       .idle = [] {},
       .serving =
-          [this](SessionId number, WorkerProcess& worker, const IpcMessage& client) {
+          [this](SessionId number, WorkerProcess& worker, const ipc::Serve& client) {
             if (around_.keeping)
               around_.keeping->put({.session = false,
                                     .name = kKeptNumbers,
@@ -144,9 +144,9 @@ void Sessions::cancel(SessionId number, const std::string& why) {
   tell(number, [&](BrokerSession& session) { session.client_gone(why); });
 }
 
-bool Sessions::send(SessionId number, const IpcMessage& message) {
+bool Sessions::send(SessionId number, ipc::Message message) {
   const SessionRecord* session = registry_.find(number);
-  return session && around_.pool_for(*session).send(number, message);
+  return session && around_.pool_for(*session).send(number, std::move(message));
 }
 
 bool Sessions::called_so(SessionId number, const std::string& wire_id, const std::string& tenant) const {
@@ -167,19 +167,12 @@ tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::s
 }
 
 void Sessions::carry_on(SessionId number, OwnedDescriptor client, std::string tls_key) {
-  IpcMessage attach;
-  attach.kind = IpcMessageKind::attach;
-  attach.socket = std::move(client);
-  attach.text = std::move(tls_key);
-  send(number, attach);
+  send(number, ipc::Attach{std::move(client), std::move(tls_key)});
 }
 
 void Sessions::warn(SessionId number, const std::string& text) {
   registry_.warned(number, text);
-  IpcMessage warning;
-  warning.kind = IpcMessageKind::warn;
-  warning.text = text;
-  send(number, warning);
+  send(number, ipc::Warn{text});
 }
 
 bool Sessions::stop(SessionId number, const std::string& reason) {

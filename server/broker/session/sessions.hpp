@@ -81,7 +81,7 @@ class Sessions final : public SessionControl {
   // Ends all that have begun, and those that are about to.
   void stop_all(const std::string& reason);
 
-  bool send(scheduler::SessionId session, const IpcMessage& message) override;
+  bool send(scheduler::SessionId session, ipc::Message message) override;
   void warn(scheduler::SessionId session, const std::string& text) override;
   bool stop(scheduler::SessionId session, const std::string& reason) override;
   void reconsider_waiting() override { admission_.reconsider(); }

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/message.hpp"
 
 namespace gpuwire::server {
 
-using ShareToken = std::array<uint8_t, 16>;
+using ipc::ShareToken;
 
 struct ShareLimits {
   size_t all = 0, per_tenant = 0, per_session = 0;

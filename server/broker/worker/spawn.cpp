@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/channel.hpp"
 
 extern char** environ;
 
@@ -22,8 +22,8 @@ class SpawnSettings {
     ::posix_spawn_file_actions_init(&actions_);
     ::posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions_, ipc_end, kIpcMessageDescriptor);
-    ::posix_spawn_file_actions_addclosefrom_np(&actions_, kIpcMessageDescriptor + 1);
+    ::posix_spawn_file_actions_adddup2(&actions_, ipc_end, ipc::kDescriptor);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions_, ipc::kDescriptor + 1);
     ::posix_spawnattr_init(&attributes_);
     sigset_t none, all;
     ::sigemptyset(&none);

@@ -10,7 +10,6 @@
 
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
-#include "server/ipc/limits.hpp"
 #include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
@@ -55,8 +54,7 @@ size_t WorkerPool::count(WorkerProcess::State state) const {
       std::count_if(workers_.begin(), workers_.end(), [&](const auto& worker) { return worker->state == state; }));
 }
 
-// --- starting
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- starting ------------------------------------------------------------------------------------------------------
 
 void WorkerPool::fill() {
   if (closed_ || retrying_ || failures_ != 0) return;
@@ -67,8 +65,8 @@ void WorkerPool::fill() {
 }
 
 WorkerProcess::Events WorkerPool::worker_events() {
-  return {.said = [this](WorkerProcess& from, IpcMessage message) { said(from, std::move(message)); },
-          .floods = [](WorkerProcess& from) { end_flood(from); },
+  return {.said = [this](WorkerProcess& from, ipc::Message message) { said(from, std::move(message)); },
+          .distrusted = [](WorkerProcess& from, const std::string& what) { end_distrusted(from, what); },
           .gone = [this] { boost::asio::post(io_, lifetime_.guard([this] { reap(); })); }};
 }
 
@@ -107,8 +105,7 @@ void WorkerPool::retry_later() {
   }));
 }
 
-// --- clients
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- clients -------------------------------------------------------------------------------------------------------
 
 void WorkerPool::want(SessionId session, std::string label, std::string tenant) {
   if (closed_) {
@@ -160,23 +157,25 @@ WorkerProcess* WorkerPool::worker_of(SessionId session) {
   return nullptr;
 }
 
-void WorkerPool::give(SessionId session, IpcMessage client) {
+void WorkerPool::give(SessionId session, ipc::Serve client) {
   WorkerProcess* worker = worker_of(session);
   if (worker && worker->state == WorkerProcess::State::reserved) hand_over(*worker, std::move(client));
 }
 
-void WorkerPool::hand_over(WorkerProcess& worker, IpcMessage client) {
+void WorkerPool::hand_over(WorkerProcess& worker, ipc::Serve client) {
   if (events_.serving) events_.serving(worker.session, worker, client);
-  if (worker.send(client)) {
+  ipc::Message message(std::move(client));
+  if (worker.send(std::move(message))) {
     worker.state = WorkerProcess::State::serving;
-    spdlog::info("{}: worker {}", worker.label, worker.pid());
+    spdlog::debug("{}: worker {}", worker.label, worker.pid());
     return;
   }
   // It died a moment ago. Its end is on its way here; the client goes to the next one.
   worker.state = WorkerProcess::State::ending;
   worker.kill_after(0);
   waiting_.push_front({worker.session, worker.label, worker.tenant,
-                       std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs), std::move(client)});
+                       std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs),
+                       std::get<ipc::Serve>(std::move(message))});
   match();
 }
 
@@ -206,9 +205,9 @@ void WorkerPool::release(SessionId session) {
   match();
 }
 
-bool WorkerPool::send(SessionId session, const IpcMessage& message) {
+bool WorkerPool::send(SessionId session, ipc::Message message) {
   WorkerProcess* worker = worker_of(session);
-  return worker && worker->state == WorkerProcess::State::serving && worker->send(message);
+  return worker && worker->state == WorkerProcess::State::serving && worker->send(std::move(message));
 }
 
 bool WorkerPool::stop(SessionId session, const std::string& reason) {
@@ -220,11 +219,8 @@ bool WorkerPool::stop(SessionId session, const std::string& reason) {
   }
   WorkerProcess* worker = worker_of(session);
   if (!worker || worker->state != WorkerProcess::State::serving) return false;
-  IpcMessage stop;
-  stop.kind = IpcMessageKind::stop;
-  stop.text = reason;
   worker->stop_reason = reason;
-  worker->send(stop);
+  worker->send(ipc::Stop{reason});
   worker->kill_after(kWorkerExitMs);
   return true;
 }
@@ -252,67 +248,65 @@ void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
   for (Waiting& one : waiting) events_.refused(one.session, cause, reason);
 }
 
-// --- what workers say
-// ------------------------------------------------------------------------------------------------------------------------
+// --- what workers say ----------------------------------------------------------------------------------------------
 
-void WorkerPool::said(WorkerProcess& worker, IpcMessage message) {
-  switch (message.kind) {
-    case IpcMessageKind::ready: worker_ready(worker, message); break;
-    case IpcMessageKind::failed:
-      worker.reason = message.text;
-      worker.kill_after(kWorkerExitMs);
-      break;
-    case IpcMessageKind::begun:
-      spdlog::info("{}: {}", worker.label, message.text);
-      if (worker.state == WorkerProcess::State::serving) events_.begun(worker.session, message.text);
-      break;
-    case IpcMessageKind::note:
-      if (++worker.notes <= kWorkerNotesMax) spdlog::warn("{}: {}", worker.label, message.text);
-      if (worker.notes == kWorkerNotesMax) spdlog::warn("{}: what it says from here on is not logged", worker.label);
-      break;
-    case IpcMessageKind::ended:
-      worker.reason = message.text;
-      worker.end_cause = message.number;
-      worker.kill_after(kWorkerExitMs);
-      break;
-    case IpcMessageKind::share:
-    case IpcMessageKind::claim: answer_share(worker, std::move(message)); break;
-    case IpcMessageKind::withdraw:
-      if (shares_.withdraw(&worker, message.id) && keeping_) keeping_->remove(kept_name(message.id));
-      break;
-    case IpcMessageKind::session:
-    case IpcMessageKind::stop:
-    case IpcMessageKind::memory_answer:
-    case IpcMessageKind::share_answer: break;  // the broker's own
-    default:
-      if (worker.state == WorkerProcess::State::serving) events_.heard(worker.session, message);
-  }
+void WorkerPool::said(WorkerProcess& worker, ipc::Message message) {
+  auto others = [&](auto&) {
+    if (worker.state == WorkerProcess::State::serving) events_.heard(worker.session, message);
+  };
+  std::visit(ipc::Match{[&](ipc::Ready& ready) { worker_ready(worker, ready.inventory); },
+                        [&](ipc::Failed& failed) {
+                          worker.reason = failed.why;
+                          worker.kill_after(kWorkerExitMs);
+                        },
+                        [&](ipc::Begun& begun) {
+                          spdlog::debug("{}: {}", worker.label, begun.client);
+                          if (worker.state == WorkerProcess::State::serving)
+                            events_.begun(worker.session, begun.client);
+                        },
+                        [&](ipc::Note& note) {
+                          if (++worker.notes <= kWorkerNotesMax) spdlog::warn("{}: {}", worker.label, note.text);
+                          if (worker.notes == kWorkerNotesMax)
+                            spdlog::warn("{}: what it says from here on is not logged", worker.label);
+                        },
+                        [&](ipc::Ended& ended) {
+                          worker.reason = ended.why;
+                          worker.end_cause = ended.cause;
+                          worker.kill_after(kWorkerExitMs);
+                        },
+                        [&](ipc::Share& share) { answer_share(worker, std::move(share)); },
+                        [&](ipc::Claim& claim) { answer_claim(worker, claim); },
+                        [&](ipc::Withdraw& withdraw) {
+                          if (shares_.withdraw(&worker, withdraw.token) && keeping_)
+                            keeping_->remove(kept_name(withdraw.token));
+                        },
+                        others},
+             message);
 }
 
-void WorkerPool::end_flood(WorkerProcess& worker) {
-  worker.end_cause = uint32_t(EndCause::internal);
-  worker.reason = fmt::format("its worker sent the broker more than {} messages a second", kWorkerMessagesPerSecond);
+void WorkerPool::end_distrusted(WorkerProcess& worker, const std::string& what) {
+  worker.end_cause = EndCause::internal;
+  worker.reason = "its worker sent the broker " + what;
   worker.kill_after(0);
 }
 
-void WorkerPool::answer_share(WorkerProcess& worker, IpcMessage question) {
-  IpcMessage answer;
-  answer.kind = IpcMessageKind::share_answer;
-  answer.id = question.id;
-  // The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
-  ShareGroup group{worker.tenant, std::move(question.text)};
-  if (question.kind == IpcMessageKind::share) {
-    OwnedDescriptor kept(keeping_ ? ::fcntl(question.socket.get(), F_DUPFD_CLOEXEC, 0) : -1);
-    std::string user = group.user;
-    // The answer to a first question may have been an earlier broker's, and lost with it.
-    answer.number = shares_.has(&worker, question.id) ||
-                    shares_.add(&worker, question.id, question.number, std::move(group), std::move(question.socket));
-    if (answer.number && kept) keep_share(worker.session, question.id, question.number, user, std::move(kept));
-  } else if (int kept = shares_.find(question.id, question.number, group); kept >= 0) {
-    answer.socket.reset(::fcntl(kept, F_DUPFD_CLOEXEC, 0));
-    answer.number = bool(answer.socket);
+// The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
+void WorkerPool::answer_share(WorkerProcess& worker, ipc::Share share) {
+  OwnedDescriptor kept(keeping_ ? ::fcntl(share.descriptor.get(), F_DUPFD_CLOEXEC, 0) : -1);
+  // The answer to a first question may have been an earlier broker's, and lost with it.
+  bool added = shares_.has(&worker, share.token) ||
+               shares_.add(&worker, share.token, share.kind, {worker.tenant, share.user}, std::move(share.descriptor));
+  if (added && kept) keep_share(worker.session, share.token, share.kind, share.user, std::move(kept));
+  worker.send(ipc::Answer{share.request, added, {}});  // one that cannot be told is ending, or gives up waiting
+}
+
+void WorkerPool::answer_claim(WorkerProcess& worker, const ipc::Claim& claim) {
+  ipc::Answer answer{claim.request, false, {}};
+  if (int found = shares_.find(claim.token, claim.kind, {worker.tenant, claim.user}); found >= 0) {
+    answer.descriptor.reset(::fcntl(found, F_DUPFD_CLOEXEC, 0));
+    answer.yes = bool(answer.descriptor);
   }
-  worker.send(answer);  // one that cannot be told is ending, or gives up waiting
+  worker.send(std::move(answer));
 }
 
 void WorkerPool::keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user,
@@ -330,7 +324,7 @@ void WorkerPool::share_again(SessionId session, const ShareToken& token, uint32_
     keeping_->remove(kept_name(token));
 }
 
-void WorkerPool::worker_ready(WorkerProcess& worker, const IpcMessage& message) {
+void WorkerPool::worker_ready(WorkerProcess& worker, const Inventory& inventory) {
   if (worker.state != WorkerProcess::State::starting) return;
   worker.state = WorkerProcess::State::ready;
   worker.cancel_kill();
@@ -339,12 +333,11 @@ void WorkerPool::worker_ready(WorkerProcess& worker, const IpcMessage& message) 
     worker.kill_after(0);
     return;
   }
-  events_.ready(message);
+  events_.ready(inventory);
   match();
 }
 
-// --- the end of workers
-// -----------------------------------------------------------------------------------------------------------------------
+// --- the end of workers --------------------------------------------------------------------------------------------
 
 void WorkerPool::await_children() {
   children_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
@@ -388,8 +381,10 @@ void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
     case WorkerProcess::State::serving:
     case WorkerProcess::State::ending:
       if (worker.reason.empty()) ended_silently(worker, how);
-      else spdlog::info("{}: ended: {}", worker.label, worker.reason);
-      if (worker.state == WorkerProcess::State::serving) events_.over(worker.session, worker.end_cause, worker.reason);
+      else spdlog::debug("{}: ended: {}", worker.label, worker.reason);
+      if (worker.state == WorkerProcess::State::serving)
+        events_.over(worker.session, worker.end_cause ? uint32_t(*worker.end_cause) : SessionEvent::kDied,
+                     worker.reason);
       break;
   }
 }
@@ -400,7 +395,7 @@ void WorkerPool::ended_silently(WorkerProcess& worker, const std::string& how) {
   worker.reason = fmt::format("its process ended with {}", how);
   spdlog::error("{}: {}", worker.label, worker.reason);
   if (worker.stop_reason.empty()) return;
-  worker.end_cause = uint32_t(EndCause::stopped);
+  worker.end_cause = EndCause::stopped;
   worker.reason = fmt::format("{} ({})", worker.stop_reason, worker.reason);
 }
 

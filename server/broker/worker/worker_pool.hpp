@@ -15,7 +15,7 @@
 
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/message.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
@@ -29,18 +29,18 @@ class WorkerPool {
  public:
   using SessionId = scheduler::SessionId;
   struct Events {
-    std::function<void(const IpcMessage& message)> ready;     // a worker has become ready; what it said
+    std::function<void(const Inventory&)> ready;              // a worker has become ready; what it said
     std::function<void(const std::string& reason)> hopeless;  // kStartAttemptsMax starts in a row have failed
     std::function<void(SessionId, pid_t worker)> reserved;    // a worker waits for the session's client
     std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
     std::function<void(SessionId, const std::string& client)> begun;
-    std::function<void(SessionId, IpcMessage& message)> heard;  // what the pool has no use for
+    std::function<void(SessionId, ipc::Message& message)> heard;  // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)>
         over;                    // the process has ended; cause as in SessionEvent
     std::function<void()> idle;  // perhaps idle() now
     // The worker is about to get the session's client, as this message says; may be another worker than the one that
     // was reserved.
-    std::function<void(SessionId, WorkerProcess&, const IpcMessage& client)> serving = {};
+    std::function<void(SessionId, WorkerProcess&, const ipc::Serve& client)> serving = {};
   };
 
   // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other.
@@ -55,8 +55,8 @@ class WorkerPool {
   bool idle() const { return workers_.empty() && waiting_.empty(); }
   // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
   void want(SessionId session, std::string label, std::string tenant);
-  // The client (IpcMessageKind::session) of a session that has a worker: ends in Events::over.
-  void give(SessionId session, IpcMessage client);
+  // The client of a session that has a worker: ends in Events::over.
+  void give(SessionId session, ipc::Serve client);
   // A worker that an earlier broker has left, and that serves the session: ends in Events::over.
   void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process,
              pid_t pid);
@@ -68,7 +68,7 @@ class WorkerPool {
   // The session is not wanted any more; no event comes. For one that was not given.
   void release(SessionId session);
   // False: no worker serves it, or has not read for long.
-  bool send(SessionId session, const IpcMessage& message);
+  bool send(SessionId session, ipc::Message message);
   // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
   bool stop(SessionId session, const std::string& reason);
 
@@ -80,7 +80,7 @@ class WorkerPool {
     SessionId session{};
     std::string label, tenant;
     std::chrono::steady_clock::time_point until;
-    std::optional<IpcMessage> client;  // it was given to a worker that died before it could read it
+    std::optional<ipc::Serve> client;  // it was given to a worker that died before it could read it
     std::string stop_reason;           // not empty: the next worker is told to end it at once
   };
   void fill();
@@ -88,15 +88,16 @@ class WorkerPool {
   void trim();
   void start_failed(const std::string& reason);
   void retry_later();
-  void said(WorkerProcess& worker, IpcMessage message);
-  void worker_ready(WorkerProcess& worker, const IpcMessage& message);
-  static void end_flood(WorkerProcess& worker);
+  void said(WorkerProcess& worker, ipc::Message message);
+  void worker_ready(WorkerProcess& worker, const Inventory& inventory);
+  static void end_distrusted(WorkerProcess& worker, const std::string& what);
   void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user,
                   OwnedDescriptor descriptor);
-  void answer_share(WorkerProcess& worker, IpcMessage question);
+  void answer_share(WorkerProcess& worker, ipc::Share share);
+  void answer_claim(WorkerProcess& worker, const ipc::Claim& claim);
   void match();
   void reserve(WorkerProcess& worker, Waiting one);
-  void hand_over(WorkerProcess& worker, IpcMessage client);
+  void hand_over(WorkerProcess& worker, ipc::Serve client);
   WorkerProcess* worker_of(SessionId session);
   void refuse_late();
   void refuse_all(RefusalCause cause, const std::string& reason);

@@ -54,7 +54,7 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
     command.environment.emplace_back(kVisibleDevices, visible_devices(kind.devices, std::getenv(kVisibleDevices)));
   WorkerPool::Events events = events_;
   if (kind != Kind{}) {
-    events.ready = [](const IpcMessage&) {};
+    events.ready = [](const Inventory&) {};
     events.hopeless = [](const std::string&) {};
   }
   events.idle = [this] { drop_idle_later(); };

@@ -59,7 +59,7 @@ tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(b
                                                                                const WorkerCommand& command,
                                                                                Events events) {
   OwnedDescriptor broker_end, worker_end;
-  if (!open_ipc_message(broker_end, worker_end))
+  if (!ipc::open_pair(broker_end, worker_end))
     return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
   std::vector<std::string> environment = environment_of(command);
   const AwayFromPrograms layout;
@@ -80,14 +80,17 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descri
                              pid_t pid, bool child, Events events)
     : pid_(pid),
       child_(child),
-      descriptor_(io, descriptor.release()),
-      process_(io),
-      kill_timer_(io),
-      pause_timer_(io),
       events_(std::move(events)),
-      budget_(std::chrono::steady_clock::now()) {
+      channel_(io, std::move(descriptor), ipc::Speaker::worker, ipc::kWorkerWaitingMax,
+               ipc::EventChannel::Trust::budget,
+               {.heard = [this](ipc::Message message) { events_.said(*this, std::move(message)); },
+                .over =
+                    [this](const std::string& what) {
+                      if (!what.empty()) events_.distrusted(*this, what);  // else its end is reaped on SIGCHLD
+                    }}),
+      process_(io),
+      kill_timer_(io) {
   if (process) process_.assign(process.release());
-  listen();
   if (child_) return;
   process_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                       lifetime_.guard([this](boost::system::error_code error) {
@@ -107,37 +110,6 @@ void WorkerProcess::kill() {
   else ::syscall(SYS_pidfd_send_signal, process_.native_handle(), SIGKILL, nullptr, 0);
 }
 
-void WorkerProcess::listen() {
-  descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                         lifetime_.guard([this](boost::system::error_code error) {
-                           if (error) return;
-                           if (auto heard = hear(kWorkerMessagesPerTurn)) turn_over(*heard);
-                         }));
-}
-
-void WorkerProcess::turn_over(size_t heard) {
-  switch (budget_.turn(heard, std::chrono::steady_clock::now())) {
-    case MessageBudget::Verdict::go_on: return listen();
-    case MessageBudget::Verdict::flood: return events_.floods(*this);
-    case MessageBudget::Verdict::pause: break;
-  }
-  pause_timer_.expires_after(std::chrono::milliseconds(kWorkerPauseMs));
-  pause_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    if (!error) listen();
-  }));
-}
-
-std::optional<size_t> WorkerProcess::hear(size_t messages_max) {
-  for (size_t heard = 0; heard < messages_max; ++heard) {
-    IpcMessage message;
-    IpcMessageReceived received = receive_ipc_message(descriptor_.native_handle(), false, message);
-    if (received == IpcMessageReceived::none_yet) return heard;
-    if (received == IpcMessageReceived::closed) return std::nullopt;  // its end is reaped on SIGCHLD
-    events_.said(*this, std::move(message));
-  }
-  return messages_max;
-}
-
 void WorkerProcess::kill_after(uint32_t ms) {
   kill_timer_.expires_after(std::chrono::milliseconds(ms));
   kill_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
@@ -150,7 +122,7 @@ std::optional<std::string> WorkerProcess::reap() {
   pollfd ended{process_.is_open() ? process_.native_handle() : -1, POLLIN, 0};
   if (pid_ < 0 || (child_ ? ::waitpid(pid_, &status, WNOHANG) != pid_ : ::poll(&ended, 1, 0) != 1)) return std::nullopt;
   pid_ = -1;
-  hear(kWorkerLastMessagesMax);
+  channel_.hear_rest(kWorkerLastMessagesMax);
   return child_ ? describe_status(status) : "a status that its parent, an earlier broker, has not lived to learn";
 }
 

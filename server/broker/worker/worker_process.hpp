@@ -15,8 +15,7 @@
 
 #include "scheduler/types.hpp"
 #include "server/base/lifetime.hpp"
-#include "server/ipc/ipc_message.hpp"
-#include "server/ipc/message_budget.hpp"
+#include "server/ipc/event_channel.hpp"
 
 namespace gpuwire::server {
 
@@ -32,8 +31,9 @@ class WorkerProcess {
  public:
   // None may destroy the WorkerProcess.
   struct Events {
-    std::function<void(WorkerProcess&, IpcMessage)> said;  // a message arrived
-    std::function<void(WorkerProcess&)> floods;            // it says more than it may, and is not listened to any more
+    std::function<void(WorkerProcess&, ipc::Message)> said;  // a message arrived
+    // What it says is not believed any more, and not listened to; `what` it has said, as EventChannel::Events::over.
+    std::function<void(WorkerProcess&, const std::string& what)> distrusted;
     std::function<void()> gone = {};  // one that was adopted has ended; children are told of by SIGCHLD
   };
 
@@ -49,11 +49,12 @@ class WorkerProcess {
 
   pid_t pid() const { return pid_; }
   // The broker's end of the pair, and the process: for who keeps them, too.
-  int descriptor() { return descriptor_.native_handle(); }
+  int descriptor() const { return channel_.descriptor(); }
   int process() { return process_.native_handle(); }
   // It goes on when this object goes.
   void let_go() { pid_ = -1; }
-  bool send(const IpcMessage& message) { return send_ipc_message(descriptor_.native_handle(), message); }
+  // As Channel's.
+  bool send(ipc::Message&& message) { return channel_.send(std::move(message)); }
   // Kills the process when it has not ended after `ms`. A later call replaces an earlier one.
   void kill_after(uint32_t ms);
   void cancel_kill() { kill_timer_.cancel(); }
@@ -64,29 +65,25 @@ class WorkerProcess {
   // --- the pool's notes ---
   enum class State : uint8_t { starting, ready, reserved, serving, ending };
   State state = State::starting;
-  scheduler::SessionId session{};   // while reserved or serving
-  std::string tenant;               // of that session
-  std::string label;                // "session 0123abcd from 127.0.0.1:4711", for logs
-  std::string reason;               // what it said about its own end
-  std::string stop_reason;          // why it was told to end the session
-  unsigned notes = 0;               // that were logged
-  uint32_t end_cause = UINT32_MAX;  // it has not said
+  scheduler::SessionId session{};     // while reserved or serving
+  std::string tenant;                 // of that session
+  std::string label;                  // "session 0123abcd from 127.0.0.1:4711", for logs
+  std::string reason;                 // what it said about its own end
+  std::string stop_reason;            // why it was told to end the session
+  unsigned notes = 0;                 // that were logged
+  std::optional<EndCause> end_cause;  // what it said
 
  private:
   WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process, pid_t pid, bool child,
                 Events events);
-  void listen();
   void kill();
-  void turn_over(size_t heard);
-  // Gives away what has arrived, so many messages at most. How many there were; nothing: none will come any more.
-  std::optional<size_t> hear(size_t messages_max);
 
   pid_t pid_;
   const bool child_;
-  boost::asio::posix::stream_descriptor descriptor_, process_;
-  boost::asio::steady_timer kill_timer_, pause_timer_;
   const Events events_;
-  MessageBudget budget_;
+  ipc::EventChannel channel_;
+  boost::asio::posix::stream_descriptor process_;
+  boost::asio::steady_timer kill_timer_;
   Lifetime lifetime_;
 };
 

@@ -4,8 +4,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <thread>
 #include <utility>
 
+#include <boost/asio/ip/tcp.hpp>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -13,6 +15,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "server/config/listen_address.hpp"
 
 extern char** environ;
 
@@ -44,6 +48,26 @@ int spawn(const std::string& program, const std::vector<std::string>& arguments,
 }
 
 }  // namespace
+
+// The process of a server that was here a moment ago may be about to end.
+tl::expected<void, std::string> MetricsProcess::await_address(const std::string& text) {
+  auto address = parse_listen(text);
+  if (!address) return tl::unexpected("metrics_listen: " + address.error());
+  if (!address->tcp) return {};
+  boost::asio::io_context io;
+  for (unsigned waited_ms = 0;; waited_ms += kMetricsAddressStepMs) {
+    boost::asio::ip::tcp::acceptor acceptor(io);
+    boost::system::error_code error;
+    acceptor.open(address->tcp->protocol(), error);
+    if (!error) acceptor.set_option(boost::asio::ip::tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor.bind(*address->tcp, error);
+    if (!error) acceptor.listen(1, error);
+    if (!error) return {};
+    if (error != boost::asio::error::address_in_use || waited_ms >= kMetricsAddressWaitMs)
+      return tl::unexpected(fmt::format("metrics_listen: cannot listen on {}: {}", text, error.message()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(kMetricsAddressStepMs));
+  }
+}
 
 MetricsProcess::MetricsProcess(boost::asio::io_context& io, std::string program, std::vector<std::string> arguments)
     : program_(std::move(program)), arguments_(std::move(arguments)), process_(io), again_timer_(io) {

@@ -9,12 +9,14 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <sys/types.h>
+#include <tl/expected.hpp>
 
 #include "server/base/lifetime.hpp"
 
 namespace gpuwire::server {
 
 inline constexpr uint32_t kMetricsRestartMinMs = 500, kMetricsRestartMaxMs = 60'000;  // doubles with each end
+inline constexpr uint32_t kMetricsAddressWaitMs = 3000, kMetricsAddressStepMs = 50;
 
 // Started again when it ends, with growing delays; ended with this object. On the thread that runs the io_context. It
 // outlives the io_context's run.
@@ -23,6 +25,9 @@ class MetricsProcess {
   // `arguments`: without the program's name.
   MetricsProcess(boost::asio::io_context& io, std::string program, std::vector<std::string> arguments);
   ~MetricsProcess();
+  // An address that somebody else has is an error at the server's start, not of a process that is started again and
+  // again. Waits a moment for one that is about to be given up. `text`: metrics_listen.
+  static tl::expected<void, std::string> await_address(const std::string& text);
   MetricsProcess(const MetricsProcess&) = delete;
   MetricsProcess& operator=(const MetricsProcess&) = delete;
 

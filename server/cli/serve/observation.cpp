@@ -13,12 +13,17 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
     : broker_(broker),
       audit_log_(std::move(audit_log)),
       monitor_(broker.registry(), broker.tenants(), audit_log_),
+      answers_([this] { return monitor_.snapshot(); }),
       control_(io, sources(std::move(reload))) {
   broker.sessions().add_part(monitor_);
-  broker.connections().observe_refusals([this](const LoginRefusal& refusal, uint32_t untold) {
+  if (!audit_log_.file().empty()) answers_.read_usage(audit_log_.file().string());
+  audit_log_.observe([this](std::string_view event, const LogFields& fields) { answers_.note(event, fields); });
+  broker.connections().set_query(
+      [this](const std::string& tenant, const std::string& query) { return answers_.answer(tenant, query); });
+  broker.connections().observe_refusals([this](const ipc::TurnedAway& refusal) {
     LogFields fields{{"peer", refusal.peer}, {"reason", refusal.reason}};
     if (!refusal.credential.empty()) fields["credential"] = refusal.credential;
-    if (untold) fields["others_untold"] = untold;
+    if (refusal.untold) fields["others_untold"] = refusal.untold;
     monitor_.login_refused(refusal.tenant, refusal.kind, fields);
   });
 }
@@ -35,7 +40,7 @@ tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost
   std::unique_ptr<Observation> observation(new Observation(io, broker, std::move(audit_log), std::move(reload)));
   observation->monitor_.server().sessions_max = configuration.sessions_max;
   if (auto opened = observation->open_control_socket(configuration); !opened) return tl::unexpected(opened.error());
-  observation->start_metrics(io, configuration);
+  if (auto started = observation->start_metrics(io, configuration); !started) return tl::unexpected(started.error());
   return observation;
 }
 
@@ -47,18 +52,18 @@ tl::expected<void, std::string> Observation::open_control_socket(const Configura
   return {};
 }
 
-void Observation::start_metrics(boost::asio::io_context& io, const Configuration& configuration) {
-  if (configuration.metrics_listen.empty()) return;
-  if (control_.path().empty()) {
-    spdlog::error("no metrics: they need the control socket");
-    return;
-  }
+tl::expected<void, std::string> Observation::start_metrics(boost::asio::io_context& io,
+                                                           const Configuration& configuration) {
+  if (configuration.metrics_listen.empty()) return {};
+  if (control_.path().empty()) return tl::unexpected(std::string("metrics_listen needs the control socket"));
+  if (auto free = MetricsProcess::await_address(configuration.metrics_listen); !free) return free;
   std::error_code error;
   auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "gpuwire-metrics";
   metrics_ = std::make_unique<MetricsProcess>(
       io, program.string(),
       std::vector<std::string>{"--listen", configuration.metrics_listen, "--control", control_.path().string(),
                                "--log-format", configuration.log_format, "--with-parent"});
+  return {};
 }
 
 ControlSources Observation::sources(Reload reload) {

@@ -10,6 +10,7 @@
 
 #include "server/broker/broker.hpp"
 #include "server/cli/serve/metrics_process.hpp"
+#include "server/cli/serve/tenant_answers.hpp"
 #include "server/config/configuration.hpp"
 #include "server/control/control_server.hpp"
 #include "server/control/kept_totals.hpp"
@@ -54,12 +55,13 @@ class Observation {
   std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
   size_t end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
-  void start_metrics(boost::asio::io_context& io, const Configuration& configuration);
+  tl::expected<void, std::string> start_metrics(boost::asio::io_context& io, const Configuration& configuration);
 
   Broker& broker_;
   AuditLog audit_log_;
   Monitor monitor_;
   std::optional<KeptTotals> totals_;
+  TenantAnswers answers_;
   ControlServer control_;
   std::unique_ptr<MetricsProcess> metrics_;  // null: none is wanted
 };

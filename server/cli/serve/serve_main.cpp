@@ -19,6 +19,7 @@
 #include "server/base/machine.hpp"
 #include "server/broker/broker.hpp"
 #include "server/broker/keeper/keeping.hpp"
+#include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
 #include "server/config/listen_address.hpp"
 #include "server/cli/serve/observation.hpp"
@@ -30,6 +31,7 @@
 #include "server/cli/serve/start_check.hpp"
 #include "server/ledger/broker/broker_ledger.hpp"
 #include "server/log/log.hpp"
+#include "server/chunk_store/broker/tenant_chunks.hpp"
 #include "server/module_cache/cache_keeper.hpp"
 #include "server/module_cache/module_cache.hpp"
 
@@ -155,7 +157,9 @@ int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
   if (!configuration) return fail(kUsageError, configuration.error());
   if (options.check_config) {
-    if (ConfigurationErrors errors = check_start(*configuration, worker_command(options)); !errors.empty())
+    if (ConfigurationErrors errors =
+            check_start(*configuration, worker_command(options, *configuration), options.module_cache);
+        !errors.empty())
       return fail(kUsageError, errors);
     std::printf("%s is right\n", options.config_file.c_str());
     return 0;
@@ -172,7 +176,7 @@ int serve(const ServeOptions& options) {
   if (!keeping) return fail(1, keeping.error());
   ServiceManager manager(io);  // first, before anything is started with its variables
   Broker broker(io, {.listen = *listen,
-                     .worker = worker_command(options),
+                     .worker = worker_command(options, *configuration),
                      .login_program = beside_this_program("gpuwire-login"),
                      .spare_workers = options.spare_workers,
                      .drain_seconds = options.drain_seconds,
@@ -182,24 +186,33 @@ int serve(const ServeOptions& options) {
   BrokerLedger ledger(io, broker.sessions(),
                       {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
+  TenantChunks chunks(
+      {.directory = configuration->dedup_directory.empty() ? default_module_cache_directory() / "chunks"
+                                                           : configuration->dedup_directory,
+       .keeping = keeping->get(),
+       .host_bytes = host_bytes,
+       .charge = [&](scheduler::TenantId tenant, uint64_t bytes) { ledger.charge_chunks(tenant, bytes); }});
+  broker.sessions().add_part(chunks);
   HostGuard host_guard(io, broker.sessions(),
                        {.machine_bytes = machine_bytes(),
                         .host_bytes = host_bytes,
                         .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
                         .groups = open_worker_groups()});
   broker.sessions().add_part(host_guard);
-  broker.admission().set_free_bytes(
-      [&](scheduler::TenantId tenant, scheduler::DeviceIndex device) { return ledger.free_bytes(tenant, device); });
+  broker.admission().set_memory(ledger);
   GpuSchedulerPart scheduler(io, broker.sessions(),
                              {.scheduling = configuration->scheduling,
                               .cores = std::thread::hardware_concurrency(),
                               .policy = {.batch_floor = configuration->batch_floor}});
   broker.sessions().add_part(scheduler);
   std::optional<CacheKeeper> cache_keeper;
-  if (options.module_cache != kNoModuleCache)
-    cache_keeper.emplace(
-        options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache),
-        options.module_cache_bytes);
+  if (options.module_cache != kNoModuleCache) {
+    const bool named = !options.module_cache.empty();
+    const std::filesystem::path folder =
+        named ? std::filesystem::path(options.module_cache) : default_module_cache_directory();
+    if (!named) spdlog::info("programs' GPU code is kept in {} (--module-cache DIR, or none)", folder.string());
+    cache_keeper.emplace(folder, options.module_cache_bytes);
+  }
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
   auto observation = Observation::start(
       io, broker, *configuration,
@@ -207,6 +220,7 @@ int serve(const ServeOptions& options) {
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(scheduler);
+  (*observation)->monitor().add_source(chunks);
   if (*keeping) (*observation)->keep_totals(io, **keeping);
   reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
@@ -217,7 +231,11 @@ int serve(const ServeOptions& options) {
   if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
   io.run();
-  if (!broker.left()) (*observation)->forget_totals();
+  if (!broker.left()) {
+    (*observation)->forget_totals();
+    // Those of an earlier server, too, which this one may not have laid down anew.
+    if (*keeping) (*keeping)->remove_all(is_total);
+  }
   if (!broker.failure().empty()) return fail(1, broker.failure());
   return 0;
 }

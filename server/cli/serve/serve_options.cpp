@@ -66,8 +66,7 @@ void declare(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_option("--module-cache", options.module_cache,
                  "Keep the programs' GPU code here from one session to the next; none: only while a session runs. "
-                 "Default: a gpuwire "
-                 "folder in the user's cache folder")
+                 "Default: /var/cache/gpuwire for root, else a gpuwire folder in the user's cache folder")
       ->type_name("DIR|none");
   app.add_option("--module-cache-bytes", options.module_cache_bytes,
                  "Bound of that folder; what was used longest ago goes first")
@@ -87,7 +86,7 @@ void declare(CLI::App& app, ServeOptions& options) {
       ->group("");
 }
 
-WorkerCommand worker_command(const ServeOptions& options) {
+WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration) {
   WorkerCommand command{options.worker.empty() ? beside_this_program("gpuwire-worker") : options.worker,
                         {"--device", options.device, "--software-devices", std::to_string(options.software_devices),
                          "--module-cache-bytes", std::to_string(options.module_cache_bytes)}};
@@ -98,6 +97,7 @@ WorkerCommand worker_command(const ServeOptions& options) {
   if (options.software_memory_bytes) pass_on("--software-memory", std::to_string(options.software_memory_bytes));
   pass_on("--module-cache", options.module_cache);
   pass_on("--software-library", options.software_library);
+  if (configuration.rdma) command.arguments.push_back("--rdma");
   return command;
 }
 

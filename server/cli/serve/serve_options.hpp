@@ -32,7 +32,7 @@ struct ServeOptions {
 void declare(CLI::App& app, ServeOptions& options);
 // The file, if one is named, and the command line's words over it; once more at each reload.
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options);
-WorkerCommand worker_command(const ServeOptions& options);
+WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration);
 // A program in the folder that this one is in.
 std::string beside_this_program(const char* name);
 

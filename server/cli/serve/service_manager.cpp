@@ -40,9 +40,9 @@ ServiceManager::ServiceManager(boost::asio::io_context& io)
   // Twice as often as necessary, so that one delay is no death.
   if (meant == 0 || meant == uint64_t(::getpid())) interval_ = std::chrono::microseconds(watchdog_us / 2);
   signals_.add(SIGTERM);
-  signals_.async_wait([this](boost::system::error_code error, int) {
+  signals_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
     if (!error) stopping();
-  });
+  }));
 }
 
 void ServiceManager::stopping() {
@@ -58,9 +58,9 @@ void ServiceManager::feed_watchdog() {
   if (socket_.empty() || interval_.count() == 0) return;
   tell("WATCHDOG=1");
   watchdog_.expires_after(interval_);
-  watchdog_.async_wait([this](boost::system::error_code error) {
+  watchdog_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) feed_watchdog();
-  });
+  }));
 }
 
 void ServiceManager::tell(const std::string& state) const {

@@ -9,6 +9,8 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "server/base/lifetime.hpp"
+
 namespace gpuwire::server {
 
 // Tells by datagrams to the socket that NOTIFY_SOCKET names: that the server accepts, that it ends (at SIGTERM, at the
@@ -35,6 +37,7 @@ class ServiceManager {
   bool stopping_ = false;
   boost::asio::steady_timer watchdog_;
   boost::asio::signal_set signals_;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

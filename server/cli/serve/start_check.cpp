@@ -15,6 +15,7 @@
 #include "server/config/listen_address.hpp"
 #include "server/identity/identity_directory.hpp"
 #include "server/log/audit_log.hpp"
+#include "server/module_cache/module_cache.hpp"
 #include "server/identity/server_identity.hpp"
 
 namespace gpuwire::server {
@@ -57,6 +58,17 @@ std::string wrong_with_audit_log(const fs::path& file) {
   return opened ? std::string() : opened.error();
 }
 
+// A folder that is made at start-up where it is not there.
+std::string wrong_with_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::path there = fs::absolute(folder, error);
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, error)) return fmt::format("{} is no folder", there.string());
+  if (::access(there.c_str(), W_OK | X_OK) != 0)
+    return fmt::format("{}: {} cannot be written", folder.string(), there.string());
+  return {};
+}
+
 std::string wrong_with_identity(const fs::path& directory) {
   IdentityTexts texts;
   for (const auto& one : kIdentityFileTexts) {
@@ -72,15 +84,16 @@ std::string wrong_with_identity(const fs::path& directory) {
 tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   command.arguments.push_back("--management");
   asio::io_context io(1);
-  std::optional<IpcMessage> said;
-  auto hear = [&](WorkerProcess&, IpcMessage message) {
-    if (message.kind != IpcMessageKind::ready && message.kind != IpcMessageKind::failed) return;
+  std::optional<ipc::Message> said;
+  auto hear = [&](WorkerProcess&, ipc::Message message) {
+    if (!std::holds_alternative<ipc::Ready>(message) && !std::holds_alternative<ipc::Failed>(message)) return;
     said = std::move(message);
     io.stop();
   };
   asio::signal_set children(io, SIGCHLD);
   asio::steady_timer limit(io, std::chrono::milliseconds(kWorkerStartMs));
-  auto worker = WorkerProcess::spawn(io, command, {.said = hear, .floods = [](WorkerProcess&) {}});
+  auto worker = WorkerProcess::spawn(
+      io, command, {.said = hear, .distrusted = [&](WorkerProcess&, const std::string&) { io.stop(); }});
   if (!worker) return tl::unexpected(worker.error());
   std::string how;
   children.async_wait([&](boost::system::error_code, int) {
@@ -92,13 +105,15 @@ tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   if (!said)
     return tl::unexpected(
         fmt::format("no worker could say which devices there are{}", how.empty() ? "" : ": it ended with " + how));
-  if (said->kind == IpcMessageKind::failed) return tl::unexpected("the devices cannot be opened: " + said->text);
-  return decode_inventory(said->text);
+  if (auto* failed = std::get_if<ipc::Failed>(&*said))
+    return tl::unexpected("the devices cannot be opened: " + failed->why);
+  return std::move(std::get<ipc::Ready>(*said).inventory);
 }
 
 }  // namespace
 
-ConfigurationErrors check_start(const Configuration& configuration, const WorkerCommand& worker) {
+ConfigurationErrors check_start(const Configuration& configuration, const WorkerCommand& worker,
+                                const std::string& module_cache) {
   ConfigurationErrors errors;
   auto note = [&](std::string wrong) {
     if (!wrong.empty()) errors.push_back(std::move(wrong));
@@ -108,6 +123,9 @@ ConfigurationErrors check_start(const Configuration& configuration, const Worker
   if (!configuration.control_socket.empty()) note(wrong_with_socket(configuration.control_socket));
   if (!configuration.audit_log.empty()) note(wrong_with_audit_log(configuration.audit_log));
   if (!configuration.tls.directory.empty()) note(wrong_with_identity(configuration.tls.directory));
+  if (!configuration.runtime_directory.empty() && configuration.adopt_grace_ms)
+    note(wrong_with_folder(configuration.runtime_directory));
+  if (!module_cache.empty() && module_cache != kNoModuleCache) note(wrong_with_folder(module_cache));
   auto inventory = ask_for_devices(worker);
   if (!inventory) {
     note(inventory.error());

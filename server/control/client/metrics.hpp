@@ -51,8 +51,10 @@ struct SideBySideMetrics {
 struct DeviceMetrics {
   uint32_t index = 0;
   std::string name;
-  uint64_t memory_bytes = 0;       // what the ledger may give out; 0: there is no ledger
-  uint64_t memory_used_bytes = 0;  // by all tenants
+  uint64_t memory_bytes = 0;           // what the ledger may give out; 0: there is no ledger
+  uint64_t memory_used_bytes = 0;      // by all tenants
+  uint64_t memory_reserved_bytes = 0;  // for sessions, used by them or not
+  uint64_t memory_held_bytes = 0;      // used, or reserved and not used yet: what nobody else can have
   uint64_t sessions = 0;
   std::string regime;                         // free, co-run, lease
   std::map<std::string, uint64_t> regime_ns;  // since the start, by regime
@@ -70,7 +72,8 @@ struct TenantDeviceMetrics {
   uint64_t gpu_time_ns = 0;  // charged since the server's start
   uint64_t granted_ns = 0;   // the turns that it was given while others of its class wanted the device, used or not
   uint64_t memory_used_bytes = 0;
-  uint64_t memory_limit_bytes = 0;  // 0: the whole device
+  uint64_t memory_reserved_bytes = 0, memory_held_bytes = 0;  // as DeviceMetrics have them
+  uint64_t memory_limit_bytes = 0;                            // 0: the whole device
   uint64_t memory_guaranteed_bytes = 0;
   uint64_t memory_allowance_bytes = 0;
   bool operator==(const TenantDeviceMetrics&) const = default;
@@ -84,12 +87,16 @@ struct TenantMetrics {
   std::map<std::string, uint64_t> sessions;  // now, by state
   std::vector<TenantDeviceMetrics> devices;
   uint64_t host_memory_used_bytes = 0, host_memory_limit_bytes = 0;  // of the server's own memory
-  uint64_t bytes_in = 0, bytes_out = 0;                              // ended sessions included
-  uint64_t replies = 0;                                              // times that a program has waited for an answer
-  uint64_t begun = 0;                                                // sessions, since the start
-  std::map<std::string, uint64_t> ended;                             // by cause
-  std::map<std::string, uint64_t> refused;                           // logins, by reason
-  HistogramMetrics queue_wait_s;                                     // of sessions that were admitted
+  uint64_t chunk_memory_bytes = 0, chunk_memory_limit_bytes = 0;     // what its chunk store holds in memory
+  uint64_t chunk_disk_bytes = 0, chunk_disk_limit_bytes = 0;         // and on disk
+  uint64_t chunks_found = 0, chunk_bytes_found = 0;  // of copies to the device, that its clients have not had to send
+  uint64_t chunk_bytes_kept = 0;                     // that were written to the store
+  uint64_t bytes_in = 0, bytes_out = 0;              // ended sessions included
+  uint64_t replies = 0;                              // times that a program has waited for an answer
+  uint64_t begun = 0;                                // sessions, since the start
+  std::map<std::string, uint64_t> ended;             // by cause
+  std::map<std::string, uint64_t> refused;           // logins, by reason
+  HistogramMetrics queue_wait_s;                     // of sessions that were admitted
   bool operator==(const TenantMetrics&) const = default;
 };
 
@@ -97,6 +104,7 @@ struct SessionDeviceMetrics {
   uint32_t device = 0;
   uint64_t memory_used_bytes = 0;
   uint64_t memory_peak_bytes = 0;
+  uint64_t memory_reserved_bytes = 0;
   bool operator==(const SessionDeviceMetrics&) const = default;
 };
 
@@ -123,6 +131,7 @@ struct SessionMetrics {
   uint64_t in_flight_ns = 0;  // estimated GPU time of submitted work that is not done
   uint64_t gate_waits = 0, gate_wait_ns = 0;
   uint64_t bytes_in = 0, bytes_out = 0;
+  uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;  // TenantMetrics'
   uint64_t replies = 0;        // times that the program has waited for an answer
   uint32_t round_trip_us = 0;  // 0: not known
   std::string warning;         // of a runaway

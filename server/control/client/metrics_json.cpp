@@ -24,7 +24,8 @@ void each_field(Is<SideBySideMetrics> auto& f, auto&& visit) {
 }
 void each_field(Is<DeviceMetrics> auto& f, auto&& visit) {
   visit("index", f.index), visit("name", f.name), visit("memory_bytes", f.memory_bytes),
-      visit("memory_used_bytes", f.memory_used_bytes);
+      visit("memory_used_bytes", f.memory_used_bytes), visit("memory_reserved_bytes", f.memory_reserved_bytes),
+      visit("memory_held_bytes", f.memory_held_bytes);
   visit("sessions", f.sessions), visit("regime", f.regime), visit("regime_ns", f.regime_ns),
       visit("gpu_time_ns", f.gpu_time_ns);
   visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("side_by_side", f.side_by_side);
@@ -34,6 +35,7 @@ void each_field(Is<TenantDeviceMetrics> auto& f, auto&& visit) {
   visit("device", f.device), visit("gpu_time_ns", f.gpu_time_ns), visit("granted_ns", f.granted_ns);
   visit("memory_used_bytes", f.memory_used_bytes), visit("memory_limit_bytes", f.memory_limit_bytes),
       visit("memory_guaranteed_bytes", f.memory_guaranteed_bytes);
+  visit("memory_reserved_bytes", f.memory_reserved_bytes), visit("memory_held_bytes", f.memory_held_bytes);
   visit("memory_allowance_bytes", f.memory_allowance_bytes);
 }
 void each_field(Is<TenantMetrics> auto& f, auto&& visit) {
@@ -41,13 +43,17 @@ void each_field(Is<TenantMetrics> auto& f, auto&& visit) {
       visit("sessions_max", f.sessions_max), visit("sessions", f.sessions);
   visit("devices", f.devices), visit("host_memory_used_bytes", f.host_memory_used_bytes),
       visit("host_memory_limit_bytes", f.host_memory_limit_bytes);
+  visit("chunk_memory_bytes", f.chunk_memory_bytes), visit("chunk_memory_limit_bytes", f.chunk_memory_limit_bytes);
+  visit("chunk_disk_bytes", f.chunk_disk_bytes), visit("chunk_disk_limit_bytes", f.chunk_disk_limit_bytes);
+  visit("chunks_found", f.chunks_found), visit("chunk_bytes_found", f.chunk_bytes_found),
+      visit("chunk_bytes_kept", f.chunk_bytes_kept);
   visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies), visit("begun", f.begun),
       visit("ended", f.ended);
   visit("refused", f.refused), visit("queue_wait_s", f.queue_wait_s);
 }
 void each_field(Is<SessionDeviceMetrics> auto& f, auto&& visit) {
   visit("device", f.device), visit("memory_used_bytes", f.memory_used_bytes),
-      visit("memory_peak_bytes", f.memory_peak_bytes);
+      visit("memory_peak_bytes", f.memory_peak_bytes), visit("memory_reserved_bytes", f.memory_reserved_bytes);
 }
 void each_field(Is<SessionMetrics> auto& f, auto&& visit) {
   visit("id", f.id), visit("tenant", f.tenant), visit("class", f.service_class), visit("state", f.state),
@@ -62,6 +68,8 @@ void each_field(Is<SessionMetrics> auto& f, auto&& visit) {
       visit("in_flight_ns", f.in_flight_ns), visit("gate_waits", f.gate_waits), visit("gate_wait_ns", f.gate_wait_ns);
   visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies),
       visit("round_trip_us", f.round_trip_us);
+  visit("chunks_found", f.chunks_found), visit("chunk_bytes_found", f.chunk_bytes_found),
+      visit("chunk_bytes_kept", f.chunk_bytes_kept);
   visit("warning", f.warning);
 }
 void each_field(Is<Snapshot> auto& f, auto&& visit) {

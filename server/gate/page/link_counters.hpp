@@ -14,6 +14,9 @@ struct alignas(64) LinkCounters {
   std::atomic<uint64_t> replies{0};        // for each of these a thread of the program has waited
   std::atomic<uint32_t> round_trip_us{0};  // the kernel's smoothed one; 0: not known (a Unix socket)
   std::atomic<uint32_t> round_trip_least_us{0};
+  std::atomic<uint64_t> chunks_found{0};       // that the client has not had to send
+  std::atomic<uint64_t> chunk_bytes_found{0};  // in them
+  std::atomic<uint64_t> chunk_bytes_kept{0};   // that were written to the tenant's chunk store
 };
 static_assert(sizeof(LinkCounters) == 64);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);

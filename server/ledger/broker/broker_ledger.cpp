@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-
-#include "server/ipc/allowance_messages.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -30,8 +29,7 @@ uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace
 
-// --- who there is
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --- who there is --------------------------------------------------------------------------------------------------
 
 void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
   if (ledger_) return;
@@ -73,21 +71,19 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     }
   }
   for (auto& [tenant, state] : tenants_) {
-    if (state.page) (*state.page)->column[kHostColumn].limit = state.host_bytes ? state.host_bytes : kPageBytesMax;
-    if (state.page) (*state.page)->column[kHostColumn].allowance = state.host_bytes ? state.host_bytes : kPageBytesMax;
+    write_host_allowance(state);
     for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
   }
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
   look_at_waiters();
 }
 
-// --- sessions
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --- sessions ------------------------------------------------------------------------------------------------------
 
 tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(TenantId tenant) {
   TenantState& state = tenants_[tenant];
   if (state.page) return &state;
-  auto page = PageMapping::create();
+  auto page = SharedPage<TenantPage>::create();
   if (!page) return tl::unexpected(page.error());
   state.page.emplace(std::move(*page));
   TenantPage& fresh = **state.page;
@@ -98,18 +94,29 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
     fresh.column[device].context_bytes = context_bytes_[device];
     write_metrics(device);
   }
-  fresh.column[kHostColumn].limit = fresh.column[kHostColumn].allowance =
-      state.host_bytes ? state.host_bytes : kPageBytesMax;
+  write_host_allowance(state);
   return &state;
 }
 
-// --- what outlives the broker
-// ----------------------------------------------------------------------------------------------------------------------
+void BrokerLedger::write_host_allowance(TenantState& state) {
+  if (!state.page) return;
+  PageColumn& column = (*state.page)->column[kHostColumn];
+  column.limit = state.host_bytes ? state.host_bytes : kPageBytesMax;
+  column.allowance = state.host_bytes ? difference(state.host_bytes, state.chunk_bytes) : kPageBytesMax;
+}
+
+void BrokerLedger::charge_chunks(TenantId tenant, uint64_t bytes) {
+  TenantState& state = tenants_[tenant];
+  state.chunk_bytes = bytes;
+  write_host_allowance(state);
+}
+
+// --- what outlives the broker --------------------------------------------------------------------------------------
 
 // A page without its record is taken for one that nothing outlives.
 void BrokerLedger::keep(TenantState& state) {
   if (!settings_.keeping) return;
-  auto record = AllowanceRecord::create();
+  auto record = SharedPage<AllowancePage>::create();
   KeptEntry entry{.session = false, .name = kKeptPrefix + state.name, .text = {}, .descriptors = {}};
   entry.descriptors.emplace_back(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
   if (record) entry.descriptors.emplace_back(::fcntl(record->descriptor(), F_DUPFD_CLOEXEC, 0));
@@ -128,10 +135,10 @@ void BrokerLedger::let_page_go(TenantState& state) {
 // The record never says less than the page: what is in use between the two is not given to others.
 void BrokerLedger::write_allowance(TenantState& state, DeviceIndex device, uint64_t bytes) {
   if (device >= kPageDevicesMax) return;
-  const bool grows = state.kept && (*state.kept)[device] < bytes;
-  if (grows) (*state.kept)[device] = bytes;
+  const bool grows = state.kept && (*state.kept)->bytes[device] < bytes;
+  if (grows) (*state.kept)->bytes[device] = bytes;
   (*state.page)->column[device].allowance = bytes;
-  if (state.kept && !grows) (*state.kept)[device] = bytes;
+  if (state.kept && !grows) (*state.kept)->bytes[device] = bytes;
 }
 
 void BrokerLedger::note(const SessionRecord& session, KeptSession& kept) const {
@@ -143,12 +150,13 @@ void BrokerLedger::note(const SessionRecord& session, KeptSession& kept) const {
 
 void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
   if (!ledger_) return;
+  adopting_ = true;
   for (const Tenant& tenant : tenants.all()) {
     auto entry = std::find_if(entries.begin(), entries.end(),
                               [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
     if (entry == entries.end() || entry->descriptors.size() != 2) continue;
-    auto page = PageMapping::adopt(std::move(entry->descriptors[0]));
-    auto record = AllowanceRecord::adopt(std::move(entry->descriptors[1]));
+    auto page = SharedPage<TenantPage>::map(std::move(entry->descriptors[0]));
+    auto record = SharedPage<AllowancePage>::map(std::move(entry->descriptors[1]));
     TenantState& state = tenants_[tenant.id];
     state.name = tenant.settings.name;
     // Without them its sessions are not adopted, and end.
@@ -159,7 +167,7 @@ void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirector
     state.page.emplace(std::move(*page));
     state.kept.emplace(std::move(*record));
     for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device)
-      ledger_->restore(tenant.id, device, (*state.kept)[device]);
+      ledger_->restore(tenant.id, device, (*state.kept)->bytes[device]);
   }
 }
 
@@ -178,15 +186,23 @@ tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session
   PageSlot& slot = (*state.page)->slot[kept.ledger_slot];
   slot.client_pid = session.client_pid;
   slot.session = uint64_t(session.number);
+  // As it was admitted: its tenant's allowance, which holds again, has room for it.
+  for (DeviceIndex device : session.devices) {
+    if (session.memory_bytes && device < kPageDevicesMax)
+      state.reserved[device][kept.ledger_slot] = bounded(session.memory_bytes);
+  }
+  if (session.memory_bytes) reservations_[session.number] = session.tenant_id;
   return {};
 }
 
 // What no session stands behind is nobody's, whatever the page says.
 void BrokerLedger::all_adopted() {
+  adopting_ = false;
   for (auto& [tenant, state] : tenants_) {
     if (!state.page) continue;
     if (state.slots.empty()) {
       let_page_go(state);
+      for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
       continue;
     }
     std::array<bool, kPageSlotsMax> held{};
@@ -203,9 +219,14 @@ void BrokerLedger::all_adopted() {
     page.slots = state.slots_used;
     for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
       page.column[device].context_bytes = context_bytes_[device];
+      auto reserved = state.reserved.find(device);
+      for (uint32_t slot = 0; slot < kPageSlotsMax; ++slot)
+        page.column[device].reserved[slot] = reserved == state.reserved.end() ? 0 : reserved->second[slot];
       write_allowance(state, device, ledger_->allowance(tenant, device));
+      take_back(tenant, device);
     }
   }
+  keep_reach_fresh();
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
 }
 
@@ -220,11 +241,10 @@ std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const 
 }
 
 tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order,
-                                                        IpcMessage& message) {
+                                                        ipc::SessionDescriptors& descriptors) {
   TenantState& state = tenants_[session.tenant_id];
-  OwnedDescriptor descriptor(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!descriptor || !server::attach(message, SpecDescriptor::tenant_page, std::move(descriptor)))
-    return tl::unexpected(std::string("no descriptor is left"));
+  descriptors.tenant_page.reset(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptors.tenant_page) return tl::unexpected(std::string("no descriptor is left"));
   order.ledger_slot = slot;
   order.host_memory_bytes = state.host_bytes;
   for (SessionSpec::Device& device : order.devices) {
@@ -236,57 +256,142 @@ tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& ses
 }
 
 tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& order,
-                                                     IpcMessage& message) {
+                                                     ipc::SessionDescriptors& descriptors) {
   if (!ledger_) return tl::unexpected(std::string("the server does not know its devices yet"));
   auto state = with_page(session.tenant_id);
   if (!state) return tl::unexpected(state.error());
-  auto slot = free_slot(**state);
-  if (!slot) return tl::unexpected(fmt::format("tenant {} has {} sessions already", session.tenant, kPageSlotsMax - 1));
-  TenantPage& page = **(*state)->page;
-  // Before anybody writes there: whoever sums up has to look at it from now on.
   TenantState& of = **state;
-  of.slots_used = std::max(of.slots_used, *slot + 1);
-  page.slots = of.slots_used;
+  // One with a reservation has its slot.
+  auto reserved = of.slots.find(session.number);
+  auto slot = reserved == of.slots.end() ? free_slot(of) : std::optional(reserved->second);
+  if (!slot) return tl::unexpected(fmt::format("tenant {} has {} sessions already", session.tenant, kPageSlotsMax - 1));
+  TenantPage& page = **of.page;
+  take_slot(of, session.number, *slot);
   page.slot[*slot].client_pid = session.client_pid;
-  page.slot[*slot].session = uint64_t(session.number);
-  auto handed = hand_page(session, *slot, order, message);
-  if (!handed) clear_slot(page, *slot);
+  auto handed = hand_page(session, *slot, order, descriptors);
+  if (!handed) give_back_all(session.number, session.tenant_id);
+  keep_reach_fresh();
   return handed;
 }
 
+// Before anybody writes there: whoever sums up has to look at it from now on.
+void BrokerLedger::take_slot(TenantState& state, SessionId session, uint32_t slot) {
+  TenantPage& page = **state.page;
+  state.slots_used = std::max(state.slots_used, slot + 1);
+  page.slots = state.slots_used;
+  page.slot[slot].session = uint64_t(session);
+  state.slots[session] = slot;
+}
+
 tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& order,
-                                                                IpcMessage& message) {
+                                                                ipc::SessionDescriptors& descriptors) {
   if (!ledger_) return {};
   if (auto state = with_page(session.tenant_id); !state) return tl::unexpected(state.error());
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) order.devices.push_back({.index = device});
-  return hand_page(session, kLeftSlot, order, message);
+  return hand_page(session, kLeftSlot, order, descriptors);
 }
 
 void BrokerLedger::ended(const SessionRecord& session) {
-  std::erase_if(waiters_, [&](const Waiter& waiter) { return waiter.session == session.number; });
-  auto found = tenants_.find(session.tenant_id);
-  if (found == tenants_.end() || !found->second.page) return;
+  waiters_.drop_if([&](const Waiter& waiter) { return waiter.session == session.number; });
+  if (!give_back_all(session.number, session.tenant_id)) return;
+  look_at_waiters();
+  control_.reconsider_waiting();
+}
+
+bool BrokerLedger::give_back_all(SessionId session, TenantId tenant) {
+  reservations_.erase(session);
+  auto found = tenants_.find(tenant);
+  if (found == tenants_.end() || !found->second.page) return false;
   TenantState& state = found->second;
   TenantPage& page = **state.page;
-  auto slot = state.slots.extract(session.number);
-  if (!slot) return;
-  if (slot.mapped() != kLeftSlot) clear_slot(page, slot.mapped());
+  auto slot = state.slots.extract(session);
+  if (!slot) return false;
+  if (slot.mapped() != kLeftSlot) {
+    for (auto& [device, reserved] : state.reserved) reserved[slot.mapped()] = 0;
+    clear_slot(page, slot.mapped());
+  }
   bool imports = std::any_of(state.slots.begin(), state.slots.end(),
                              [&](const auto& other) { return page.slot[other.second].imports.load() != 0; });
   if (!imports) {
     for (PageColumn& column : page.column) column.used[kLeftSlot] = 0;
   }
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
-    take_back(session.tenant_id, device);
+    take_back(tenant, device);
     write_metrics(device);
   }
   if (state.slots.empty()) let_page_go(state);
-  look_at_waiters();
-  control_.reconsider_waiting();
+  return true;
 }
 
-// --- allowances
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --- reservations --------------------------------------------------------------------------------------------------
+
+bool BrokerLedger::reserve(SessionId session, TenantId tenant, std::span<const DeviceIndex> devices, uint64_t bytes) {
+  if (!ledger_ || bytes >= kPageBytesMax) return false;
+  auto state = with_page(tenant);
+  if (!state) {
+    spdlog::error("session {}: no memory can be reserved: {}", uint64_t(session), state.error());
+    return false;
+  }
+  auto slot = free_slot(**state);
+  if (!slot) return false;
+  take_slot(**state, session, *slot);
+  bool all = std::all_of(devices.begin(), devices.end(), [&](DeviceIndex device) {
+    return device < kPageDevicesMax && reserve_on(**state, tenant, device, *slot, bytes);
+  });
+  if (!all) {
+    give_back_all(session, tenant);
+    return false;
+  }
+  reservations_[session] = tenant;
+  for (DeviceIndex device : devices) write_metrics(device);
+  keep_reach_fresh();
+  return true;
+}
+
+// The page's allowance is lowered by what is reserved before that stands in the page, and raised afterwards: at no
+// moment can workers take what is about to be reserved, and none that is refused meanwhile hears "over the limit"
+// without reason: it asks, and its question comes after this.
+bool BrokerLedger::reserve_on(TenantState& state, TenantId tenant, DeviceIndex device, uint32_t slot, uint64_t bytes) {
+  TenantPage& page = **state.page;
+  for (unsigned attempt = 0; attempt < kReserveAttemptsMax; ++attempt) {
+    const uint64_t has = held(state, device), limit = ledger_->share(tenant, device).limit_bytes;
+    if (bytes > limit || has > limit - bytes) return false;
+    const uint64_t before = ledger_->allowance(tenant, device);
+    const auto allowance = raise_in_ledger(tenant, device, has, bytes);
+    if (!allowance) return false;
+    const uint64_t meanwhile = std::min(before, *allowance - bytes);
+    page.column[device].allowance = meanwhile;
+    const bool there_is_room = held(state, device) <= meanwhile;
+    if (there_is_room) {
+      state.reserved[device][slot] = bytes;
+      page.column[device].reserved[slot] = bytes;
+    }
+    write_allowance(state, device, *allowance);
+    if (there_is_room) return true;
+  }
+  return false;
+}
+
+void BrokerLedger::release(SessionId session) {
+  if (auto found = reservations_.find(session); found != reservations_.end()) {
+    const TenantId tenant = found->second;
+    give_back_all(session, tenant);
+    look_at_waiters();
+  }
+}
+
+uint64_t BrokerLedger::reserved_for(const TenantState& state, DeviceIndex device) const {
+  auto found = state.reserved.find(device);
+  return found == state.reserved.end() ? 0 : std::accumulate(found->second.begin(), found->second.end(), uint64_t{0});
+}
+
+uint64_t BrokerLedger::reserved_bytes(DeviceIndex device) const {
+  uint64_t sum = 0;
+  for (const auto& [tenant, state] : tenants_) sum += reserved_for(state, device);
+  return sum;
+}
+
+// --- allowances ----------------------------------------------------------------------------------------------------
 
 uint64_t BrokerLedger::used(TenantId tenant, DeviceIndex device) const {
   auto found = tenants_.find(tenant);
@@ -294,14 +399,27 @@ uint64_t BrokerLedger::used(TenantId tenant, DeviceIndex device) const {
   return used_by_all(**found->second.page, device);
 }
 
+uint64_t BrokerLedger::held(const TenantState& state, DeviceIndex device) {
+  static const ReservedBytes kNothing{};
+  if (!state.page || device >= kPageDevicesMax) return 0;
+  auto reserved = state.reserved.find(device);
+  return held_by_all(**state.page, device, reserved == state.reserved.end() ? kNothing : reserved->second);
+}
+
+uint64_t BrokerLedger::held(TenantId tenant, DeviceIndex device) const {
+  auto found = tenants_.find(tenant);
+  return found == tenants_.end() ? 0 : held(found->second, device);
+}
+
 void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   auto found = tenants_.find(tenant);
-  if (device >= kPageDevicesMax || found == tenants_.end()) return;
-  uint64_t target = ledger_->lower_target(tenant, device, used(tenant, device));
+  if (adopting_ || device >= kPageDevicesMax || found == tenants_.end()) return;
+  TenantState& state = found->second;
+  uint64_t target = ledger_->lower_target(tenant, device, held(state, device));
   if (target >= ledger_->allowance(tenant, device)) return;
   // At least the target, whatever the tenant's workers have written over the page's copy.
   uint64_t holds =
-      found->second.page ? std::max(target, lower_allowance(**found->second.page, device, target)) : target;
+      state.page ? std::max(target, lower_allowance(**state.page, device, target, state.reserved[device])) : target;
   ledger_->lowered(tenant, device, holds);
   if (found->second.page) write_allowance(found->second, device, ledger_->allowance(tenant, device));
 }
@@ -309,19 +427,22 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
 BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes) {
   auto found = tenants_.find(tenant);
   if (found == tenants_.end() || !found->second.page) return Raised::over_limit;
-  uint64_t limit = ledger_->share(tenant, device).limit_bytes, has = used(tenant, device);
+  uint64_t limit = ledger_->share(tenant, device).limit_bytes, has = held(tenant, device);
   if (bytes > limit || has > limit - bytes) return Raised::over_limit;
-  auto allowance = ledger_->raise(tenant, device, has, bytes);
-  if (!allowance) {
-    for (auto& [other, state] : tenants_) {
-      if (other != tenant) take_back(other, device);
-    }
-    allowance = ledger_->raise(tenant, device, has, bytes);
-  }
+  auto allowance = raise_in_ledger(tenant, device, has, bytes);
   if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
   write_allowance(found->second, device, *allowance);
-  write_metrics(device);
+  write_metrics(device, {tenant, bytes});
   return Raised::yes;
+}
+
+std::optional<uint64_t> BrokerLedger::raise_in_ledger(TenantId tenant, DeviceIndex device, uint64_t has,
+                                                      uint64_t bytes) {
+  if (auto allowance = ledger_->raise(tenant, device, has, bytes)) return allowance;
+  for (auto& [other, state] : tenants_) {
+    if (other != tenant) take_back(other, device);
+  }
+  return ledger_->raise(tenant, device, has, bytes);
 }
 
 // Does another tenant hold more than it is guaranteed? Then it may give that back; who holds all of it oneself need not
@@ -334,74 +455,74 @@ bool BrokerLedger::lent_to_others(TenantId tenant, DeviceIndex device) const {
 }
 
 uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const {
-  return ledger_ ? free_beyond(tenant, device, used(tenant, device)) : 0;
-}
-
-uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t has) const {
+  if (!ledger_) return 0;
   uint64_t back = 0;
   for (const auto& [other, state] : tenants_) {
-    if (other != tenant)
-      back += ledger_->allowance(other, device) - ledger_->lower_target(other, device, used(other, device));
+    if (other != tenant) back += spare(other, device, held(state, device));
   }
+  return free_beyond(tenant, device, held(tenant, device), back);
+}
+
+// What could be taken back from a tenant that holds so much.
+uint64_t BrokerLedger::spare(TenantId tenant, DeviceIndex device, uint64_t has) const {
+  return ledger_->allowance(tenant, device) - ledger_->lower_target(tenant, device, has);
+}
+
+uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t has, uint64_t back) const {
   uint64_t room = difference(ledger_->share(tenant, device).limit_bytes, has);
   return std::min(room, ledger_->available(tenant, device, has) + back);
 }
 
 // What all pages say about a device.
-void BrokerLedger::write_metrics(DeviceIndex device) {
+void BrokerLedger::write_metrics(DeviceIndex device, Soon soon) {
   if (device >= kPageDevicesMax) return;
+  std::map<TenantId, uint64_t> has;  // read once: it changes all the time
+  uint64_t back = 0;
+  for (const auto& [tenant, state] : tenants_) {
+    has[tenant] = held(state, device) + (tenant == soon.tenant ? soon.bytes : 0);
+    back += spare(tenant, device, has[tenant]);
+  }
   for (auto& [tenant, state] : tenants_) {
     if (!state.page) continue;
     PageColumn& column = (*state.page)->column[device];
     column.limit = std::min(ledger_->share(tenant, device).limit_bytes, kPageBytesMax);
-    uint64_t has = used(tenant, device);  // read once: it changes all the time
-    column.reach = std::min(has + free_beyond(tenant, device, has), kPageBytesMax);
+    uint64_t of_others = back - spare(tenant, device, has[tenant]);
+    column.reach = std::min(has[tenant] + free_beyond(tenant, device, has[tenant], of_others), kPageBytesMax);
   }
 }
 
-// --- workers that ask
-// ------------------------------------------------------------------------------------------------------------------------------
+// --- workers that ask ----------------------------------------------------------------------------------------------
 
-bool BrokerLedger::heard(const SessionRecord& session, IpcMessage& message) {
-  if (message.kind != IpcMessageKind::memory_wanted) return false;
-  uint64_t bytes = wanted_bytes(message);
-  if (!ledger_ || message.number >= ledger_->device_count() || message.number >= kPageDevicesMax) {
-    answer(session.number, message.id, false);
+bool BrokerLedger::heard(const SessionRecord& session, ipc::Message& message) {
+  auto* wanted = std::get_if<ipc::MemoryWanted>(&message);
+  if (!wanted) return false;
+  if (!ledger_ || wanted->column >= ledger_->device_count() || wanted->column >= kPageDevicesMax) {
+    answer(session.number, wanted->request, false);
     return true;
   }
-  Raised raised = raise(session.tenant_id, message.number, bytes);
-  auto of_session = std::count_if(waiters_.begin(), waiters_.end(),
-                                  [&](const Waiter& waiter) { return waiter.session == session.number; });
-  if (raised != Raised::short_of_memory || waiters_.size() >= kMemoryWaitersMax ||
-      size_t(of_session) >= kMemoryWaitersPerSessionMax) {
-    answer(session.number, message.id, raised == Raised::yes);
-    return true;
-  }
-  waiters_.push_back({session.number, session.tenant_id, message.number, bytes, message.id,
-                      std::chrono::steady_clock::now() + kMemoryShortage});
-  await_next_look();
+  Raised raised = raise(session.tenant_id, wanted->column, wanted->bytes);
+  const size_t of_session = waiters_.count_if([&](const Waiter& waiter) { return waiter.session == session.number; });
+  const bool waits = raised == Raised::short_of_memory && of_session < kMemoryWaitersPerSessionMax &&
+                     waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request},
+                                   std::chrono::steady_clock::now() + kMemoryShortage);
+  if (waits) await_next_look();
+  else answer(session.number, wanted->request, raised == Raised::yes);
   return true;
 }
 
-void BrokerLedger::answer(SessionId session, const std::array<uint8_t, 16>& id, bool yes) {
-  IpcMessage message;
-  message.kind = IpcMessageKind::memory_answer;
-  message.number = yes;
-  message.id = id;
-  control_.send(session, message);  // one that cannot be told is ending, or gives up waiting
+void BrokerLedger::answer(SessionId session, ipc::RequestId request, bool yes) {
+  control_.send(session, ipc::Answer{request, yes, {}});  // one that cannot be told is ending, or gives up waiting
 }
 
 void BrokerLedger::look_at_waiters() {
-  auto now = std::chrono::steady_clock::now();
-  for (auto waiter = waiters_.begin(); waiter != waiters_.end();) {
-    Raised raised = raise(waiter->tenant, waiter->column, waiter->bytes);
-    if (raised == Raised::short_of_memory && now < waiter->until) {
-      ++waiter;
-      continue;
-    }
-    answer(waiter->session, waiter->id, raised == Raised::yes);
-    waiter = waiters_.erase(waiter);
-  }
+  waiters_.look_at_all([&](ipc::RequestId, const Waiter& waiter) {
+    Raised raised = raise(waiter.tenant, waiter.column, waiter.bytes);
+    if (raised == Raised::short_of_memory) return false;
+    answer(waiter.session, waiter.request, raised == Raised::yes);
+    return true;
+  });
+  waiters_.expire(std::chrono::steady_clock::now(),
+                  [&](ipc::RequestId, Waiter waiter) { answer(waiter.session, waiter.request, false); });
   await_next_look();
 }
 
@@ -409,14 +530,32 @@ void BrokerLedger::await_next_look() {
   if (waiters_.empty() || looking_) return;
   looking_ = true;
   timer_.expires_after(kMemoryShortageLook);
-  timer_.async_wait([this](boost::system::error_code error) {
+  timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     looking_ = false;
     if (!error) look_at_waiters();
-  });
+  }));
 }
 
-// --- figures
-// -------------------------------------------------------------------------------------------------------------------------------------
+// What tenants have been lent they take and let go of by themselves. Where there are several, each is told again and
+// again what is left for it.
+void BrokerLedger::keep_reach_fresh() {
+  auto pages = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& one) { return bool(one.second.page); });
+  if (reach_looking_ || pages < 2 || reservations_.empty()) return;
+  reach_looking_ = true;
+  reach_timer_.expires_after(kReachLook);
+  reach_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    reach_looking_ = false;
+    if (error) return;
+    refresh();
+    keep_reach_fresh();
+  }));
+}
+
+void BrokerLedger::refresh() {
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
+}
+
+// --- figures -------------------------------------------------------------------------------------------------------
 
 uint64_t BrokerLedger::host_bytes(const SessionRecord& session) const {
   auto tenant = tenants_.find(session.tenant_id);
@@ -437,16 +576,21 @@ void BrokerLedger::add(const SessionRecord& session, SessionMetrics& figures) {
     if (device.device >= kPageDevicesMax) continue;
     const PageColumn& column = (*tenant->second.page)->column[device.device];
     device.memory_used_bytes = bounded(column.used[slot->second].load());
+    if (auto reserved = tenant->second.reserved.find(device.device); reserved != tenant->second.reserved.end())
+      device.memory_reserved_bytes = reserved->second[slot->second];
     device.memory_peak_bytes = bounded(column.peak[slot->second].load(std::memory_order_relaxed));
   }
 }
 
 void BrokerLedger::add(const TenantState& state, TenantId tenant, TenantMetrics& figures) const {
   figures.host_memory_limit_bytes = state.host_bytes;
-  if (state.page) figures.host_memory_used_bytes = used_by_all(**state.page, kHostColumn);
+  figures.host_memory_used_bytes = state.chunk_bytes;
+  if (state.page) figures.host_memory_used_bytes += used_by_all(**state.page, kHostColumn);
   for (TenantDeviceMetrics& device : figures.devices) {
     scheduler::MemoryShare share = ledger_->share(tenant, device.device);
     device.memory_used_bytes = used(tenant, device.device);
+    device.memory_reserved_bytes = reserved_for(state, device.device);
+    device.memory_held_bytes = held(state, device.device);
     device.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
     device.memory_guaranteed_bytes = share.guaranteed_bytes;
     device.memory_allowance_bytes = ledger_->allowance(tenant, device.device);
@@ -457,7 +601,11 @@ void BrokerLedger::add(Snapshot& snapshot) {
   if (!ledger_) return;
   for (DeviceMetrics& device : snapshot.devices) {
     device.memory_bytes = ledger_->device_bytes(device.index);
-    for (const auto& [tenant, state] : tenants_) device.memory_used_bytes += used(tenant, device.index);
+    for (const auto& [tenant, state] : tenants_) {
+      device.memory_used_bytes += used(tenant, device.index);
+      device.memory_held_bytes += held(state, device.index);
+    }
+    device.memory_reserved_bytes = reserved_bytes(device.index);
   }
   for (TenantMetrics& figures : snapshot.tenants) {
     auto state = std::find_if(tenants_.begin(), tenants_.end(),

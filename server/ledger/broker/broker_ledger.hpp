@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,9 +12,12 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "scheduler/memory_ledger.hpp"
+#include "server/base/lifetime.hpp"
+#include "server/broker/admission/session_memory.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/control/metrics_source.hpp"
+#include "server/ipc/request_table.hpp"
 #include "server/ledger/page/tenant_page.hpp"
 
 namespace gpuwire::server {
@@ -23,10 +25,13 @@ namespace gpuwire::server {
 // How long a worker waits for memory that others may give back, before its program hears CUDA_ERROR_OUT_OF_MEMORY.
 inline constexpr std::chrono::milliseconds kMemoryShortage{300};
 inline constexpr std::chrono::milliseconds kMemoryShortageLook{10};
+// What pages say of memory that others let go of or take without a word to the broker is no older.
+inline constexpr std::chrono::milliseconds kReachLook{100};
+inline constexpr unsigned kReserveAttemptsMax = 3;  // when workers of the tenant take memory at the same moment
 inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 16;
 
 // The broker's thread only.
-class BrokerLedger final : public SessionAttachments, public MetricsSource {
+class BrokerLedger final : public SessionAttachments, public MetricsSource, public SessionMemory {
  public:
   struct Settings {
     unsigned spare_workers = 1;     // how many contexts are kept ready that are no tenant's
@@ -35,76 +40,112 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource {
   };
   // `control` outlives it.
   BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings)
-      : control_(control), settings_(settings), timer_(io) {}
+      : control_(control), settings_(settings), timer_(io), reach_timer_(io) {}
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
-                                         IpcMessage& message) override;
+                                         ipc::SessionDescriptors& descriptors) override;
   tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
-                                                    IpcMessage& message) override;
+                                                    ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
                                         KeptEntry& descriptors) override;
   void all_adopted() override;
   void ended(const SessionRecord& session) override;
-  bool heard(const SessionRecord& session, IpcMessage& message) override;
+  bool heard(const SessionRecord& session, ipc::Message& message) override;
 
   void add(const SessionRecord& session, SessionMetrics& figures) override;
   void add(Snapshot& snapshot) override;
-  // What the ledger may give out on the device.
-  uint64_t device_bytes(scheduler::DeviceIndex device) const { return ledger_ ? ledger_->device_bytes(device) : 0; }
+  uint64_t device_bytes(scheduler::DeviceIndex device) const override {
+    return ledger_ ? ledger_->device_bytes(device) : 0;
+  }
+  uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const override;
+  uint64_t reserved_bytes(scheduler::DeviceIndex device) const override;
+  bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
+               std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;
+  void release(scheduler::SessionId session) override;
+  // What pages say of memory that tenants took or let go of by themselves is as it is now.
+  void refresh();
   // What the session holds of this machine's memory, as its worker says.
   uint64_t host_bytes(const SessionRecord& session) const;
-  // How much could be reserved for this tenant now (Placement::FreeBytes).
-  uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  // Of the tenant's host memory so much is its chunk store's, whether it has sessions or not.
+  void charge_chunks(scheduler::TenantId tenant, uint64_t bytes);
 
  private:
   struct TenantState {
     std::string name;
     uint64_t host_bytes = 0;                         // of host memory; 0: no bound
-    std::optional<PageMapping> page;                 // while it has sessions
-    std::optional<AllowanceRecord> kept;             // of the page's allowances, where something outlives the broker
+    uint64_t chunk_bytes = 0;                        // of it: the chunk store's
+    std::optional<SharedPage<TenantPage>> page;      // while it has sessions
+    std::optional<SharedPage<AllowancePage>> kept;   // of the page's allowances, where something outlives the broker
     uint32_t slots_used = 0;                         // those from here on were never given out since the page was made
     std::map<scheduler::SessionId, uint32_t> slots;  // kLeftSlot: a management session, which has none
+    // What is reserved for the sessions of the slots. The page has a copy, which workers can write.
+    std::map<scheduler::DeviceIndex, ReservedBytes> reserved;
   };
   struct Waiter {
     scheduler::SessionId session;
     scheduler::TenantId tenant;
     uint32_t column;
     uint64_t bytes;
-    std::array<uint8_t, 16> id;
-    std::chrono::steady_clock::time_point until;
+    ipc::RequestId request;  // the worker's own number
   };
-  uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t used_bytes) const;
+  // Of a tenant that holds `held_bytes`, while `back_bytes` could be taken back from others.
+  uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes,
+                       uint64_t back_bytes) const;
+  uint64_t spare(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes) const;
   enum class Raised : uint8_t { yes, over_limit, short_of_memory };
 
   tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order,
-                                            IpcMessage& message);
+                                            ipc::SessionDescriptors& descriptors);
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;
+  void take_slot(TenantState& state, scheduler::SessionId session, uint32_t slot);
+  bool reserve_on(TenantState& state, scheduler::TenantId tenant, scheduler::DeviceIndex device, uint32_t slot,
+                  uint64_t bytes);
+  // False: it has nothing here.
+  bool give_back_all(scheduler::SessionId session, scheduler::TenantId tenant);
+  void write_host_allowance(TenantState& state);
   void keep(TenantState& state);
   void let_page_go(TenantState& state);
   void write_allowance(TenantState& state, scheduler::DeviceIndex device, uint64_t bytes);
   uint64_t used(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  static uint64_t held(const TenantState& state, scheduler::DeviceIndex device);
+  uint64_t held(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  uint64_t reserved_for(const TenantState& state, scheduler::DeviceIndex device) const;
+  // Raises the ledger's allowance, and not yet the page's, for `bytes` more than the tenant's sessions hold.
+  std::optional<uint64_t> raise_in_ledger(scheduler::TenantId tenant, scheduler::DeviceIndex device,
+                                          uint64_t held_bytes, uint64_t bytes);
   Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   void take_back(scheduler::TenantId tenant, scheduler::DeviceIndex device);
-  void write_metrics(scheduler::DeviceIndex device);
+  // What a tenant has asked for and is about to take.
+  struct Soon {
+    scheduler::TenantId tenant{};
+    uint64_t bytes = 0;
+  };
+  void write_metrics(scheduler::DeviceIndex device, Soon soon);
+  void write_metrics(scheduler::DeviceIndex device) { write_metrics(device, {}); }
   void add(const TenantState& state, scheduler::TenantId tenant, TenantMetrics& figures) const;
-  void answer(scheduler::SessionId session, const std::array<uint8_t, 16>& id, bool yes);
+  void answer(scheduler::SessionId session, ipc::RequestId request, bool yes);
   void look_at_waiters();
   void await_next_look();
+  void keep_reach_fresh();
 
   SessionControl& control_;
   const Settings settings_;
-  boost::asio::steady_timer timer_;
+  boost::asio::steady_timer timer_, reach_timer_;
   std::optional<scheduler::MemoryLedger> ledger_;  // from devices_known() on
   std::vector<uint64_t> context_bytes_, totals_;   // by device
   std::map<scheduler::TenantId, TenantState> tenants_;
-  std::list<Waiter> waiters_;  // oldest first
-  bool looking_ = false;
+  ipc::RequestTable<Waiter> waiters_{kMemoryWaitersMax};
+  std::map<scheduler::SessionId, scheduler::TenantId> reservations_;  // whose sessions have one
+  bool looking_ = false, reach_looking_ = false;
+  // From restore() to all_adopted(): nothing is taken back from sessions that are not all known yet.
+  bool adopting_ = false;
+  Lifetime lifetime_;
 };
 
 }  // namespace gpuwire::server

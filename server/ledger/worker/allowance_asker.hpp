@@ -1,14 +1,9 @@
-// The worker's side of raising allowances: asks the broker over the IPC message socket and waits for its answer.
+// The worker's side of raising allowances: asks the broker and waits for its answer.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <map>
-#include <mutex>
-#include <optional>
 
-#include "server/ipc/answer_wait.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/blocking_requests.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
 
 namespace gpuwire::server {
@@ -19,23 +14,14 @@ inline constexpr uint32_t kAllowanceAnswerMs = 20'000;
 
 class AllowanceAsker final : public AllowanceSource {
  public:
-  // `ipc_message`: the broker's pair, which the watchdog reads.
-  explicit AllowanceAsker(int message) : message_(message) {}
+  // Both outlive it. `broker`: what `requests` asks, for a note when there is no answer.
+  AllowanceAsker(ipc::Channel& broker, ipc::BlockingRequests& requests) : broker_(broker), requests_(requests) {}
 
   bool ask(uint32_t column, uint64_t bytes) override;
-  // What the broker has answered; the watchdog's thread. Does not block.
-  void heard(const IpcMessage& answer);
-  // There is no broker now; there is another one, or never will be. As heard().
-  void broker_away();
-  void broker_back();
 
  private:
-  const int message_;
-  std::mutex mutex_;  // a leaf; given up while an answer is awaited
-  std::condition_variable answered_;
-  AnswerWait wait_;
-  uint64_t last_ = 0;
-  std::map<uint64_t, std::optional<bool>> questions_;  // those that are waited for
+  ipc::Channel& broker_;
+  ipc::BlockingRequests& requests_;
 };
 
 }  // namespace gpuwire::server

@@ -35,12 +35,13 @@ int memory_info_2(nvmlDevice device, void* memory) {
 tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page,
                                                                                 const SessionSpec& order,
                                                                                 std::span<const nvmlDevice> devices) {
-  auto mapping = PageMapping::open(page.get());
+  auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
   return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), order, devices));
 }
 
-ManagementView::ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices)
+ManagementView::ManagementView(SharedPage<TenantPage> page, const SessionSpec& order,
+                               std::span<const nvmlDevice> devices)
     : page_(std::move(page)) {
   for (size_t i = 0; i < devices.size() && i < order.devices.size(); ++i) {
     if (order.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], order.devices[i].index);
@@ -61,12 +62,12 @@ ManagementView::Metrics ManagementView::of(nvmlDevice device, Metrics library) c
   // A device that is not the tenant's to use has nothing for it.
   if (found == columns_.end()) return {library.total, 0, 0};
   const PageColumn& column = page_->column[found->second];
-  uint64_t used = used_by_all(*page_, found->second),
+  uint64_t used = used_by_all(*page_, found->second), held = held_by_all(*page_, found->second),
            reach = std::max(bounded(column.allowance.load()), bounded(column.reach.load()));
   uint64_t total = std::min<uint64_t>(library.total, bounded(column.limit.load()));
   used = std::min(used, total);
   uint64_t left = std::min(reach, total);
-  return {total, std::min<uint64_t>({library.free, left - std::min(left, used), total - used}), used};
+  return {total, std::min<uint64_t>({library.free, left - std::min(left, held), total - used}), used};
 }
 
 }  // namespace gpuwire::server

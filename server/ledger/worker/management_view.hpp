@@ -35,9 +35,9 @@ class ManagementView {
   const nvml::Table& bare() const { return bare_; }
 
  private:
-  ManagementView(PageMapping page, const SessionSpec& order, std::span<const nvmlDevice> devices);
+  ManagementView(SharedPage<TenantPage> page, const SessionSpec& order, std::span<const nvmlDevice> devices);
 
-  PageMapping page_;
+  SharedPage<TenantPage> page_;
   std::vector<std::pair<nvmlDevice, uint32_t>> columns_;
   nvml::Table bare_{};
 };

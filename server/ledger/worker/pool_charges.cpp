@@ -140,8 +140,7 @@ void PoolCharges::settle(CUmemoryPool native) {
   shrink(native, *pool);
 }
 
-// --- growing
-// --------------------------------------------------------------------------------------------------------------------------------------
+// --- growing -------------------------------------------------------------------------------------------------------
 
 PoolCharges::Growth::Growth(PoolCharges& charges, CUmemoryPool native, uint64_t bytes, CUstream stream)
     : charges_(charges), native_(native), stream_(stream), pool_(charges.find(native)), lock_(pool_->mutex) {
@@ -188,8 +187,7 @@ CUresult PoolCharges::Growth::settle(CUresult result, CUdeviceptr* address) {
   return result;
 }
 
-// --- shrinking
-// ------------------------------------------------------------------------------------------------------------------------------------
+// --- shrinking -----------------------------------------------------------------------------------------------------
 
 void PoolCharges::settle_all() {
   unsettled_.store(false, std::memory_order_relaxed);

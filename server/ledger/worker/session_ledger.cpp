@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
+#include <thread>
 
 #include <sched.h>
 
@@ -43,35 +45,76 @@ uint64_t allowed(const PageColumn& column) {
 
 }  // namespace
 
+SessionLedger::SessionLedger(TenantPage& page, uint32_t slot, AllowanceSource* source,
+                             std::chrono::milliseconds kept_wait)
+    : page_(page), slot_(slot), source_(source), kept_wait_(kept_wait) {
+  for (uint32_t column = 0; column < kPageColumns; ++column)
+    reserved_[column] = bounded(page_.column[column].reserved[slot_].load());
+}
+
+uint64_t SessionLedger::growth(uint32_t column, uint64_t bytes) const {
+  const uint64_t used = bounded(page_.column[column].used[slot_].load());
+  return used + bytes - std::min(used + bytes, std::max(used, reserved_[column]));
+}
+
+void SessionLedger::note_peak(PageColumn& column) const {
+  // Only figures are made of it: relaxed. Under the mutex, so that it never falls.
+  column.peak[slot_].store(
+      std::max(column.peak[slot_].load(std::memory_order_relaxed), bounded(column.used[slot_].load())),
+      std::memory_order_relaxed);
+}
+
 bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   PageColumn& of = page_.column[column];
   std::lock_guard lock(mutex_);
+  // Within the reservation nothing changes of what is held, and only this session's word of what is used: other threads
+  // of it make it smaller at most.
+  if (growth(column, bytes) == 0) {
+    of.used[slot_].fetch_add(bytes);
+    note_peak(of);
+    return true;
+  }
   const Turn turn(page_, slot_);
-  uint64_t used = used_by_all(page_, column), allowance = allowed(of);
-  if (used > allowance || bytes > allowance - used) return false;
+  const uint64_t more = growth(column, bytes), held = held_by_all(page_, column), allowance = allowed(of);
+  if (held > allowance || more > allowance - held) return false;
   // Said first, looked at again then: see lower_allowance(). The words of workers that did not wait for their turn are
   // seen in the same way.
   of.used[slot_].fetch_add(bytes);
-  if (used_by_all(page_, column) <= allowed(of)) {
-    // Only figures are made of it: relaxed. Under the mutex, so that it never falls.
-    of.peak[slot_].store(std::max(of.peak[slot_].load(std::memory_order_relaxed), of.used[slot_].load()),
-                         std::memory_order_relaxed);
+  if (held_by_all(page_, column) <= allowed(of)) {
+    note_peak(of);
     return true;
   }
   of.used[slot_].fetch_sub(bytes);
   return false;
 }
 
+bool SessionLedger::others_keep(uint32_t column) const {
+  if (column == kHostColumn || page_.slot[slot_].keeps.load() != 0) return false;
+  const uint32_t slots = std::min(page_.slots.load(), kPageSlotsMax);
+  for (uint32_t other = 0; other < slots; ++other) {
+    if (page_.slot[other].keeps.load() != 0 && page_.column[column].used[other].load() != 0) return true;
+  }
+  return false;
+}
+
 bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
+  using Clock = std::chrono::steady_clock;
   if (bytes == 0) return true;
   if (column >= kPageColumns || bytes >= kPageBytesMax) return false;
-  for (unsigned asked = 0;; ++asked) {
+  std::optional<Clock::time_point> until;  // for which others' kept memory is waited
+  for (unsigned asked = 0;;) {
     if (try_reserve(column, bytes)) return true;
-    uint64_t limit = this->limit(column);
-    if (bytes > limit || used_by_all(page_, column) > limit - bytes) return false;
-    if (!source_ || asked == kAllowanceAsksMax) return false;
+    const uint64_t limit = this->limit(column), more = growth(column, bytes);
+    if (more > limit) return false;
+    if (held_by_all(page_, column) > limit - more) {
+      if (!until) until = Clock::now() + kept_wait_;
+      if (!others_keep(column) || Clock::now() >= *until) return false;
+      std::this_thread::sleep_for(kKeptMemoryLook);
+      continue;
+    }
+    if (!source_ || asked++ == kAllowanceAsksMax) return false;
     // Refused, but somebody may have given back meanwhile.
-    if (!source_->ask(column, bytes)) return try_reserve(column, bytes);
+    if (!source_->ask(column, more)) return try_reserve(column, bytes);
   }
 }
 
@@ -82,9 +125,12 @@ void SessionLedger::give_back(uint32_t column, uint64_t bytes) {
   while (!used.compare_exchange_weak(had, had - std::min(had, bytes))) {}
 }
 
-uint64_t SessionLedger::reach(uint32_t column) const {
+uint64_t SessionLedger::available(uint32_t column) const {
   const PageColumn& of = page_.column[column];
-  return std::min(bounded(of.limit.load()), std::max(bounded(of.allowance.load()), bounded(of.reach.load())));
+  const uint64_t reach =
+      std::min(bounded(of.limit.load()), std::max(bounded(of.allowance.load()), bounded(of.reach.load())));
+  const uint64_t used = bounded(of.used[slot_].load()), held = held_by_all(page_, column);
+  return reserved_[column] - std::min(reserved_[column], used) + (reach - std::min(reach, held));
 }
 
 }  // namespace gpuwire::server

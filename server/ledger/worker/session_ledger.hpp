@@ -1,6 +1,8 @@
 // One session's hold on its tenant's page: reserves before the driver is called, gives back when the driver has.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 
@@ -8,46 +10,64 @@
 
 namespace gpuwire::server {
 
-// Who raises allowances: the broker, over the worker's IPC message socket.
+// Who raises allowances: the broker, over the worker's channel.
 class AllowanceSource {
  public:
   virtual ~AllowanceSource() = default;
-  // `bytes` more are wanted than the allowance has. True: it has been raised. Waits a bounded time. Any thread.
+  // `bytes` more are wanted than the tenant's sessions hold. True: the allowance has been raised. Waits a bounded time.
+  // Any thread.
   virtual bool ask(uint32_t column, uint64_t bytes) = 0;
 };
 
 inline constexpr unsigned kAllowanceAsksMax = 8;  // other sessions of the tenant may be quicker to take what was raised
 inline constexpr uint32_t kTurnWaitUs = 2000;     // for another worker's turn to end; then it is not waited for
+// At the tenant's limit, while clients of its other sessions may keep freed memory. They give back what they have had
+// no use for in kKeptTime (client_stub/driver/memory/kept_memory.hpp), so in most cases it comes within this.
+inline constexpr std::chrono::milliseconds kKeptMemoryWait{400}, kKeptMemoryLook{5};
 
 // Any thread.
 class SessionLedger {
  public:
-  // `source` may be null: then the allowance is all there is. It and the page outlive the ledger.
-  SessionLedger(TenantPage& page, uint32_t slot, AllowanceSource* source) : page_(page), slot_(slot), source_(source) {}
+  // `source` may be null: then the allowance is all there is. It and the page outlive the ledger. `kept_wait`: how long
+  // memory is waited for that clients of other sessions keep.
+  SessionLedger(TenantPage& page, uint32_t slot, AllowanceSource* source,
+                std::chrono::milliseconds kept_wait = kKeptMemoryWait);
   SessionLedger(const SessionLedger&) = delete;
   SessionLedger& operator=(const SessionLedger&) = delete;
 
-  // False: it would exceed the tenant's limit, or the memory is others' to have.
+  // From what is reserved for the session first. False: it would exceed the tenant's limit, or the memory is others' to
+  // have.
   bool reserve(uint32_t column, uint64_t bytes);
   void give_back(uint32_t column, uint64_t bytes);
   // Of what is held, so much may outlive the session in the hands of others. It stays charged when it is given back
   // here.
   void share(uint32_t column, uint64_t bytes) { page_.column[column].shared[slot_].fetch_add(bytes); }
   void note_import() { page_.slot[slot_].imports.store(1); }
+  // The client may keep memory that its program has freed, or does no more.
+  void note_keeping(bool keeps) { page_.slot[slot_].keeps.store(keeps); }
 
   uint64_t used(uint32_t column) const { return page_.column[column].used[slot_].load(); }
-  // What the tenant could reserve now in all, and what its sessions hold of it.
-  uint64_t reach(uint32_t column) const;
+  // What the session could have now beyond what it uses: what is left of its reservation, and what nobody holds.
+  uint64_t available(uint32_t column) const;
   uint64_t used_by_tenant(uint32_t column) const { return used_by_all(page_, column); }
   uint64_t limit(uint32_t column) const { return bounded(page_.column[column].limit.load()); }
   uint64_t context_bytes(uint32_t column) const { return bounded(page_.column[column].context_bytes.load()); }
 
  private:
   bool try_reserve(uint32_t column, uint64_t bytes);
+  // By how much `bytes` more make grow what the session holds.
+  uint64_t growth(uint32_t column, uint64_t bytes) const;
+  void note_peak(PageColumn& column) const;
+  // May clients of other sessions of the tenant give such memory back by themselves? Not while the own client may: it
+  // gives back first, and asks again.
+  bool others_keep(uint32_t column) const;
 
   TenantPage& page_;
   const uint32_t slot_;
   AllowanceSource* const source_;
+  // A copy: what other workers write to the page later gives this session nothing.
+  std::array<uint64_t, kPageColumns> reserved_{};
+  const std::chrono::milliseconds kept_wait_;
   std::mutex mutex_;  // one thread of the process takes the turn
 };
 

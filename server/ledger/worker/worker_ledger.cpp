@@ -18,8 +18,9 @@ std::vector<uint32_t> columns_of(const SessionSpec& order) {
 tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(OwnedDescriptor page,
                                                                             const SessionSpec& order,
                                                                             const DriverTable& driver, bool software,
-                                                                            int message) {
-  auto mapping = PageMapping::open(page.get());
+                                                                            ipc::Channel& broker,
+                                                                            ipc::BlockingRequests& requests) {
+  auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
   if (order.ledger_slot == kLeftSlot || order.ledger_slot >= kPageSlotsMax)
     return tl::unexpected(fmt::format("slot {} of the tenant's page", order.ledger_slot));
@@ -27,14 +28,15 @@ tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(Owne
     if (device.index >= kPageDevicesMax)
       return tl::unexpected(fmt::format("device {}: a server has {} at most", device.index, kPageDevicesMax));
   }
-  return std::unique_ptr<WorkerLedger>(new WorkerLedger(std::move(*mapping), order, driver, software, message));
+  return std::unique_ptr<WorkerLedger>(
+      new WorkerLedger(std::move(*mapping), order, driver, software, broker, requests));
 }
 
-WorkerLedger::WorkerLedger(PageMapping page, const SessionSpec& order, const DriverTable& driver, bool software,
-                           int message)
+WorkerLedger::WorkerLedger(SharedPage<TenantPage> page, const SessionSpec& order, const DriverTable& driver,
+                           bool software, ipc::Channel& broker, ipc::BlockingRequests& requests)
     : bare_(driver),
       page_(std::move(page)),
-      asker_(message),
+      asker_(broker, requests),
       ledger_(*page_, order.ledger_slot, &asker_),
       driver_(driver, ledger_, {.columns = columns_of(order), .software = software}) {}
 

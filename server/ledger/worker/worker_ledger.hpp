@@ -30,28 +30,27 @@ class HostAccount final : public HostMemory {
 // Made once, before the session; lives as long as the process.
 class WorkerLedger {
  public:
-  // `driver` outlives it; `ipc_message` is the broker's pair. The error ends the session: its memory would pass
-  // uncharged.
+  // `driver` and what leads to the broker outlive it. The error ends the session: its memory would pass uncharged.
   static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& order,
                                                                        const DriverTable& driver, bool software,
-                                                                       int message);
+                                                                       ipc::Channel& broker,
+                                                                       ipc::BlockingRequests& requests);
 
   const DriverTable& table() const { return driver_.table(); }
   HostMemory& host_memory() { return host_; }
+  // May the session's client keep memory that its program has freed?
+  void note_keeping(bool keeps) { ledger_.note_keeping(keeps); }
   // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.
   bool charge_warm_primary();
   // Before the process ends.
   void rest() { driver_.rest(); }
-  // What the broker answers; the watchdog's thread.
-  void heard(const IpcMessage& answer) { asker_.heard(answer); }
-  void broker_away() { asker_.broker_away(); }
-  void broker_back() { asker_.broker_back(); }
 
  private:
-  WorkerLedger(PageMapping page, const SessionSpec& order, const DriverTable& driver, bool software, int message);
+  WorkerLedger(SharedPage<TenantPage> page, const SessionSpec& order, const DriverTable& driver, bool software,
+               ipc::Channel& broker, ipc::BlockingRequests& requests);
 
   const DriverTable& bare_;
-  PageMapping page_;
+  SharedPage<TenantPage> page_;
   AllowanceAsker asker_;
   SessionLedger ledger_;
   HostAccount host_{ledger_};

@@ -102,8 +102,7 @@ CUresult graph_exec_node_set_params(CUgraphExec exec, CUgraphNode node, CUgraphN
   return ledger_parts().driver.cuGraphExecNodeSetParams(exec, node, params);
 }
 
-// --- nodes of all kinds
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- nodes of all kinds --------------------------------------------------------------------------------------------
 
 // The software device takes an allocation node's memory when the node is made.
 template <class Add>

@@ -120,8 +120,7 @@ CUresult ipc_open_mem_handle(CUdeviceptr* address, CUipcMemHandle handle, unsign
   return result;
 }
 
-// --- pinned memory
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- pinned memory -------------------------------------------------------------------------------------------------
 
 template <class Call>
 CUresult charged_host(uint64_t bytes, Call&& call) {

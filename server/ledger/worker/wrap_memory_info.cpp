@@ -15,9 +15,10 @@ CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   size_t free_now = 0, total = 0;
   CUresult result = parts.driver.cuMemGetInfo_v2(&free_now, &total);
   if (result != CUDA_SUCCESS) return result;
-  uint64_t reach = parts.ledger.reach(place.column), used = parts.ledger.used_by_tenant(place.column);
-  if (total_bytes) *total_bytes = std::min<uint64_t>(total, parts.ledger.limit(place.column));
-  if (free_bytes) *free_bytes = std::min<uint64_t>(free_now, reach - std::min(reach, used));
+  // A limit that has been lowered is less than what the session has a right to.
+  uint64_t shown = std::min<uint64_t>(total, parts.ledger.limit(place.column));
+  if (total_bytes) *total_bytes = shown;
+  if (free_bytes) *free_bytes = std::min<uint64_t>({free_now, parts.ledger.available(place.column), shown});
   return result;
 }
 

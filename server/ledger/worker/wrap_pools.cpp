@@ -88,8 +88,7 @@ CUresult mem_pool_import(CUmemoryPool* pool, void* handle, CUmemAllocationHandle
   return result;
 }
 
-// --- calls that find work done
-// ------------------------------------------------------------------------------------------------------------------------
+// --- calls that find work done -------------------------------------------------------------------------------------
 
 CUresult stream_query(CUstream stream) {
   return ledger_parts().pools->synchronised(ledger_parts().driver.cuStreamQuery(stream));

@@ -93,8 +93,7 @@ class Incoming {
     if (!condition) throw ProtocolFault{reason};
   }
 
-  // --- decoding
-  // -----------------------------------------------------------------------------------------------------------------------
+  // --- decoding ----------------------------------------------------------------------------------------------------
   uint64_t handle(wire::HandleKind kind, uint64_t handle, bool optional) {
     if (optional && !handle) return 0;
     void* native = nullptr;
@@ -154,8 +153,7 @@ class Incoming {
     return error_ ? error_ : present ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   }
 
-  // --- handles after the call
-  // -----------------------------------------------------------------------------------------------------------
+  // --- handles after the call --------------------------------------------------------------------------------------
   void insert(wire::HandleKind kind, uint64_t handle, uint64_t native) {
     if (replay_.handles().insert(kind, handle, reinterpret_cast<void*>(native))) return;
     expect(false, replay_.handles().out_of_memory() ? "no host memory is left for another handle"
@@ -198,8 +196,7 @@ class Incoming {
     return given;
   }
 
-  // --- answers
-  // --------------------------------------------------------------------------------------------------------------------------
+  // --- answers -----------------------------------------------------------------------------------------------------
   // Of a call that has nothing but a result to say.
   void finish(CUresult result) {
     if (wire::FrameKind(call_.header.kind) == wire::FrameKind::posted) {

@@ -22,19 +22,30 @@ inline constexpr std::chrono::microseconds kWaiterSleepMin{20};
 inline constexpr std::chrono::microseconds kWaiterSleepMax{200};
 inline constexpr int kWaiterSleepPart = 32;
 
-// Executor only: asks `query` for as long as the replay polls, or `at_least`. CUDA_ERROR_NOT_READY: not done by then,
-// or the client has sent more to do.
+// Executor only: asks `query` once, and again for as long as `spin`. CUDA_ERROR_NOT_READY: not done by then, or the
+// client has sent more to do.
 template <class Query>
-CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_least = {}) {
+CUresult poll_for(Replay& replay, Query query, std::chrono::microseconds spin) {
   auto begun = std::chrono::steady_clock::now();
-  auto spin = std::max(replay.poll_time(), at_least);
+  bool looked = false;  // and it was not done
   for (;;) {
     CUresult result = query();
-    if (result != CUDA_ERROR_NOT_READY || replay.input_waiting()) return result;
+    const bool done = result != CUDA_ERROR_NOT_READY;
+    if (done && !looked) return result;
+    looked = true;
     auto spent = std::chrono::steady_clock::now() - begun;
-    if (spent >= spin) return result;
+    if (done || spent >= spin || replay.input_waiting()) {
+      replay.note_polled(spent);
+      return result;
+    }
     relax(spent);
   }
+}
+
+// As long as the replay polls, or `at_least`.
+template <class Query>
+CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_least = {}) {
+  return poll_for(replay, query, std::max(replay.poll_time(), at_least));
 }
 
 inline CUresult poll_copy(Replay& replay, CUevent event) {

@@ -4,7 +4,7 @@
 #include "server/hand.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/session_handlers.hpp"
 

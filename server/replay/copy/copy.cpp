@@ -1,12 +1,13 @@
 #include "server/replay/copy/copy.hpp"
 
 #include "protocol/wire/limits.hpp"
+#include "server/chunk_store/chunk_store.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "wire/session_frames.hpp"
 
 namespace gpuwire::server {
@@ -58,20 +59,25 @@ CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstrea
 namespace {
 
 // Answers when the event is done: at once if that is soon.
-void answer_after(Replay& replay, Call& call, std::shared_ptr<PooledEvent> event) {
+void answer_after(Replay& replay, Call& call, std::shared_ptr<PooledEvent> event,
+                  std::function<void(CUresult)> answer) {
   CUresult result = poll_copy(replay, event->get());
   if (result != CUDA_ERROR_NOT_READY) {
     replay.state().host_regions().deliver();
-    return finish(replay, call, result);
+    return answer(result);
   }
   DeviceWait wait;
   wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event->get()); };
   wait.events = [event] { return std::vector{event->get()}; };
-  wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
+  wait.finish = [&replay, event, answer = std::move(answer)](CUresult waited) {
     replay.state().host_regions().deliver();
-    send_result(replay, sequence, waited);
+    answer(waited);
   };
   replay.poll_or_defer(call, std::move(wait));
+}
+
+std::function<void(CUresult)> result_of(Replay& replay, const Call& call) {
+  return [&replay, sequence = call.header.sequence](CUresult result) { send_result(replay, sequence, result); };
 }
 
 // Answers when the copies that were told before they were done have arrived. Their own events say so: on the stream
@@ -85,18 +91,34 @@ void answer_arrival(Replay& replay, Call& call, Context& context) {
     context.uploads.erase(std::next(newest).base());
   }
   if (!context.awaited) return finish(replay, call, CUDA_SUCCESS);
-  answer_after(replay, call, {context.awaited, &context.awaited->done});
+  call.answered = true;
+  answer_after(replay, call, {context.awaited, &context.awaited->done}, result_of(replay, call));
 }
 
 }  // namespace
 
+void answer_arrived(Replay& replay, Call& call, Context& context, CUstream stream,
+                    std::function<void(CUresult)> answer) {
+  PooledEvent event = context.events->take();
+  CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) return answer(drive(replay.driver().cuStreamSynchronize, stream));
+  answer_after(replay, call, std::make_shared<PooledEvent>(std::move(event)), std::move(answer));
+}
+
 void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream, bool blocking, CUresult result) {
   bool called = call.header.kind == uint8_t(wire::FrameKind::called);
   if (!called || !blocking || result != CUDA_SUCCESS) return finish(replay, call, result);
-  PooledEvent event = context.events->take();
-  result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result != CUDA_SUCCESS) return finish(replay, call, drive(replay.driver().cuStreamSynchronize, stream));
-  answer_after(replay, call, std::make_shared<PooledEvent>(std::move(event)));
+  call.answered = true;
+  answer_arrived(replay, call, context, stream, result_of(replay, call));
+}
+
+size_t upload_piece(uint64_t remaining, bool waited_for) {
+  uint64_t most = kUploadPieceBytes;
+  if (waited_for) {
+    most = std::min(most, remaining / 2 / kUploadLastPieceBytes * kUploadLastPieceBytes);
+    most = std::max<uint64_t>(most, kUploadLastPieceBytes);
+  }
+  return size_t(std::min(remaining, most));
 }
 
 void copy_to_device(Replay& replay, Call& call) {
@@ -107,19 +129,23 @@ void copy_to_device(Replay& replay, Call& call) {
   if (!find_stream(replay, params.getStream(), stream)) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   context = replay.state().contexts().enter_stream(stream);
   const bool blocking = params.getBlocking();
-  if (blocking && call.bulk.remaining() == 0 && call.header.kind == uint8_t(wire::FrameKind::called)) {
+  const bool called = call.header.kind == uint8_t(wire::FrameKind::called);
+  ChunkStore* chunks = params.getKeep() ? replay.state().chunks() : nullptr;
+  if (blocking && call.bulk.remaining() == 0 && called) {
     return answer_arrival(replay, call, *context);
   }
   CUresult result = refuse_capture(replay, stream);
   CUdeviceptr destination = params.getDestination();
   while (result == CUDA_SUCCESS && call.bulk.remaining() > 0) {
-    size_t bytes = std::min<uint64_t>(call.bulk.remaining(), kUploadPieceBytes);
+    size_t bytes = upload_piece(call.bulk.remaining(), called);
     StagingBlock block = take_staging(replay, *context, bytes);
     if (!block) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }
     if (!call.bulk.read({block.data(), bytes})) return;
+    // Pieces but the last are multiples of a chunk.
+    if (chunks) chunks->keep({block.data(), bytes});
     result =
         drive(replay.driver().cuMemcpyHtoDAsync_v2, destination, static_cast<const void*>(block.data()), bytes, stream);
     if (result != CUDA_SUCCESS) break;

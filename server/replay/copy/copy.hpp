@@ -1,6 +1,7 @@
 // Copies between the connection and the device, linear and pitched.
 #pragma once
 
+#include "protocol/wire/limits.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {
@@ -9,14 +10,22 @@ class StagingBlock;
 struct Context;
 
 // The largest piece of a linear copy to the device that is read from the connection before the device starts on it:
-// small enough that network and device work at the same time, large enough that the calls do not count.
-inline constexpr size_t kUploadPieceBytes = 2u << 20;
+// small enough that network and device work at the same time, large enough that the calls do not count, nor that lanes
+// (protocol/link) meet at its end. Its staging is bounded and charged as all staging is (kStagingBytesMax).
+inline constexpr size_t kUploadPieceBytes = 8u << 20;
+// What somebody waits for ends in pieces of this size, so that the device has little left to do when the last has come.
+inline constexpr size_t kUploadLastPieceBytes = 2u << 20;
+static_assert(kUploadPieceBytes % wire::kChunkBytes == 0 && kUploadLastPieceBytes % wire::kChunkBytes == 0);
+// How much of `remaining` bytes the next piece is. `waited_for`: the client waits for the copy, so this is its end.
+size_t upload_piece(uint64_t remaining, bool waited_for);
 // How long the executor waits for staging that earlier copies still use, before it takes memory beyond the usual bound.
 // A stream that waits for a callback of the client only moves when the executor reads on.
 inline constexpr unsigned kStagingWaitMs = 2000;
 
 void copy_to_device(Replay& replay, Call& call);
 void copy_from_device(Replay& replay, Call& call);
+void copy_chunks(Replay& replay, Call& call);
+void find_chunk(Replay& replay, Call& call);
 void copy_2d_to_device(Replay& replay, Call& call);
 void copy_2d_from_device(Replay& replay, Call& call);
 
@@ -29,6 +38,10 @@ CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstrea
 void reap_uploads(Replay& replay, Context& context);
 // Executor. Answers a copy to the device: at once, or when the stream has passed this point.
 void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream, bool blocking, CUresult result);
+// Executor. Calls `answer` when the stream has passed this point: at once if that is soon, else on another thread. The
+// call counts as answered.
+void answer_arrived(Replay& replay, Call& call, Context& context, CUstream stream,
+                    std::function<void(CUresult)> answer);
 // Executor. The device-to-host copy into `block` is on the stream: sends it now if it is soon done, else later.
 void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block, uint64_t bytes);
 // Executor. What a copy from the device answers when nothing was put on the stream. A posted one owes its notice too:

@@ -8,7 +8,7 @@
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_notices.hpp"
 
 namespace gpuwire::server {

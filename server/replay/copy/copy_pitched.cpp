@@ -5,7 +5,7 @@
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 
 namespace gpuwire::server {
 
@@ -16,7 +16,7 @@ struct Pitched {
   CUstream stream = nullptr;
   uint64_t packed_bytes = 0;
   CUDA_MEMCPY3D
-      copy{};  // the device side is filled in on both ends; each direction sets the host side and clears the other
+  copy{};  // the device side is filled in on both ends; each direction sets the host side and clears the other
 };
 
 // Fills `pitched`. The size must be one that a frame can carry.

@@ -12,7 +12,7 @@
 #include "server/hand.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
 namespace gpuwire::server {

@@ -12,7 +12,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
 

@@ -10,7 +10,7 @@
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
 namespace gpuwire::server {

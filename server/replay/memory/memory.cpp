@@ -4,12 +4,13 @@
 #include "schema/api_virtual_memory.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/hand.hpp"
+#include "server/session_handlers.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 
 namespace gpuwire::server {
 
@@ -34,6 +35,15 @@ void run_postponed_frees(Replay& replay) {
         drive(replay.driver().cuMemFree_v2, free.address);
       }
     }
+}
+
+// A client sends it in the place of cuMemFree of memory that it keeps, and neither beside captures, which it would end,
+// nor while a stream may stand at one of its callbacks; one that does harms itself.
+void await_rest(Replay& replay, Call& call) { finish(replay, call, drive(replay.driver().cuCtxSynchronize)); }
+
+void keeping_memory(Replay& replay, Call& call) {
+  replay.state().note_keeping_memory(call.message.getRoot<schema::KeepingMemory>().getKeeps());
+  finish(replay, call, CUDA_SUCCESS);
 }
 
 namespace hand {

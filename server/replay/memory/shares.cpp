@@ -8,7 +8,7 @@
 
 #include "server/driver_table.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
 namespace gpuwire::server {

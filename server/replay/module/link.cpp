@@ -6,7 +6,7 @@
 #include "server/driver_table.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/module/module_store.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "wire/session_frames.hpp"
 

@@ -9,7 +9,7 @@
 #include "server/replay/module/driver_image.hpp"
 #include "server/replay/module/jit_options.hpp"
 #include "server/replay/module/module_store.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
 namespace gpuwire::server {

@@ -7,7 +7,7 @@
 #include "server/replay/context/context.hpp"
 #include "server/replay/managed_memory/managed_memory.hpp"
 #include "server/replay/module/module_store.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
 namespace gpuwire::server {

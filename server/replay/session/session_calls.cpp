@@ -1,4 +1,4 @@
-// The calls that measure the connection.
+// The calls that measure the connection, and tell where the session's time went.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -39,6 +39,24 @@ void source(Replay& replay, Call& call) {
   // It stays for ever, which a keeper of nothing says.
   static const auto kept = std::make_shared<const char>();
   send_result(replay, call.header.sequence, CUDA_SUCCESS, zeros.bytes().first(bytes), kept);
+}
+
+void session_account(Replay& replay, Call& call) {
+  const SessionTimes times = replay.times();
+  auto ns = [](std::chrono::nanoseconds time) { return uint64_t(std::max<int64_t>(time.count(), 0)); };
+  SmallMessage<> message;
+  auto reply = message.root<schema::SessionAccountReply>();
+  reply.setResult(CUDA_SUCCESS);
+  reply.setDeferred(replay.take_deferred());
+  reply.setAgeNs(ns(times.age));
+  reply.setInputNs(ns(times.input));
+  reply.setDeviceNs(ns(times.device));
+  reply.setHeldNs(ns(times.held));
+  reply.setHeld(times.held_count);
+  reply.setGpuNs(ns(times.gpu));
+  reply.setGpuCounted(times.gpu_counted);
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
 }
 
 }  // namespace gpuwire::server

@@ -12,7 +12,7 @@
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/memory/memory.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
 

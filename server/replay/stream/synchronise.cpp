@@ -12,7 +12,7 @@
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/watched_events.hpp"
 
 namespace gpuwire::server {
@@ -34,6 +34,18 @@ void answer_query(Replay& replay, Call& call, CUresult result) {
     replay.state().host_regions().deliver();
   }
   finish(replay, call, result);
+}
+
+// A query of the client; of work that may be done soon, it is waited for a little.
+template <class Query>
+void query(Replay& replay, Call& call, Query ask) {
+  QueryPatience& patience = replay.state().query_patience();
+  CUresult result = ask();
+  if (auto spin = patience.allowed(replay.poll_time()); result == CUDA_ERROR_NOT_READY && spin.count() > 0) {
+    result = poll_for(replay, ask, spin);
+    patience.waited(result != CUDA_ERROR_NOT_READY);
+  }
+  answer_query(replay, call, result);
 }
 
 // An event behind everything that is on the stream now. Empty: the driver refuses; `result` says why.
@@ -184,7 +196,7 @@ void cuStreamQuery(Replay& replay, Call& call) {
   if (!find_stream(replay, call.message.getRoot<schema::CuStreamQueryParams>().getHStream(), stream)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
-  answer_query(replay, call, drive(replay.driver().cuStreamQuery, stream));
+  query(replay, call, [&] { return drive(replay.driver().cuStreamQuery, stream); });
 }
 
 void cuEventQuery(Replay& replay, Call& call) {
@@ -193,7 +205,7 @@ void cuEventQuery(Replay& replay, Call& call) {
                              event)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
-  answer_query(replay, call, drive(replay.driver().cuEventQuery, static_cast<CUevent>(event)));
+  query(replay, call, [&] { return drive(replay.driver().cuEventQuery, static_cast<CUevent>(event)); });
 }
 
 void cuEventSynchronize(Replay& replay, Call& call) {

@@ -7,7 +7,7 @@
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/watched_events.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
@@ -42,6 +42,7 @@ struct Watch {
   uint64_t record = 0;
   uint64_t stream = 0;
   uint64_t sequence = 0;
+  QueryPatience::Clock::time_point asked = QueryPatience::Clock::now();
 };
 
 // The data of copies that precede the completion leave first.
@@ -74,6 +75,7 @@ void watch_event(Replay& replay, Call& call) {
     auto lease = std::make_shared<PooledEvent>(context->events->lease());
     auto done = [&replay, &watched, watch, event, lease](CUresult completed) {
       watched.leave(event);
+      replay.state().query_patience().completed(QueryPatience::Clock::now() - watch.asked);
       send_completion(replay, watch, completed);
     };
     if (replay.watcher().watch(context->native, event, done)) return finish(replay, call, CUDA_SUCCESS);
@@ -101,7 +103,10 @@ void watch_stream(Replay& replay, Call& call) {
   if (result == CUDA_ERROR_NOT_READY) {
     CUevent native = event.get();
     auto shared = std::make_shared<PooledEvent>(std::move(event));
-    auto done = [&replay, watch, shared](CUresult completed) { send_completion(replay, watch, completed); };
+    auto done = [&replay, watch, shared](CUresult completed) {
+      replay.state().query_patience().completed(QueryPatience::Clock::now() - watch.asked);
+      send_completion(replay, watch, completed);
+    };
     if (replay.watcher().watch(context->native, native, done)) return finish(replay, call, CUDA_SUCCESS);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }

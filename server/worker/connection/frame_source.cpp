@@ -21,8 +21,7 @@ constexpr transport::Nanoseconds kLongWait = std::chrono::hours(1);
 
 }  // namespace
 
-// --- the executor
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- the executor --------------------------------------------------------------------------------------------------
 
 void FrameSource::reclaim() {
   visits_.store(visits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -72,6 +71,7 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
       buffered_ += got.bytes;
       received_ += got.bytes;
       meter_.received(got.bytes);
+      if (started != Clock::time_point{}) waited_ += Clock::now() - started;
       return Filled::some;
     }
     if (got.status != IoStatus::would_block) return Filled::ended;
@@ -169,7 +169,9 @@ bool FrameSource::read_bulk(std::span<std::byte> out) {
   while (!out.empty()) {
     transport::IoResult got = link_.receive_bulk(out);
     if (got.status == IoStatus::would_block) {
+      const Clock::time_point started = Clock::now();
       link_.wait(kReadable | kWoken, kLongWait);
+      waited_ += Clock::now() - started;
       continue;
     }
     if (got.status != IoStatus::ok) {
@@ -192,8 +194,7 @@ bool FrameSource::discard_bulk() {
   return true;
 }
 
-// --- the second thread
-// ----------------------------------------------------------------------------------------------------------------------
+// --- the second thread ---------------------------------------------------------------------------------------------
 
 bool FrameSource::take_over() {
   Role held = Role::nobody;

@@ -44,8 +44,7 @@ class FrameSource final : public BulkReader {
     fault,  // bytes that cannot be a frame: fault() says why. Nothing after them can be read
     late,   // the deadline has passed
   };
-  // --- the executor's
-  // ------------------------------------------------------------------------------------------------------------------
+  // --- the executor's ----------------------------------------------------------------------------------------------
   // Waits for the next frame; what is left of the previous one's bulk is thrown away first. `deadline_ms` < 0: no
   // limit.
   Next next(int deadline_ms = -1);
@@ -59,6 +58,9 @@ class FrameSource final : public BulkReader {
   // Position in the client's stream behind this frame and its bulk.
   uint64_t frame_end() const { return frame_end_; }
 
+  // How long the executor has waited for bytes, of frames and of their bulk.
+  std::chrono::nanoseconds waited() const { return waited_; }
+
   // Has the client sent anything beyond the frame (and bulk) in hand? Costs one system call at most.
   bool input_pending();
 
@@ -70,8 +72,7 @@ class FrameSource final : public BulkReader {
   // The role is the executor's for good: the second thread is about to end.
   void keep();
 
-  // --- the second thread's
-  // -------------------------------------------------------------------------------------------------------------
+  // --- the second thread's -----------------------------------------------------------------------------------------
   // Changes whenever the executor comes for more.
   uint64_t visits() const { return visits_.load(std::memory_order_relaxed); }
   // Takes the role. False: the executor reads.
@@ -135,6 +136,7 @@ class FrameSource final : public BulkReader {
   bool seen_ahead_ = false;
   bool kept_role_ = false;
   uint64_t frame_end_ = 0;
+  Clock::duration waited_{};
   uint64_t buffered_ = 0;  // bytes that the decoder holds beyond what has been taken out of it
 
   // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up:

@@ -15,7 +15,7 @@
 
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 
 namespace gpuwire::server {
 

@@ -2,55 +2,50 @@
 // one before has heard died with it.
 #pragma once
 
-#include <cstdint>
 #include <mutex>
 #include <optional>
-#include <string>
+#include <variant>
 
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/channel.hpp"
 
 namespace gpuwire::server {
 
 // Any thread.
 class Reports {
  public:
-  // `ipc_message`: the broker's pair.
-  explicit Reports(int message) : message_(message) {}
+  // `broker` outlives it.
+  explicit Reports(ipc::Channel& broker) : broker_(broker) {}
 
-  // Of kind begun, detached, attached or ended: a state of the session's, in the place of the one before.
-  void tell(IpcMessageKind kind, uint32_t number, std::string text) {
-    std::lock_guard lock(mutex_);
-    std::optional<Said>& said = kind == IpcMessageKind::begun   ? begun_
-                                : kind == IpcMessageKind::ended ? ended_
-                                                                : connection_;
-    said = {kind, number, std::move(text)};
-    send(*said);
-  }
+  // A state of the session's, in the place of the one before.
+  void tell(ipc::Begun begun) { tell(begun_, std::move(begun)); }
+  void tell(ipc::Ended ended) { tell(ended_, std::move(ended)); }
+  void tell(ipc::Detached detached) { tell(connection_, std::move(detached)); }
+  void tell(ipc::Attached attached) { tell(connection_, attached); }
   void tell_again() {
     std::lock_guard lock(mutex_);
-    for (const std::optional<Said>* said : {&begun_, &connection_, &ended_}) {
-      if (*said) send(**said);
-    }
+    if (begun_) send(*begun_);
+    if (connection_) std::visit([this](const auto& said) { send(said); }, *connection_);
+    if (ended_) send(*ended_);
   }
 
  private:
-  struct Said {
-    IpcMessageKind kind;
-    uint32_t number;
-    std::string text;
-  };
+  template <class Slot, class Said>
+  void tell(Slot& slot, Said said) {
+    std::lock_guard lock(mutex_);
+    send(said);
+    slot = std::move(said);
+  }
   // Does not wait: a broker that has gone is told later, or needs no telling.
+  template <class Said>
   void send(const Said& said) {
-    IpcMessage message;
-    message.kind = said.kind;
-    message.number = said.number;
-    message.text = said.text;
-    send_ipc_message(message_, message);
+    broker_.send(Said(said));
   }
 
-  const int message_;
-  std::mutex mutex_;  // a leaf; held over a send that does not wait, so that states come in their order
-  std::optional<Said> begun_, connection_, ended_;
+  ipc::Channel& broker_;
+  std::mutex mutex_;  // held over a send that does not wait, so that states come in their order; before the channel's
+  std::optional<ipc::Begun> begun_;
+  std::optional<std::variant<ipc::Detached, ipc::Attached>> connection_;
+  std::optional<ipc::Ended> ended_;
 };
 
 }  // namespace gpuwire::server

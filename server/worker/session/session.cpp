@@ -19,6 +19,7 @@
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/memory/memory.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
+#include "server/chunk_store/chunk_store.hpp"
 #include "server/session_notices.hpp"
 #include "server/worker/limits.hpp"
 
@@ -119,8 +120,7 @@ LinkOutbox::Hooks Session::outbox_hooks() {
           .reads_ahead = [] { return OutOfOrderReader::is_caller(); }};
 }
 
-// --- the beginning
-// -----------------------------------------------------------------------------------------------------------------------
+// --- the beginning -------------------------------------------------------------------------------------------------
 
 std::optional<SessionEnd> Session::begin() {
   if (auto end = read_hello()) {
@@ -135,6 +135,7 @@ std::optional<SessionEnd> Session::begin() {
     welcome.setResumeSecret({parts_.resume_secret.data(), parts_.resume_secret.size()});
     welcome.setResumeGraceMs(parts_.resume_grace_ms);
     bool wanted = parts_.wants_heartbeats && parts_.wants_heartbeats(client_end_);
+    welcome.setSameMachine(parts_.wants_heartbeats && !wanted);
     heartbeats_ = wanted && client_knows_heartbeats_;
     if (heartbeats_) source_.expect_heartbeats();
     welcome.setHeartbeats(heartbeats_);
@@ -144,8 +145,9 @@ std::optional<SessionEnd> Session::begin() {
       welcome.setLanes(uint8_t(lanes));
     }
   }
+  welcome.setChunks(chunks_);
   // Another connection may be there, and its end be heard of, before Welcome has left.
-  state_ = std::make_unique<SessionState>(*this, parts_.settings);
+  state_ = std::make_unique<ReplayState>(*this, parts_.settings);
   if (parts_.welcoming) parts_.welcoming();
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
   enter_thread();
@@ -186,6 +188,7 @@ std::optional<SessionEnd> Session::read_hello() {
     wrong = "a cache key of a wrong size";
   if (wrong) return SessionEnd{EndCause::fault, "Hello: " + *wrong};
   std::string& tenant = parts_.settings.tenant;
+  find_chunks(key_of_user);
   if (tenant.empty()) tenant = std::move(key_of_user);
   // With neither there is nobody whose images these are: they are kept for the session only.
   if (tenant.empty()) parts_.settings.module_cache = nullptr;
@@ -195,17 +198,33 @@ std::optional<SessionEnd> Session::read_hello() {
   return std::nullopt;
 }
 
+// Those of a tenant that has shown who it is are found by their plain digests, everybody else's by digests under the
+// user's key: who does not know it finds nothing that was kept under it.
+void Session::find_chunks(const std::string& key_of_user) {
+  ChunkStore*& chunks = parts_.settings.chunks;
+  if (!chunks) return;
+  if (!parts_.settings.tenant.empty()) {
+    chunks_ = 1;
+  } else if (digest::Key key{}; key_of_user.size() == key.size()) {
+    std::copy(key_of_user.begin(), key_of_user.end(), key.begin());
+    chunks->use_key(key);
+    chunks_ = 2;
+  } else {
+    chunks = nullptr;
+  }
+}
+
 void Session::start_capture() {
   capture_.start([this](uint8_t descriptor, std::span<const std::byte> text) {
     notify::output(outbox_, {.descriptor = descriptor}, text);
   });
 }
 
-// --- the executor
-// ---------------------------------------------------------------------------------------------------------------------------
+// --- the executor --------------------------------------------------------------------------------------------------
 
 SessionEnd Session::run() {
   std::optional<SessionEnd> end;
+  begun_ = std::chrono::steady_clock::now() - source_.waited();
   try {
     while (!end) end = execute();
   } catch (const std::exception& error) {  // out of memory or of threads: not the client's doing
@@ -302,8 +321,7 @@ void Session::dispatch(const ReplayEntry& entry, Call& call) {
     send_result(*this, call.header.sequence, CUDA_SUCCESS);
 }
 
-// --- waiting
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- waiting -------------------------------------------------------------------------------------------------------
 
 bool Session::poll_or_defer(Call& call, DeviceWait wait) {
   call.answered = true;
@@ -344,10 +362,13 @@ bool Session::watch_instead(const DeviceWait& wait) {
 }
 
 void Session::wait_elsewhere(std::function<void()> work) {
-  bool taken = waiters_.run([this, context = context_, work = std::move(work)] {
+  const auto started = std::chrono::steady_clock::now();
+  bool taken = waiters_.run([this, started, context = context_, work = std::move(work)] {
     try {
       if (context) parts_.driver->cuCtxSetCurrent(context);
       work();
+      const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - started;
+      waited_elsewhere_ns_.fetch_add(spent.count(), std::memory_order_relaxed);
     } catch (const std::exception& error) {
       stop(EndCause::internal, error.what());
     } catch (...) {
@@ -376,10 +397,21 @@ CUresult Session::take_deferred() {
   return CUresult(deferred_.exchange(CUDA_SUCCESS, std::memory_order_relaxed));
 }
 
+SessionTimes Session::times() const {
+  SessionTimes out{.age = std::chrono::steady_clock::now() - begun_, .input = source_.waited(), .device = polled_};
+  out.gpu = polled_ + std::chrono::nanoseconds(waited_elsewhere_ns_.load(std::memory_order_relaxed));
+  if (!parts_.gate) return out;
+  const Gate::Times gate = parts_.gate->times();
+  out.held = gate.held;
+  out.held_count = gate.held_count;
+  out.gpu_counted = gate.counted;
+  if (gate.counted) out.gpu = std::max(out.gpu, gate.gpu);
+  return out;
+}
+
 bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && std::exchange(primary_warm_, false); }
 
-// --- the end
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- the end -------------------------------------------------------------------------------------------------------
 
 void Session::stop(EndCause cause, std::string reason) {
   {

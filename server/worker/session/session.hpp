@@ -17,7 +17,7 @@
 
 #include "protocol/transport/stream.hpp"
 #include "server/replay/replay.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/ipc/end_cause.hpp"
 #include "server/worker/connection/frame_source.hpp"
 #include "server/worker/connection/link_outbox.hpp"
@@ -112,7 +112,7 @@ class Session final : public Replay {
   const DriverTable& driver() const override { return *parts_.driver; }
   HandleTable& handles() override { return handles_; }
   Outbox& outbox() override { return outbox_; }
-  SessionState& state() override { return *state_; }
+  ReplayState& state() override { return *state_; }
   CompletionWatcher& watcher() override { return watcher_; }
   void wait_elsewhere(std::function<void()> work) override;
   CUcontext context() const override { return context_; }
@@ -127,6 +127,8 @@ class Session final : public Replay {
   void answer_awaited() override { out_of_order_reader_.awake(); }
   HostMemory* host_memory() override { return parts_.host_memory; }
   Management* management() override { return parts_.management; }
+  SessionTimes times() const override;
+  void note_polled(std::chrono::nanoseconds spent) override { polled_ += spent; }
 
  private:
   // Each returns the end when there is one.
@@ -140,6 +142,7 @@ class Session final : public Replay {
   bool watch_instead(const DeviceWait& wait);
   SessionEnd connection_ended();
   void tell_ending(const SessionEnd& end);
+  void find_chunks(const std::string& key_of_user);
   void start_capture();
   void enter_thread() noexcept;
   std::optional<SessionEnd> stopped();
@@ -153,7 +156,7 @@ class Session final : public Replay {
   HandleTable handles_;
   PollingWatcher watcher_;
   WaiterPool waiters_;
-  std::unique_ptr<SessionState> state_;
+  std::unique_ptr<ReplayState> state_;
   ClientFacts client_;
 
   CUcontext context_ = nullptr;
@@ -163,10 +166,14 @@ class Session final : public Replay {
   bool client_comes_back_ = false;
   bool client_knows_heartbeats_ = false;
   unsigned client_lanes_ = 0;
+  uint8_t chunks_ = 0;                   // Welcome.chunks
   std::atomic<unsigned> lanes_{0};       // set by begin(); a connection that asks for one sooner may be refused
   transport::ConnectionEnd client_end_;  // as the client says
   const std::chrono::microseconds poll_time_;
-  uint64_t executed_ = 0;  // sequence of the last frame
+  uint64_t executed_ = 0;                          // sequence of the last frame
+  std::chrono::steady_clock::time_point begun_{};  // run() waits for the first frame
+  std::chrono::nanoseconds polled_{};              // executor: looked whether the device was done
+  std::atomic<int64_t> waited_elsewhere_ns_{0};    // waiters add up what they waited; relaxed: a figure
 
   // The first failure of a posted call that no reply has told. Written by whoever fails, taken by whoever replies; it
   // publishes nothing else.

@@ -19,8 +19,8 @@ void signal(const OwnedDescriptor& event) {
 
 }  // namespace
 
-Watchdog::Watchdog(int message, std::shared_ptr<transport::Transport> connection, Hooks hooks)
-    : message_(message),
+Watchdog::Watchdog(ipc::Channel& broker, std::shared_ptr<transport::Transport> connection, Hooks hooks)
+    : broker_(broker),
       hooks_(std::move(hooks)),
       connection_(std::move(connection)),
       changed_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -36,19 +36,23 @@ Watchdog::~Watchdog() {
 
 void Watchdog::begin_grace() { signal(wake_); }
 
+void Watchdog::broker_full() { signal(changed_); }
+
 bool Watchdog::hear_broker() {
-  IpcMessage said;
-  switch (receive_ipc_message(message_, false, said)) {
-    case IpcMessageReceived::none_yet: return false;
-    case IpcMessageReceived::closed: hooks_.stop("the server has gone"); return true;
-    case IpcMessageReceived::message: break;
+  broker_.drain();
+  std::optional<ipc::Message> said;
+  switch (broker_.hear(said)) {
+    case ipc::Channel::Heard::none_yet: return false;
+    case ipc::Channel::Heard::nonsense:
+    case ipc::Channel::Heard::closed: hooks_.stop("the server has gone"); return true;
+    case ipc::Channel::Heard::message: break;
   }
-  if (said.kind != IpcMessageKind::stop) {
-    hooks_.hear(std::move(said));
-    return false;
+  if (auto* stop = std::get_if<ipc::Stop>(&*said)) {
+    hooks_.stop(std::move(stop->why));
+    return true;
   }
-  hooks_.stop(said.text);
-  return true;
+  hooks_.hear(std::move(*said));
+  return false;
 }
 
 void Watchdog::outlive_connections(std::function<std::chrono::nanoseconds()> look) {
@@ -112,7 +116,7 @@ void Watchdog::watch() {
       connection = connection_;
     }
     // The socket is asked for its end alone: data on it are the executor's and wake nobody here.
-    pollfd watched[5] = {{message_, POLLIN, 0},
+    pollfd watched[5] = {{broker_.descriptor(), broker_.events(), 0},
                          {connection ? connection->descriptor() : -1, POLLRDHUP, 0},
                          {wake_.get(), POLLIN, 0},
                          {quit_.get(), POLLIN, 0},

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "protocol/transport/transport.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/ipc/channel.hpp"
 
 namespace gpuwire::server {
 
@@ -30,14 +30,18 @@ class Watchdog {
     std::function<void()> gone;
     std::function<void()> hung_up;
     std::function<void()> grace_over;
-    std::function<void(IpcMessage)> hear;
+    std::function<void(ipc::Message)> hear;
   };
-  Watchdog(int message, std::shared_ptr<transport::Transport> connection, Hooks hooks);
+  // `broker` outlives it, and is heard and drained by it alone from now on; whoever has a message wait there calls
+  // broker_full().
+  Watchdog(ipc::Channel& broker, std::shared_ptr<transport::Transport> connection, Hooks hooks);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
   ~Watchdog();
 
   void begin_grace();
+  // Any thread; does not block.
+  void broker_full();
 
   // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how
   // long until the next time. May be called a second time with the first `look`.
@@ -57,14 +61,14 @@ class Watchdog {
   // Reads what the broker says. True: the process has to end.
   bool hear_broker();
 
-  const int message_;
+  ipc::Channel& broker_;
   const Hooks hooks_;
   std::mutex mutex_;
   std::shared_ptr<transport::Transport> connection_;               // under mutex_; null: its end has been seen
   bool outlives_ = false;                                          // under mutex_
   std::optional<std::chrono::steady_clock::time_point> deadline_;  // under mutex_
   std::function<std::chrono::nanoseconds()> look_;  // set before outlives_, used by the thread when it has seen that
-  OwnedDescriptor changed_;                         // an eventfd: what is under the mutex
+  OwnedDescriptor changed_;  // an eventfd: what is under the mutex, or whether something waits for the broker
   OwnedDescriptor wake_;
   OwnedDescriptor quit_;
   std::thread thread_;

@@ -1,6 +1,7 @@
 #include <thread>
 
 #include "client/hand.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/stream/capture.hpp"
 #include "schema/api_capture.capnp.h"
@@ -89,8 +90,8 @@ TEST_CASE("a stream that waits for an event of a capture joins it, until the cap
   CUgraph graph = nullptr;
   REQUIRE(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
-  // The event stays what it was, and draws nobody into a capture that is over.
-  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
+  // The event is of no use until it is recorded again, and draws nobody into a capture that is over.
+  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
   REQUIRE(hand::cuEventRecord(process.event, process.other, false) == CUDA_SUCCESS);
@@ -173,13 +174,15 @@ TEST_CASE("an unsafe call invalidates a global capture, unless the thread is rel
   CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
 }
 
-TEST_CASE("an invalid capture ends although nobody takes its graph, a valid one does not") {
+TEST_CASE("a capture ends although nobody takes its graph, valid or not") {
   Capturing process;
   CUgraph graph = nullptr;
   CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_ILLEGAL_STATE);
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_SUCCESS);
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
   CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
@@ -195,13 +198,17 @@ TEST_CASE("a graph of the program into which a capture went that became invalid 
   CHECK(!known_handle(wire::HandleKind::graph, reinterpret_cast<uint64_t>(graph)));
 }
 
-TEST_CASE("a blocking copy minds a valid capture and no invalid one") {
+TEST_CASE("a blocking copy minds that its own stream is captured, and no other") {
   Capturing process;
-  Captures& captures = test::server_session().captures;
+  const auto origin = reinterpret_cast<uint64_t>(process.origin), other = reinterpret_cast<uint64_t>(process.other);
+  const Caller caller = enter(Needs::context);
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
-  CHECK(captures.permit_copy() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CHECK(captures.permit_copy() == CUDA_SUCCESS);
-  CHECK(captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(refuse_in_capture(caller, other, true) == CUDA_SUCCESS);
+  CHECK(refuse_in_capture(caller, origin, false) == CUDA_SUCCESS);
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(refuse_in_capture(caller, origin, true) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(refuse_in_capture(caller, origin, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(refuse_in_capture(caller, other, true) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a capture that its thread left behind is not that of a thread which comes later") {

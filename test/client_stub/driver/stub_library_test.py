@@ -73,7 +73,10 @@ class StubLibrary(unittest.TestCase):
         subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_without_a_server_there_is_no_device_and_one_line_says_why(self):
-        code = f"import ctypes; l = ctypes.CDLL({LIBRARY!r}); assert [l.cuInit(0), l.cuInit(0), l.cuInit(1)] == [100, 100, 1]"
+        code = (
+            f"import ctypes; l = ctypes.CDLL({LIBRARY!r}); assert [l.cuInit(0), l.cuInit(0), l.cuInit(1)] == [100,"
+            " 100, 1]"
+        )
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWIRE_")}
         done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment)
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
@@ -90,7 +93,8 @@ class StubLibrary(unittest.TestCase):
             versions = {version for version, _ in steps} | {version - 1 for version, _ in steps} | {13000}
             for version in versions:
                 pointer, status = ctypes.c_void_p(1), ctypes.c_int(-1)
-                result = resolve(name.encode(), ctypes.byref(pointer), version, 2 if per_thread else 0, ctypes.byref(status))
+                result = resolve(name.encode(), ctypes.byref(pointer), version, 2 if per_thread else 0,
+                                 ctypes.byref(status))
                 fitting = [symbol for since, symbol in steps if since <= version]
                 wanted = fitting[-1] if fitting else None
                 with self.subTest(name=name, version=version, per_thread=per_thread):
@@ -105,8 +109,11 @@ class StubLibrary(unittest.TestCase):
 
     def test_a_trace_that_cannot_be_written_says_which_and_why(self):
         load = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({LIBRARY!r})"]
-        ran = subprocess.run(load, env={**os.environ, "GPUWIRE_TRACE": "/no/such/folder/trace"}, capture_output=True, text=True, timeout=60, check=True)
-        self.assertEqual((ran.stdout, ran.stderr), ("", "gpuwire: cannot write the trace file /no/such/folder/trace: No such file or directory\n"))
+        ran = subprocess.run(load, env={**os.environ, "GPUWIRE_TRACE": "/no/such/folder/trace"}, capture_output=True,
+                             text=True, timeout=60, check=True)
+        self.assertEqual(
+            (ran.stdout, ran.stderr),
+            ("", "gpuwire: cannot write the trace file /no/such/folder/trace: No such file or directory\n"))
 
     def test_get_proc_address_at_its_edges(self):
         library = ctypes.CDLL(LIBRARY)

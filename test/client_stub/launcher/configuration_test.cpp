@@ -57,7 +57,7 @@ TEST_CASE("the transport is chosen like everything else, and only one that there
   CHECK(seen.run({"--transport", "shm"}, {{"GPUWIRE_TRANSPORT", "auto"}}) == "shm\n");
   CHECK(seen.run({"--transport", "pigeon"}).find("shm") != std::string::npos);
   seen.write(kUserFile, "server = \"x:1\"\ntransport = \"pigeon\"\n");
-  CHECK(seen.run({}).find("config.toml:2: transport is one of auto, tcp and shm") != std::string::npos);
+  CHECK(seen.run({}).find("config.toml:2: transport must be auto, tcp, shm or rdma") != std::string::npos);
 }
 
 TEST_CASE("a profile of the system's is completed by the user's of the same name") {
@@ -90,10 +90,10 @@ TEST_CASE("a mistake in a file is one line with its place, and no program runs")
   std::string file = (seen.root / kUserFile).string();
   CHECK(said("server = \"x:1\"\nsevrer = \"y:1\"\n") ==
         "gpuwire run: " + file + ":2: \"sevrer\" is no setting of the client\n");
-  CHECK(has(said("server = 1\n"), file + ":1: server is a text"));
-  CHECK(has(said("\ngpus = 0\n"), file + ":2: gpus is a number from 1 to 1024"));
+  CHECK(has(said("server = 1\n"), file + ":1: server must be a text"));
+  CHECK(has(said("\ngpus = 0\n"), file + ":2: gpus must be a number from 1 to 1024"));
   CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is no size"));
-  CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server is a text"));
+  CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server must be a text"));
   CHECK(has(said("server = \n"), file + ":1: "));
   CHECK(has(said("server = \"x:1\"\n", {"--profile", "none"}), "there is no profile \"none\" in " + file));
 }

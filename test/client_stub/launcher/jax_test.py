@@ -1,4 +1,5 @@
-"""What `gpuwire run` does for JAX, with a package in the place of JAX that looks for plugins and device files as JAX does."""
+"""What `gpuwire run` does for JAX, with a package in the place of JAX that looks for plugins and device files as JAX
+does."""
 
 import os
 import subprocess
@@ -14,7 +15,8 @@ def has_visible_nvidia_gpu():
     return False
 """
 
-# The namespace package jax_plugins is looked through, each module's initialize() is called, then the device files are asked for.
+# The namespace package jax_plugins is looked through, each module's initialize() is called, then the device files are
+# asked for.
 PROGRAM = """
 import importlib, pkgutil
 from jax._src import hardware_utils
@@ -34,8 +36,10 @@ class Jax(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
-        for path, text in {"jax/__init__.py": "", "jax/_src/__init__.py": "", "jax/_src/hardware_utils.py": HARDWARE_UTILS,
-                           "jax_plugins/other/__init__.py": "", "program.py": PROGRAM}.items():
+        for path, text in {
+                "jax/__init__.py": "", "jax/_src/__init__.py": "", "jax/_src/hardware_utils.py": HARDWARE_UTILS,
+                "jax_plugins/other/__init__.py": "", "program.py": PROGRAM
+        }.items():
             path = os.path.join(self.folder.name, path)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "w", encoding="utf-8") as file:
@@ -64,8 +68,10 @@ class Jax(unittest.TestCase):
         self.assertEqual(os.listdir(path.split(":")[-1]), ["jax_plugins"])
 
     def test_without_a_server_the_module_does_nothing(self):
-        path = self.run_remotely(sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])", PYTHONPATH=self.folder.name)
-        self.assertEqual(self.output(sys.executable, self.program(), PYTHONPATH=path, GPUWIRE_SERVER=""), "['gpuwire', 'other'] False")
+        path = self.run_remotely(sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])",
+                                 PYTHONPATH=self.folder.name)
+        self.assertEqual(self.output(sys.executable, self.program(), PYTHONPATH=path, GPUWIRE_SERVER=""),
+                         "['gpuwire', 'other'] False")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ TEST_CASE("the program finds the stub folder first and the options in its enviro
       here.start({"run", "-s", "gpu7", "--trace", "/tmp/t", "--stats", print}, {{"LD_LIBRARY_PATH", "/opt/lib"}}).out ==
       stubs + ":/opt/lib|gpu7|/tmp/t|1|\n");
   CHECK(here.start({"run", "-s", "gpu7", "--stats=calls", print, "summary"}).out == stubs + "|gpu7||calls|summary\n");
+  CHECK(here.start({"run", "-s", "gpu7", "--stats=why", print}).out == stubs + "|gpu7||why|\n");
   CHECK(here.start({"run", "-s", "gpu7", "--stats=everything", print}).exit_code == 2);
   CHECK(here.start({"run", "--", print}, {{"GPUWIRE_SERVER", "env:1"}}).out == stubs + "|env:1|||\n");
   CHECK(here.start({"run", "--server=opt:2", print, "-h"}, {{"GPUWIRE_SERVER", "env:1"}}).out ==

@@ -25,7 +25,8 @@ class Description(unittest.TestCase):
         cls.nvml = read_nvml(ROOT / "protocol/nvml")
 
     def test_the_library_exports_what_is_described_and_nothing_else(self):
-        lines = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True, check=True).stdout.splitlines()
+        lines = subprocess.run(["nm", "-D", "--defined-only", LIBRARY], capture_output=True, text=True,
+                               check=True).stdout.splitlines()
         exported = {line.split()[-1].split("@")[0] for line in lines}
         self.assertGreater(len(exported), 400)
         self.assertEqual(exported ^ {f.name for f in self.nvml.functions}, set())
@@ -37,7 +38,8 @@ class Description(unittest.TestCase):
 
     def test_what_changes_the_card_is_refused(self):
         for function in self.nvml.functions:
-            if re.match(r"nvml(Device|System|Unit)?(Set|Reset|Clear|Create|Remove|Modify|Freeze)", function.name) and "CpuAffinity" not in function.name:
+            if re.match(r"nvml(Device|System|Unit)?(Set|Reset|Clear|Create|Remove|Modify|Freeze)",
+                        function.name) and "CpuAffinity" not in function.name:
                 self.assertEqual(function.cls, "changes", function.name)
 
     def test_every_unsupported_function_has_a_reason(self):
@@ -46,7 +48,8 @@ class Description(unittest.TestCase):
                 self.assertGreater(len(function.reason), 10, function.name)
 
     def test_the_coverage_page_is_up_to_date(self):
-        self.assertEqual((ROOT / "docs/nvml_coverage.md").read_text(), emit_nvml.coverage(self.nvml), "run protocol/codegen/generate_nvml.py")
+        self.assertEqual((ROOT / "docs/nvml_coverage.md").read_text(), emit_nvml.coverage(self.nvml),
+                         "run protocol/codegen/generate_nvml.py")
 
 
 if __name__ == "__main__":

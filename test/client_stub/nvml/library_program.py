@@ -8,7 +8,15 @@ import threading
 import time
 
 (SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION) = range(5)
-NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 6, 7, 9, 10, 15, 25, 999
+NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = (
+    6,
+    7,
+    9,
+    10,
+    15,
+    25,
+    999,
+)
 
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 nvml.nvmlErrorString.restype = ctypes.c_char_p
@@ -63,7 +71,8 @@ def devices_are_found_by_every_name():
         expect(nvml.nvmlDeviceGetPciInfo_v3(device, pci), SUCCESS, "PCI information")
         bus_id = pci.raw[36:].split(b"\0")[0]
         found = ctypes.c_void_p()
-        for function, name in (("nvmlDeviceGetHandleByUUID", uuid.encode()), ("nvmlDeviceGetHandleByPciBusId_v2", bus_id)):
+        for function, name in (("nvmlDeviceGetHandleByUUID", uuid.encode()), ("nvmlDeviceGetHandleByPciBusId_v2",
+                                                                              bus_id)):
             expect(getattr(nvml, function)(name, ctypes.byref(found)), SUCCESS, function)
             expect(found.value, device.value, function)
         as_bytes = struct.pack("<II41s", 1 << 24 | 52, 2, bytes.fromhex(uuid[4:].replace("-", ""))) + b"\0" * 3
@@ -72,9 +81,11 @@ def devices_are_found_by_every_name():
         seen.add((uuid, bus_id))
     expect(len(seen), 2, "different names")
     expect(nvml.nvmlDeviceGetHandleByUUID(b"GPU-0", ctypes.byref(found)), NOT_FOUND, "a UUID of no device")
-    expect(nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0000:ff:1f.0", ctypes.byref(found)), NOT_FOUND, "an address of no device")
+    expect(nvml.nvmlDeviceGetHandleByPciBusId_v2(b"0000:ff:1f.0", ctypes.byref(found)), NOT_FOUND,
+           "an address of no device")
     expect(nvml.nvmlDeviceGetHandleByPciBusId_v2(b"nonsense", ctypes.byref(found)), INVALID_ARGUMENT, "no address")
-    for nothing in (None, ctypes.c_void_p(8), ctypes.c_void_p(handle().value + 1), ctypes.c_void_p(handle().value + 4 * 100)):
+    for nothing in (None, ctypes.c_void_p(8), ctypes.c_void_p(handle().value + 1),
+                    ctypes.c_void_p(handle().value + 4 * 100)):
         expect(number("nvmlDeviceGetComputeMode", nothing)[0], INVALID_ARGUMENT, "a handle that is none")
 
 
@@ -88,7 +99,8 @@ def values_are_those_of_the_device():
     expect(nvml.nvmlDeviceGetMemoryInfo_v2(device, second), SUCCESS, "memory, version 2")
     expect(struct.unpack("<IIQQQQ", second.raw)[2:], (total, 0, free, used), "memory, version 2")
     major, minor = ctypes.c_int(), ctypes.c_int()
-    expect(nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)), SUCCESS, "capability")
+    expect(nvml.nvmlDeviceGetCudaComputeCapability(device, ctypes.byref(major), ctypes.byref(minor)), SUCCESS,
+           "capability")
     cuda = ctypes.CDLL("libcuda.so.1")
     expect(cuda.cuInit(0), 0, "cuInit")
     attribute = ctypes.c_int()
@@ -115,9 +127,11 @@ def arguments_are_checked():
 
 def the_card_cannot_be_changed():
     device = handle()
-    for call in (lambda: nvml.nvmlDeviceSetPowerManagementLimit(device, 100000), lambda: nvml.nvmlDeviceSetPersistenceMode(device, 1),
-                 lambda: nvml.nvmlDeviceSetComputeMode(device, 3), lambda: nvml.nvmlDeviceResetGpuLockedClocks(device),
-                 lambda: nvml.nvmlDeviceSetMigMode(device, 1, None), lambda: nvml.nvmlDeviceClearEccErrorCounts(device, 0)):
+    for call in (lambda: nvml.nvmlDeviceSetPowerManagementLimit(device, 100000),
+                 lambda: nvml.nvmlDeviceSetPersistenceMode(device, 1), lambda: nvml.nvmlDeviceSetComputeMode(device, 3),
+                 lambda: nvml.nvmlDeviceResetGpuLockedClocks(device),
+                 lambda: nvml.nvmlDeviceSetMigMode(device, 1, None),
+                 lambda: nvml.nvmlDeviceClearEccErrorCounts(device, 0)):
         expect(call(), NO_PERMISSION, "a setter")
     expect(nvml.nvmlErrorString(NO_PERMISSION), b"Insufficient Permissions", "its text")
     expect(nvml.nvmlErrorString(12345), b"Unknown Error", "the text of no error")
@@ -130,7 +144,8 @@ def events_come_to_their_time_limit():
     types = ctypes.c_ulonglong(1)
     expect(nvml.nvmlDeviceGetSupportedEventTypes(handle(), ctypes.byref(types)), SUCCESS, "event types")
     expect(types.value, 0, "event types")
-    expect(nvml.nvmlDeviceRegisterEvents(handle(), ctypes.c_ulonglong(8), events), NOT_SUPPORTED, "an event that does not come")
+    expect(nvml.nvmlDeviceRegisterEvents(handle(), ctypes.c_ulonglong(8), events), NOT_SUPPORTED,
+           "an event that does not come")
     data = ctypes.create_string_buffer(32)
     before = time.monotonic()
     expect(nvml.nvmlEventSetWait_v2(events, data, 30), TIMEOUT, "waiting")
@@ -142,7 +157,9 @@ def processes_are_ones_own():
     count = ctypes.c_uint(8)
     expect(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle(), ctypes.byref(count), None), SUCCESS, "processes")
     expect(count.value, 0, "processes")
-    expect(text("nvmlSystemGetProcessName", os.getpid(), room=1024).split("/")[-1], os.path.basename(sys.executable), "this program's name")
+    expect(
+        text("nvmlSystemGetProcessName", os.getpid(), room=1024).split("/")[-1], os.path.basename(sys.executable),
+        "this program's name")
     expect(text("nvmlSystemGetProcessName", 0x7fffffff, room=1024), NOT_FOUND, "the name of no process")
 
 
@@ -151,7 +168,8 @@ def threads_ask_at_once():
 
     def ask():
         for _ in range(50):
-            if text("nvmlDeviceGetName", handle(1)) != "gpuwire software device" or number("nvmlDeviceGetComputeMode", handle())[0]:
+            if text("nvmlDeviceGetName", handle(1)) != "gpuwire software device" or number(
+                    "nvmlDeviceGetComputeMode", handle())[0]:
                 failures.append(1)
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
@@ -175,8 +193,9 @@ def a_child_after_fork_asks_anew():
 def all():
     initialising_is_counted()
     expect(nvml.nvmlInit_v2(), SUCCESS, "nvmlInit")
-    for check in (devices_are_found_by_every_name, values_are_those_of_the_device, arguments_are_checked, the_card_cannot_be_changed,
-                  events_come_to_their_time_limit, processes_are_ones_own, threads_ask_at_once, a_child_after_fork_asks_anew):
+    for check in (devices_are_found_by_every_name, values_are_those_of_the_device, arguments_are_checked,
+                  the_card_cannot_be_changed, events_come_to_their_time_limit, processes_are_ones_own,
+                  threads_ask_at_once, a_child_after_fork_asks_anew):
         check()
     expect(nvml.nvmlShutdown(), SUCCESS, "nvmlShutdown")
 
@@ -187,13 +206,16 @@ def no_server():
 
 
 def bad_replies():
-    """Behind a server that answers what cannot be: every call returns an error, and nothing is written past its place."""
+    """Behind a server that answers what cannot be: every call returns an error, and nothing is written past its
+    place."""
     expect(nvml.nvmlInit_v2(), SUCCESS, "nvmlInit")
     guard = ctypes.create_string_buffer(b"\xaa" * 64, 64)
     status = nvml.nvmlDeviceGetName(handle(), guard, 8)
-    expect((status in (UNKNOWN, GPU_IS_LOST), guard.raw[8:]), (True, b"\xaa" * 56), f"a bad reply to nvmlDeviceGetName ({status})")
+    expect((status in (UNKNOWN, GPU_IS_LOST), guard.raw[8:]), (True, b"\xaa" * 56),
+           f"a bad reply to nvmlDeviceGetName ({status})")
     status = nvml.nvmlDeviceGetMemoryInfo(handle(), guard)
-    expect((status in (UNKNOWN, GPU_IS_LOST), guard.raw[24:]), (True, b"\xaa" * 40), f"a bad reply to nvmlDeviceGetMemoryInfo ({status})")
+    expect((status in (UNKNOWN, GPU_IS_LOST), guard.raw[24:]), (True, b"\xaa" * 40),
+           f"a bad reply to nvmlDeviceGetMemoryInfo ({status})")
 
 
 def lost():

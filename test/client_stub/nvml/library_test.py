@@ -11,7 +11,20 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "end_to_end"))
-from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, Server, ServerCase, BUILD, MAGIC, one_line_naming, read_exactly, run, start, wait_until  # noqa: E402
+from support import (
+    FRAME,
+    PREFACE,
+    RUN_LIMIT_SECONDS,
+    Server,
+    ServerCase,
+    BUILD,
+    MAGIC,
+    one_line_naming,
+    read_exactly,
+    run,
+    start,
+    wait_until,
+)  # noqa: E402
 
 PROGRAM = os.path.join(HERE, "library_program.py")
 MANAGEMENT = 1  # wire::kPrefaceManagement
@@ -98,7 +111,8 @@ class Library(ServerCase):
         self.assertTrue(one_line_naming(ran.stderr, address), ran.stderr)
 
     def test_replies_that_cannot_be_are_errors(self):
-        for values in (b"", b"\1", b"\xff" * 4, b"\xff\xff\xff\x7f", struct.pack("<I", 7) + b"sixsix", struct.pack("<I", 30) + b"x" * 30, b"\0" * 5000):
+        for values in (b"", b"\1", b"\xff" * 4, b"\xff\xff\xff\x7f", struct.pack("<I", 7) + b"sixsix",
+                       struct.pack("<I", 30) + b"x" * 30, b"\0" * 5000):
             with self.subTest(values[:8]):
                 meddler = Meddler(self.server.address, values)
                 self.assert_passed(self.program("bad_replies", meddler.address))
@@ -129,12 +143,21 @@ class Library(ServerCase):
         return fields, read_exactly(link, 8 * fields[5])
 
     def test_wrong_queries_end_their_session_alone(self):
-        neighbour = start(self.server.address, sys.executable, "-c",
-                          "import ctypes, sys; n = ctypes.CDLL('libnvidia-ml.so.1'); c = ctypes.c_uint(); assert n.nvmlInit_v2() == 0; print('ready', flush=True);"
-                          "sys.stdin.readline(); b = ctypes.create_string_buffer(90); assert n.nvmlSystemGetDriverVersion(b, 90) == 0; print('PASSED')")
+        neighbour = start(
+            self.server.address,
+            sys.executable,
+            "-c",
+            (
+                "import ctypes, sys; n = ctypes.CDLL('libnvidia-ml.so.1'); c = ctypes.c_uint(); assert n.nvmlInit_v2()"
+                " == 0; print('ready', flush=True);sys.stdin.readline(); b = ctypes.create_string_buffer(90); assert"
+                " n.nvmlSystemGetDriverVersion(b, 90) == 0; print('PASSED')"
+            ),
+        )
         self.assertEqual(neighbour.stdout.readline(), "ready\n")
         name = 6  # nvmlDeviceGetName
-        for arguments in (b"", struct.pack("<I", 0), struct.pack("<II", 9, 64), struct.pack("<III", 0, 64, 0), b"\xff" * 8, b"x" * 100_000):
+        for arguments in (b"", struct.pack("<I", 0), struct.pack("<II", 9,
+                                                                 64), struct.pack("<III", 0, 64,
+                                                                                  0), b"\xff" * 8, b"x" * 100_000):
             with self.subTest(arguments[:12]), self.session() as link:
                 link.sendall(frame(3, QUERY, 1, message([name], [arguments])))
                 fields, _ = self.receive(link)

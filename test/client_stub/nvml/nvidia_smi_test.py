@@ -24,7 +24,10 @@ class NvidiaSmi(ServerCase):
 
     def smi(self, *arguments, address=None):
         # By its name alone: `gpuwire run` makes it the first that PATH finds.
-        command = [os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", address or self.server.address, "--", "nvidia-smi", *arguments]
+        command = [
+            os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", address or self.server.address, "--",
+            "nvidia-smi", *arguments
+        ]
         return subprocess.run(command, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
 
     def good(self, *arguments):
@@ -51,8 +54,13 @@ class NvidiaSmi(ServerCase):
             self.assertRegex(line, rf"^GPU {index}: {NAME} \(UUID: {UUID}\)$")
 
     def test_chosen_properties_are_comma_separated(self):
-        header, *rows = self.rows("--query-gpu=index,name,gpu_uuid,memory.total,memory.used,compute_cap,temperature.gpu,power.draw", "--format=csv")
-        self.assertEqual(header, ["index", "name", "uuid", "memory.total [MiB]", "memory.used [MiB]", "compute_cap", "temperature.gpu", "power.draw [W]"])
+        header, *rows = self.rows(
+            "--query-gpu=index,name,gpu_uuid,memory.total,memory.used,compute_cap,temperature.gpu,power.draw",
+            "--format=csv")
+        self.assertEqual(header, [
+            "index", "name", "uuid", "memory.total [MiB]", "memory.used [MiB]", "compute_cap", "temperature.gpu",
+            "power.draw [W]"
+        ])
         self.assertEqual([row[:2] for row in rows], [["0", NAME], ["1", NAME]])
         for row in rows:
             self.assertRegex(row[2], f"^{UUID}$")
@@ -70,7 +78,8 @@ class NvidiaSmi(ServerCase):
         self.assertEqual(len(first), len(names))
 
     def test_processes_are_a_header_without_lines(self):
-        self.assertEqual(self.good("--query-compute-apps=pid,process_name,used_gpu_memory", "--format=csv"), "pid, process_name, used_gpu_memory [MiB]\n")
+        self.assertEqual(self.good("--query-compute-apps=pid,process_name,used_gpu_memory", "--format=csv"),
+                         "pid, process_name, used_gpu_memory [MiB]\n")
         self.assertEqual(self.good("--query-compute-apps=pid", "--format=csv,noheader"), "")
 
     def test_the_report_is_text_with_one_column_of_values(self):
@@ -106,10 +115,13 @@ class NvidiaSmi(ServerCase):
     def test_an_unknown_property_is_named(self):
         for option in ("--query-gpu=name,nonsense", "--query-compute-apps=pid,nonsense"):
             ran = self.smi(option, "--format=csv")
-            self.assertEqual((ran.returncode, ran.stdout), (WRONG_USE, 'Field "nonsense" is not a valid field to query.\n\n'))
+            self.assertEqual((ran.returncode, ran.stdout),
+                             (WRONG_USE, 'Field "nonsense" is not a valid field to query.\n\n'))
 
     def test_wrong_use_is_told(self):
-        for arguments in (["--query-gpu=name", "--format=xml"], ["-x"], ["--frobnicate"], ["dmon"], ["-i"], ["-l", "-3"], ["-q", "-d", "X"]):
+        for arguments in (["--query-gpu=name",
+                           "--format=xml"], ["-x"], ["--frobnicate"], ["dmon"], ["-i"], ["-l", "-3"], ["-q", "-d",
+                                                                                                       "X"]):
             ran = self.smi(*arguments)
             self.assertEqual(ran.returncode, WRONG_USE, arguments)
             self.assertNotEqual(ran.stdout, "")
@@ -121,7 +133,10 @@ class NvidiaSmi(ServerCase):
             self.assertIn("Insufficient Permissions", ran.stdout)
 
     def test_a_loop_goes_on_until_its_reader_leaves(self):
-        command = [os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--", "nvidia-smi", "--query-gpu=index", "--format=csv", "-i", "0", "-lms", "1"]
+        command = [
+            os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--", "nvidia-smi",
+            "--query-gpu=index", "--format=csv", "-i", "0", "-lms", "1"
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as loop:
             self.assertEqual([loop.stdout.readline() for _ in range(4)], ["index\n", "0\n", "0\n", "0\n"])
             loop.stdout.close()
@@ -132,7 +147,8 @@ class NvidiaSmi(ServerCase):
             address = "127.0.0.1:%d" % nobody.getsockname()[1]
         ran = self.smi(address=address)
         self.assertEqual(ran.returncode, NO_DRIVER)
-        self.assertIn("NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + address, ran.stdout)
+        self.assertIn("NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + address,
+                      ran.stdout)
         self.assertNotIn("driver", ran.stdout)
         self.assertTrue(one_line_naming(ran.stderr, address), ran.stderr)
 

@@ -48,11 +48,22 @@ void LoginServer::serve() {
     if (!next_client()) return;
     drop(i % 3);
   }
+  if (!options_.plain_refusal.empty() && !refuse_plain()) return;
   if (!next_client() || !exchange_prefaces()) return;
   if (options_.context) meet();
   if (connection_ && read_login()) answer_(*this);
   if (admitted_) return begin_session();
   (connection_ ? connection_ : bare_.get())->shutdown();
+}
+
+bool LoginServer::refuse_plain() {
+  tls::Context context = std::exchange(options_.context, {});
+  const bool asked = next_client() && exchange_prefaces() && read_login();
+  if (asked) refuse(options_.plain_refusal);
+  options_.context = std::move(context);
+  connection_ = nullptr;
+  bare_.reset();
+  return asked;
 }
 
 bool LoginServer::next_client() {

@@ -32,7 +32,8 @@ class LoginServer {
     std::string unix_path;  // empty: 127.0.0.1, a free port
     uint32_t flags = 4;     // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
     uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
-    bool another_key = false;                                    // the worker gets a wrong key
+    std::string plain_refusal;  // not empty: one connection before is without TLS, and is refused with this
+    bool another_key = false;   // the worker gets a wrong key
     unsigned drops = 0;  // so many connections are closed before the one that is answered: at once, after the preface,
                          // after the Login, and so on
   };
@@ -55,6 +56,7 @@ class LoginServer {
 
  private:
   void serve();
+  bool refuse_plain();
   bool next_client();
   bool exchange_prefaces();
   void drop(unsigned stage);

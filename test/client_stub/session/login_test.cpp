@@ -214,9 +214,8 @@ TEST_CASE("shared memory with another machine, and a road that there is not, are
             .error.find("shared memory is for a server on this machine: --server unix:/PATH") != std::string::npos);
   setenv("GPUWIRE_TRANSPORT", "pigeon", 1);
   LoginServer another({}, admit);
-  CHECK(
-      try_connect("127.0.0.1:" + another.port()).error.find("GPUWIRE_TRANSPORT=pigeon is none of auto, tcp and shm") !=
-      std::string::npos);
+  CHECK(try_connect("127.0.0.1:" + another.port())
+            .error.find("GPUWIRE_TRANSPORT must be auto, tcp, shm or rdma, got pigeon") != std::string::npos);
 }
 
 TEST_CASE("management sessions log in the same way") {
@@ -240,7 +239,8 @@ TEST_CASE("who waits is told so once for every change, on stderr") {
   CHECK(outcome.works);
   CHECK(outcome.printed ==
         "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 3 of 5 (all GPUs are in use)\n"
-        "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 1 of 3 ( [2Jall GPUs are in use)\n");
+        "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 1 of 3 ( [2Jall GPUs are in use)\n"
+        "gpuwire: admitted at 127.0.0.1 after 0 s\n");
 }
 
 TEST_CASE("who is refused is told why in one line") {
@@ -256,6 +256,33 @@ TEST_CASE("who is refused is told why in one line") {
     CHECK(outcome.error == address + ": the server refuses: the certificate of alice was revoked");
     CHECK(outcome.printed == "");
   }
+}
+
+TEST_CASE("an identity in the configuration folder is used where a server on this machine refuses who has none") {
+  Lab lab;
+  std::string folder = lab.bundle.path() + ".e";
+  std::filesystem::create_directories(folder + "/gpuwire");
+  std::filesystem::create_symlink(lab.bundle.path(), folder + "/gpuwire/identity.pem");
+  Environment environment(Variables{{"XDG_CONFIG_HOME", folder}});
+  const std::string refusal = "this server wants to know who calls";
+  SUBCASE("by a server that offers TLS") {
+    LoginServer::Options options = lab.tls();
+    options.plain_refusal = refusal;
+    LoginServer server(std::move(options), admit);
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.error == "");
+    CHECK(outcome.works);
+    CHECK(server.seen().certificate_name == "alice");
+  }
+  SUBCASE("by one that has no TLS: both reasons are told") {
+    LoginServer::Options options;
+    options.plain_refusal = refusal;
+    LoginServer server(std::move(options), admit);
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.error.find(refusal + "; with the identity in the configuration folder: the server offers no TLS") !=
+          std::string::npos);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("connections that a server drops before it has decided are made again, inside TLS and outside") {

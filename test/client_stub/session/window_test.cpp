@@ -159,9 +159,10 @@ TEST_CASE("an answer finds room in a window that takes nothing else") {
   });
   std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
   // The last one that fits leaves less room than it takes itself; the next waits.
-  constexpr size_t kFit = (wire::kSendWindowBytes - client::kNoticeReserveBytes - client::kAnswerReserveBytes -
-                           link::kAcknowledgeReserveBytes) /
-                          (wire::kPostedBulkBytesMax + 64);
+  constexpr size_t kLarge = wire::kSendWindowBytes - wire::kSendWindowBytes / link::kSmallRingDivisor;
+  constexpr size_t kFit =
+      (kLarge - client::kNoticeReserveBytes - client::kAnswerReserveBytes - link::kAcknowledgeReserveBytes) /
+      (wire::kPostedBulkBytesMax + 64);
   for (size_t i = 0; i < kFit; ++i) REQUIRE(fixture.post(i, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);
   std::thread waits([&] {
     CHECK(fixture.post(1, {bytes.data(), bytes.size()}) == CUDA_SUCCESS);

@@ -2,6 +2,7 @@
 // driver 580.
 #include <cuda.h>
 
+#include <cstring>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -132,8 +133,67 @@ bool check_forbidden() {
   return right;
 }
 
-// Blocking copies do not mind a capture that is invalid; allocating does.
+// The handles of some calls are looked at before the captures are, and NULL for an array in a structure is a value.
+void check_no_arrays() {
+  CUDA_MEMCPY2D rows{};
+  CUDA_RESOURCE_DESC resource{};
+  CUDA_TEXTURE_DESC how{};
+  CUtexObject texture;
+  rows.srcMemoryType = CU_MEMORYTYPE_HOST;
+  rows.srcHost = g_plain;
+  rows.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+  rows.WidthInBytes = rows.srcPitch = 16;
+  rows.Height = 2;
+  resource.resType = CU_RESOURCE_TYPE_ARRAY;
+  FAILS(cuMemcpy2D(&rows), CUDA_ERROR_INVALID_VALUE);
+  FAILS(cuTexObjectCreate(&texture, &resource, &how, nullptr), CUDA_ERROR_INVALID_VALUE);
+  begin();
+  FAILS(cuArrayDestroy(nullptr), CUDA_ERROR_INVALID_HANDLE);
+  FAILS(cuMipmappedArrayDestroy(nullptr), CUDA_ERROR_INVALID_HANDLE);
+  DEMAND(status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CUgraph graph = nullptr;
+  OK(cuStreamEndCapture(g_stream, &graph));
+  OK(cuGraphDestroy(graph));
+}
+
+// Blocking copies do not mind what a stream captures that does not wait for the NULL stream; where it does, a copy
+// would make the NULL stream wait for what is captured.
 void check_copies() {
+  static void* pinned;
+  CUstream blocking;
+  CUgraph graph = nullptr;
+  OK(cuMemHostAlloc(&pinned, kBytes, 0));
+  for (const CUstreamCaptureMode mode :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    OK(cuStreamBeginCapture(g_stream, mode));
+    std::memset(g_plain, 7, 64);
+    OK(cuMemcpyHtoD(g_memory, g_plain, 64));
+    OK(cuMemcpyDtoH(pinned, g_memory, 64));
+    DEMAND(std::memcmp(pinned, g_plain, 64) == 0);
+    std::memset(pinned, 8, 64);
+    OK(cuMemcpyHtoD(g_memory, pinned, 64));
+    OK(cuMemcpy(reinterpret_cast<CUdeviceptr>(g_plain), g_memory, 64));
+    DEMAND(g_plain[63] == 8);
+    CUDA_MEMCPY2D rows{};
+    rows.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    rows.srcDevice = g_memory;
+    rows.srcPitch = 32;
+    rows.dstMemoryType = CU_MEMORYTYPE_HOST;
+    rows.dstHost = g_plain + kBytes;
+    rows.dstPitch = 16;
+    rows.WidthInBytes = 16;
+    rows.Height = 2;
+    OK(cuMemcpy2D(&rows));
+    DEMAND(std::memcmp(g_plain, g_plain + kBytes, 32) == 0);
+    DEMAND(status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+    OK(cuStreamEndCapture(g_stream, &graph));
+    OK(cuGraphDestroy(graph));
+  }
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+  FAILS(cuMemcpyHtoD(g_memory, g_plain, 64), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  FAILS(cuStreamEndCapture(blocking, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  OK(cuStreamDestroy(blocking));
   CUdeviceptr made;
   make_invalid();
   OK(cuMemcpyHtoD(g_memory, g_plain, 64));
@@ -151,11 +211,10 @@ void check_ends() {
   DEMAND(cuStreamEndCapture(g_stream, nullptr) != CUDA_SUCCESS);
   DEMAND(status() == CU_STREAM_CAPTURE_STATUS_NONE);
   FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
-  // A valid one has.
+  // A valid one has, and need not be asked for it.
   begin();
-  FAILS(cuStreamEndCapture(g_stream, nullptr), CUDA_ERROR_INVALID_VALUE);
-  OK(cuStreamEndCapture(g_stream, &graph));
-  OK(cuGraphDestroy(graph));
+  OK(cuStreamEndCapture(g_stream, nullptr));
+  FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
 }
 
 // An event that was never recorded has nothing to wait for; one that a capture recorded cannot be asked.
@@ -203,6 +262,7 @@ int main() {
   OK(cuMemAlloc(&g_memory, kBytes));
   bool right = check_forbidden();
   check_copies();
+  check_no_arrays();
   check_ends();
   check_events();
   check_other_context();

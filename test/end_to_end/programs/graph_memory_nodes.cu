@@ -95,6 +95,20 @@ int main() {
   CHECK_RUNTIME(cudaStreamSynchronize(stream));
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
 
+  // Freed although nothing has allocated it, behind a function of the program; and while something is captured.
+  const cudaHostFn_t nothing = [](void*) {};
+  cudaStream_t captured;
+  cudaGraph_t empty;
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&captured, cudaStreamNonBlocking));
+  for (int i = 0; i < 40; ++i) {
+    if (i == 20) CHECK_RUNTIME(cudaStreamBeginCapture(captured, cudaStreamCaptureModeRelaxed));
+    CHECK_RUNTIME(cudaLaunchHostFunc(stream, nothing, nullptr));
+    expect(cudaFree(parameters.dptr) == cudaErrorInvalidValue, "what no launch has allocated cannot be freed");
+  }
+  cudaGetLastError();
+  CHECK_RUNTIME(cudaStreamEndCapture(captured, &empty));
+  CHECK_RUNTIME(cudaGraphDestroy(empty));
+
   // Another graph frees it.
   cudaGraph_t freeing;
   cudaGraphExec_t free_exec;

@@ -459,8 +459,7 @@ void without_a_call() {
   CHECK(cudaFree(const_cast<int*>(flags)));
 }
 
-// --- a program with a handler of its own
-// -------------------------------------------------------------------------------------------------------
+// --- a program with a handler of its own ---------------------------------------------------------------------------
 
 sigjmp_buf g_back;
 struct sigaction g_found;

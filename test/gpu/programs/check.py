@@ -1,4 +1,5 @@
-"""What the Python programs share: a comparison that names its tolerance, and the way to say that something is not installed."""
+"""What the Python programs share: a comparison that names its tolerance, and the way to say that something is not
+installed."""
 
 import importlib
 import sys
@@ -9,7 +10,8 @@ NOT_INSTALLED = 77  # the exit code by which test/gpu/run knows that a program c
 
 
 def close(name, value, expected, tolerance=1e-4):
-    """Compares arrays by the norm of their difference over the norm of what is expected; prints "NAME: right, within TOLERANCE" or ends the program."""
+    """Compares arrays by the norm of their difference over the norm of what is expected; prints "NAME: right, within
+    TOLERANCE" or ends the program."""
     value, expected = numpy.asarray(value, numpy.float64), numpy.asarray(expected, numpy.float64)
     error = numpy.linalg.norm(value - expected) / max(numpy.linalg.norm(expected), 1e-300)
     right = value.shape == expected.shape and error <= tolerance

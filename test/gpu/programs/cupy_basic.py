@@ -36,7 +36,8 @@ same("elementwise", cupy.exp(device) + 1, numpy.exp(a) + 1)
 
 symmetric = (a @ a.T + 256 * numpy.eye(256)).astype(numpy.float64)
 right = random.standard_normal((256, 3))
-same("solve", cupy.linalg.solve(cupy.asarray(symmetric), cupy.asarray(right)), numpy.linalg.solve(symmetric, right), 1e-9)
+same("solve", cupy.linalg.solve(cupy.asarray(symmetric), cupy.asarray(right)), numpy.linalg.solve(symmetric, right),
+     1e-9)
 same("cholesky", cupy.linalg.cholesky(cupy.asarray(symmetric)), numpy.linalg.cholesky(symmetric), 1e-9)
 same("eigvalsh", cupy.linalg.eigvalsh(cupy.asarray(symmetric)), numpy.linalg.eigvalsh(symmetric), 1e-9)
 same("svd", cupy.linalg.svd(device, compute_uv=False), numpy.linalg.svd(a, compute_uv=False), 1e-3)

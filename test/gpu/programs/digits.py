@@ -18,7 +18,8 @@ _STROKES = {
 
 
 def make_digits(count, seed):
-    """Images float32 (count, 1, 28, 28) in 0..1 and labels int64 (count,), each drawn with its own slant, scale, place and stroke width."""
+    """Images float32 (count, 1, 28, 28) in 0..1 and labels int64 (count,), each drawn with its own slant, scale, place
+    and stroke width."""
     random = numpy.random.default_rng(seed)
     labels = random.integers(0, 10, count)
     grid_y, grid_x = numpy.mgrid[0:28, 0:28].astype(numpy.float32)
@@ -34,11 +35,13 @@ def make_digits(count, seed):
         width = random.uniform(.8, 1.6, many).astype(numpy.float32)
         nearest = numpy.full((many, 28, 28), 1e9, numpy.float32)
         for line in strokes:
-            points = numpy.array(line, numpy.float32)[None] + random.normal(0, .02, (many, len(line), 2)).astype(numpy.float32)
+            points = numpy.array(line, numpy.float32)[None] + random.normal(0, .02,
+                                                                            (many, len(line), 2)).astype(numpy.float32)
             x = (points[..., 0] + slant[:, None] * (.5 - points[..., 1])) * scale[:, :1] + place[:, :1]
             y = points[..., 1] * scale[:, 1:] + place[:, 1:]
             for start in range(len(line) - 1):
-                ax, ay, bx, by = (v[:, None, None] for v in (x[:, start], y[:, start], x[:, start + 1], y[:, start + 1]))
+                ax, ay, bx, by = (v[:, None, None]
+                                  for v in (x[:, start], y[:, start], x[:, start + 1], y[:, start + 1]))
                 length = (bx - ax) ** 2 + (by - ay) ** 2 + 1e-6
                 along = numpy.clip(((grid_x - ax) * (bx - ax) + (grid_y - ay) * (by - ay)) / length, 0, 1)
                 distance = numpy.hypot(grid_x - ax - along * (bx - ax), grid_y - ay - along * (by - ay))

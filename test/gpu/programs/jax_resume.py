@@ -1,4 +1,5 @@
-"""usage: jax_resume.py [STEPS]: a deterministic training; the bits of the loss of each step, so that one wrong byte anywhere shows."""
+"""usage: jax_resume.py [STEPS]: a deterministic training; the bits of the loss of each step, so that one wrong byte
+anywhere shows."""
 
 import os
 import struct

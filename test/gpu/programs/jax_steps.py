@@ -1,4 +1,5 @@
-"""usage: jax_steps.py STEPS: calls of one compiled function on data that stay on the device. A steady call waits for nothing but its host callback."""
+"""usage: jax_steps.py STEPS: calls of one compiled function on data that stay on the device. A steady call waits for
+nothing but its host callback."""
 
 import os
 import sys

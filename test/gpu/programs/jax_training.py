@@ -1,6 +1,7 @@
 """usage: jax_training.py perceptron|convolutional: two small networks for handwritten digits, trained with JAX alone.
 
-`perceptron`: 784-256-10 with ReLU, batches of 256, plain gradient descent. `convolutional`: 32 filters of 3 x 3, ReLU, 2 x 2 maxima, 64 and 10 units,
+`perceptron`: 784-256-10 with ReLU, batches of 256, plain gradient descent. `convolutional`: 32 filters of 3 x 3, ReLU,
+2 x 2 maxima, 64 and 10 units,
 batches of 64, Adam, 5 epochs. Prints the loss curve, which the runner compares between native and remote.
 """
 
@@ -44,7 +45,8 @@ def loss_of(network):
 
 
 def descent(rate):
-    return lambda parameters: (), lambda gradients, state, parameters: (jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), state)
+    return lambda parameters: (), lambda gradients, state, parameters: (jax.tree.map(lambda p, g: p - rate * g,
+                                                                                     parameters, gradients), state)
 
 
 def adam(rate, decay=0.9, square_decay=0.999):
@@ -58,7 +60,8 @@ def adam(rate, decay=0.9, square_decay=0.999):
         mean = jax.tree.map(lambda m, g: decay * m + (1 - decay) * g, mean, gradients)
         square = jax.tree.map(lambda s, g: square_decay * s + (1 - square_decay) * g * g, square, gradients)
         scale = rate * (1 - square_decay ** count) ** 0.5 / (1 - decay ** count)
-        return jax.tree.map(lambda p, m, s: p - scale * m / (jnp.sqrt(s) + 1e-8), parameters, mean, square), (mean, square, count)
+        return jax.tree.map(lambda p, m, s: p - scale * m / (jnp.sqrt(s) + 1e-8), parameters, mean,
+                            square), (mean, square, count)
     return start, step
 
 
@@ -68,7 +71,9 @@ if sys.argv[1] == "perceptron":
     parameters = [dense(keys[0], 784, 256), dense(keys[1], 256, 10)]
 else:
     network, batch, epochs, (start, update) = convolutional, 64, 5, adam(1e-3)
-    parameters = [(jax.random.normal(keys[0], (3, 3, 1, 32)) * (2 / 9) ** 0.5, jnp.zeros(32)), dense(keys[1], 13 * 13 * 32, 64), dense(keys[2], 64, 10)]
+    parameters = [(jax.random.normal(keys[0], (3, 3, 1, 32)) * (2 / 9)**0.5, jnp.zeros(32)),
+                  dense(keys[1], 13 * 13 * 32, 64),
+                  dense(keys[2], 64, 10)]
 
 
 @jax.jit

@@ -1,4 +1,5 @@
-"""What NVML says about device 0 that does not change from one moment to the next; run natively and remotely, the outputs must be equal."""
+"""What NVML says about device 0 that does not change from one moment to the next; run natively and remotely, the
+outputs must be equal."""
 
 import ctypes
 import subprocess
@@ -26,8 +27,9 @@ text("nvmlSystemGetDriverVersion")
 text("nvmlSystemGetNVMLVersion")
 for name in ("Name", "UUID", "Serial", "VbiosVersion", "BoardPartNumber", "InforomImageVersion"):
     text(f"nvmlDeviceGet{name}", device)
-for name in ("Brand", "Architecture", "MinorNumber", "ModuleId", "BoardId", "MultiGpuBoard", "PersistenceMode", "ComputeMode", "NumGpuCores", "MemoryBusWidth",
-             "MaxPcieLinkGeneration", "MaxPcieLinkWidth", "PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit", "DisplayActive", "NumFans"):
+for name in ("Brand", "Architecture", "MinorNumber", "ModuleId", "BoardId", "MultiGpuBoard", "PersistenceMode",
+             "ComputeMode", "NumGpuCores", "MemoryBusWidth", "MaxPcieLinkGeneration", "MaxPcieLinkWidth",
+             "PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit", "DisplayActive", "NumFans"):
     number(f"nvmlDeviceGet{name}")
 for kind in range(4):
     number("nvmlDeviceGetMaxClockInfo", kind)
@@ -43,5 +45,8 @@ print("PCI", nvml.nvmlDeviceGetPciInfo_v3(device, pci), pci.raw.hex())
 temperature = ctypes.c_uint()
 status = nvml.nvmlDeviceGetTemperature(device, 0, ctypes.byref(temperature))
 print("temperature", status, 0 < temperature.value < 120)
-fields = "index,name,uuid,pci.bus_id,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap,ecc.mode.current,mig.mode.current,count,serial"
-print(subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv"], capture_output=True, text=True, check=True).stdout, end="")
+fields = ("index,name,uuid,pci.bus_id,driver_version,memory.total,power.limit,clocks.max.sm,compute_cap,"
+          "ecc.mode.current,mig.mode.current,count,serial")
+print(
+    subprocess.run(["nvidia-smi", f"--query-gpu={fields}", "--format=csv"], capture_output=True, text=True,
+                   check=True).stdout, end="")

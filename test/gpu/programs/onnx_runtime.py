@@ -12,11 +12,16 @@ random = numpy.random.default_rng(1)
 x, w, b = (random.standard_normal(shape).astype(numpy.float32) for shape in ((32, 64), (64, 16), (16,)))
 helper, floats = onnx.helper, onnx.TensorProto.FLOAT
 graph = helper.make_graph(
-    [helper.make_node("MatMul", ["x", "w"], ["product"]), helper.make_node("Add", ["product", "b"], ["sum"]), helper.make_node("Relu", ["sum"], ["y"])],
-    "layer", [helper.make_tensor_value_info("x", floats, [32, 64])], [helper.make_tensor_value_info("y", floats, [32, 16])],
+    [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["y"])
+    ], "layer", [helper.make_tensor_value_info("x", floats, [32, 64])],
+    [helper.make_tensor_value_info("y", floats, [32, 16])],
     [onnx.numpy_helper.from_array(w, "w"), onnx.numpy_helper.from_array(b, "b")])
-session = runtime.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString(),
-                                   providers=["CUDAExecutionProvider"])
+session = runtime.InferenceSession(
+    helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString(),
+    providers=["CUDAExecutionProvider"])
 assert session.get_providers()[0] == "CUDAExecutionProvider", session.get_providers()
 for _ in range(3):
     close("layer", session.run(None, {"x": x})[0], numpy.maximum(x @ w + b, 0), 1e-2)

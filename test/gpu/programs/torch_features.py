@@ -9,7 +9,8 @@ import torch
 
 
 def close(gpu, expected, tolerance=1e-4):
-    error = (gpu.detach().double().cpu() - expected.detach().double().cpu()).norm() / expected.double().norm().clamp_min(1e-12)
+    error = (gpu.detach().double().cpu() -
+             expected.detach().double().cpu()).norm() / expected.double().norm().clamp_min(1e-12)
     assert error < tolerance, f"relative error {error:.2e}"
     print(f"right, within {tolerance:g}")
 
@@ -68,7 +69,8 @@ def compile():
 
 
 def autocast():
-    model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.LayerNorm(256), torch.nn.Linear(256, 16)).cuda()
+    model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.GELU(), torch.nn.LayerNorm(256),
+                                torch.nn.Linear(256, 16)).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data, target = torch.randn(512, 128, device="cuda"), torch.randint(0, 16, (512,), device="cuda")
     losses = []
@@ -172,7 +174,8 @@ def sharing():
 
 
 def profiler():
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]) as profile:
         x = torch.randn(100, 100, device="cuda")
         (x @ x).sum().item()
     assert "aten::matmul" in profile.key_averages().table()
@@ -258,7 +261,8 @@ def resnet():
     torch.manual_seed(0)
     model = torchvision.models.resnet50().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data, target = torch.randn(16, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last), torch.randint(0, 1000, (16,), device="cuda")
+    data, target = torch.randn(16, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last), torch.randint(
+        0, 1000, (16,), device="cuda")
     losses = []
     for _ in range(8):
         with torch.autocast("cuda", torch.bfloat16):

@@ -1,6 +1,8 @@
-"""usage: torch_mnist.py [RUNS]: the convolutional network for handwritten digits: two convolutions, dropout, two linear layers, Adam, five epochs.
+"""usage: torch_mnist.py [RUNS]: the convolutional network for handwritten digits: two convolutions, dropout, two linear
+layers, Adam, five epochs.
 
-The runner compares the loss curve of the native and the remote run. More RUNS from the same seed show how far curves differ on one machine.
+The runner compares the loss curve of the native and the remote run. More RUNS from the same seed show how far curves
+differ on one machine.
 """
 
 import json
@@ -69,5 +71,6 @@ with torch.no_grad():
     right = sum((model(((x - 0.1307) / 0.3081).to(device)).argmax(1).cpu() == y).sum().item()
                 for x, y in zip(test_x.split(1000), test_y.split(1000)))
 accuracy = right / len(test_y)
-print("METRICS " + json.dumps({"accuracy": accuracy, "curve": curves[0], "more_curves": curves[1:], "ms_per_step": 1000 * min(seconds)}))
+print("METRICS " + json.dumps(
+    {"accuracy": accuracy, "curve": curves[0], "more_curves": curves[1:], "ms_per_step": 1000 * min(seconds)}))
 print("PASSED" if accuracy >= 0.97 else "FAILED")

@@ -1,4 +1,5 @@
-"""usage: torch_resume.py [STEPS]: a deterministic training; the bits of the loss of each step, so that one wrong byte anywhere shows."""
+"""usage: torch_resume.py [STEPS]: a deterministic training; the bits of the loss of each step, so that one wrong byte
+anywhere shows."""
 
 import os
 import struct
@@ -16,7 +17,8 @@ steps = int(sys.argv[1]) if len(sys.argv) > 1 else 300
 torch.manual_seed(7)
 torch.use_deterministic_algorithms(True)
 torch.backends.cudnn.benchmark = False
-model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32 * 24 * 24, 64), nn.ReLU(), nn.Linear(64, 10)).cuda()
+model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(),
+                      nn.Linear(32 * 24 * 24, 64), nn.ReLU(), nn.Linear(64, 10)).cuda()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 curve = []
 for step in range(steps):
@@ -28,5 +30,7 @@ for step in range(steps):
     optimizer.step()
     curve.append(loss.item())
 print("CURVE " + " ".join(struct.pack(">f", value).hex() for value in curve))
-print("WEIGHTS " + " ".join(struct.pack(">d", parameter.detach().double().sum().item()).hex() for parameter in model.parameters()))
+print("WEIGHTS " +
+      " ".join(struct.pack(">d",
+                           parameter.detach().double().sum().item()).hex() for parameter in model.parameters()))
 print("PASSED")

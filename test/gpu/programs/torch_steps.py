@@ -1,6 +1,8 @@
-"""usage: torch_steps.py [read|unread STEPS]: training steps of a small convolutional network, with the loss read each step and without.
+"""usage: torch_steps.py [read|unread STEPS]: training steps of a small convolutional network, with the loss read each
+step and without.
 
-Without arguments: the milliseconds of both. With them: STEPS steps of one kind after some others, so that the waits of a step can be counted.
+Without arguments: the milliseconds of both. With them: STEPS steps of one kind after some others, so that the waits of
+a step can be counted.
 """
 
 import json

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The description of the driver API against the installed toolkit, and what was generated from it against a fresh run of the generator."""
+"""The description of the driver API against the installed toolkit, and what was generated from it against a fresh run
+of the generator."""
 
 import argparse
 import re
@@ -23,15 +24,15 @@ PER_THREAD = re.compile(r"_pt(ds|sz)$")
 
 
 def normal(c_type):
-    return " ".join(c_type.replace("*", " * ").split()).replace("unsigned int", "unsigned").replace("cuuint32_t", "unsigned")
+    return " ".join(c_type.replace("*", " * ").split()).replace("unsigned int",
+                                                                "unsigned").replace("cuuint32_t", "unsigned")
 
 
 def header_functions():
     """name -> [(C type, parameter name)] of everything that cuda.h and cudaProfiler.h declare, older forms too."""
     source = "#define __CUDA_API_VERSION_INTERNAL\n#include <cuda.h>\n#include <cudaProfiler.h>\n"
-    text = subprocess.run(
-        ["c++", "-E", "-P", "-x", "c++", f"-I{OPTIONS.cuda}/include", "-"], input=source, capture_output=True, text=True, check=True
-    ).stdout
+    text = subprocess.run(["c++", "-E", "-P", "-x", "c++", f"-I{OPTIONS.cuda}/include", "-"], input=source,
+                          capture_output=True, text=True, check=True).stdout
     functions = {}
     for match in re.finditer(r"CUresult\s+(cu[A-Z]\w+)\s*\(([^;{]*)\)\s*;", text):
         parameters = []
@@ -55,13 +56,16 @@ class Description(unittest.TestCase):
 
     def test_every_symbol_of_the_toolkits_library_is_exported(self):
         library = OPTIONS.cuda / "lib64/stubs/libcuda.so"
-        lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout.split("\n")
+        lines = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True,
+                               check=True).stdout.split("\n")
         expected = {line.split()[-1] for line in lines if line}
         self.assertGreater(len(expected), 600)
         self.assertEqual(expected - set(self.api.symbols), set())
         exported = set()
         for family in self.api.families:
-            exported |= set(re.findall(r"^GPUWIRE_EXPORT CUresult CUDAAPI (\w+)\(", emit_client.exports_source(family), re.MULTILINE))
+            exported |= set(
+                re.findall(r"^GPUWIRE_EXPORT CUresult CUDAAPI (\w+)\(", emit_client.exports_source(family),
+                           re.MULTILINE))
         self.assertEqual(expected - exported, set())
 
     def test_parameters_have_the_names_and_types_of_the_header(self):

@@ -67,7 +67,7 @@ class MockReplay final : public server::Replay, public server::Outbox {
     outcome->posted_failure = result;
   }
   CUresult take_deferred() override { return CUDA_SUCCESS; }
-  server::SessionState& state() override { std::abort(); }
+  server::ReplayState& state() override { std::abort(); }
   server::CompletionWatcher& watcher() override { std::abort(); }
   bool input_waiting() override { return false; }
   std::chrono::microseconds poll_time() const override { return {}; }
@@ -286,6 +286,7 @@ uint64_t resolve_stream(const Caller&, CUstream stream, bool, CUresult& error) n
 void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}
 void note_address(const Caller&, uint64_t) noexcept {}
 void note_addresses_in(const Caller&, std::span<const std::byte>) noexcept {}
+void give_back_kept_memory(const Caller&) noexcept {}
 CUresult before_work(const Caller&) noexcept { return CUDA_SUCCESS; }
 int32_t server_device(CUdevice device, CUresult& error) noexcept {
   bool seen = device >= 0 && device < 4;

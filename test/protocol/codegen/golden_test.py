@@ -68,7 +68,8 @@ class Golden(unittest.TestCase):
         self.assertEqual({p.direction for p in params}, {"in", "out", "inout", "new", "given", "destroy"})
         wanted = {"enum", "struct", "byval", "list", "by_attribute", "string", "host", "device", "deviceptr", "stream"}
         self.assertEqual(wanted - {p.kind for p in params}, set())
-        for key in ("unsupported", "via", "gives_work", "gate_effect", "since", "variants", "unsafe_in_capture"):
+        for key in ("unsupported", "via", "gives_work", "gate_effect", "since", "variants", "unsafe_in_capture",
+                    "minds_kept_memory"):
             self.assertTrue(any(getattr(f, key) for f in functions), key)
 
 

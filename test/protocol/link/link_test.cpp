@@ -128,14 +128,17 @@ TEST_CASE("threads that send, receive and wait on both ends notice nothing of co
   auto first = connection();
   End one(std::move(first.first)), other(std::move(first.second));
   constexpr uint64_t kFrames = 1500;
+  constexpr unsigned kReplacements = 5;
   constexpr transport::Nanoseconds kWait = std::chrono::seconds(1);
-  std::atomic<unsigned> busy{4};
+  std::atomic<unsigned> busy{4}, replaced{0};
   // The receiver alone notes acknowledgements and the sender alone frames, so their order is not known here: frames are
   // compared instead.
   std::vector<std::byte> frames_of[2];
   auto send = [&](End& end, std::vector<std::byte>& frames, uint64_t own_seed) {
     std::mt19937_64 sizes(own_seed);
     for (uint64_t i = 0; i < kFrames; ++i) {
+      // However slowly connections are replaced: some are while there is something left to send.
+      for (unsigned so_far = replaced; so_far < i * kReplacements / kFrames; so_far = replaced) replaced.wait(so_far);
       size_t bulk_bytes = sizes() % 8 ? sizes() % 300 : sizes() % 20'000;
       auto bulk = std::make_shared<std::vector<std::byte>>(bulk_bytes, std::byte(i));
       bool external = bulk_bytes >= kExternalMin;
@@ -200,7 +203,6 @@ TEST_CASE("threads that send, receive and wait on both ends notice nothing of co
   std::thread threads[] = {
       std::thread([&] { send(one, frames_of[0], seed); }), std::thread([&] { send(other, frames_of[1], seed + 1); }),
       std::thread([&] { receive(other, received[0]); }), std::thread([&] { receive(one, received[1]); })};
-  unsigned replaced = 0;
   while (busy != 0) {
     // Some bytes pass, then the connection is cut, by one end or by itself.
     uint64_t until = one.link.bytes_sent() + other.link.bytes_sent() + 200'000;
@@ -208,11 +210,12 @@ TEST_CASE("threads that send, receive and wait on both ends notice nothing of co
       one.link.wait(transport::kWoken, std::chrono::milliseconds(1));
     reconnect(one, other, connection());
     ++replaced;
+    replaced.notify_all();
   }
   for (auto& thread : threads) thread.join();
   CHECK(received[0] == frames_of[0]);
   CHECK(received[1] == frames_of[1]);
-  CHECK(replaced > 3);
+  CHECK(replaced >= kReplacements - 1);
 }
 
 TEST_CASE("bulk that its owner has taken back is not read again, and zeros stand for it") {

@@ -35,10 +35,11 @@ size_t take(SendWindow& window, std::vector<std::byte>& out, size_t limit) {
 TEST_CASE(
     "the window hands out every byte in order, again from wherever the peer says, and never one that is not "
     "acknowledged") {
+  constexpr size_t kRing = 1 << 19;  // so that the small ring has room for the shorter half
   for (uint64_t seed = test::test_seed(); seed < test::test_seed() + 20; ++seed) {
     INFO("seed ", seed);
     std::mt19937_64 random(seed);
-    SendWindow window(1 << 16, 1 << 16);
+    SendWindow window(kRing, 1 << 16);
     REQUIRE(window.valid());
     std::vector<std::byte> expected, sent;
     std::deque<std::vector<std::byte>> outside;
@@ -75,7 +76,7 @@ TEST_CASE(
       }
       REQUIRE(window.appended() == expected.size());
       REQUIRE(window.sent() == sent.size());
-      REQUIRE(window.used_ring_bytes() <= 1 << 16);
+      REQUIRE(window.used_ring_bytes() <= kRing);
       REQUIRE(window.external_bytes() <= 1 << 16);
     }
     while (take(window, sent, 10'000)) {}
@@ -103,6 +104,33 @@ TEST_CASE("a window that is full takes nothing until something is acknowledged")
   CHECK(window.reserve(1000, 0));
   CHECK_FALSE(window.reserve(40'000, 0));
   CHECK_FALSE(window.reserve(1000, 1 << 16));
+}
+
+TEST_CASE("short frames that are acknowledged soon come back to the same memory; others use all of the window") {
+  constexpr size_t kRing = 1 << 20, kSmall = kRing / link::kSmallRingDivisor,
+                   kShort = kSmall / link::kSmallRingFrameDivisor;
+  SendWindow window(kRing);
+  std::vector<std::byte> sent;
+  std::byte* first = window.reserve(kShort, 0);
+  REQUIRE(first);
+  auto place_of_next = [&](size_t bytes) {
+    std::byte* at = window.reserve(bytes, 0);
+    REQUIRE(at);
+    REQUIRE(window.publish(bytes, nullptr));
+    while (take(window, sent, bytes)) {}
+    return size_t(at - first);
+  };
+  for (int i = 0; i < 1000; ++i) {
+    REQUIRE(place_of_next(kShort) < kSmall);
+    REQUIRE(window.acknowledge(sent.size()));
+  }
+  CHECK(place_of_next(kShort + 1) >= kSmall);
+  REQUIRE(window.acknowledge(sent.size()));
+  size_t beyond = 0;
+  for (size_t bytes = 0; bytes < kRing / 2; bytes += kShort) beyond += place_of_next(kShort) >= kSmall;
+  CHECK(beyond >= (kRing / 2 - kSmall) / kShort);
+  REQUIRE(window.acknowledge(sent.size()));
+  CHECK(place_of_next(kShort) < kSmall);
 }
 
 TEST_CASE("bulk outside the ring is bounded until it is acknowledged") {

@@ -4,10 +4,15 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
 #include "protocol/tls/transport.hpp"
+#include "protocol/transport/rdma.hpp"
+#include "protocol/transport/rdma_plugin.hpp"
 #include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "protocol/transport/stream.hpp"
@@ -73,17 +78,64 @@ Ends inside_tls(Ends ends) {
 Ends tls_ends(uint64_t seed) { return inside_tls(tcp_ends(seed)); }
 Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
 
+Ends rdma_ends(const std::shared_ptr<transport::RdmaFabric>& fabric) {
+  constexpr std::chrono::seconds kLimit{60};
+  Ends beside = tcp_ends(0);
+  auto near = transport::RdmaEnd::make(fabric), far = transport::RdmaEnd::make(fabric);
+  if (!near || !far) throw std::runtime_error("no RDMA end: " + (near ? far.error() : near.error()));
+  (*far)->greet_back((*near)->address(), (*near)->token());
+  if (auto greeted = (*near)->greet((*far)->address(), (*far)->token()); !greeted)
+    throw std::runtime_error("no greeting: " + greeted.error());
+  if (!(*near)->await_greeting(kLimit) || !(*far)->await_greeting(kLimit))
+    throw std::runtime_error("no greeting: " + (*near)->failure() + (*far)->failure());
+  return {transport::RdmaEnd::carry(std::move(*near), std::move(beside.first)),
+          transport::RdmaEnd::carry(std::move(*far), std::move(beside.second))};
+}
+
+Ends rdma_tcp_ends(uint64_t) { return rdma_ends(*rdma_fabric("tcp")); }
+Ends rdma_shared_ends(uint64_t) { return rdma_ends(*rdma_fabric("posix")); }
+
+std::vector<PairKind> all_kinds() {
+  std::vector<PairKind> kinds = {{"tcp", tcp_ends},
+                                 {"unix", unix_ends},
+                                 {"tls", tls_ends},
+                                 {"tls over unix", tls_unix_ends},
+                                 {"shared memory", shared_ends},
+                                 {"shared memory, small rings", small_shared_ends},
+                                 {"simulated", simulated_ends},
+                                 {"simulated with delays and short pieces", unkind_ends}};
+  if (auto fabric = rdma_fabric("tcp")) {
+    kinds.push_back({"rdma over UCX's tcp", rdma_tcp_ends});
+    kinds.push_back({"rdma over UCX's posix", rdma_shared_ends});
+  } else {
+    std::printf("rdma is left out: %s\n", fabric.error().c_str());
+  }
+  return kinds;
+}
+
 }  // namespace
 
+tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric(const std::string& over) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<transport::RdmaFabric>> fabrics;
+  std::lock_guard lock(mutex);
+  if (auto found = fabrics.find(over); found != fabrics.end()) return found->second;
+  setenv("UCX_TLS", over.c_str(), 1);
+  setenv("UCX_NET_DEVICES", "all", 1);
+  auto fabric = transport::RdmaFabric::open(rdma_plugin());
+  unsetenv("UCX_TLS");
+  unsetenv("UCX_NET_DEVICES");
+  if (fabric) fabrics[over] = *fabric;
+  return fabric;
+}
+
+std::string rdma_plugin() {
+  auto program = std::filesystem::read_symlink("/proc/self/exe");
+  return (program.parent_path().parent_path() / "lib/gpuwire" / kGpuwireRdmaLibrary).string();
+}
+
 const std::vector<PairKind>& pair_kinds() {
-  static const std::vector<PairKind> kinds = {{"tcp", tcp_ends},
-                                              {"unix", unix_ends},
-                                              {"tls", tls_ends},
-                                              {"tls over unix", tls_unix_ends},
-                                              {"shared memory", shared_ends},
-                                              {"shared memory, small rings", small_shared_ends},
-                                              {"simulated", simulated_ends},
-                                              {"simulated with delays and short pieces", unkind_ends}};
+  static const std::vector<PairKind> kinds = all_kinds();
   return kinds;
 }
 

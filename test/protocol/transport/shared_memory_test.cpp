@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/transport/descriptor_passing.hpp"
 #include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/shared_memory_setup.hpp"
 #include "protocol/transport/unix.hpp"
@@ -73,7 +74,7 @@ bool works(Transport& a, Transport& b) {
 }  // namespace
 
 // --- damage
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a writer's index that lies beyond the ring ends the connection, and says so") {
   Exposed exposed, other;
@@ -214,7 +215,7 @@ TEST_CASE("what is neither a bell nor a descriptor on the socket is a fault") {
 }
 
 // --- the file
-// ----------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("nobody can resize the memory of a connection") {
   auto file = SharedMemoryFile::create(kRingBytesMin);
@@ -331,7 +332,7 @@ TEST_CASE("a child after fork leaves its parent's connection alone") {
 }
 
 // --- sleeping
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("no bell is lost between two sides that sleep for every byte") {
   Exposed exposed;
@@ -377,7 +378,7 @@ TEST_CASE(
 }
 
 // --- descriptors
-// --------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("descriptors arrive under their numbers, in whichever order they are asked for") {
   Exposed exposed;
@@ -424,19 +425,8 @@ TEST_CASE("more descriptors at once than there are numbers end the connection, a
   REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
   std::byte record[kDescriptorRecordBytes] = {std::byte(SocketRecord::descriptor)};
   iovec piece{record, sizeof record};
-  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(3 * sizeof(int));
-  int three[3] = {ends[1], ends[1], ends[1]};
-  std::memcpy(CMSG_DATA(header), three, sizeof three);
-  REQUIRE(sendmsg(exposed.client->descriptor(), &message, MSG_NOSIGNAL) == ssize_t(sizeof record));
+  const int three[] = {ends[1], ends[1], ends[1]};
+  REQUIRE(send_with_descriptors(exposed.client->descriptor(), {&piece, 1}, three) == ssize_t(sizeof record));
   close(ends[1]);
   CHECK(exposed.server->take_descriptor(0) == -1);
   CHECK(exposed.server->damaged());
@@ -447,7 +437,7 @@ TEST_CASE("more descriptors at once than there are numbers end the connection, a
 }
 
 // --- the set-up
-// ---------------------------------------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a client that asks gets shared memory, and the session's bytes go through it") {
   auto pair = unix_pair();

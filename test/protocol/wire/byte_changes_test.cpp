@@ -55,3 +55,32 @@ TEST_CASE("what is shown brings another copy up to date, names only bytes that c
     }
   }
 }
+
+TEST_CASE("each way to write what changed writes those bytes and no others, for every mask and length") {
+  MESSAGE("seed " << kSeed);
+  std::mt19937_64 random(kSeed);
+  const auto check = [&](size_t size, auto&& bits_at) {
+    std::vector<std::byte> bytes(size), before(size);
+    std::vector<uint8_t> mask(wire::change_mask_bytes(size));
+    for (size_t i = 0; i < size; ++i) bytes[i] = std::byte(random()), before[i] = ~bytes[i];
+    for (size_t i = 0; i < mask.size(); ++i) mask[i] = bits_at(i);
+    std::vector<std::byte> expected = before, plain = before, chosen = before;
+    for (size_t i = 0; i < size; ++i) {
+      if (mask[i / 8] >> (i % 8) & 1) expected[i] = bytes[i];
+    }
+    wire::write_changed_plainly(plain.data(), bytes, mask);
+    wire::write_changed(chosen.data(), bytes, mask);
+    REQUIRE(plain == expected);
+    REQUIRE(chosen == expected);
+    std::vector<uint8_t> marked(mask.size());
+    const bool all = wire::mark_changes(expected.data(), before.data(), size, marked.data());
+    if (size % 8) mask.back() &= uint8_t(0xff >> (8 - size % 8));
+    REQUIRE(marked == mask);
+    REQUIRE(all == (expected == bytes));
+  };
+  for (unsigned bits = 0; bits < 256; ++bits) check(200, [&](size_t) { return uint8_t(bits); });
+  for (size_t size = 1; size < 200; ++size) {
+    check(size, [&](size_t) { return uint8_t(random()); });
+    check(size, [&](size_t) { return uint8_t(0xff); });
+  }
+}

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+#include "test/server/broker/free_memory.hpp"
+
 using namespace gpuwire;
 using namespace gpuwire::server;
 using scheduler::SessionId;
@@ -230,15 +232,35 @@ TEST_CASE("memory that comes back lets who waits for it begin, and what its tena
   Desk desk({{.name = "anna", .memory = {.limit_bytes = 12 * kGiB}},
              {.name = "ben", .memory = {.guaranteed_bytes = 6 * kGiB}}},
             {}, 1);
-  uint64_t free_bytes = 4 * kGiB;
-  desk.admission.set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes; });
+  test::FreeMemory memory(4 * kGiB);
+  memory.reserved = 2 * kGiB;
+  desk.admission.set_memory(memory);
   SessionId waits = desk.ask({.tenant = "anna", .memory_bytes = 8 * kGiB});
   CHECK(desk.place(waits) == 1);
-  free_bytes = 9 * kGiB;
+  CHECK(desk.registry.find(waits)->why == "8 GiB are not free on 1 GPU now; 2 GiB are reserved by programs that run");
+  memory.free = 9 * kGiB;
   desk.admission.reconsider();
   CHECK(desk.devices(waits).size() == 1);
   CHECK(desk.refused(desk.ask({.tenant = "anna", .memory_bytes = 11 * kGiB})));  // ben's guarantee leaves 10
   CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
+}
+
+TEST_CASE("memory is reserved when a session is placed, and let go when it never begins") {
+  Desk desk({{.name = "anna"}}, {}, 1);
+  test::FreeMemory memory(16 * kGiB);
+  desk.admission.set_memory(memory);
+  SessionId first = desk.ask({.tenant = "anna", .memory_bytes = 4 * kGiB}), none = desk.ask("anna");
+  CHECK(desk.devices(none).size() == 1);
+  CHECK(memory.holders == std::set{first});
+  memory.gone = true;  // a worker was quicker
+  SessionId second = desk.ask({.tenant = "anna", .memory_bytes = 4 * kGiB});
+  CHECK(desk.place(second) == 1);
+  memory.gone = false;
+  desk.admission.reconsider();
+  CHECK(memory.holders == std::set{first, second});
+  desk.leave(second);
+  desk.end(first);
+  CHECK(memory.holders.empty());
 }
 
 TEST_CASE(
@@ -388,6 +410,10 @@ TEST_CASE(
     return SessionId(number);
   };
   SessionId first = from_before(7, "anna"), second = from_before(8, "anna");
+  // Whoever is back first is told where it is.
+  CHECK(desk.registry.find(first)->place == 1);
+  CHECK(desk.registry.find(second)->place == 2);
+  CHECK(desk.registry.find(second)->waiting == 2);
   // The GPU is free: it is the first one's, who is not there.
   desk.admission.client_is_back(second);
   SessionId late = desk.ask("anna");

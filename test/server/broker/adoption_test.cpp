@@ -24,7 +24,8 @@ namespace {
 // the test's.
 struct Left {
   pid_t worker = ::fork();
-  OwnedDescriptor brokers_end, own_end;
+  OwnedDescriptor brokers_end;
+  std::optional<ipc::Channel> own_end;
   KeptSession kept;
 
   explicit Left(uint64_t number) {
@@ -32,7 +33,9 @@ struct Left {
       ::close_range(3, ~0u, 0);  // the test's own ends
       for (;;) ::pause();
     }
-    REQUIRE(open_ipc_message(brokers_end, own_end));
+    OwnedDescriptor own;
+    REQUIRE(ipc::open_pair(brokers_end, own));
+    own_end.emplace(std::move(own), ipc::Speaker::broker, 8);
     kept.build = kept_build();
     kept.record = {.number = scheduler::SessionId(number),
                    .tenant = kOpenTenant,
@@ -49,18 +52,21 @@ struct Left {
     KeptEntry entry{.session = true, .name = kept_name(kept.record.number), .text = encode(kept), .descriptors = {}};
     entry.descriptors.emplace_back(::fcntl(brokers_end.get(), F_DUPFD_CLOEXEC, 0));
     entry.descriptors.emplace_back(int(::syscall(SYS_pidfd_open, worker, 0)));
-    entry.descriptors.push_back(nothing());
-    entry.descriptors.push_back(nothing());
+    entry.descriptors.resize(kKeptDescriptors);
     return entry;
   }
   // What the worker is told after the keeper's word that there was no broker; nothing: there is none at the other end
   // any more.
-  std::optional<IpcMessage> told() const {
-    IpcMessage message;
-    do {
-      if (receive_ipc_message(own_end.get(), true, message) != IpcMessageReceived::message) return std::nullopt;
-    } while (message.kind == IpcMessageKind::unattended);
+  std::optional<ipc::Message> told() {
+    auto message = own_end->await();
+    while (message && std::holds_alternative<ipc::Unattended>(*message)) message = own_end->await();
     return message;
+  }
+  // Why it is to stop; empty: nobody says so.
+  std::string told_to_stop() {
+    auto word = told();
+    while (word && !std::holds_alternative<ipc::Stop>(*word)) word = told();
+    return word ? std::get<ipc::Stop>(*word).why : std::string();
   }
   bool killed() const {
     siginfo_t facts{};
@@ -84,6 +90,8 @@ class Folder {
   TemporaryDirectory folder_;
 };
 
+OwnedDescriptor anything() { return OwnedDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+
 std::vector<KeptEntry> entries_of(KeptEntry entry) {
   std::vector<KeptEntry> entries;
   entries.push_back(std::move(entry));
@@ -106,29 +114,24 @@ TEST_CASE("a session that an earlier broker has left goes on, with its number, a
   REQUIRE(broker.port());
   auto word = left.told();
   REQUIRE(word);
-  CHECK(word->kind == IpcMessageKind::adopted);
+  CHECK(std::holds_alternative<ipc::Adopted>(*word));
   CHECK(in_book(broker, 41));
   WireClient client;
   CHECK(enter(client, broker.port()));
   CHECK(in_book(broker, 42));  // a number is never given twice
-  IpcMessage over;
-  over.kind = IpcMessageKind::ended;
-  REQUIRE(send_ipc_message(left.own_end.get(), over));
+  REQUIRE(left.own_end->send(ipc::Ended{EndCause::finished, {}}));
   ::kill(left.worker, SIGKILL);
   CHECK(eventually([&] { return !in_book(broker, 41); }));
 }
 
 TEST_CASE("a session of another build is told why it ends, and is killed when it does not") {
   Left left(41);
-  left.kept.build = "IPC message of other times";
+  left.kept.build = "IPC of other times";
   Folder folder;
   folder.leave(entries_of(left.entry()));
   RunningBroker broker(1, folder.path());
   REQUIRE(broker.port());
-  auto word = left.told();
-  while (word && word->kind != IpcMessageKind::stop) word = left.told();
-  REQUIRE(word);
-  CHECK(word->text.find("the server was upgraded") == 0);
+  CHECK(left.told_to_stop().find("the server was upgraded") == 0);
   CHECK(eventually([&] { return left.killed(); }));
   CHECK(eventually([&] { return !in_book(broker, 41); }));
 }
@@ -139,10 +142,7 @@ TEST_CASE("a session whose GPU is another one now is told so") {
   Folder folder;
   folder.leave(entries_of(left.entry()));
   RunningBroker broker(1, folder.path());
-  auto word = left.told();
-  while (word && word->kind != IpcMessageKind::stop) word = left.told();
-  REQUIRE(word);
-  CHECK(word->text.find("GPU 0 is not the one") != std::string::npos);
+  CHECK(left.told_to_stop().find("GPU 0 is not the one") != std::string::npos);
 }
 
 TEST_CASE("a worker whose session's note cannot be read finds nobody at the other end") {
@@ -190,36 +190,33 @@ TEST_CASE(
     "what a session shares with others of its tenant is found under the next broker, and can be shared again by who "
     "has not heard the answer") {
   Left left(41);
-  const ShareToken token{1, 2, 3};
+  const ipc::ShareToken token{1, 2, 3};
   std::vector<KeptEntry> entries = entries_of(left.entry());
   KeptEntry share{.session = false,
                   .name = kept_name(token),
                   .text = encode(KeptShare{scheduler::SessionId(41), 1, "user"}),
                   .descriptors = {}};
-  share.descriptors.push_back(nothing());
+  share.descriptors.push_back(anything());
   entries.push_back(std::move(share));
   Folder folder;
   folder.leave(std::move(entries));
   RunningBroker broker(1, folder.path());
-  REQUIRE(left.told()->kind == IpcMessageKind::adopted);
-  auto ask = [&](IpcMessageKind kind, const std::string& user) {
-    IpcMessage question;
-    question.kind = kind;
-    question.number = 1;
-    question.id = token;
-    question.text = user;
-    if (kind == IpcMessageKind::share) question.socket = nothing();
-    REQUIRE(send_ipc_message(left.own_end.get(), question));
-    auto answer = left.told();
-    REQUIRE(answer);
-    REQUIRE(answer->kind == IpcMessageKind::share_answer);
-    return std::move(*answer);
+  auto word = left.told();
+  REQUIRE(word);
+  REQUIRE(std::holds_alternative<ipc::Adopted>(*word));
+  auto ask = [&](ipc::Message question) {
+    REQUIRE(left.own_end->send(std::move(question)));
+    auto said = left.told();
+    REQUIRE(said);
+    REQUIRE(std::holds_alternative<ipc::Answer>(*said));
+    return std::get<ipc::Answer>(std::move(*said));
   };
-  IpcMessage found = ask(IpcMessageKind::claim, "user");
-  CHECK(found.number == 1);
-  CHECK(found.socket);
-  CHECK(ask(IpcMessageKind::claim, "another user").number == 0);
-  CHECK(ask(IpcMessageKind::share, "user").number == 1);
+  ipc::Answer found = ask(ipc::Claim{1, token, 1, "user"});
+  CHECK(found.request == 1);
+  CHECK(found.yes);
+  CHECK(found.descriptor);
+  CHECK_FALSE(ask(ipc::Claim{2, token, 1, "another user"}).yes);
+  CHECK(ask(ipc::Share{3, token, 1, "user", anything()}).yes);
 }
 
 TEST_CASE("a folder that others can look into, and one that is in use, are refused") {

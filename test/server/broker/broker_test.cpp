@@ -5,6 +5,7 @@
 #include <csignal>
 #include <functional>
 #include <future>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
 #include "server/ipc/end_cause.hpp"
+#include "test/server/broker/free_memory.hpp"
 #include "test/server/broker/running_broker.hpp"
 #include "test/server/worker/server_process.hpp"
 #include "test/server/worker/wire_client.hpp"
@@ -248,6 +250,23 @@ TEST_CASE("each session's worker sees the GPUs that the session was given, and n
   CHECK(whole.served_with() == "all");
 }
 
+TEST_CASE(
+    "a tenant's sessions are given lanes until it has all that it may have, and again when one of them has ended") {
+  server::Configuration configuration;
+  configuration.lanes_max = 16;
+  configuration.tenants = {{.name = "anna"}, {.name = "ben"}};
+  RunningBroker broker("lanes", std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  std::list<Caller> of_anna;
+  for (unsigned given = 0; given < server::kLanesPerTenantMax; given += 16)
+    CHECK(of_anna.emplace_back(broker, server::LoginRequest{.tenant = "anna"}).served_with() == "16");
+  CHECK(Caller(broker, {.tenant = "anna"}).served_with() == "0");
+  CHECK(Caller(broker, {.tenant = "ben"}).served_with() == "16");
+  of_anna.pop_front();
+  // A session is over when its worker's process has gone.
+  CHECK(eventually([&] { return Caller(broker, {.tenant = "anna"}).served_with() == "16"; }));
+}
+
 TEST_CASE("a session that waits for a GPU begins when another's process has ended") {
   server::Configuration configuration;
   configuration.sessions_per_gpu_max = 1;
@@ -267,17 +286,15 @@ TEST_CASE("a session that waits for a GPU begins when another's process has ende
 }
 
 TEST_CASE("a session that waits for memory begins when a running one has freed it") {
-  std::atomic<uint64_t> free_bytes{0};
+  FreeMemory memory(0);  // outlives the broker
   server::Configuration configuration;
   configuration.tenants = {{.name = "anna"}};
   RunningBroker broker(1, std::move(configuration));
   REQUIRE(broker.port() != 0);
-  broker.act([&](Broker& of) {
-    of.admission().set_free_bytes([&](scheduler::TenantId, scheduler::DeviceIndex) { return free_bytes.load(); });
-  });
+  broker.act([&](Broker& of) { of.admission().set_memory(memory); });
   Caller waits(broker, {.tenant = "anna", .memory_bytes = 1 << 20});
   CHECK(waits.told() == "place 1");
-  free_bytes = 1 << 20;
+  memory.free = 1 << 20;
   CHECK(waits.served_with() == "all");
   waits.leave();
 }
@@ -398,8 +415,11 @@ TEST_CASE("a session whose worker does not hear that it is to end was stopped, f
   CHECK(cause == uint32_t(server::EndCause::stopped));
 }
 
-TEST_CASE("a worker that floods the broker is ended, and others come in meanwhile and afterwards") {
-  RunningBroker broker("floods", 1, 8);
+namespace {
+
+// All of the workers harm the broker in this way; each is served by it all the same, and each is ended.
+void check_ended(const char* way) {
+  RunningBroker broker(way, 1, 8);
   REQUIRE(broker.port() != 0);
   std::vector<uint32_t> causes;
   broker.act([&](Broker& of) {
@@ -407,7 +427,6 @@ TEST_CASE("a worker that floods the broker is ended, and others come in meanwhil
       if (event.kind == server::SessionEvent::Kind::ended) causes.push_back(event.end_cause);
     });
   });
-  // All of them flood; each is served by the broker all the same.
   std::vector<WireClient> clients(4);
   for (WireClient& client : clients) CHECK(enter(client, broker.port()) != 0);
   for (WireClient& client : clients) CHECK(client.closed_by_server());
@@ -419,6 +438,16 @@ TEST_CASE("a worker that floods the broker is ended, and others come in meanwhil
   CHECK(eventually([&] { return ends() == clients.size(); }));
   broker.act(
       [&](Broker&) { CHECK(std::count(causes.begin(), causes.end(), uint32_t(server::EndCause::internal)) == 4); });
+}
+
+}  // namespace
+
+TEST_CASE("a worker that floods the broker is ended, and others come in meanwhile and afterwards") {
+  check_ended("floods");
+}
+
+TEST_CASE("a worker that says what cannot be is ended, and others come in meanwhile and afterwards") {
+  check_ended("babbles");
 }
 
 TEST_CASE(

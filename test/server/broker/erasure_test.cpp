@@ -28,12 +28,12 @@ using boost::system::error_code;
 struct Pool {
   explicit Pool(asio::io_context& io) {
     spdlog::set_level(spdlog::level::off);
-    WorkerPool::Events events{.ready = [](const IpcMessage&) {},
+    WorkerPool::Events events{.ready = [](const Inventory&) {},
                               .hopeless = [](const std::string&) {},
                               .reserved = [](scheduler::SessionId, pid_t) {},
                               .refused = [](scheduler::SessionId, RefusalCause, const std::string&) {},
                               .begun = [](scheduler::SessionId, const std::string&) {},
-                              .heard = [](scheduler::SessionId, IpcMessage&) {},
+                              .heard = [](scheduler::SessionId, ipc::Message&) {},
                               .over = [](scheduler::SessionId, uint32_t, const std::string&) {},
                               .idle = [] {}};
     pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, std::move(events));

@@ -7,20 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "server/ipc/ipc_message.hpp"
-#include "server/ipc/inventory.hpp"
+#include "server/ipc/channel.hpp"
 
 using namespace gpuwire::server;
 
 namespace {
-
-void say(IpcMessageKind kind, std::string text) {
-  IpcMessage message;
-  message.kind = kind;
-  message.number = 1;
-  message.text = std::move(text);
-  send_ipc_message(kIpcMessageDescriptor, message);
-}
 
 // As CUDA's: a list of numbers, all without it.
 std::string visible_devices() {
@@ -36,12 +27,12 @@ Inventory inventory(unsigned devices) {
   return inventory;
 }
 
-// Accepts, sends its process id and a line with the devices that it sees, and stays until the client closes.
-void converse(int socket) {
+// Accepts, sends its process id and a line with what the session was given, and stays until the client closes.
+void converse(int socket, const std::string& given) {
   pid_t pid = ::getpid();
   ::send(socket, &pid, sizeof pid, MSG_NOSIGNAL);
-  std::string devices = visible_devices() + "\n";
-  ::send(socket, devices.data(), devices.size(), MSG_NOSIGNAL);
+  std::string line = given + "\n";
+  ::send(socket, line.data(), line.size(), MSG_NOSIGNAL);
   char byte;
   while (::recv(socket, &byte, 1, 0) > 0) {}
 }
@@ -53,24 +44,35 @@ int main(int argc, char** argv) {
   std::string mode = argv[1];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (mode == "dies") return 7;
+  ipc::Channel broker(OwnedDescriptor(ipc::kDescriptor), ipc::Speaker::broker, 8);
   if (mode == "fails") {
-    say(IpcMessageKind::failed, "the fake device is on holiday");
+    broker.send(ipc::Failed{"the fake device is on holiday"});
     return 1;
   }
-  say(IpcMessageKind::ready, encode(inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)));
-  IpcMessage session;
-  if (receive_ipc_message(kIpcMessageDescriptor, true, session) != IpcMessageReceived::message || !session.socket)
-    return 0;
-  say(IpcMessageKind::begun, "fake client");
+  broker.send(ipc::Ready{inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)});
+  auto message = broker.await();
+  auto* session = message ? std::get_if<ipc::Serve>(&*message) : nullptr;
+  if (!session || !session->descriptors.client) return 0;
+  OwnedDescriptor client = std::move(session->descriptors.client);
+  broker.send(ipc::Begun{"fake client"});
   if (mode == "crashes") std::abort();
   if (mode == "floods") {
     pid_t pid = ::getpid();
-    ::send(session.socket.get(), &pid, sizeof pid, MSG_NOSIGNAL);
-    for (;;) say(IpcMessageKind::note, "and another thing");
+    ::send(client.get(), &pid, sizeof pid, MSG_NOSIGNAL);
+    for (;;) {
+      broker.send(ipc::Note{"and another thing"});
+      broker.drain();
+    }
   }
-  converse(session.socket.get());
-  session.socket.reset();
-  say(IpcMessageKind::ended, "the client left");
+  if (mode == "babbles") {
+    pid_t pid = ::getpid();
+    ::send(client.get(), &pid, sizeof pid, MSG_NOSIGNAL);
+    ::send(ipc::kDescriptor, "and another thing", 16, MSG_NOSIGNAL);
+    for (;;) ::pause();
+  }
+  converse(client.get(), mode == "lanes" ? std::to_string(session->spec.lanes_max) : visible_devices());
+  client.reset();
+  broker.send(ipc::Ended{EndCause::finished, "the client left"});
   if (mode == "lingers") {
     for (;;) ::pause();
   }

@@ -33,7 +33,8 @@ KeptSession a_session() {
           .resume_grace_ms = 60'000,
           .ledger_slot = 7,
           .host_before_bytes = 123,
-          .page_began_ns = 456};
+          .page_began_ns = 456,
+          .lanes = 4};
 }
 
 }  // namespace
@@ -65,6 +66,7 @@ TEST_CASE("what a broker notes of a session is what the next one reads") {
   CHECK(after->ledger_slot == before.ledger_slot);
   CHECK(after->host_before_bytes == before.host_before_bytes);
   CHECK(after->page_began_ns == before.page_began_ns);
+  CHECK(after->lanes == before.lanes);
 }
 
 TEST_CASE("a session that its client has not begun yet comes back as one") {

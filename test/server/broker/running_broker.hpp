@@ -29,6 +29,9 @@ class RunningBroker {
     configuration.sessions_max = sessions_max;
     begin({worker_mode}, spares, drain_seconds, std::move(configuration));
   }
+  RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
+    begin({worker_mode}, 1, 30, std::move(configuration));
+  }
   // `unix_path`: where it listens, too.
   RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {},
                 uint32_t begin_ms = server::kSessionBeginMs, const std::string& login = GPUWIRE_TEST_LOGIN) {

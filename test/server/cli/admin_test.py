@@ -17,8 +17,9 @@ class Admin(unittest.TestCase):
         self.identity = os.path.join(self.folder.name, "identity")
 
     def run_admin(self, *arguments):
-        return subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", self.identity, *arguments],
-                              cwd=self.folder.name, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", self.identity, *arguments],
+            cwd=self.folder.name, capture_output=True, text=True, timeout=60)
 
     def ok(self, *arguments):
         result = self.run_admin(*arguments)
@@ -48,7 +49,8 @@ class Admin(unittest.TestCase):
 
     def test_the_server_certificate_always_holds_for_this_machine_itself(self):
         self.ok("init", "--host", "gpu7")
-        self.assertEqual(json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu7", "localhost", "127.0.0.1", "::1"])
+        self.assertEqual(
+            json.loads(self.ok("list", "--json"))["server"]["hosts"], ["gpu7", "localhost", "127.0.0.1", "::1"])
 
     def hosts(self):
         return json.loads(self.ok("list", "--json"))["server"]["hosts"]
@@ -70,7 +72,8 @@ class Admin(unittest.TestCase):
         with open(configuration, "w", encoding="utf-8") as file:
             file.write("[tenants.alice]\nweight = 2\n")
         self.assertNotIn("[tenants", self.ok("add-tenant", "alice", "--config", configuration))
-        self.assertIn('server.toml does not have the tenant yet:\n\n    [tenants."b.c"]', self.ok("add-tenant", "b.c", "--config", configuration))
+        self.assertIn('server.toml does not have the tenant yet:\n\n    [tenants."b.c"]',
+                      self.ok("add-tenant", "b.c", "--config", configuration))
 
     def test_revoking_by_id_leaves_the_tenants_other_credentials(self):
         self.ok("init")
@@ -113,6 +116,12 @@ class Admin(unittest.TestCase):
         self.ok("add-tenant", "alice")
         self.assertEqual(self.fails(1, "alice.pem: File exists", "add-tenant", "alice").count("\n"), 1)
         self.fails(1, "is no tenant name", "add-tenant", "a b")
+
+    def test_a_folder_without_an_identity_says_what_makes_one(self):
+        for command in ("list",), ("add-tenant", "anna"), ("add-tenant", "anna", "--token"), ("revoke", "anna"), (
+                "renew",), ("job-token", "anna", "--job", "1"):
+            self.fails(1, f"there is no identity in {self.identity}: `gpuwire admin --directory {self.identity} init`"
+                       " makes one", *command)
 
     def test_wrong_arguments_are_status_2(self):
         self.fails(2, "subcommand", *())

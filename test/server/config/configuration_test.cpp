@@ -78,6 +78,19 @@ TEST_CASE("the example of the documentation is right, and says what the document
   CHECK(anna.kernel_time_max_ms == 30'000);
   CHECK(anna.idle_time_max_ms == 2 * 3600 * 1000);  // from [defaults]
   CHECK(anna.unix_users == std::vector<std::string>{"anna"});
+  CHECK_FALSE(anna.dedup_memory_bytes.has_value());
+  CHECK(anna.dedup_disk_bytes == 0);
+  const TenantConfiguration& students = read_back->tenants[1];
+  REQUIRE(students.name == "students");
+  CHECK(students.dedup_memory_bytes == 8 * kGiB);
+  CHECK(students.dedup_disk_bytes == 200 * kGiB);
+}
+
+TEST_CASE("a chunk store of nothing is not the same as one that nobody has spoken of") {
+  auto configuration = read("[tenants.anna]\ndedup_memory = 0\n[tenants.ben]\n");
+  REQUIRE(configuration);
+  CHECK(configuration->tenants[0].dedup_memory_bytes == 0);
+  CHECK_FALSE(configuration->tenants[1].dedup_memory_bytes.has_value());
 }
 
 TEST_CASE("everything that is wrong is told at once, in the order of the file, each with its line") {
@@ -111,13 +124,13 @@ host_memory = "16 gigs"
   CHECK(names(errors, "2", "names no absolute path"));
   CHECK(names(errors, "2", "0.0.0.0:9750 can be reached from the network"));
   CHECK(names(errors, "3", "did you mean \"sessions_max\"?"));
-  CHECK(names(errors, "4", "is one of \"text\", \"json\""));
-  CHECK(names(errors, "5", "sessions_per_gpu_max of [server] is a whole number"));
+  CHECK(names(errors, "4", "must be one of \"text\", \"json\", got"));
+  CHECK(names(errors, "5", "sessions_per_gpu_max of [server] must be a whole number"));
   CHECK(names(errors, "6", "there is no [tenants.nobody]"));
-  CHECK(names(errors, "9", "class of [defaults] is one of \"realtime\""));
-  CHECK(names(errors, "12", "weight of [tenants.anna] is a number above 0"));
+  CHECK(names(errors, "9", "class of [defaults] must be one of \"realtime\""));
+  CHECK(names(errors, "12", "weight of [tenants.anna] must be a number above 0"));
   CHECK(names(errors, "13", "limit of [tenants.anna], memory is smaller than what is guaranteed"));
-  CHECK(names(errors, "14", "is a duration with its unit"));
+  CHECK(names(errors, "14", "must be a duration with its unit"));
   CHECK(names(errors, "15", "names 0 twice"));
   CHECK(names(errors, "15", "whole numbers from 0 to 63"));
   CHECK(names(errors, "16", "gpu.x is no number of a GPU"));
@@ -182,6 +195,14 @@ TEST_CASE("an address of the network wants TLS or the word that it may be read")
   CHECK(names(mistakes("[server]\nlisten = '[::]:9750'\n[tenants.anna]\n"), "2", "can be reached from the network"));
   CHECK(mistakes("[server]\nlisten = ['[::1]:9750', '127.0.0.2:0', 'localhost:9750', 'unix:/run/x']\n[tenants.anna]\n")
             .empty());
+}
+
+TEST_CASE("RDMA is offered only by the word that says what it takes") {
+  CHECK_FALSE(read("[tenants.anna]\n")->rdma);
+  CHECK_FALSE(read("[server]\nrdma = 'off'\n[tenants.anna]\n")->rdma);
+  CHECK(read("[server]\nrdma = 'trusted'\n[tenants.anna]\n")->rdma);
+  CHECK(names(mistakes("[server]\nrdma = 'on'\n[tenants.anna]\n"), "2", "trusted"));
+  CHECK_FALSE(mistakes("[server]\nrdma = true\n[tenants.anna]\n").empty());
 }
 
 TEST_CASE("the command line's words take the place of the file's, and their mistakes are its own") {

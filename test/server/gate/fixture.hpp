@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "fake_gpu.hpp"
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/gate/page/futex.hpp"
 #include "server/gate/gate.hpp"
 #include "server/gate/gated_driver.hpp"
-#include "server/gate/page/page.hpp"
+#include "server/gate/page/session_page.hpp"
 #include "test/support/becomes.hpp"
 
 using gpuwire::test::becomes;

@@ -27,6 +27,9 @@ TEST_CASE_FIXTURE(GateFixture, "a closed gate holds up the executor until it is 
   CHECK(page.in_flight == 1);
   CHECK(page.waits == 1);
   CHECK(page.waited_ns > 0);
+  CHECK(gate.times().counted);
+  CHECK(gate.times().held_count == 1);
+  CHECK(gate.times().held.count() == int64_t(page.waited_ns));
   gpu.finish_all();
   CHECK(idle());
 }

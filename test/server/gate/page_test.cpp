@@ -9,9 +9,9 @@ using namespace gpuwire::server;
 using namespace std::chrono_literals;
 
 TEST_CASE("both ends of a page see the same words") {
-  auto ours = MappedPage::create();
+  auto ours = SharedPage<SessionPage>::create();
   REQUIRE(ours.has_value());
-  auto theirs = MappedPage::map(OwnedDescriptor(::dup(ours->descriptor())));
+  auto theirs = SharedPage<SessionPage>::map(OwnedDescriptor(::dup(ours->descriptor())));
   REQUIRE(theirs.has_value());
   (*ours)->gate = 7;
   (*theirs)->busy_ns = 9;
@@ -20,22 +20,22 @@ TEST_CASE("both ends of a page see the same words") {
 }
 
 TEST_CASE("nobody can take a page's memory away from under the other") {
-  auto page = MappedPage::create();
+  auto page = SharedPage<SessionPage>::create();
   REQUIRE(page.has_value());
   CHECK(::ftruncate(page->descriptor(), 0) != 0);
   CHECK(::ftruncate(page->descriptor(), 1 << 20) != 0);
 }
 
 TEST_CASE("what is no page of this version is refused with the reason") {
-  CHECK(!MappedPage::map(OwnedDescriptor(::open("/dev/null", O_RDWR | O_CLOEXEC))).has_value());
+  CHECK(!SharedPage<SessionPage>::map(OwnedDescriptor(::open("/dev/null", O_RDWR | O_CLOEXEC))).has_value());
   OwnedDescriptor small(::memfd_create("test", MFD_CLOEXEC));
   REQUIRE(::ftruncate(small.get(), 16) == 0);
-  auto refused = MappedPage::map(std::move(small));
+  auto refused = SharedPage<SessionPage>::map(std::move(small));
   REQUIRE(!refused.has_value());
   CHECK(refused.error().find("bytes") != std::string::npos);
-  auto other = MappedPage::create();
-  (*other)->version = kPageVersion + 1;
-  auto wrong = MappedPage::map(OwnedDescriptor(::dup(other->descriptor())));
+  auto other = SharedPage<SessionPage>::create();
+  (*other)->head.version = SessionPage::kVersion + 1;
+  auto wrong = SharedPage<SessionPage>::map(OwnedDescriptor(::dup(other->descriptor())));
   REQUIRE(!wrong.has_value());
   CHECK(wrong.error().find("version") != std::string::npos);
 }

@@ -76,7 +76,7 @@ class Worker {
 
 class Control final : public SessionControl {
  public:
-  bool send(SessionId, const IpcMessage&) override { return true; }
+  bool send(SessionId, ipc::Message) override { return true; }
   void warn(SessionId, const std::string&) override {}
   bool stop(SessionId session, const std::string& reason) override {
     stopped[session] = reason;
@@ -108,8 +108,8 @@ struct Fixture {
     record.tenant_id = tenants.find(name)->id;
     record.worker_pid = worker.pid;
     SessionSpec order;
-    IpcMessage message;
-    REQUIRE(guard.attach(record, order, message));
+    ipc::SessionDescriptors descriptors;
+    REQUIRE(guard.attach(record, order, descriptors));
     return record;
   }
   // Lets the guard look until it holds.

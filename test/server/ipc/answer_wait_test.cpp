@@ -5,7 +5,7 @@
 
 #include <doctest/doctest.h>
 
-using namespace gpuwire::server;
+using namespace gpuwire::server::ipc;
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-using namespace gpuwire::server;
+using namespace gpuwire::server::ipc;
 using Verdict = MessageBudget::Verdict;
 using std::chrono::milliseconds;
 
@@ -16,7 +16,7 @@ struct Listening {
   Verdict turn(size_t heard) {
     Verdict verdict = budget.turn(heard, now);
     if (verdict == Verdict::pause) {
-      now += milliseconds(kWorkerPauseMs);
+      now += milliseconds(kBudgetPauseMs);
       ++pauses;
     }
     return verdict;
@@ -32,17 +32,17 @@ TEST_CASE("a worker that waits for its answers is slowed down however much it as
   CHECK(listening.pauses > 0);
   // What it could say at once, and then as much as it may in the time that went by.
   double seconds = std::chrono::duration<double>(listening.now - MessageBudget::Time{}).count();
-  CHECK(double(questions) <= kWorkerMessagesAtOnce + (seconds + 1) * kWorkerMessagesPerSecond);
+  CHECK(double(questions) <= kBudgetAtOnce + (seconds + 1) * kBudgetPerSecond);
 }
 
 TEST_CASE("a worker that has a whole turn's messages behind every pause floods") {
   Listening listening;
   Verdict verdict = Verdict::go_on;
   size_t turns = 0;
-  for (; verdict != Verdict::flood && turns < 100'000; ++turns) verdict = listening.turn(kWorkerMessagesPerTurn);
+  for (; verdict != Verdict::flood && turns < 100'000; ++turns) verdict = listening.turn(kMessagesPerTurn);
   CHECK(verdict == Verdict::flood);
-  CHECK(listening.pauses >= kWorkerFullTurnsMax);
-  CHECK(listening.pauses <= kWorkerFullTurnsMax + 1);
+  CHECK(listening.pauses >= kFullTurnsMax);
+  CHECK(listening.pauses <= kFullTurnsMax + 1);
 }
 
 TEST_CASE("a worker that says little is never held up") {

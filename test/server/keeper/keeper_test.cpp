@@ -23,7 +23,7 @@ using namespace gpuwire::server;
 
 namespace {
 
-const std::string kKey(kKeeperKeyBytes, 'k');
+const std::string kKey(ipc::kKeeperKeyBytes, 'k');
 constexpr uint32_t kLongMs = 600'000;
 
 // A process that does nothing until it is killed.
@@ -49,51 +49,47 @@ class Idle {
 
 OwnedDescriptor copy(int descriptor) { return OwnedDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)); }
 
-// Waits for the next message; nothing: the other end is closed.
-std::optional<IpcMessage> next(const OwnedDescriptor& end) {
-  IpcMessage message;
-  if (receive_ipc_message(end.get(), true, message) != IpcMessageReceived::message) return std::nullopt;
-  return message;
+template <class Kind>
+bool says(ipc::Channel& end) {
+  auto message = end.await();
+  return message && std::holds_alternative<Kind>(*message);
 }
 
 struct RunningKeeper {
   test::TemporaryDirectory folder;
-  OwnedDescriptor broker;
+  std::optional<ipc::Channel> broker;
   std::thread thread;
 
   RunningKeeper() {
-    OwnedDescriptor theirs;
-    REQUIRE(open_ipc_message(broker, theirs));
-    say(KeeperKind::hello, kKeeperVersion, kKey);
-    say(KeeperKind::settings, kLongMs);
+    OwnedDescriptor own, theirs;
+    REQUIRE(ipc::open_pair(own, theirs));
+    broker.emplace(std::move(own), ipc::Speaker::keeper, 64);
+    say(ipc::Hello{ipc::kKeeperVersion, kKey});
+    say(ipc::Grace{kLongMs});
     thread = std::thread([path = path(), end = std::move(theirs)]() mutable { Keeper(path, std::move(end)).run(); });
   }
   ~RunningKeeper() {
     if (!thread.joinable()) return;
-    say(KeeperKind::settings, 0);
+    say(ipc::Grace{0});
     broker.reset();
     thread.join();
   }
   std::filesystem::path path() const { return folder.path() / "keeper"; }
-  void say(KeeperKind kind, uint32_t number = 0, std::string text = {}) {
-    REQUIRE(send_ipc_message(broker.get(), keeper_message(kind, number, std::move(text))));
-  }
-  void put(KeptEntry entry) {
-    REQUIRE(send_ipc_message(broker.get(), entry_message(KeeperKind::put, std::move(entry))));
-  }
+  void say(ipc::Message message) { REQUIRE(broker->send(std::move(message))); }
+  void put(KeptEntry entry) { say(ipc::Put{std::move(entry)}); }
   std::map<std::string, KeptEntry> all() {
     std::map<std::string, KeptEntry> entries;
-    say(KeeperKind::give);
+    say(ipc::Give{});
     for (;;) {
-      auto message = next(broker);
+      auto message = broker->await();
       REQUIRE(message);
-      if (keeper_kind(*message) == KeeperKind::given) {
-        CHECK(message->number == entries.size());
+      if (auto* given = std::get_if<ipc::Given>(&*message)) {
+        CHECK(given->count == entries.size());
         return entries;
       }
-      auto entry = entry_of(std::move(*message));
-      REQUIRE(entry);
-      entries[entry->name] = std::move(*entry);
+      KeptEntry entry = std::move(std::get<ipc::Entry>(*message).entry);
+      const std::string name = entry.name;
+      entries[name] = std::move(entry);
     }
   }
   OwnedDescriptor connect() const {
@@ -111,21 +107,24 @@ struct RunningKeeper {
   // As a broker that was killed, and another one.
   void change_broker() {
     broker.reset();
-    broker = connect();
-    say(KeeperKind::hello, kKeeperVersion, kKey);
-    say(KeeperKind::settings, kLongMs);
+    broker.emplace(connect(), ipc::Speaker::keeper, 64);
+    say(ipc::Hello{ipc::kKeeperVersion, kKey});
+    say(ipc::Grace{kLongMs});
   }
 };
 
 // A session whose worker's end of the pair is the test's.
 struct Worker {
   Idle process;
-  OwnedDescriptor brokers_end, own_end;
-  MappedPage page;
+  OwnedDescriptor brokers_end;
+  std::optional<ipc::Channel> own_end;
+  SharedPage<SessionPage> page;
 
   Worker() {
-    REQUIRE(open_ipc_message(brokers_end, own_end));
-    auto made = MappedPage::create();
+    OwnedDescriptor own;
+    REQUIRE(ipc::open_pair(brokers_end, own));
+    own_end.emplace(std::move(own), ipc::Speaker::broker, 8);
+    auto made = SharedPage<SessionPage>::create();
     REQUIRE(made);
     page = std::move(*made);
   }
@@ -134,7 +133,7 @@ struct Worker {
     entry.descriptors.push_back(copy(brokers_end.get()));
     entry.descriptors.push_back(process.descriptor());
     entry.descriptors.push_back(copy(page.descriptor()));
-    entry.descriptors.push_back(nothing());
+    entry.descriptors.emplace_back();  // no doorbell
     return entry;
   }
 };
@@ -147,13 +146,9 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   keeper.put(worker.entry("session/1"));
   keeper.put({.session = false, .name = "gone", .text = "x", .descriptors = {}});
   keeper.put({.session = false, .name = "text alone", .text = "before", .descriptors = {}});
-  keeper.say(KeeperKind::remove, 0, "gone");
-  REQUIRE(send_ipc_message(
-      keeper.broker.get(),
-      entry_message(KeeperKind::note, {.session = false, .name = "text alone", .text = "after", .descriptors = {}})));
-  REQUIRE(send_ipc_message(
-      keeper.broker.get(),
-      entry_message(KeeperKind::note, {.session = false, .name = "never put", .text = "x", .descriptors = {}})));
+  keeper.say(ipc::Remove{"gone"});
+  keeper.say(ipc::Rewrite{"text alone", "after"});
+  keeper.say(ipc::Rewrite{"never put", "x"});
   keeper.change_broker();
   auto all = keeper.all();
   REQUIRE(all.size() == 2);
@@ -164,26 +159,26 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   CHECK(session.text == "text of session/1");
   REQUIRE(session.descriptors.size() == kKeptDescriptors);
   // It is the worker's pair, whose other end is still the worker's own.
-  IpcMessage word;
-  word.kind = IpcMessageKind::adopted;
-  REQUIRE(next(worker.own_end)->kind == IpcMessageKind::unattended);
-  REQUIRE(send_ipc_message(session.descriptors[size_t(KeptDescriptor::worker)].get(), word));
-  CHECK(next(worker.own_end)->kind == IpcMessageKind::adopted);
+  CHECK_FALSE(session.descriptors[size_t(KeptDescriptor::doorbell)]);
+  REQUIRE(says<ipc::Unattended>(*worker.own_end));
+  ipc::Channel to_worker(copy(session.descriptors[size_t(KeptDescriptor::worker)].get()), ipc::Speaker::worker, 1);
+  REQUIRE(to_worker.send(ipc::Adopted{}));
+  CHECK(says<ipc::Adopted>(*worker.own_end));
 }
 
 TEST_CASE("who does not know the key, or speaks another version, is given nothing and disturbs nobody") {
   RunningKeeper keeper;
   keeper.put({.session = false, .name = "secret", .text = "x", .descriptors = {}});
   REQUIRE(keeper.all().size() == 1);
-  const std::pair<uint32_t, std::string> wrong[] = {{kKeeperVersion, std::string(kKeeperKeyBytes, 'x')},
-                                                    {kKeeperVersion, ""},
-                                                    {kKeeperVersion, kKey + "k"},
-                                                    {kKeeperVersion + 1, kKey}};
+  const std::pair<uint32_t, std::string> wrong[] = {{ipc::kKeeperVersion, std::string(ipc::kKeeperKeyBytes, 'x')},
+                                                    {ipc::kKeeperVersion, ""},
+                                                    {ipc::kKeeperVersion, kKey + "k"},
+                                                    {ipc::kKeeperVersion + 1, kKey}};
   for (const auto& [version, key] : wrong) {
-    OwnedDescriptor stranger = keeper.connect();
-    send_ipc_message(stranger.get(), keeper_message(KeeperKind::hello, version, key));
-    send_ipc_message(stranger.get(), keeper_message(KeeperKind::give));
-    CHECK_FALSE(next(stranger));
+    ipc::Channel stranger(keeper.connect(), ipc::Speaker::keeper, 8);
+    stranger.send(ipc::Hello{version, key});
+    stranger.send(ipc::Give{});
+    CHECK_FALSE(stranger.await());
   }
   CHECK(keeper.all().size() == 1);
 }
@@ -195,7 +190,7 @@ TEST_CASE("a session without a broker is told so, and its gate opens") {
   keeper.put(worker.entry("session/1"));
   keeper.all();  // it has come
   keeper.broker.reset();
-  CHECK(next(worker.own_end)->kind == IpcMessageKind::unattended);
+  CHECK(says<ipc::Unattended>(*worker.own_end));
   while (worker.page->gate.load() != 0) ::poll(nullptr, 0, 1);
   CHECK(worker.page->attention.load() != 0);
   keeper.change_broker();
@@ -209,7 +204,7 @@ TEST_CASE("a session whose worker has ended meanwhile is given all the same, so 
   keeper.put(stays.entry("session/2"));
   keeper.all();
   keeper.broker.reset();
-  REQUIRE(next(stays.own_end));
+  REQUIRE(stays.own_end->await());
   ends.process.end();
   keeper.change_broker();
   CHECK(keeper.all().size() == 2);
@@ -231,12 +226,12 @@ TEST_CASE("a session to which no broker comes in time finds nobody at the other 
   RunningKeeper keeper;
   Worker worker;
   keeper.put(worker.entry("session/1"));
-  keeper.say(KeeperKind::settings, 1);
+  keeper.say(ipc::Grace{1});
   worker.brokers_end.reset();
   keeper.broker.reset();
   keeper.thread.join();
-  CHECK(next(worker.own_end)->kind == IpcMessageKind::unattended);
-  CHECK_FALSE(next(worker.own_end));
+  CHECK(says<ipc::Unattended>(*worker.own_end));
+  CHECK_FALSE(worker.own_end->await());
 }
 
 TEST_CASE("a keeper that has something for the next broker waits for it, though no session lives") {

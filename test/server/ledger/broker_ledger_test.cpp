@@ -3,97 +3,13 @@
 #include <set>
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 
-#include "server/ipc/allowance_messages.hpp"
-#include "server/ledger/broker/broker_ledger.hpp"
-#include "server/ledger/worker/session_ledger.hpp"
+#include "test/server/ledger/broker_fixture.hpp"
 
 namespace gpuwire::server {
 namespace {
 
-constexpr uint64_t kMiB = 1u << 20;
-using scheduler::SessionId;
-using scheduler::TenantId;
-
-class Control final : public SessionControl {
- public:
-  bool send(SessionId session, const IpcMessage& message) override {
-    REQUIRE(message.kind == IpcMessageKind::memory_answer);
-    answers[session] = message.number == 1;
-    return true;
-  }
-  void warn(SessionId, const std::string&) override {}
-  bool stop(SessionId, const std::string&) override { return true; }
-  void reconsider_waiting() override { ++reconsidered; }
-
-  std::map<SessionId, bool> answers;
-  unsigned reconsidered = 0;
-};
-
-TenantConfiguration tenant(const std::string& name, uint64_t guaranteed, uint64_t limit) {
-  TenantConfiguration settings{.name = name};
-  settings.memory = {guaranteed, limit};
-  return settings;
-}
-
-// A session as its worker sees it. Its questions are answered at once or not at all.
-class Worker final : public AllowanceSource {
- public:
-  Worker(BrokerLedger& broker, Control& control, const TenantDirectory& tenants, const std::string& tenant,
-         uint64_t number, std::vector<uint32_t> devices)
-      : broker_(broker), control_(control) {
-    record.number = SessionId(number);
-    record.tenant = tenant;
-    record.tenant_id = tenants.find(tenant)->id;
-    record.devices = devices;
-    for (uint32_t device : devices) order.devices.push_back({.index = device});
-    IpcMessage message;
-    REQUIRE(broker.attach(record, order, message));
-    OwnedDescriptor page = take(message, SpecDescriptor::tenant_page);
-    REQUIRE(page);
-    page_.emplace(PageMapping::open(page.get()).value());
-    ledger = std::make_unique<SessionLedger>(**page_, order.ledger_slot, this);
-  }
-
-  bool ask(uint32_t column, uint64_t bytes) override {
-    IpcMessage question = memory_wanted(column, ++asked, bytes);
-    control_.answers.erase(record.number);
-    REQUIRE(broker_.heard(record, question));
-    return control_.answers.contains(record.number) && control_.answers[record.number];
-  }
-  TenantPage& page() { return **page_; }
-
-  SessionRecord record;
-  SessionSpec order;
-  std::unique_ptr<SessionLedger> ledger;
-  unsigned asked = 0;
-
- private:
-  BrokerLedger& broker_;
-  Control& control_;
-  std::optional<PageMapping> page_;
-};
-
-struct Fixture {
-  explicit Fixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
-    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
-    ledger.devices_known(devices);
-    ledger.tenants_changed(tenants);
-  }
-  std::unique_ptr<Worker> begin(const std::string& tenant, std::vector<uint32_t> devices = {0}) {
-    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, devices);
-  }
-  uint64_t free_bytes(const std::string& tenant, uint32_t device = 0) {
-    return ledger.free_bytes(tenants.find(tenant)->id, device);
-  }
-
-  boost::asio::io_context io;
-  Control control;
-  TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1}};
-  uint64_t number = 0;
-};
+using namespace gpuwire::test;
 
 TEST_CASE("sessions of a tenant share one page and one limit, and other tenants have another page") {
   Fixture fixture({tenant("a", 0, 100 * kMiB), tenant("b", 0, 0)});
@@ -172,7 +88,7 @@ TEST_CASE("who is short of memory waits until it is given back, or for so long a
   REQUIRE(a->ledger->reserve(0, 1000 * kMiB));
   fixture.control.answers.clear();
   SUBCASE("given back") {
-    IpcMessage question = memory_wanted(0, 1, 500 * kMiB);
+    ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
     REQUIRE(fixture.ledger.heard(b->record, question));
     CHECK(fixture.control.answers.empty());
     a->ledger->give_back(0, 400 * kMiB);
@@ -184,7 +100,7 @@ TEST_CASE("who is short of memory waits until it is given back, or for so long a
     CHECK(b->ledger->reserve(0, 500 * kMiB));
   }
   SUBCASE("not given back") {
-    IpcMessage question = memory_wanted(0, 1, 500 * kMiB);
+    ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
     auto begun = std::chrono::steady_clock::now();
     REQUIRE(fixture.ledger.heard(b->record, question));
     while (fixture.control.answers.empty()) fixture.io.run_one();
@@ -192,13 +108,13 @@ TEST_CASE("who is short of memory waits until it is given back, or for so long a
     CHECK(std::chrono::steady_clock::now() - begun >= kMemoryShortage);
   }
   SUBCASE("its holder ends") {
-    IpcMessage question = memory_wanted(0, 1, 1000 * kMiB);
+    ipc::Message question = ipc::MemoryWanted{1, 0, 1000 * kMiB};
     REQUIRE(fixture.ledger.heard(b->record, question));
     fixture.ledger.ended(a->record);
     CHECK(fixture.control.answers[b->record.number]);
   }
   SUBCASE("the one who waits ends") {
-    IpcMessage question = memory_wanted(0, 1, 500 * kMiB);
+    ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
     REQUIRE(fixture.ledger.heard(b->record, question));
     fixture.ledger.ended(b->record);
     fixture.io.run();
@@ -299,70 +215,7 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
   CHECK(worker.ledger->context_bytes(1) == 500 * kMiB);
 }
 
-// --- a broker that follows another
-// ---------------------------------------------------------------------------------------------------------------
-
-class Keeper final : public EntryStore {
- public:
-  void put(KeptEntry entry) override { entries[entry.name] = std::move(entry); }
-  void note(const std::string&, std::string) override {}
-  void remove(const std::string& name) override { entries.erase(name); }
-  std::vector<KeptEntry> all() const {
-    std::vector<KeptEntry> copies;
-    for (const auto& [name, entry] : entries) {
-      KeptEntry& copy =
-          copies.emplace_back(KeptEntry{.session = false, .name = name, .text = entry.text, .descriptors = {}});
-      for (const OwnedDescriptor& one : entry.descriptors)
-        copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
-    }
-    return copies;
-  }
-
-  std::map<std::string, KeptEntry> entries;
-};
-
-// The sessions of `before` go on under a ledger of their own, with these tenants.
-struct NextLedger {
-  boost::asio::io_context io;
-  Control control;
-  Keeper& keeper;
-  TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
-
-  NextLedger(Keeper& kept, std::vector<TenantConfiguration> configured) : keeper(kept), tenants(std::move(configured)) {
-    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
-    ledger.devices_known(devices);
-    auto entries = keeper.all();
-    ledger.restore(entries, tenants);
-    ledger.tenants_changed(tenants);
-  }
-  tl::expected<void, std::string> adopt(const BrokerLedger& before, Worker& worker) {
-    KeptSession kept;
-    before.note(worker.record, kept);
-    worker.record.tenant_id = tenants.find(worker.record.tenant)->id;
-    KeptEntry none;
-    return ledger.adopt(worker.record, kept, none);
-  }
-  uint64_t free_bytes(const std::string& tenant) const { return ledger.free_bytes(tenants.find(tenant)->id, 0); }
-};
-
-struct KeptFixture {
-  explicit KeptFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
-    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
-    ledger.devices_known(devices);
-    ledger.tenants_changed(tenants);
-  }
-  std::unique_ptr<Worker> begin(const std::string& tenant) {
-    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0});
-  }
-
-  boost::asio::io_context io;
-  Control control;
-  Keeper keeper;
-  TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
-  uint64_t number = 0;
-};
+// --- a broker that follows another ---------------------------------------------------------------------------------
 
 TEST_CASE("memory that sessions hold when their broker dies is theirs under the next one, and nobody else's") {
   KeptFixture before({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});

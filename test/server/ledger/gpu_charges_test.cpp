@@ -74,7 +74,7 @@ struct Fixture {
   }
 
   FakeGpu fake;
-  PageMapping page = PageMapping::create().value();
+  SharedPage<TenantPage> page = SharedPage<TenantPage>::create().value();
   SessionLedger ledger{*page, 1, nullptr};
   const DriverTable table = fake_table();
   LedgeredDriver driver{table, ledger, {.columns = {0}, .software = false}};

@@ -60,7 +60,7 @@ std::vector<uint8_t> compressed_container(uint64_t claimed_bytes) {
 class Fixture {
  public:
   Fixture()
-      : page_(PageMapping::create().value()),
+      : page_(SharedPage<TenantPage>::create().value()),
         ledger_(*page_, kSlot, nullptr),
         ledgered_(software_driver(), ledger_, {kColumns, true}),
         cuda(ledgered_.table()) {
@@ -88,7 +88,7 @@ class Fixture {
     return false;
   }
 
-  PageMapping page_;
+  SharedPage<TenantPage> page_;
   SessionLedger ledger_;
   LedgeredDriver ledgered_;
   const DriverTable& cuda;

@@ -32,7 +32,7 @@ struct Shown {
 
 // A tenant that has `used` and may have `limit`.
 Shown shown_to_tenant(uint64_t used, uint64_t limit) {
-  auto page = PageMapping::create();
+  auto page = SharedPage<TenantPage>::create();
   REQUIRE(page);
   (*page)->slots = 2;
   (*page)->column[0].limit = limit;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""server/ledger/worker/memory_calls.toml against the description of the API and the wrappers: no function that takes memory escapes the ledger."""
+"""server/ledger/worker/memory_calls.toml against the description of the API and the wrappers: no function that takes
+memory escapes the ledger."""
 
 import re
 import sys
@@ -19,13 +20,17 @@ class MemoryCalls(unittest.TestCase):
     def setUpClass(cls):
         api = read_api(ROOT / "protocol/api")
         cls.described = {function.name for function in api.functions}
-        # A refused function reaches no driver; an alias or a form with the default stream reaches it under the other name.
+        # A refused function reaches no driver; an alias or a form with the default stream reaches it under the other
+        # name.
         cls.reachable = {f.name for f in api.functions if not (f.unsupported or f.same_as or f.via or f.is_old_abi)}
         table = tomllib.loads((LEDGER / "memory_calls.toml").read_text())
         cls.listed_wrapped = [name for group in table["wrapped"].values() for name in group["functions"]]
         cls.listed_free = [name for group in table["free"].values() for name in group["functions"]]
         cls.groups = list(table["free"].values())
-        cls.wrapped = [name for path in sorted(LEDGER.glob("wrap_*.cpp")) for name in re.findall(r"wrap\(table\.(cu\w+),", path.read_text())]
+        cls.wrapped = [
+            name for path in sorted(LEDGER.glob("wrap_*.cpp"))
+            for name in re.findall(r"wrap\(table\.(cu\w+),", path.read_text())
+        ]
 
     def test_every_function_that_a_session_can_reach_is_listed(self):
         self.assertEqual(sorted(self.reachable - set(self.listed_wrapped) - set(self.listed_free)), [])
@@ -44,7 +49,10 @@ class MemoryCalls(unittest.TestCase):
 
     def test_no_function_whose_name_speaks_of_allocation_goes_unwrapped(self):
         """A second look at what the table says: names that take memory in every other version of the driver."""
-        suspects = re.compile(r"^(?!.*Get).*(Alloc|ArrayCreate|MemCreate|HostRegister|LoadData|LoadFatBinary|(?<!Green)CtxCreate|CtxRetain|SetLimit)")
+        suspects = re.compile(
+            r"^(?!.*Get).*(Alloc|ArrayCreate|MemCreate|HostRegister|LoadData|LoadFatBinary|(?<!Green)CtxCreate|"
+            r"CtxRetain|SetLimit)"
+        )
         self.assertEqual([name for name in self.listed_free if suspects.search(name)], [])
 
 

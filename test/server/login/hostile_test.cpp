@@ -18,7 +18,7 @@ namespace {
 // What the client is told and what the audit gets, of one attempt over TLS.
 struct Outcome {
   std::string answer;
-  LoginRefusal refusal;
+  ipc::TurnedAway refusal;
 };
 
 Outcome attempt(LoginProcessFixture& login, const ClientTls& with, const std::string& token = {}) {
@@ -253,9 +253,7 @@ TEST_CASE("who speaks before it is answered is refused, and the broker hears tha
     LoginClient client = login.waiting_client(shown(tls, alice));
     client.send("more");
     CHECK(client.answer() == "refused: the client spoke before it was answered");
-    auto gone = login.next();
-    REQUIRE(gone);
-    CHECK(login_kind(*gone) == LoginKind::gone);
+    CHECK(login.next_as<ipc::Gone>());
   }
 }
 
@@ -332,12 +330,12 @@ TEST_CASE("a flood from many addresses pushes out nobody who waits in the queue"
   LoginClient waiting = login.connect({.tls = true});
   waiting.log_in(ClientTls{alice.authority, alice.text});
   REQUIRE(login.next_request());
-  ConnectionId queued = login.last();
+  ipc::ConnectionId queued = login.last();
   std::vector<LoginClient> flood;
   // Two per address and more than there may be in all; descriptors of this test bound them.
   for (size_t i = 0; i < 450; ++i)
     flood.push_back(login.connect({.address = "10.7.0." + std::to_string(i / 2), .tls = true}));
   CHECK(gets_in(login, alice, "10.0.0.2"));
-  login.send(LoginKind::admitted, queued);
+  login.send(ipc::Admitted{queued});
   CHECK(waiting.answer() == "admitted");
 }

@@ -64,8 +64,7 @@ std::optional<ClientTls> shown(bool tls, const NewCredential& certificate) {
   return tls ? std::optional(ClientTls{certificate.authority, certificate.text}) : std::nullopt;
 }
 
-// --- a client
-// -----------------------------------------------------------------------------------------------------------------------------------
+// --- a client ------------------------------------------------------------------------------------------------------
 
 LoginClient::LoginClient(int socket) : socket_(socket) {
   std::signal(SIGPIPE, SIG_IGN);  // libssl writes without MSG_NOSIGNAL
@@ -190,15 +189,15 @@ bool LoginClient::closed_by_server() {
   return got == 0 || errno == ECONNRESET;
 }
 
-// --- the process
-// --------------------------------------------------------------------------------------------------------------------------------
+// --- the process ---------------------------------------------------------------------------------------------------
 
 LoginProcessFixture::LoginProcessFixture(const Lab* lab) {
-  OwnedDescriptor theirs;
-  if (!open_ipc_message(broker_, theirs)) throw std::runtime_error("socketpair");
+  OwnedDescriptor ours, theirs;
+  if (!ipc::open_pair(ours, theirs)) throw std::runtime_error("socketpair");
+  broker_.emplace(std::move(ours), ipc::Speaker::auth_server, 4096);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), kIpcMessageDescriptor);
+  ::posix_spawn_file_actions_adddup2(&actions, theirs.get(), ipc::kDescriptor);
   char* arguments[] = {const_cast<char*>(GPUWIRE_TEST_LOGIN), nullptr};
   int error = ::posix_spawn(&pid_, GPUWIRE_TEST_LOGIN, &actions, nullptr, arguments, environ);
   ::posix_spawn_file_actions_destroy(&actions);
@@ -214,31 +213,26 @@ LoginProcessFixture::~LoginProcessFixture() {
 }
 
 std::string LoginProcessFixture::give_identity(const std::filesystem::path& folder) {
-  IpcMessage message = login_message(LoginKind::identity, 0);
-  for (auto file : {kAuthorityCertificateFile, kServerCertificateFile, kServerKeyFile, kRegisterFile}) {
-    OwnedDescriptor opened(::open((folder / file).c_str(), O_RDONLY | O_CLOEXEC));
-    if (!message.socket) message.socket = std::move(opened);
-    else message.more.push_back(std::move(opened));
-  }
-  send_ipc_message(broker_.get(), message);
-  auto read = next();
-  if (!read || login_kind(*read) != LoginKind::identity_read) return "no answer";
-  return read->number == 1 ? "" : read->text;
+  auto open = [&](std::string_view file) {
+    return OwnedDescriptor(::open((folder / file).c_str(), O_RDONLY | O_CLOEXEC));
+  };
+  send(ipc::Identity{open(kAuthorityCertificateFile), open(kServerCertificateFile), open(kServerKeyFile),
+                     open(kRegisterFile)});
+  auto read = next_as<ipc::IdentityRead>();
+  return read ? read->error : "no answer";
 }
 
-LoginClient LoginProcessFixture::connect(Arrival arrival) {
+LoginClient LoginProcessFixture::connect(ipc::Arrival arrival) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("socketpair");
   if (arrival.address.empty()) arrival.address = "10.0.0.1";
   if (arrival.peer.empty()) arrival.peer = arrival.address + ":4711";
-  IpcMessage message = login_message(LoginKind::arrival, ++last_, encode(arrival));
-  message.socket.reset(ends[1]);
-  // The pair holds a few hundred of them; the real broker keeps the rest until it has room.
-  while (!send_ipc_message(broker_.get(), message)) {
-    pollfd room{broker_.get(), POLLOUT, 0};
-    if (errno != EAGAIN || ::poll(&room, 1, kDeadlineMs) != 1)
-      throw std::runtime_error("the login process takes nothing");
-  }
+  arrival.connection = ++last_;
+  arrival.socket.reset(ends[1]);
+  // The pair holds a few hundred of them.
+  send(std::move(arrival));
+  if (!broker_->flush(std::chrono::milliseconds(kDeadlineMs)))
+    throw std::runtime_error("the login process takes nothing");
   return LoginClient(ends[0]);
 }
 
@@ -249,46 +243,41 @@ LoginClient LoginProcessFixture::waiting_client(const std::optional<ClientTls>& 
   return client;
 }
 
-void LoginProcessFixture::send(LoginKind kind, ConnectionId connection, std::string text) {
-  send_ipc_message(broker_.get(), login_message(kind, connection, std::move(text)));
+void LoginProcessFixture::send(ipc::Message message) { broker_->send(std::move(message)); }
+
+std::optional<ipc::Message> LoginProcessFixture::receive() {
+  return broker_->await(std::chrono::milliseconds(kDeadlineMs));
 }
 
-std::optional<IpcMessage> LoginProcessFixture::receive() {
-  IpcMessage message;
-  if (!readable(broker_.get()) || receive_ipc_message(broker_.get(), false, message) != IpcMessageReceived::message)
-    return std::nullopt;
-  return message;
-}
-
-std::optional<IpcMessage> LoginProcessFixture::next() {
+std::optional<ipc::Message> LoginProcessFixture::next() {
   while (messages_.empty()) {
     auto message = receive();
     if (!message) return std::nullopt;
-    (login_kind(*message) == LoginKind::turned_away ? refusals_ : messages_).push_back(std::move(*message));
+    if (auto* refusal = std::get_if<ipc::TurnedAway>(&*message)) refusals_.push_back(std::move(*refusal));
+    else messages_.push_back(std::move(*message));
   }
-  IpcMessage first = std::move(messages_.front());
+  ipc::Message first = std::move(messages_.front());
   messages_.erase(messages_.begin());
   return first;
 }
 
-std::optional<LoginRequestMessage> LoginProcessFixture::next_request() {
+std::optional<ipc::Login> LoginProcessFixture::next_request() {
   auto message = next();
-  while (message && login_kind(*message) == LoginKind::gone) message = next();
-  LoginRequestMessage request;
-  if (!message || login_kind(*message) != LoginKind::request || !decode(message->text, request)) return std::nullopt;
-  return request;
+  while (message && std::holds_alternative<ipc::Gone>(*message)) message = next();
+  if (!message || !std::holds_alternative<ipc::Login>(*message)) return std::nullopt;
+  return std::get<ipc::Login>(std::move(*message));
 }
 
-std::optional<LoginRefusal> LoginProcessFixture::next_refusal() {
+std::optional<ipc::TurnedAway> LoginProcessFixture::next_refusal() {
   while (refusals_.empty()) {
     auto message = receive();
     if (!message) return std::nullopt;
-    (login_kind(*message) == LoginKind::turned_away ? refusals_ : messages_).push_back(std::move(*message));
+    if (auto* refusal = std::get_if<ipc::TurnedAway>(&*message)) refusals_.push_back(std::move(*refusal));
+    else messages_.push_back(std::move(*message));
   }
-  LoginRefusal refusal;
-  bool read = decode(refusals_.front().text, refusal);
+  ipc::TurnedAway refusal = std::move(refusals_.front());
   refusals_.erase(refusals_.begin());
-  return read ? std::optional(refusal) : std::nullopt;
+  return refusal;
 }
 
 int LoginProcessFixture::wait() {

@@ -12,7 +12,7 @@
 #include "protocol/tls/openssl.hpp"
 #include "protocol/wire/frame.hpp"
 #include "server/identity/administration.hpp"
-#include "server/ipc/login_messages.hpp"
+#include "server/ipc/channel.hpp"
 #include "test/support/temporary_directory.hpp"
 
 namespace gpuwire::test {
@@ -86,18 +86,25 @@ class LoginProcessFixture {
   // What identity_read says: empty when it is used.
   std::string give_identity(const std::filesystem::path& folder);
   // A client that has just been let in by the broker.
-  LoginClient connect(server::Arrival arrival = {});
+  LoginClient connect(server::ipc::Arrival arrival = {});
   // A client that has logged in, inside TLS with what it shows or outside as the open tenant, and of whom the broker
   // has heard.
   LoginClient waiting_client(const std::optional<ClientTls>& shows);
-  server::ConnectionId last() const { return last_; }
-  void send(server::LoginKind kind, server::ConnectionId connection, std::string text = {});
-  // The next message that is not of the kind turned_away; nothing: the deadline passed, or the process ended.
-  std::optional<server::IpcMessage> next();
+  server::ipc::ConnectionId last() const { return last_; }
+  void send(server::ipc::Message message);
+  // The next message that is no TurnedAway; nothing: the deadline passed, or the process ended.
+  std::optional<server::ipc::Message> next();
+  // The next message is of this kind.
+  template <class Kind>
+  std::optional<Kind> next_as() {
+    auto message = next();
+    if (!message || !std::holds_alternative<Kind>(*message)) return std::nullopt;
+    return std::get<Kind>(std::move(*message));
+  }
   // The next request; what is said of clients that have left since is passed over.
-  std::optional<server::LoginRequestMessage> next_request();
+  std::optional<server::ipc::Login> next_request();
   // The next connection that was turned away.
-  std::optional<server::LoginRefusal> next_refusal();
+  std::optional<server::ipc::TurnedAway> next_refusal();
 
   pid_t pid() const { return pid_; }
   void leave() { broker_.reset(); }
@@ -105,12 +112,13 @@ class LoginProcessFixture {
   int wait();
 
  private:
-  std::optional<server::IpcMessage> receive();
+  std::optional<server::ipc::Message> receive();
 
-  server::OwnedDescriptor broker_;
+  std::optional<server::ipc::Channel> broker_;
   pid_t pid_ = -1;
-  server::ConnectionId last_ = 0;
-  std::vector<server::IpcMessage> messages_, refusals_;
+  server::ipc::ConnectionId last_ = 0;
+  std::vector<server::ipc::Message> messages_;
+  std::vector<server::ipc::TurnedAway> refusals_;
 };
 
 }  // namespace gpuwire::test

@@ -14,7 +14,8 @@ using namespace gpuwire::test;
 
 TEST_CASE("a client on an open address is the open tenant, and what it says of itself cannot mark a log") {
   LoginProcessFixture login;
-  LoginClient client = login.connect({.open_tenant = "open"});
+  // Where it came by memory is shared, and RDMA is for others.
+  LoginClient client = login.connect({.open_tenant = "open", .rdma = true});
   auto preface = client.read_preface();
   REQUIRE(preface);
   CHECK(preface->flags == (wire::kPrefaceLogin | wire::kPrefaceSharedMemory));  // it came over a Unix socket
@@ -33,18 +34,17 @@ TEST_CASE("a client on an open address is the open tenant, and what it says of i
 TEST_CASE("a queued client is told its place, and an admitted one's connection comes back bare") {
   LoginProcessFixture login;
   LoginClient client = login.waiting_client(std::nullopt);
-  login.send(LoginKind::queued, login.last(), encode(LoginQueued{2, 3, "all GPUs are taken"}));
+  login.send(ipc::Queued{login.last(), 2, 3, "all GPUs are taken"});
   CHECK(client.answer() == "queued 2 of 3: all GPUs are taken");
-  login.send(LoginKind::queued, login.last(), encode(LoginQueued{1, 3, "all GPUs are taken"}));
+  login.send(ipc::Queued{login.last(), 1, 3, "all GPUs are taken"});
   CHECK(client.answer() == "queued 1 of 3: all GPUs are taken");
-  login.send(LoginKind::admitted, login.last());
+  login.send(ipc::Admitted{login.last()});
   CHECK(client.answer() == "admitted");
   client.send_bare("hello");
-  auto passed = login.next();
+  auto passed = login.next_as<ipc::Passed>();
   REQUIRE(passed);
-  CHECK(login_kind(*passed) == LoginKind::passed);
-  CHECK(connection_of(*passed) == login.last());
-  CHECK(passed->text.empty());
+  CHECK(passed->connection == login.last());
+  CHECK(passed->tls_key.empty());
   char got[8] = "";
   CHECK(::recv(passed->socket.get(), got, 5, MSG_WAITALL) == 5);  // and it waits, as a worker expects
   CHECK(std::string(got) == "hello");
@@ -65,13 +65,13 @@ TEST_CASE("a certificate names the tenant, and both ends have the same key for t
   CHECK(request->tenant == "alice");
   CHECK(request->security == "tls certificate");
   CHECK(request->credential == alice.credential.id);
-  login.send(LoginKind::admitted, login.last());
+  login.send(ipc::Admitted{login.last()});
   CHECK(client.answer() == "admitted");
   client.send_bare("the second handshake");
-  auto passed = login.next();
+  auto passed = login.next_as<ipc::Passed>();
   REQUIRE(passed);
-  CHECK(passed->text.size() == 32);
-  CHECK(passed->text == client.exported_key());
+  CHECK(passed->tls_key.size() == 32);
+  CHECK(passed->tls_key == client.exported_key());
   char got[32] = "";
   CHECK(::recv(passed->socket.get(), got, 20, MSG_WAITALL) == 20);
   CHECK(std::string(got) == "the second handshake");
@@ -109,7 +109,7 @@ TEST_CASE("the broker's refusal reaches the client in words, inside TLS and outs
   LoginProcessFixture login(&lab);
   for (bool tls : {true, false}) {
     LoginClient client = login.waiting_client(shown(tls, alice));
-    login.send(LoginKind::refused, login.last(), "tenant alice may use 1 GPU, and 2 are asked for");
+    login.send(ipc::Refused{login.last(), "tenant alice may use 1 GPU, and 2 are asked for"});
     CHECK(client.answer() == "refused: tenant alice may use 1 GPU, and 2 are asked for");
     CHECK(client.answer() == "closed: end");
   }
@@ -122,12 +122,11 @@ TEST_CASE("a client that leaves while it waits is reported") {
   for (bool tls : {true, false}) {
     LoginClient client = login.waiting_client(shown(tls, alice));
     client.close();
-    auto gone = login.next();
+    auto gone = login.next_as<ipc::Gone>();
     REQUIRE(gone);
-    CHECK(login_kind(*gone) == LoginKind::gone);
-    CHECK(connection_of(*gone) == login.last());
-    CHECK(gone->text == "the client left while it waited");
-    login.send(LoginKind::admitted, login.last());  // comes too late, and harms nobody
+    CHECK(gone->connection == login.last());
+    CHECK(gone->why == "the client left while it waited");
+    login.send(ipc::Admitted{login.last()});  // comes too late, and harms nobody
   }
   LoginClient next = login.connect({.open_tenant = "open"});
   next.log_in(std::nullopt);

@@ -24,7 +24,7 @@ std::vector<std::byte> pattern(size_t bytes) {
 struct Fixture {
   FakeDriver driver;
   FakeSession session{driver};
-  std::vector<std::byte> device = std::vector<std::byte>(16u << 20);
+  std::vector<std::byte> device = std::vector<std::byte>(3 * server::kUploadPieceBytes);
   uint64_t stream = 0;
 
   Fixture() {
@@ -90,11 +90,37 @@ TEST_CASE_FIXTURE(Fixture, "a posted copy to the device arrives and needs no rep
 
 TEST_CASE_FIXTURE(Fixture, "a large copy to the device goes on its way piece by piece") {
   auto bytes = pattern(2 * server::kUploadPieceBytes + 1000);
+  auto count = [&](size_t piece) { return driver.count("cuMemcpyHtoDAsync_v2 " + std::to_string(piece)); };
+  upload(kPosted, bytes);
+  CHECK(count(server::kUploadPieceBytes) == 2);
+  CHECK(count(1000) == 1);
+  CHECK(std::memcmp(device.data(), bytes.data(), bytes.size()) == 0);
+  CHECK(session.failed.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "a large copy to the device that somebody waits for ends in small pieces") {
+  constexpr size_t kLast = server::kUploadLastPieceBytes;
+  auto bytes = pattern(2 * server::kUploadPieceBytes + 1000);
   uint64_t sequence = upload(kCalled, bytes);
-  CHECK(driver.count("cuMemcpyHtoDAsync_v2 " + std::to_string(server::kUploadPieceBytes)) == 2);
-  CHECK(driver.count("cuMemcpyHtoDAsync_v2 1000") == 1);
+  for (size_t piece : {4 * kLast, 2 * kLast, kLast, kLast, size_t(1000)}) {
+    CHECK(driver.count("cuMemcpyHtoDAsync_v2 " + std::to_string(piece)) == (piece == kLast ? 2 : 1));
+  }
   CHECK(std::memcmp(device.data(), bytes.data(), bytes.size()) == 0);
   CHECK(session.result(sequence) == CUDA_SUCCESS);
+}
+
+TEST_CASE("pieces of a copy to the device are bounded, never empty, and make up the copy") {
+  for (bool waited_for : {false, true})
+    for (uint64_t bytes : {1ull, 1000ull, 2ull << 20, (2ull << 20) + 1, 5ull << 20, 16ull << 20, (64ull << 20) - 1}) {
+      uint64_t left = bytes;
+      while (left != 0) {
+        size_t piece = server::upload_piece(left, waited_for);
+        REQUIRE(piece >= 1);
+        REQUIRE(piece <= std::min<uint64_t>(left, server::kUploadPieceBytes));
+        left -= piece;
+        if (left == 0 && waited_for) CHECK(piece <= server::kUploadLastPieceBytes);
+      }
+    }
 }
 
 TEST_CASE_FIXTURE(Fixture, "a copy to the device keeps its bytes until the stream has read them") {

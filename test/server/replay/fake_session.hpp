@@ -15,7 +15,7 @@
 #include "server/replay/call/completion.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/call/reply.hpp"
-#include "server/replay/session/session_state.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "test/server/replay/fake_driver.hpp"
 
 namespace gpuwire::test {
@@ -115,7 +115,7 @@ class FakeSession final : public server::Replay {
         account_(account),
         handles_(account),
         watcher_(driver),
-        state_(std::make_unique<server::SessionState>(*this, std::move(settings))) {}
+        state_(std::make_unique<server::ReplayState>(*this, std::move(settings))) {}
   ~FakeSession() override {
     run_waiters();
     waiters_at_once = true;
@@ -125,7 +125,7 @@ class FakeSession final : public server::Replay {
   const server::DriverTable& driver() const override { return driver_.table; }
   server::HandleTable& handles() override { return handles_; }
   server::Outbox& outbox() override { return outbox_; }
-  server::SessionState& state() override { return *state_; }
+  server::ReplayState& state() override { return *state_; }
   FakeWatcher& watcher() override { return watcher_; }
   void wait_elsewhere(std::function<void()> work) override {
     if (waiters_at_once) return work();
@@ -136,8 +136,9 @@ class FakeSession final : public server::Replay {
     failed.push_back({header.sequence, result});
   }
   CUresult take_deferred() override { return std::exchange(deferred, CUDA_SUCCESS); }
-  std::chrono::microseconds poll_time() const override { return {}; }
-  bool input_waiting() override { return true; }  // one look, and no polling against the clock
+  std::chrono::microseconds poll_time() const override { return poll_limit; }
+  // One look, and no polling against the clock, unless a test says between two looks whether it is enough.
+  bool input_waiting() override { return !enough_looks || enough_looks(); }
   void drain_output() override { ++drained; }
   bool poll_or_defer(server::Call& call, server::DeviceWait wait) override {
     call.answered = true;
@@ -242,6 +243,8 @@ class FakeSession final : public server::Replay {
   CUresult deferred = CUDA_SUCCESS;
   uint32_t frame_context = 0;
   unsigned drained = 0;
+  std::chrono::microseconds poll_limit{};
+  std::function<bool()> enough_looks;
   unsigned answers_expected = 0;
   bool prewarmed = false;
   bool waiters_at_once = false;
@@ -255,7 +258,7 @@ class FakeSession final : public server::Replay {
   std::vector<std::function<void()>> waiters_;
   CUcontext context_ = nullptr;
   uint64_t sequence_ = 0;
-  std::unique_ptr<server::SessionState> state_;
+  std::unique_ptr<server::ReplayState> state_;
 };
 
 }  // namespace gpuwire::test

@@ -43,9 +43,19 @@ struct Fixture {
     return session.frame<schema::CuEventSynchronizeParams>(wire::FrameKind::called, ordinal("cuEventSynchronize"),
                                                            [&](auto params) { params.setHEvent(handle); });
   }
+  uint64_t query_event(uint64_t handle) {
+    return session.frame<schema::CuEventQueryParams>(wire::FrameKind::called, ordinal("cuEventQuery"),
+                                                     [&](auto params) { params.setHEvent(handle); });
+  }
   uint64_t synchronise_context() {
     return session.frame<schema::CuCtxSynchronizeParams>(wire::FrameKind::called, ordinal("cuCtxSynchronize"),
                                                          [](auto) {});
+  }
+  void record_held_work_and_poll_as_long_as_it_takes() {
+    session.poll_limit = std::chrono::hours(1);
+    session.state().query_patience().set_limit(std::chrono::hours(1));
+    driver.hold = true;
+    driver.table.cuEventRecord(native, nullptr);
   }
   void destroy_event() {
     session.frame<schema::CuEventDestroyV2Params>(wire::FrameKind::posted, ordinal("cuEventDestroy_v2"),
@@ -131,6 +141,44 @@ TEST_CASE_FIXTURE(Fixture, "the error that a stream ended with is the answer to 
   CHECK(session.result(synchronise_event(event)) == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(session.result(synchronise_context()) == CUDA_ERROR_ILLEGAL_ADDRESS);
   driver.failures.clear();
+}
+
+TEST_CASE_FIXTURE(Fixture, "a query of work that is nearly done is answered when it is") {
+  record_held_work_and_poll_as_long_as_it_takes();
+  int looks = 0;
+  session.enough_looks = [&] {
+    if (++looks == 3) driver.release();
+    return false;
+  };
+  CHECK(session.result(query_event(event)) == CUDA_SUCCESS);
+  CHECK(looks == 3);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "a query is waited for no longer than until the client sends more, twice in vain, and not again") {
+  record_held_work_and_poll_as_long_as_it_takes();
+  int looks = 0;
+  session.enough_looks = [&] {
+    ++looks;
+    return true;
+  };
+  for (int i = 0; i < 5; ++i) CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
+  CHECK(looks == server::QueryPatience::kVainMax);
+
+  // Work that ends soon after such an answer makes the next one worth waiting for.
+  watch_event(event, 1);
+  driver.release();
+  session.watcher().poll();
+  driver.table.cuEventRecord(native, nullptr);
+  CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
+  CHECK(looks == server::QueryPatience::kVainMax + 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a query is not waited for where the replay does not poll") {
+  driver.hold = true;
+  driver.table.cuEventRecord(native, nullptr);
+  session.enough_looks = [] { return false; };
+  CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a deferred error is told by the next reply, once") {

@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 
 namespace gpuwire::test {
 

@@ -147,6 +147,32 @@ TEST_CASE("ping, sink and source measure the connection, also with bulk of odd l
   CHECK(client.ping() == 0);
 }
 
+TEST_CASE("a session tells where its time at the server went, also while its context is not there") {
+  ServerProcess server(mock_arguments());
+  WireClient client;
+  REQUIRE(client.open_session(server.port()));
+  uint64_t age = 0, input = 0;
+  auto ask = [&](uint32_t context) {
+    auto answer =
+        client.reply(client.send_empty(FrameKind::called, uint32_t(SessionOrdinal::session_account), context));
+    REQUIRE(answer);
+    answer->with<schema::SessionAccountReply>([&](schema::SessionAccountReply::Reader reply) {
+      CHECK(reply.getResult() == 0);
+      // A client that says nothing is what is waited for, and no time is in two parts.
+      CHECK(reply.getAgeNs() > age);
+      CHECK(reply.getInputNs() >= input);
+      CHECK(reply.getInputNs() + reply.getDeviceNs() + reply.getHeldNs() <= reply.getAgeNs());
+      CHECK(reply.getHeld() == 0);
+      age = reply.getAgeNs();
+      input = reply.getInputNs();
+    });
+  };
+  ask(0);
+  CHECK(client.ping() == 0);
+  ask(1234);
+  CHECK(input > 0);
+}
+
 TEST_CASE("generated calls run in the context that the frame names") {
   ServerProcess server(mock_arguments());
   WireClient client;

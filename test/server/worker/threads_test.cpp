@@ -19,7 +19,7 @@
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 #include "server/worker/connection/frame_source.hpp"
 #include "server/worker/limits.hpp"
 #include "server/worker/connection/link_outbox.hpp"

@@ -13,7 +13,7 @@
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
-#include "server/ipc/ipc_message.hpp"
+#include "server/base/owned_descriptor.hpp"
 
 namespace gpuwire::test {
 

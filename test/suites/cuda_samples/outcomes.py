@@ -17,7 +17,10 @@ WAIVED = 2  # the samples' own exit code for "this machine lacks what I show"
 # What the samples print, beside their exit code, when a comparison fails. Errors that they measure are no failures.
 FAILURE = re.compile(r"\b(FAILED|FAILURE|FAIL|Test failed|Result = FAIL)\b")
 UNFAILED = re.compile(r"\b0 (failed|failures)\b", re.I)
-CUDA_ERROR = re.compile(r"(CUDA error|CUDA_ERROR|cudaError|CUDA Runtime Error|code ?= ?\d+|checkCudaErrors|Driver API error|error ?= ?\d{3})")
+CUDA_ERROR = re.compile(
+    r"(CUDA error|CUDA_ERROR|cudaError|CUDA Runtime Error|code ?= ?\d+|checkCudaErrors|Driver API error|error ?="
+    r" ?\d{3})"
+)
 # A line of gpuwire or its software device, which says what is missing.
 NAMED = re.compile(r"^gpuwire.*$", re.M)
 
@@ -38,11 +41,12 @@ def wait(process, streams, limit_seconds):
 
 
 def run(command, folder, limit_seconds):
-    """The outcome of a command in a folder: its kind, a reason where it is not right, seconds, exit code and the ends of its output."""
+    """The outcome of a command in a folder: its kind, a reason where it is not right, seconds, exit code and the ends
+    of its output."""
     start = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
-                                   preexec_fn=without_core)
+        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                   start_new_session=True, preexec_fn=without_core)
         code = wait(process, (out, err), limit_seconds)
         # What the program left behind goes with it.
         try:
@@ -55,14 +59,17 @@ def run(command, folder, limit_seconds):
             stream.seek(0)
             texts.append(stream.read(OUTPUT_BYTES_MAX).decode(errors="replace"))
     kind, reason = judge(code, *texts)
-    return {"outcome": kind, "reason": reason[:REASON_CHARACTERS], "seconds": round(time.monotonic() - start, 2), "code": code,
-            "out": texts[0][-KEPT_CHARACTERS:], "err": texts[1][-KEPT_CHARACTERS:]}
+    return {
+        "outcome": kind, "reason": reason[:REASON_CHARACTERS], "seconds": round(time.monotonic() - start, 2),
+        "code": code, "out": texts[0][-KEPT_CHARACTERS:], "err": texts[1][-KEPT_CHARACTERS:]
+    }
 
 
 def judge(code, out, err):
     """One of: right, waived, refused by name, refused without name, wrong, crashed, too long; and why."""
     named = NAMED.search(err)
-    failed = next((line for line in (out + "\n" + err).splitlines() if FAILURE.search(line) and not UNFAILED.search(line)), "")
+    failed = next(
+        (line for line in (out + "\n" + err).splitlines() if FAILURE.search(line) and not UNFAILED.search(line)), "")
     if code is None:
         return "too long", ""
     if code == 0 and not failed:

@@ -14,7 +14,8 @@ class Judging(unittest.TestCase):
         return outcomes.judge(code, out, err)[0]
 
     def test_a_program_that_measures_an_error_is_right(self):
-        self.assertEqual(self.outcome(0, "L1 error: 2.745062E-08\nAbsolute error: 1.5e-03\nL2norm Error OK\nTest passed\n"), "right")
+        self.assertEqual(
+            self.outcome(0, "L1 error: 2.745062E-08\nAbsolute error: 1.5e-03\nL2norm Error OK\nTest passed\n"), "right")
 
     def test_a_comparison_that_fails_is_wrong_whatever_the_exit_code_says(self):
         self.assertEqual(self.outcome(0, "Result = FAIL\n"), "wrong")

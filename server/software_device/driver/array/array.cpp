@@ -181,7 +181,7 @@ CUresult cuArray3DCreate_v2(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* descrip
 
 CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description) {
   if (description == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;
+    return create_array(out, nullptr);
   }
   const CUDA_ARRAY3D_DESCRIPTOR wide{.Width = description->Width,
                                      .Height = description->Height,
@@ -194,6 +194,9 @@ CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description
 
 CUresult cuArrayDestroy(CUarray handle) {
   return with_array(handle, [&](const ArrayObject& array) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     if (array.of_mipmap) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -272,6 +275,9 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
   return with_mipmap(handle, [&](const MipmappedArrayObject& mipmap) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     for (const auto& array : mipmap.levels) {
       driver().arrays.take(array->handle);
     }

@@ -59,6 +59,11 @@ ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned c
   return image;
 }
 
+// What a handle in a structure is that names no array.
+CUresult no_array(const void* handle) {
+  return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+}
+
 ImageOrError find_image(const CUDA_RESOURCE_DESC& resource) {
   if (resource.flags != 0) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
@@ -66,11 +71,12 @@ ImageOrError find_image(const CUDA_RESOURCE_DESC& resource) {
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_ARRAY: {
       const auto array = driver().arrays.find(resource.res.array.hArray);
-      return array == nullptr ? ImageOrError(tl::unexpected(CUDA_ERROR_INVALID_HANDLE)) : image_of(*array);
+      return array == nullptr ? ImageOrError(tl::unexpected(no_array(resource.res.array.hArray))) : image_of(*array);
     }
     case CU_RESOURCE_TYPE_MIPMAPPED_ARRAY: {
-      const auto mipmap = driver().mipmapped_arrays.find(resource.res.mipmap.hMipmappedArray);
-      return mipmap == nullptr ? ImageOrError(tl::unexpected(CUDA_ERROR_INVALID_HANDLE)) : image_of(*mipmap);
+      const CUmipmappedArray handle = resource.res.mipmap.hMipmappedArray;
+      const auto mipmap = driver().mipmapped_arrays.find(handle);
+      return mipmap == nullptr ? ImageOrError(tl::unexpected(no_array(handle))) : image_of(*mipmap);
     }
     case CU_RESOURCE_TYPE_LINEAR: {
       const auto& linear = resource.res.linear;
@@ -297,7 +303,7 @@ CUresult cuSurfObjectCreate(CUsurfObject* out, const CUDA_RESOURCE_DESC* resourc
     }
     const auto array = driver().arrays.find(resource->res.array.hArray);
     if (array == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
+      return no_array(resource->res.array.hArray);
     }
     auto surface = std::make_shared<Surface>();
     surface->image = image_of(*array);

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Generates the exported functions that nobody writes by hand, from cuda.h and the names that cuGetProcAddress knows.
 
-- Every function that takes its default stream per thread (name_ptds, name_ptsz) calls the function without the suffix, with NULL meaning
+- Every function that takes its default stream per thread (name_ptds, name_ptsz) calls the function without the suffix,
+with NULL meaning
   the per-thread stream.
-- Every other known name gets a weak definition that answers CUDA_ERROR_NOT_SUPPORTED; a real definition elsewhere takes its place.
+- Every other known name gets a weak definition that answers CUDA_ERROR_NOT_SUPPORTED; a real definition elsewhere takes
+its place.
 
 usage: generate_exports.py PREPROCESSED_CUDA_H PROC_ADDRESS_RULES PER_THREAD_CPP UNSUPPORTED_C
 """
@@ -20,7 +22,8 @@ def read_prototypes(text):
     prototypes = {}
     for name, parameters in re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*)\)\s*;", text):
         parameters = re.sub(r"\s+", " ", parameters).strip()
-        prototypes[name] = [] if parameters in ("", "void") else [split_parameter(each) for each in parameters.split(",")]
+        prototypes[name] = [] if parameters in ("",
+                                                "void") else [split_parameter(each) for each in parameters.split(",")]
     return prototypes
 
 
@@ -58,7 +61,10 @@ def emit_per_thread(prototypes):
 
 
 def emit_unsupported(names):
-    body = [f'__attribute__((weak)) int {name}(void) {{ return software_device_not_offered("{name}"); }}' for name in sorted(names)]
+    body = [
+        f'__attribute__((weak)) int {name}(void) {{ return software_device_not_offered("{name}"); }}'
+        for name in sorted(names)
+    ]
     return "\n".join(["int software_device_not_offered(const char* function);  // refusal.cpp", *body, ""])
 
 

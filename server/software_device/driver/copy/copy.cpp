@@ -21,11 +21,6 @@ CUresult copy_now(const CopyRequest& request) {
     if (work->empty()) {
       return CUDA_SUCCESS;
     }
-    const bool waits = request.source.type == CU_MEMORYTYPE_HOST || request.target.type == CU_MEMORYTYPE_HOST ||
-                       from_pageable(*work) || to_pageable(*work);
-    if (const CUresult result = waits ? permit_copy() : CUDA_SUCCESS; result != CUDA_SUCCESS) {
-      return result;
-    }
     return enqueue_and_wait(context, stream, *work);
   });
 }

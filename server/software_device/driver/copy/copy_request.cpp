@@ -32,7 +32,8 @@ struct PlacedEnd {
 tl::expected<PlacedEnd, CUresult> place_in_array(const CopyEnd& end, const CopyRequest& request) {
   const auto array = driver().arrays.find(end.array);
   if (array == nullptr) {
-    return tl::unexpected(CUDA_ERROR_INVALID_HANDLE);
+    // NULL is a wrong value (as measured on driver 580).
+    return tl::unexpected(end.array == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
   }
   const ImageLevel& level = array->level;
   const uint32_t texel_bytes = array->format.bytes();

@@ -169,7 +169,7 @@ CUresult cuGraphUpload(CUgraphExec handle, CUstream stream) {
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
-      return invalidate_capture(stream, not_supported("an executable graph within a captured one"));
+      return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
     return with_exec(handle, [&](GraphExec& exec) { return launch_graph(context, stream, exec); });
   });

@@ -27,7 +27,7 @@ CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& requ
     case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION: {
       const auto& cluster = attribute.value.clusterDim;
       request.cluster = {cluster.x, cluster.y, cluster.z};
-      return cluster.x == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+      return cluster.x == 0 ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
     }
     // Hints of priority, caching and overlap: a launch that ignores them gives the same results.
     case CU_LAUNCH_ATTRIBUTE_IGNORE:

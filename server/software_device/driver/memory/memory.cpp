@@ -30,11 +30,11 @@ CUresult settle(Context& current, const MemoryRange& range) {
 
 CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
   return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || bytes == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
       return result;
+    }
+    if (out == nullptr || bytes == 0) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
     Device& device = context.device();
     const uint32_t mine = 1u << device.ordinal;
@@ -55,11 +55,11 @@ CUresult allocate_device(CUdeviceptr* out, size_t bytes) {
 
 CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
   return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || (flags & ~kHostAllocFlags) != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
       return result;
+    }
+    if (out == nullptr || (flags & ~kHostAllocFlags) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
     if (bytes == 0) {  // no error (as measured on driver 580)
       *out = nullptr;

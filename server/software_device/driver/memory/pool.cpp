@@ -1,6 +1,7 @@
 // Stream-ordered allocation and memory pools.
 #include <algorithm>
 
+#include "server/software_device/driver/stream/capture_rules.hpp"
 #include "server/software_device/driver/memory/allocation.hpp"
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/stream/capture.hpp"
@@ -224,6 +225,9 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
     return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
       if (pool->device != device.ordinal) {
         return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+        return refused;
       }
       const std::lock_guard lock(device.pool_mutex);
       device.current_pool = pool;

@@ -5,6 +5,7 @@
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/module/jit_options.hpp"
 #include "server/software_device/driver/module/program_image.hpp"
+#include "server/software_device/driver/stream/capture_rules.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -80,9 +81,15 @@ CUresult cuLibraryLoadFromFile(CUlibrary* out, const char* path, CUjit_option* o
 
 CUresult cuLibraryUnload(CUlibrary handle) {
   return with_driver([&]() -> CUresult {
+    if (driver().libraries.find(handle) == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const auto library = driver().libraries.take(handle);
     if (library == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
+      return CUDA_ERROR_INVALID_HANDLE;  // another thread was faster
     }
     library->unload();
     return CUDA_SUCCESS;

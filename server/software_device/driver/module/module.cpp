@@ -8,6 +8,7 @@
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/module/jit_options.hpp"
 #include "server/software_device/driver/module/program_image.hpp"
+#include "server/software_device/driver/stream/capture_rules.hpp"
 
 using namespace gpuwire::software_device;
 
@@ -73,6 +74,9 @@ CUresult cuModuleUnload(CUmodule handle) {
     const auto module = driver().modules.find(handle);
     if (module == nullptr || module->library != nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
     }
     const auto owner = module->context().lock();
     if (owner.get() != &context) {

@@ -134,9 +134,11 @@ CUresult invalidate_capture(Stream& stream, CUresult reason) {
 
 CUresult refuse_captured(Event& event) {
   const std::lock_guard lock(graph_mutex());
-  if (const auto session = event.captured_in.lock()) {
-    session->invalidated = true;
+  const auto session = event.captured_in.lock();
+  if (session == nullptr || session->frontiers.empty()) {
+    return CUDA_ERROR_INVALID_VALUE;  // that capture is over (as measured on driver 580)
   }
+  session->invalidated = true;
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
@@ -173,7 +175,11 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
   if (!event->captured.load(std::memory_order_acquire) && !recorded) {
     return CUDA_SUCCESS;
   }
-  if (!event->captured.load(std::memory_order_acquire) || session == nullptr || session->frontiers.empty()) {
+  const bool captured = event->captured.load(std::memory_order_acquire);
+  if (captured && (session == nullptr || session->frontiers.empty())) {
+    return CUDA_ERROR_INVALID_VALUE;  // that capture is over
+  }
+  if (!captured) {
     if (stream->capture != nullptr) {
       stream->capture->invalidated = true;
     }
@@ -230,25 +236,23 @@ CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, cons
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
+    if (out != nullptr) {
+      *out = nullptr;  // whatever comes (as measured on driver 580, like what follows)
+    }
     if (stream->capture == nullptr) {
       return CUDA_ERROR_ILLEGAL_STATE;
     }
     const auto session = stream->capture;
-    // A program has the graph that it began the capture with, and need not be given it again. An invalid capture has
-    // none to give, and ends (as measured on driver 580).
-    if (out == nullptr && !session->into_existing && !session->invalidated) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     if (session->origin != stream.get()) {
       session->invalidated = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
     // In another thread it ends all the same, with an error.
     const bool foreign = session->mode != CU_STREAM_CAPTURE_MODE_RELAXED && session->thread != capture_thread();
-    const CUresult result = foreign                ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
-                            : session->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
-                            : joined(*session)     ? CUDA_SUCCESS
-                                                   : CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+    const CUresult result = session->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+                            : !joined(*session)  ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+                            : foreign            ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
+                                                 : CUDA_SUCCESS;
     end_session(*session);
     // The program's own graph goes, too (as measured on driver 580).
     if (result != CUDA_SUCCESS) {

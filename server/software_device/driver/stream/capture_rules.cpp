@@ -82,11 +82,6 @@ CUresult permit_function(const char* name) {
   return permit_unsafe_call();
 }
 
-CUresult permit_copy() {
-  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                [](const CaptureSession& session) { return !session.invalidated && noticed(session); });
-}
-
 CUresult permit_synchronisation(const Context& context) {
   return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
                 [&](const CaptureSession& session) { return session.context == &context; });

@@ -24,8 +24,6 @@ void end_captures(const Context& context);
 CUresult permit_unsafe_call();
 // The same for each exported function that protocol/api/ says captures forbid; success for all others.
 CUresult permit_function(const char* name);
-// For blocking copies, which an invalid capture does not mind (as measured on driver 580).
-CUresult permit_copy();
 // For calls that wait for all of a context.
 CUresult permit_synchronisation(const Context& context);
 // Is a capture under way that began in a blocking stream of the context?

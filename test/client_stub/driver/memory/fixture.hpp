@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
 #include <memory>
 
 #include "client/hand.hpp"
@@ -40,7 +41,9 @@ inline client::ServerFacts small_device_facts(int devices = 1) {
 }
 
 struct DeviceProcess {
-  explicit DeviceProcess(int devices = 1) {
+  // `kept_memory`: GPUWIRE_KEPT_MEMORY; what the program frees leaves at once unless a test is about that.
+  explicit DeviceProcess(int devices = 1, const char* kept_memory = "0") {
+    setenv("GPUWIRE_KEPT_MEMORY", kept_memory, 1);
     auto made = std::make_unique<FakeSession>(small_device_facts(devices));
     session = made.get();
     REQUIRE(client::install_process(std::move(made), nullptr) == CUDA_SUCCESS);

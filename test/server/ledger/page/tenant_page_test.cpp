@@ -18,8 +18,8 @@ namespace {
 
 constexpr uint64_t kMiB = 1u << 20;
 
-PageMapping make_page(uint32_t slots, uint64_t allowance, uint64_t limit) {
-  auto page = PageMapping::create();
+SharedPage<TenantPage> make_page(uint32_t slots, uint64_t allowance, uint64_t limit) {
+  auto page = SharedPage<TenantPage>::create();
   REQUIRE(page);
   (*page)->slots = slots;
   (*page)->column[0].allowance = allowance;
@@ -33,7 +33,7 @@ class Source final : public AllowanceSource {
   Source(TenantPage& page, uint64_t most) : page_(page), most_(most) {}
   bool ask(uint32_t column, uint64_t bytes) override {
     ++asks;
-    uint64_t wanted = used_by_all(page_, column) + bytes;
+    uint64_t wanted = held_by_all(page_, column) + bytes;
     if (wanted > most_) return false;
     page_.column[column].allowance = wanted;
     return true;
@@ -46,7 +46,7 @@ class Source final : public AllowanceSource {
 };
 
 TEST_CASE("sessions together hold what the allowance says, and no byte more") {
-  PageMapping page = make_page(3, 100, 1000);
+  SharedPage<TenantPage> page = make_page(3, 100, 1000);
   SessionLedger one(*page, 1, nullptr), two(*page, 2, nullptr);
   CHECK(one.reserve(0, 60));
   CHECK(two.reserve(0, 40));
@@ -63,7 +63,7 @@ TEST_CASE("sessions together hold what the allowance says, and no byte more") {
 }
 
 TEST_CASE("an allowance that is used up is raised by asking, up to the limit, and the limit is not asked about") {
-  PageMapping page = make_page(2, 0, 100);
+  SharedPage<TenantPage> page = make_page(2, 0, 100);
   Source source(*page, 80);
   SessionLedger session(*page, 1, &source);
   CHECK(session.reserve(0, 70));
@@ -75,22 +75,107 @@ TEST_CASE("an allowance that is used up is raised by asking, up to the limit, an
   CHECK(session.reserve(0, 10));
 }
 
+TEST_CASE("at the limit, memory that another session's client keeps for a moment is waited for, and no other") {
+  constexpr std::chrono::minutes kForTheTest{2};
+  SharedPage<TenantPage> page = make_page(4, 100, 100);
+  SessionLedger one(*page, 1, nullptr, kForTheTest), two(*page, 2, nullptr, kForTheTest),
+      three(*page, 3, nullptr, kForTheTest);
+  REQUIRE(one.reserve(0, 60));
+  CHECK_FALSE(two.reserve(0, 50));
+  three.note_keeping(true);  // of another device
+  CHECK_FALSE(two.reserve(0, 50));
+  one.note_keeping(true);
+  CHECK_FALSE(two.reserve(0, 101));
+  two.note_keeping(true);  // its own client gives back first, and asks again
+  CHECK_FALSE(two.reserve(0, 50));
+  two.note_keeping(false);
+  std::thread client([&] { one.give_back(0, 20); });
+  CHECK(two.reserve(0, 50));
+  client.join();
+  std::thread ends([&] { one.note_keeping(false); });
+  CHECK_FALSE(two.reserve(0, 50));
+  ends.join();
+}
+
 TEST_CASE("an allowance is lowered to what is in use, never below") {
-  PageMapping page = make_page(2, 100, 100);
+  SharedPage<TenantPage> page = make_page(2, 100, 100);
   SessionLedger session(*page, 1, nullptr);
   REQUIRE(session.reserve(0, 30));
-  CHECK(lower_allowance(*page, 0, 50) == 50);
-  CHECK(lower_allowance(*page, 0, 10) == 30);
-  CHECK(lower_allowance(*page, 0, 90) == 30);
+  CHECK(lower_allowance(*page, 0, 50, {}) == 50);
+  CHECK(lower_allowance(*page, 0, 10, {}) == 30);
+  CHECK(lower_allowance(*page, 0, 90, {}) == 30);
   // A word that cannot be true raises nothing.
   page->column[0].used[1] = UINT64_MAX;
-  CHECK(lower_allowance(*page, 0, 10) == 30);
+  CHECK(lower_allowance(*page, 0, 10, {}) == 30);
+}
+
+TEST_CASE("what is reserved for a session is its own, and counts as held by it until it uses more") {
+  SharedPage<TenantPage> page = make_page(3, 100, 100);
+  page->column[0].reserved[1] = 40;
+  SessionLedger owner(*page, 1, nullptr), other(*page, 2, nullptr);
+  CHECK(held_by_all(*page, 0) == 40);
+  CHECK(owner.available(0) == 100);
+  CHECK(other.available(0) == 60);
+  CHECK_FALSE(other.reserve(0, 61));
+  CHECK(other.reserve(0, 60));
+  CHECK(other.available(0) == 0);
+  CHECK(owner.available(0) == 40);
+  CHECK(owner.reserve(0, 30));
+  CHECK(held_by_all(*page, 0) == 100);
+  CHECK_FALSE(owner.reserve(0, 11));
+  other.give_back(0, 5);
+  CHECK(owner.reserve(0, 15));  // ten of its own, five of all
+  CHECK(held_by_all(*page, 0) == 100);
+  owner.give_back(0, 20);
+  CHECK(other.available(0) == 5);
+  CHECK_FALSE(other.reserve(0, 6));
+  CHECK(page->column[0].peak[1] == 45);
+}
+
+TEST_CASE("a reservation holds when the limit is lowered afterwards, and gives nothing beyond") {
+  SharedPage<TenantPage> page = make_page(2, 100, 100);
+  page->column[0].reserved[1] = 40;
+  SessionLedger owner(*page, 1, nullptr);
+  page->column[0].limit = 10;
+  CHECK(owner.available(0) == 40);
+  CHECK(owner.reserve(0, 40));
+  CHECK_FALSE(owner.reserve(0, 1));
+}
+
+TEST_CASE("a reservation that another worker writes over the page's gives nothing to who is there already") {
+  SharedPage<TenantPage> page = make_page(3, 100, 100);
+  SessionLedger session(*page, 1, nullptr);
+  page->column[0].reserved[1] = UINT64_MAX;
+  CHECK(session.available(0) == 0);
+  CHECK_FALSE(session.reserve(0, 101));
+  page->column[0].reserved[1] = 0;
+  page->column[0].reserved[2] = UINT64_MAX;
+  CHECK_FALSE(session.reserve(0, 1));
+  // The broker goes by what it has noted itself.
+  CHECK(held_by_all(*page, 0, {}) == 0);
+  ReservedBytes noted{};
+  noted[200] = 30;
+  page->slots = 0;
+  CHECK(held_by_all(*page, 0, noted) == 30);
+  CHECK(lower_allowance(*page, 0, 10, noted) == 30);
+}
+
+TEST_CASE("an allowance is raised by what a session wants beyond its reservation") {
+  SharedPage<TenantPage> page = make_page(2, 50, 100);
+  page->column[0].reserved[1] = 50;
+  Source source(*page, 80);
+  SessionLedger session(*page, 1, &source);
+  CHECK(session.reserve(0, 20));
+  CHECK(source.asks == 0);
+  CHECK(session.reserve(0, 60));
+  CHECK(source.asks == 1);
+  CHECK_FALSE(session.reserve(0, 1));
 }
 
 TEST_CASE("threads that race never hold more than an allowance that is lowered and raised meanwhile") {
   constexpr uint64_t kLimit = 64 * kMiB;
   constexpr unsigned kThreads = 4, kRounds = 20000;
-  PageMapping page = make_page(kThreads + 1, kLimit, kLimit);
+  SharedPage<TenantPage> page = make_page(kThreads + 1, kLimit, kLimit);
   std::atomic<uint64_t> driver{0};  // what is really held: always less than what is reserved
   std::atomic<uint64_t> most{kLimit};
   std::atomic<unsigned> running{kThreads}, exceeded{0};
@@ -124,7 +209,7 @@ TEST_CASE("threads that race never hold more than an allowance that is lowered a
   std::mt19937_64 random(99);
   while (running.load()) {
     uint64_t target = random() % kLimit;
-    uint64_t lowered = lower_allowance(*page, 0, target);
+    uint64_t lowered = lower_allowance(*page, 0, target, {});
     // From here on until it is raised no more can be held.
     for (unsigned look = 0; look < 20; ++look) {
       if (driver.load() > lowered) ++exceeded;
@@ -138,7 +223,7 @@ TEST_CASE("threads that race never hold more than an allowance that is lowered a
 
 TEST_CASE("workers killed at any moment leave nothing behind, and the others go on") {
   constexpr unsigned kWorkers = 3, kKills = 40;
-  PageMapping page = make_page(kWorkers + 2, 64 * kMiB, 64 * kMiB);
+  SharedPage<TenantPage> page = make_page(kWorkers + 2, 64 * kMiB, 64 * kMiB);
   void* memory = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   auto* rounds = static_cast<std::atomic<uint64_t>*>(memory);
@@ -179,7 +264,7 @@ TEST_CASE("workers killed at any moment leave nothing behind, and the others go 
 }
 
 TEST_CASE("what a session shares stays charged when it has ended") {
-  PageMapping page = make_page(3, 100, 100);
+  SharedPage<TenantPage> page = make_page(3, 100, 100);
   SessionLedger session(*page, 1, nullptr);
   REQUIRE(session.reserve(0, 50));
   session.share(0, 20);
@@ -189,7 +274,7 @@ TEST_CASE("what a session shares stays charged when it has ended") {
 }
 
 TEST_CASE("what ended sessions have left is a figure like all others, whatever was written there") {
-  PageMapping page = make_page(3, 100, 100);
+  SharedPage<TenantPage> page = make_page(3, 100, 100);
   page->column[0].used[kLeftSlot] = UINT64_MAX;
   page->column[0].used[1] = 50;
   page->column[0].shared[1] = 20;
@@ -198,19 +283,19 @@ TEST_CASE("what ended sessions have left is a figure like all others, whatever w
 }
 
 TEST_CASE("a page has the size and the version that both ends know, and cannot be cut short") {
-  auto page = PageMapping::create();
+  auto page = SharedPage<TenantPage>::create();
   REQUIRE(page);
   CHECK(::ftruncate(page->descriptor(), 4096) != 0);
   {
-    auto same = PageMapping::open(page->descriptor());
+    auto same = SharedPage<TenantPage>::map(OwnedDescriptor(::dup(page->descriptor())));
     REQUIRE(same);
     (*page)->column[5].used[1] = 7;
     CHECK((*same)->column[5].used[1] == 7);
   }
-  (*page)->version = kTenantPageVersion + 1;
-  CHECK_FALSE(PageMapping::open(page->descriptor()));
+  (*page)->head.version = TenantPage::kVersion + 1;
+  CHECK_FALSE(SharedPage<TenantPage>::map(OwnedDescriptor(::dup(page->descriptor()))));
   OwnedDescriptor other(::memfd_create("other", MFD_CLOEXEC));
-  CHECK_FALSE(PageMapping::open(other.get()));
+  CHECK_FALSE(SharedPage<TenantPage>::map(std::move(other)));
 }
 
 }  // namespace

@@ -88,7 +88,7 @@ TEST_CASE("A rectangle is copied between pitches") {
   CHECK(cuMemcpy2D(&wrong) == CUDA_ERROR_INVALID_VALUE);
   wrong = copy;
   wrong.srcMemoryType = CU_MEMORYTYPE_ARRAY;
-  CHECK(cuMemcpy2D(&wrong) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(cuMemcpy2D(&wrong) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("A box is copied slice by slice") {

@@ -183,7 +183,7 @@ TEST_CASE("A texture says what it reads, and what cannot be read is refused") {
   CHECK(texture_on(resource_of(create(integers)), description) == CUDA_ERROR_INVALID_VALUE);
   description.maxAnisotropy = 4;
   CHECK(texture_on(resource, description) == CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(texture_on(resource_of(nullptr)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(texture_on(resource_of(nullptr)) == CUDA_ERROR_INVALID_VALUE);
 
   const CUdeviceptr memory = allocate(4096);
   CUDA_RESOURCE_DESC linear{};

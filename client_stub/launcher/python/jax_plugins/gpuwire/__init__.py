@@ -1,6 +1,7 @@
 """Tells JAX that there are NVIDIA devices.
 
-JAX calls initialize() of every module in the namespace package jax_plugins. It leaves CUDA out where none of the driver's device files exists;
+JAX calls initialize() of every module in the namespace package jax_plugins. It leaves CUDA out where none of the
+driver's device files exists;
 under `gpuwire run` the devices are on another machine.
 """
 

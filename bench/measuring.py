@@ -1,0 +1,83 @@
+"""What benchmarks share: the way to programs natively and remotely, what they print as JSON, the machine's facts."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+sys.path.insert(0, os.path.join(ROOT, "test", "support"))
+from gpuwire_server import Server  # noqa: E402,F401
+
+RUN_LIMIT_SECONDS = 300
+# What a program ends with that cannot run here.
+NOT_INSTALLED = 77
+
+
+class NotInstalled(Exception):
+    """A program said why it cannot run here."""
+
+
+def add_options(parser):
+    """Those that every benchmark with a server has."""
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--device", default="auto", choices=["auto", "cuda", "software"])
+    parser.add_argument("--client-prefix", default="",
+                        help="a command before `gpuwire run`, one that hides the device files for example")
+
+
+def native_environment(build, device):
+    """Of programs on this machine's own driver; on the software device: on its library, in their own process."""
+    environment = dict(os.environ)
+    if "software" in device:
+        environment["LD_LIBRARY_PATH"] = os.path.join(build, "lib", "software_direct")
+    return environment
+
+
+def through(build, client_prefix, *options):
+    """The words before a program that goes to a server; `options` are those of `gpuwire run`."""
+    return [*shlex.split(client_prefix), os.path.join(build, "bin", "gpuwire"), "run", *options, "--"]
+
+
+def run_json(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
+    """What a program prints as JSON on its last line of output."""
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_seconds)
+    if ran.returncode == NOT_INSTALLED:
+        raise NotInstalled(ran.stdout.strip() or ran.stderr.strip())
+    if ran.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)} failed ({ran.returncode}):\n{ran.stdout}{ran.stderr}")
+    return json.loads(ran.stdout.strip().splitlines()[-1])
+
+
+def configuration(path, *server_lines):
+    """Writes a configuration of a server for whoever is on this machine; the words for `gpuwire serve`."""
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("\n".join(["[server]", 'open_tenant = "open"', *server_lines, "[tenants.open]"]) + "\n")
+    return ["--config", path]
+
+
+def machine_facts():
+    """What figures are to be read against."""
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+            model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), model)
+    except OSError:
+        pass
+    return {
+        "processor": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    }
+
+
+def write_json(path, what):
+    with open(path, "w", encoding="utf-8") as out:
+        json.dump(what, out, indent=1)
+        out.write("\n")
+
+
+def say(text):
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,54 @@
+// Why a program was slower than it could be, from what was counted while it ran: `gpuwire run --stats=why`. Pure logic.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpuwire::client {
+
+// What one driver function waited for, over all its calls.
+struct WaitedCall {
+  std::string_view name;
+  uint64_t waits = 0;           // round trips
+  uint64_t stalls = 0;          // times that the connection took no more; their time is in wait_ns
+  uint64_t pageable_waits = 0;  // of the waits, those of copies with a side in pageable memory
+  uint64_t wait_ns = 0;
+  uint64_t ns = 0;     // within the calls, whatever they did
+  uint64_t bytes = 0;  // both ways
+};
+
+// What the server answers to session_account (protocol/api/session.toml). Without `gpu_counted`, gpu_ns is what calls
+// waited for the device.
+struct ServerTimes {
+  uint64_t age_ns = 0, input_ns = 0, device_ns = 0, held_ns = 0, gpu_ns = 0;
+  uint64_t held = 0;
+  bool gpu_counted = false;
+};
+
+struct RunFigures {
+  std::string_view program;
+  long process_id = 0;
+  uint64_t elapsed_ns = 0;
+  uint64_t waits = 0, wait_ns = 0;  // of all threads together
+  uint64_t sent = 0, received = 0;  // bytes
+  uint64_t round_trip_ns = 0;       // of the connection; 0: not known
+  std::optional<ServerTimes> server;
+  std::vector<WaitedCall> calls;
+};
+
+// The waiting, by what it was spent on; the parts add up to wait_ns. Each part but `network` is what was counted at the
+// server, at most, because work that went on while the program did not wait is not known apart: round trips come
+// first, then other tenants' turns, the GPU, the server's own work; what is left passed on the way.
+struct WaitParts {
+  uint64_t network = 0, held = 0, gpu = 0, server = 0;
+};
+WaitParts divide_waiting(const RunFigures& figures) noexcept;
+
+// Always five lines: how long it waited; for what; in which calls; and the two changes that would gain most, or that
+// nothing is to be gained.
+std::vector<std::string> explain_run(const RunFigures& figures);
+
+}  // namespace gpuwire::client

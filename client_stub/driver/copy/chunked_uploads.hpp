@@ -1,0 +1,124 @@
+// Whether large copies to the device are worth naming by digests before their bytes are sent, because the server may
+// have kept them from an earlier one.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "client_stub/session/session.hpp"
+#include "protocol/digest/blake3.hpp"
+#include "protocol/wire/fields.hpp"
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::client {
+
+struct Caller;
+
+// GPUWIRE_DEDUP. automatic: where the link has been measured to be slower than digesting, and as long as the server
+// turns out to have what it is asked for.
+enum class Dedup : uint8_t { automatic, on, off };
+Dedup dedup_wish(const char* value) noexcept;
+
+// What a copy has to have for it.
+inline constexpr size_t kChunkedCopyBytesMin = 1u << 20;
+// The first piece of the first large copy tells how fast the link is.
+inline constexpr size_t kRatePieceBytes = 8u << 20;
+// A copy of this size tells so again.
+inline constexpr size_t kRateCopyBytesMin = 32u << 20;
+// So many bytes of copies that nobody waits for are timed once.
+inline constexpr size_t kTimeBytes = 64u << 20;
+// A chunk is digested so many times to learn how fast that is: the best counts, since a thread may lose its core.
+inline constexpr int kDigestSamples = 3;
+// Where nothing is expected at the server, one chunk is asked for after so many bytes.
+inline constexpr size_t kProbeBytes = 16u << 20;
+// So much is asked for before the share of what was there decides; less than a part of it, and it is not asked for any
+// more.
+inline constexpr size_t kTrialBytes = 4u << 20;
+inline constexpr unsigned kFoundPart = 8;
+// By so much digesting must be faster than the link: both ends do it, and the program needs cores itself.
+inline constexpr double kWorthFactor = 2;
+// Threads that digest beside the caller's, in a copy large enough.
+inline constexpr unsigned kDigestHelpersMax = 3;
+inline constexpr size_t kHelpedBytesMin = 8u << 20;
+
+// Counters for --stats; relaxed, read when the program ends.
+struct ChunkTraffic {
+  std::atomic<uint64_t> asked_bytes{0}, found_bytes{0};
+};
+
+// Any thread. All atomics are hints to each other, each right by itself: relaxed.
+class ChunkedUploads {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit ChunkedUploads(Dedup wish) : wish_(wish) {}
+
+  // Once, before the first copy: what the server offers.
+  void begin(const ServerFacts& facts) noexcept;
+
+  // Is there anything to think about at all?
+  bool possible() const noexcept { return possible_.load(std::memory_order_relaxed); }
+  // The server is to keep what it gets.
+  bool keeps() const noexcept { return possible() && (wish_ == Dedup::on || slow_.load(std::memory_order_relaxed)); }
+  // Bytes are to be named before they are sent.
+  bool asks() const noexcept { return keeps() && (wish_ == Dedup::on || expects_.load(std::memory_order_relaxed)); }
+  // The link has not been measured, and a measurement would decide something.
+  bool rate_wanted() const noexcept {
+    return possible() && wish_ == Dedup::automatic && bytes_per_s_.load(std::memory_order_relaxed) == 0;
+  }
+
+  // So many bytes took so long to get to the server. `sample`: some of them, by which digesting is measured, or none.
+  void measured(size_t bytes, std::chrono::nanoseconds took, std::span<const std::byte> sample) noexcept;
+  // So many bytes took so long to digest; so many that were named, and all there, to get to the device.
+  void digested(size_t bytes, std::chrono::nanoseconds took) noexcept;
+  void named(size_t bytes, std::chrono::nanoseconds took) noexcept;
+  // Of so many bytes that were named so many were there.
+  void answered(size_t asked_bytes, size_t found_bytes) noexcept;
+
+  // Before bytes are sent without being asked for: may ask for one chunk of them, and after it: may ask how long they
+  // take. Nobody waits for the answers, which come by found().
+  void probe(const Caller& caller, std::span<const std::byte> bytes) noexcept;
+  void time(const Caller& caller, std::span<const std::byte> sent) noexcept;
+  // A notice.
+  void found(uint64_t sequence, bool is_there) noexcept;
+
+  digest::Digest digest_of(std::span<const std::byte> chunk) const noexcept {
+    return digest::blake3(chunk, keyed_ ? &key_ : nullptr);
+  }
+  ChunkTraffic& traffic() noexcept { return traffic_; }
+
+ private:
+  void measure_digesting(std::span<const std::byte> sample) noexcept;
+  void judge() noexcept;
+  void ask(const Caller& caller, wire::Bytes digest, size_t bytes) noexcept;
+
+  struct Asked {
+    uint64_t sequence = 0;
+    Clock::time_point since;
+    size_t bytes = 0;  // that it stands behind; 0: it asks for a chunk
+  };
+
+  const Dedup wish_;
+  bool keyed_ = false;  // set by begin()
+  digest::Key key_{};
+  std::atomic<bool> possible_{false};
+  std::atomic<bool> slow_{false};                                              // the link is slower than digesting
+  std::atomic<bool> expects_{true};                                            // the server has what it is asked for
+  std::atomic<uint64_t> bytes_per_s_{0}, digested_per_s_{0}, named_per_s_{0};  // 0: not known
+  std::atomic<size_t> trial_asked_{0}, trial_found_{0};
+  std::atomic<bool> asking_{false};                  // a question is on its way, or about to be
+  std::atomic<size_t> unprobed_bytes_{kProbeBytes};  // since the last probe
+  std::atomic<size_t> untimed_bytes_{0};             // since the last measurement
+  ChunkTraffic traffic_;
+
+  std::mutex mutex_;  // a leaf; taken under the session's send lock, too
+  std::optional<Asked> asked_;
+};
+
+}  // namespace gpuwire::client

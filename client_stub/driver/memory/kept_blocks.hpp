@@ -1,0 +1,84 @@
+// Blocks of device memory that the program has freed and that are handed to it again: which there are, by what they
+// are good for, by address, and by age. Plain data; kept_memory.hpp has the rules.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "client_stub/driver/memory/address_map.hpp"
+
+namespace gpuwire::client {
+
+// What an allocation has to ask for to be given a block: the same, of the same size. Memory of pools belongs to a
+// stream, in whose order it was freed.
+struct BlockUse {
+  RangeKind kind = RangeKind::device;  // or pool
+  uint64_t context = 0;                // handle
+  uint64_t bytes = 0;
+  uint64_t pool = 0;    // as in AddressRange::owner
+  uint64_t stream = 0;  // wire handle; of pools
+  auto operator<=>(const BlockUse&) const = default;
+};
+
+struct KeptBlock {
+  using Clock = std::chrono::steady_clock;
+
+  AddressRange range;
+  BlockUse use;
+  Clock::time_point since;
+};
+
+class KeptBlocks {
+ public:
+  static constexpr size_t kBlocksMax = 1024;
+
+  explicit KeptBlocks(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  // False: there is no room for it. May throw std::bad_alloc; nothing has changed then.
+  bool add(const KeptBlock& block);
+  // The newest that will do.
+  std::optional<AddressRange> take(const BlockUse& use);
+  template <class Choose>
+  std::vector<KeptBlock> take_if(Choose&& choose) {
+    std::vector<KeptBlock> taken;
+    taken.reserve(by_address_.size());  // nothing fails from here on
+    for (auto at = by_address_.begin(); at != by_address_.end();) {
+      const auto next = std::next(at);
+      if (choose(at->second)) {
+        taken.push_back(at->second);
+        remove(at);
+      }
+      at = next;
+    }
+    return taken;
+  }
+  template <class Visit>
+  void for_each(Visit&& visit) const {
+    for (const auto& [base, block] : by_address_) visit(block);
+  }
+  bool holds(uint64_t address) const;
+  // Since when the one is kept that is kept for longest. There must be one.
+  KeptBlock::Clock::time_point oldest() const;
+
+  bool empty() const { return by_address_.empty(); }
+  size_t size() const { return by_address_.size(); }
+  uint64_t bytes() const { return bytes_; }
+  // All lie in [low(), high()); 0 and 0: there are none.
+  uint64_t low() const { return empty() ? 0 : by_address_.begin()->first; }
+  uint64_t high() const { return empty() ? 0 : by_address_.rbegin()->second.range.end(); }
+
+ private:
+  using ByAddress = std::map<uint64_t, KeptBlock>;
+  void remove(ByAddress::iterator at);
+
+  const uint64_t bytes_max_;
+  uint64_t bytes_ = 0;
+  ByAddress by_address_;                              // by first byte; disjoint
+  std::map<BlockUse, std::vector<uint64_t>> by_use_;  // their first bytes, the newest last; none is empty
+};
+
+}  // namespace gpuwire::client

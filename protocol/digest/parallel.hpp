@@ -1,0 +1,44 @@
+// Work that is cut into pieces, on a few threads that live as long as their owner.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace gpuwire::digest {
+
+// One thread at a time calls it, and works, too.
+class Parallel {
+ public:
+  // `helpers`: threads beside the caller's; they are started by the first run() that has work for them, and take no
+  // signals. With fewer, or none, the work takes longer.
+  explicit Parallel(unsigned helpers) : helpers_(helpers) {}
+  ~Parallel();
+  Parallel(const Parallel&) = delete;
+  Parallel& operator=(const Parallel&) = delete;
+
+  // Calls work(0) to work(count - 1), each once, in any order; returns when all have returned. `work` does not throw.
+  void run(size_t count, const std::function<void(size_t)>& work) noexcept;
+
+ private:
+  void start() noexcept;
+  void help() noexcept;
+  void take_pieces(std::unique_lock<std::mutex>& lock);
+
+  const unsigned helpers_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;  // guards what follows; not held while a piece is worked on
+  std::condition_variable changed_, done_;
+  const std::function<void(size_t)>* work_ = nullptr;
+  size_t next_ = 0, count_ = 0, unfinished_ = 0;
+  bool ending_ = false;
+};
+
+// How many helpers pay on this machine: with half of the cores that this process may run on, and no more than
+// `most`.
+unsigned helpers_here(unsigned most) noexcept;
+
+}  // namespace gpuwire::digest

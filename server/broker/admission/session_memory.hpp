@@ -1,0 +1,31 @@
+// What the admission has to know of memory, and the reservations that it makes before a session begins.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "scheduler/types.hpp"
+
+namespace gpuwire::server {
+
+// The broker's thread only.
+class SessionMemory {
+ public:
+  // What may be given out on the device at all.
+  virtual uint64_t device_bytes(scheduler::DeviceIndex device) const = 0;
+  // How much could be reserved for this tenant now.
+  virtual uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const = 0;
+  // What is reserved for sessions, used by them or not.
+  virtual uint64_t reserved_bytes(scheduler::DeviceIndex device) const = 0;
+  // From now on so many bytes of each of the devices are the session's alone, until it ends or release() is called.
+  // False: they are not to be had on all of them any more, and nothing has changed.
+  virtual bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
+                       std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) = 0;
+  // One that never began. Nothing happens when nothing is reserved.
+  virtual void release(scheduler::SessionId session) = 0;
+
+ protected:
+  ~SessionMemory() = default;
+};
+
+}  // namespace gpuwire::server

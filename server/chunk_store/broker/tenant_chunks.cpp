@@ -1,0 +1,162 @@
+#include "server/chunk_store/broker/tenant_chunks.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <span>
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include "server/chunk_store/chunk_file.hpp"
+#include "server/module_cache/digest.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+// In front of the tenant's name: the file in memory.
+const std::string kKeptPrefix = "chunks/";
+
+uint64_t held_bytes(const OwnedDescriptor& file) {
+  constexpr uint64_t kBlockBytes = 512;
+  struct stat facts {};
+  return file && ::fstat(file.get(), &facts) == 0 ? uint64_t(facts.st_blocks) * kBlockBytes : 0;
+}
+
+bool has_size(const OwnedDescriptor& file, uint64_t bytes) {
+  struct stat facts {};
+  return ::fstat(file.get(), &facts) == 0 && S_ISREG(facts.st_mode) && uint64_t(facts.st_size) == bytes;
+}
+
+uint64_t memory_bound(const TenantConfiguration& settings, uint64_t host_bytes) {
+  if (settings.dedup_memory_bytes) return *settings.dedup_memory_bytes;
+  uint64_t host = settings.host_memory_bytes ? settings.host_memory_bytes : host_bytes;
+  return host ? std::min(host / kChunkMemoryPart, kChunkMemoryUsual) : kChunkMemoryUsual;
+}
+
+// Exactly what a file of so many bytes can hold; 0: none.
+uint64_t whole(uint64_t bytes_max) {
+  size_t slots = ChunkFile::slots_of(bytes_max);
+  return slots ? ChunkFile::file_bytes(slots) : 0;
+}
+
+OwnedDescriptor copy_of(const OwnedDescriptor& file) {
+  return OwnedDescriptor(file ? ::fcntl(file.get(), F_DUPFD_CLOEXEC, 0) : -1);
+}
+
+}  // namespace
+
+void TenantChunks::tenants_changed(const TenantDirectory& tenants) {
+  for (const Tenant& tenant : tenants.all()) {
+    Store& store = stores_[tenant.id];
+    uint64_t memory = tenant.known ? whole(memory_bound(tenant.settings, settings_.host_bytes)) : 0;
+    uint64_t disk = tenant.known ? whole(tenant.settings.dedup_disk_bytes) : 0;
+    store.name = tenant.settings.name;
+    // Sessions that run go on with what they have.
+    if (memory != store.memory_bytes || (store.memory && !has_size(store.memory, memory))) {
+      if (store.memory && settings_.keeping) settings_.keeping->remove(kKeptPrefix + store.name);
+      store.memory.reset();
+      if (store.charged) settings_.charge(tenant.id, 0);
+      store.charged = false;
+    }
+    if (disk != store.disk_bytes) store.disk.reset();
+    store.memory_bytes = memory, store.disk_bytes = disk;
+    charge_if_used(tenant.id, store);
+  }
+}
+
+void TenantChunks::make_memory(Store& store) {
+  OwnedDescriptor file(::memfd_create("gpuwire chunks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // A worker that has been taken over by its client can write, and not make it larger.
+  bool made = file && ::ftruncate(file.get(), off_t(store.memory_bytes)) == 0 &&
+              ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0;
+  if (!made) return spdlog::warn("tenant {}: no chunk store in memory: {}", store.name, std::strerror(errno));
+  store.memory = std::move(file);
+  if (!settings_.keeping) return;
+  KeptEntry entry{.session = false, .name = kKeptPrefix + store.name, .text = {}, .descriptors = {}};
+  entry.descriptors.push_back(copy_of(store.memory));
+  if (entry.descriptors[0]) settings_.keeping->put(std::move(entry));
+}
+
+std::filesystem::path TenantChunks::path_of(const Store& store) const {
+  return settings_.directory / ("t-" + hex(sha256(std::as_bytes(std::span(store.name.data(), store.name.size())))));
+}
+
+// A file of another size is another store's, or a worker has made it longer: a new one takes its place, and who has it
+// open keeps it until its session ends.
+void TenantChunks::make_disk(Store& store) {
+  std::error_code ignored;
+  std::filesystem::create_directories(settings_.directory.parent_path(), ignored);
+  ::mkdir(settings_.directory.c_str(), 0700);
+  const std::filesystem::path path = path_of(store);
+  constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;
+  OwnedDescriptor file(::open(path.c_str(), kFlags));
+  if (!file || !has_size(file, store.disk_bytes)) {
+    ::unlink(path.c_str());
+    file.reset(::open(path.c_str(), kFlags | O_CREAT | O_EXCL, 0600));
+    if (!file || ::ftruncate(file.get(), off_t(store.disk_bytes)) != 0)
+      return spdlog::warn("tenant {}: no chunk store at {}: {}", store.name, path.string(), std::strerror(errno));
+  }
+  store.disk = std::move(file);
+}
+
+tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& session, SessionSpec& order,
+                                                     ipc::SessionDescriptors& descriptors) {
+  auto found = stores_.find(session.tenant_id);
+  if (found == stores_.end()) return {};
+  // A store that cannot be had costs time, not correctness.
+  Store& store = found->second;
+  if (store.memory_bytes && !store.memory) make_memory(store);
+  if (store.disk && !has_size(store.disk, store.disk_bytes)) store.disk.reset();
+  if (store.disk_bytes && !store.disk) make_disk(store);
+  charge_if_used(session.tenant_id, store);
+  order.chunks_charged = store.charged;
+  descriptors.chunk_memory = copy_of(store.memory);
+  descriptors.chunk_disk = copy_of(store.disk);
+  return {};
+}
+
+// Until then the worker that fills it answers for it.
+void TenantChunks::charge_if_used(scheduler::TenantId tenant, Store& store) {
+  if (store.charged || held_bytes(store.memory) == 0) return;
+  store.charged = true;
+  settings_.charge(tenant, store.memory_bytes);
+}
+
+void TenantChunks::ended(const SessionRecord& session) {
+  if (auto found = stores_.find(session.tenant_id); found != stores_.end())
+    charge_if_used(session.tenant_id, found->second);
+}
+
+void TenantChunks::restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
+  for (const Tenant& tenant : tenants.all()) {
+    for (KeptEntry& entry : entries) {
+      if (entry.name != kKeptPrefix + tenant.settings.name || entry.descriptors.size() != 1) continue;
+      Store& store = stores_[tenant.id];
+      store.name = tenant.settings.name;
+      store.memory = std::move(entry.descriptors[0]);
+      struct stat facts {};
+      if (::fstat(store.memory.get(), &facts) == 0) store.memory_bytes = uint64_t(facts.st_size);
+    }
+  }
+}
+
+void TenantChunks::add(Snapshot& snapshot) {
+  for (TenantMetrics& figures : snapshot.tenants) {
+    auto found = std::find_if(stores_.begin(), stores_.end(),
+                              [&](const auto& store) { return store.second.name == figures.name; });
+    if (found == stores_.end()) continue;
+    const Store& store = found->second;
+    figures.chunk_memory_bytes = std::min(held_bytes(store.memory), store.memory_bytes);
+    figures.chunk_memory_limit_bytes = store.memory_bytes;
+    figures.chunk_disk_bytes = held_bytes(store.disk);
+    figures.chunk_disk_limit_bytes = store.disk_bytes;
+  }
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,57 @@
+// The broker's half of the chunk stores: makes a tenant's files and hands them to its sessions' workers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "server/base/owned_descriptor.hpp"
+#include "server/broker/keeper/keeping.hpp"
+#include "server/broker/session/session_parts.hpp"
+#include "server/control/metrics_source.hpp"
+
+namespace gpuwire::server {
+
+// What a tenant's store has in memory when its configuration does not say: a part of its host memory, and no more than
+// this.
+inline constexpr uint64_t kChunkMemoryPart = 16;
+inline constexpr uint64_t kChunkMemoryUsual = uint64_t{4} << 30;
+
+// The broker's thread only. It never looks into the files: what stands in them is of the tenant's workers.
+class TenantChunks final : public SessionAttachments, public MetricsSource {
+ public:
+  struct Settings {
+    std::filesystem::path directory;  // of the disk's files
+    EntryStore* keeping = nullptr;    // outlives it; null: nothing outlives the broker
+    uint64_t host_bytes = 0;          // host memory of a tenant whose configuration says nothing; 0: no bound
+    // The tenant's store may hold so much of its host memory from now on. Not called before it holds anything.
+    std::function<void(scheduler::TenantId, uint64_t)> charge = [](scheduler::TenantId, uint64_t) {};
+  };
+  explicit TenantChunks(Settings settings) : settings_(std::move(settings)) {}
+
+  void tenants_changed(const TenantDirectory& tenants) override;
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+                                         ipc::SessionDescriptors& descriptors) override;
+  void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
+  void ended(const SessionRecord& session) override;
+  void add(Snapshot& snapshot) override;
+
+ private:
+  struct Store {
+    std::string name;                           // the tenant's
+    uint64_t memory_bytes = 0, disk_bytes = 0;  // the bounds
+    OwnedDescriptor memory, disk;
+    bool charged = false;
+  };
+  void make_memory(Store& store);
+  void make_disk(Store& store);
+  void charge_if_used(scheduler::TenantId tenant, Store& store);
+  std::filesystem::path path_of(const Store& store) const;
+
+  const Settings settings_;
+  std::map<scheduler::TenantId, Store> stores_;
+};
+
+}  // namespace gpuwire::server

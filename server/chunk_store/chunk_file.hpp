@@ -1,0 +1,75 @@
+// Chunks in a file, by their digests: what a chunk store is on either of its sides, the memory's (a memfd) and the
+// disk's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "protocol/digest/blake3.hpp"
+#include "protocol/wire/limits.hpp"
+#include "server/base/owned_descriptor.hpp"
+
+namespace gpuwire::server {
+
+// The layout: `slots` entries, 16 of them a set, padded to a page; behind them as many chunks. A chunk's digest says in
+// which set it may stand, and of a full set the least recently used makes room.
+//
+// All workers of a tenant write to one file, without a lock, and any of them may have been taken over by its client. So
+// nothing that stands there is believed: an entry is copied, its numbers are checked, and who has read a chunk compares
+// its digest with the bytes that it has got, and takes another for a miss. A write that collides with another, or was
+// cut short, is such a miss.
+class ChunkFile {
+ public:
+  static constexpr size_t kSlotsPerSet = 16;
+  struct Entry {
+    digest::Digest digest{};
+    uint32_t bytes = 0;  // 0: no chunk
+    uint32_t reserved = 0;
+    uint64_t used_ns = 0;  // CLOCK_REALTIME
+    uint64_t unused[2] = {};
+  };
+  static_assert(sizeof(Entry) == 64);
+
+  // How many slots fit into a file of at most so many bytes, and how long that is. 0: none do.
+  static size_t slots_of(uint64_t bytes_max);
+  static uint64_t file_bytes(size_t slots);
+
+  // The file has been given its size by who made it.
+  static tl::expected<ChunkFile, std::string> open(OwnedDescriptor file);
+
+  // Any thread. Without looking at the bytes.
+  bool holds(const digest::Digest& digest) const;
+  // Reads what is said to be the chunk, exactly `out.size()` bytes, and counts as a use of it. False: it is not there.
+  // The caller compares the digest.
+  bool read(const digest::Digest& digest, std::span<std::byte> out) const;
+  // In the place of the least recently used of its set, if it is not there yet. False: there is no room on the medium.
+  bool write(const digest::Digest& digest, std::span<const std::byte> chunk) const;
+  // It is not what it is said to be.
+  void forget(const digest::Digest& digest) const;
+
+  size_t slots() const { return sets_ * kSlotsPerSet; }
+  uint64_t bytes() const { return file_bytes(slots()); }
+
+ private:
+  struct Found {
+    size_t slot = 0;
+    Entry entry;
+  };
+  using Set = Entry[kSlotsPerSet];
+
+  ChunkFile(OwnedDescriptor file, size_t sets) : file_(std::move(file)), sets_(sets) {}
+  size_t first_slot(const digest::Digest& digest) const;
+  bool read_set(size_t first, Set& set) const;
+  bool find(const digest::Digest& digest, Found& found) const;
+  bool write_entry(size_t slot, const Entry& entry) const;
+  uint64_t place_of(size_t slot) const;
+
+  OwnedDescriptor file_;
+  size_t sets_ = 0;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,89 @@
+// gpuwire-usage: `gpuwire usage`.
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "command_line/command_line.hpp"
+#include "server/config/configuration.hpp"
+#include "server/control/usage/usage.hpp"
+
+namespace {
+
+constexpr const char* kDescription =
+    "Shows what each tenant has used by day: sessions, GPU hours, peak memory. Reads the server's audit log, which "
+    "only "
+    "the administrator can. With --server it asks a server elsewhere for your own tenant's.\n";
+
+constexpr const char* kFooter =
+    "A session counts on the day (UTC) on which it ended, and one that runs not yet.\n"
+    "\n"
+    "Exit status: 0; 1 with a line on stderr when the log cannot be read; 2 wrong use.\n"
+    "\n"
+    "Examples:\n"
+    "  gpuwire usage --since 2026-11-01\n"
+    "  gpuwire usage --csv /var/log/gpuwire/audit.log.1 /var/log/gpuwire/audit.log\n"
+    "  gpuwire usage --server gpuhost:9750            your own, from your own machine\n";
+
+constexpr const char* kUsualConfiguration = "/etc/gpuwire/server.toml";
+
+// Empty: it has been told why.
+std::vector<std::string> audit_log_of(const std::string& file) {
+  auto configuration = gpuwire::server::read_configuration(file);
+  if (configuration && !configuration->audit_log.empty()) return {configuration->audit_log.string()};
+  std::fprintf(
+      stderr, "gpuwire usage: %s\n",
+      configuration ? (file + " names no audit_log; say which file").c_str() : configuration.error()[0].c_str());
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace gpuwire::server;
+  std::vector<std::string> files;
+  std::string configuration = kUsualConfiguration, tenant, since;
+  bool json = false, csv = false;
+  CLI::App app(kDescription, "gpuwire usage");
+  app.footer(kFooter);
+  app.add_option("FILE", files,
+                 "Audit logs, oldest first; - reads standard input. Default: what the configuration says");
+  app.add_option("--config", configuration, "The server's configuration, which names the audit log")
+      ->type_name("FILE")
+      ->capture_default_str();
+  app.add_option("--tenant", tenant, "Only this tenant's")->type_name("NAME");
+  app.add_option("--since", since, "From this day on")->type_name("YYYY-MM-DD");
+  CLI::Option* as_json = app.add_flag("--json", json, "A JSON array instead of a table");
+  app.add_flag("--csv", csv, "Comma-separated values instead of a table")->excludes(as_json);
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  if (!since.empty() && !std::regex_match(since, std::regex(R"(\d{4}-\d{2}-\d{2})"))) {
+    std::fprintf(stderr, "gpuwire usage: --since must be a day, YYYY-MM-DD, got %s\n", since.c_str());
+    return gpuwire::kUsageError;
+  }
+  if (files.empty() && (files = audit_log_of(configuration)).empty()) return 1;
+  UsageBook book;
+  for (const std::string& file : files) {
+    if (file == "-") {
+      book.read(std::cin);
+      continue;
+    }
+    std::ifstream lines(file);
+    if (!lines) {
+      std::fprintf(stderr, "gpuwire usage: %s cannot be read\n", file.c_str());
+      return 1;
+    }
+    book.read(lines);
+  }
+  std::fputs(usage_text(book,
+                        json  ? UsageFormat::json
+                        : csv ? UsageFormat::csv
+                              : UsageFormat::text,
+                        tenant, since)
+                 .c_str(),
+             stdout);
+  return 0;
+}

@@ -1,0 +1,335 @@
+// The tables of `gpuwire top` and `gpuwire status`.
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+
+#include <fmt/format.h>
+
+#include "server/control/view/metrics_view.hpp"
+#include "server/control/view/text_table.hpp"
+#include "server/log/escape.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using Align = TextTable::Align;
+constexpr size_t kNameColumns = 20;
+
+std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
+
+constexpr uint64_t kMiB = 1ull << 20, kGiB = 1ull << 30;
+
+bool is_small(uint64_t bytes) { return bytes < kGiB; }
+std::string number_of(uint64_t bytes) {
+  return is_small(bytes) ? std::to_string(bytes / kMiB) : fmt::format("{:.1f}", double(bytes) / double(kGiB));
+}
+std::string size_of(uint64_t bytes) { return number_of(bytes) + (is_small(bytes) ? " MiB" : " GiB"); }
+
+std::string memory_of_limit(uint64_t used, uint64_t limit) {
+  if (limit == 0) return size_of(used);
+  return fmt::format("{} / {}", used == 0 || is_small(used) == is_small(limit) ? number_of(used) : size_of(used),
+                     size_of(limit));
+}
+
+std::string per_second(double bytes) {
+  for (const char* unit : {"B", "kB", "MB"}) {
+    if (bytes < 999.5) return fmt::format("{:.0f} {}", bytes, unit);
+    bytes /= 1000;
+  }
+  return fmt::format("{:.2f} GB", bytes);
+}
+
+std::string duration(double seconds) {
+  auto s = uint64_t(std::max(seconds, 0.0));
+  if (s < 60) return fmt::format("{}s", s);
+  if (s < 3600) return fmt::format("{}m{:02}s", s / 60, s % 60);
+  if (s < 86400) return fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+  return fmt::format("{}d{:02}h", s / 86400, s / 3600 % 24);
+}
+
+std::string microseconds(double us) {
+  if (us == 0) return "-";
+  return us < 1000  ? fmt::format("{:.0f}us", us)
+         : us < 1e6 ? fmt::format("{:.1f}ms", us / 1000)
+                    : fmt::format("{:.1f}s", us / 1e6);
+}
+
+uint64_t count_of(const std::map<std::string, uint64_t>& counts, const char* name) {
+  auto found = counts.find(name);
+  return found == counts.end() ? 0 : found->second;
+}
+
+std::string gpus_of(const SessionMetrics& session) {
+  std::string text;
+  for (const SessionDeviceMetrics& device : session.devices)
+    text += (text.empty() ? "" : ",") + std::to_string(device.device);
+  return text.empty() ? "-" : text;
+}
+
+uint64_t used_of(const SessionMetrics& session) {
+  uint64_t most = 0;  // its limit is per GPU
+  for (const SessionDeviceMetrics& device : session.devices) most = std::max(most, device.memory_used_bytes);
+  return most;
+}
+
+std::string reserved_text(uint64_t bytes) { return bytes ? size_of(bytes) : "-"; }
+
+std::string reserved_of(const SessionMetrics& session) {
+  uint64_t most = 0;  // as much on each
+  for (const SessionDeviceMetrics& device : session.devices) most = std::max(most, device.memory_reserved_bytes);
+  return reserved_text(most);
+}
+
+std::string who(const SessionMetrics& session) {
+  if (session.program.empty() && session.host.empty()) return session.peer;
+  return fmt::format("{}@{}", session.program, session.host);
+}
+
+std::string state_of(const SessionMetrics& session) {
+  // With the time until it ends, if its client does not come back.
+  if (session.detached_left_s > 0) return fmt::format("{} {}", session.state, duration(session.detached_left_s));
+  if (!session.warning.empty()) return session.state + "!";
+  if (session.holds_lease) return session.state + "*";
+  return session.state;
+}
+
+// Who is kept at the gate, why, and by which session.
+std::string hold_of(const SessionMetrics& session) {
+  if (session.held.empty()) return "-";
+  return session.held_by ? fmt::format("{} {}", session.held, session.held_by) : session.held;
+}
+
+void append(std::vector<std::string>& lines, const TextTable& table, size_t width) {
+  if (table.empty()) return;
+  lines.emplace_back();
+  for (std::string& line : table.lines(width)) lines.push_back(std::move(line));
+}
+
+// Who waits, in the order of the queue.
+TextTable queue_table() {
+  return TextTable({{"PLACE", Align::right},
+                    {"SESSION", Align::right},
+                    {"TENANT", Align::left, kNameColumns},
+                    {"CLASS", Align::left, kNameColumns, 2},
+                    {"WAITS", Align::right},
+                    {"FOR"},
+                    {"PROGRAM", Align::left, kNameColumns, 1}});
+}
+
+std::vector<std::string> heading(const Snapshot& now) {
+  const ServerMetrics& server = now.server;
+  auto served =
+      std::count_if(now.sessions.begin(), now.sessions.end(), [](const SessionMetrics& one) { return one.place == 0; });
+  std::string line = fmt::format("gpuwire {}, process {}, up {}: {} of {} sessions, {} waiting", server.release,
+                                 server.pid, duration(now.taken_unix_s - server.started_unix_s), served,
+                                 server.sessions_max, std::ptrdiff_t(now.sessions.size()) - served);
+  if (server.draining) line += ", shutting down";
+  std::string listen;
+  for (const std::string& where : server.listen) listen += (listen.empty() ? "" : ", ") + where;
+  return {escaped(line), escaped(fmt::format("{}{}{}", server.devices, listen.empty() ? "" : " on ", listen))};
+}
+
+void append_devices(std::vector<std::string>& lines, const Interval& interval, size_t width) {
+  TextTable table({{"GPU", Align::right},
+                   {"NAME", Align::left, kNameColumns},
+                   {"GPU%", Align::right},
+                   {"SYS%", Align::right},
+                   {"REGIME"},
+                   {"SESSIONS", Align::right},
+                   {"MEMORY", Align::right},
+                   {"RESERVED", Align::right, kNameColumns, 1}});
+  for (const DeviceMetrics& device : interval.now().devices)
+    table.add({std::to_string(device.index), device.name, percent(interval.gpu_share(device)),
+               percent(interval.system_share(device)), device.regime.empty() ? "-" : device.regime,
+               std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes),
+               reserved_text(device.memory_reserved_bytes)});
+  append(lines, table, width);
+}
+
+// On the GPU where it uses most: limits are per GPU. Null: there is none.
+const TenantDeviceMetrics* fullest_of(const TenantMetrics& tenant) {
+  const TenantDeviceMetrics* most = nullptr;
+  for (const TenantDeviceMetrics& device : tenant.devices)
+    if (!most || device.memory_held_bytes > most->memory_held_bytes) most = &device;
+  return most;
+}
+
+std::string tenant_memory(const TenantMetrics& tenant) {
+  const TenantDeviceMetrics* most = fullest_of(tenant);
+  return most ? memory_of_limit(most->memory_used_bytes, most->memory_limit_bytes) : "-";
+}
+
+std::string tenant_reserved(const TenantMetrics& tenant) {
+  const TenantDeviceMetrics* most = fullest_of(tenant);
+  return reserved_text(most ? most->memory_reserved_bytes : 0);
+}
+
+void append_tenants(std::vector<std::string>& lines, const Interval& interval, size_t width) {
+  TextTable table({{"TENANT", Align::left, kNameColumns},
+                   {"CLASS"},
+                   {"WEIGHT", Align::right, kNameColumns, 2},
+                   {"SESSIONS", Align::right},
+                   {"WAITING", Align::right, kNameColumns, 1},
+                   {"GPU%", Align::right},
+                   {"ALL%", Align::right, kNameColumns, 3},
+                   {"MEMORY", Align::right},
+                   {"RESERVED", Align::right, kNameColumns, 3},
+                   {"HOST MEMORY", Align::right, kNameColumns, 4},
+                   {"IN/s", Align::right, kNameColumns, 5},
+                   {"OUT/s", Align::right, kNameColumns, 5}});
+  for (const TenantMetrics& tenant : interval.now().tenants) {
+    uint64_t waiting = count_of(tenant.sessions, "queued");
+    uint64_t served = 0;
+    for (const auto& [state, count] : tenant.sessions) served += count;
+    served -= waiting;
+    table.add({tenant.name, tenant.service_class, fmt::format("{:g}", tenant.weight),
+               tenant.sessions_max ? fmt::format("{} / {}", served, tenant.sessions_max) : std::to_string(served),
+               std::to_string(waiting), percent(interval.gpu_share(tenant)),
+               percent(gpu_share_since_start(tenant, interval.now())), tenant_memory(tenant), tenant_reserved(tenant),
+               memory_of_limit(tenant.host_memory_used_bytes, tenant.host_memory_limit_bytes),
+               per_second(interval.bytes_in_per_s(tenant)), per_second(interval.bytes_out_per_s(tenant))});
+  }
+  append(lines, table, width);
+}
+
+void append_sessions(std::vector<std::string>& lines, const Interval& interval, SortKey sort, size_t width) {
+  const Snapshot& now = interval.now();
+  // What it is comes first; what there is no room for goes in the order of these numbers, the highest first.
+  constexpr size_t kProgramColumns = 24;
+  TextTable table({{"SESSION", Align::right},
+                   {"PROGRAM", Align::left, kProgramColumns},
+                   {"TENANT", Align::left, kNameColumns},
+                   {"CLASS", Align::left, kNameColumns, 7},
+                   {"STATE"},
+                   {"AGE", Align::right, kNameColumns, 3},
+                   {"GPUS", Align::left, kNameColumns, 2},
+                   {"GPU%", Align::right},
+                   {"ALL%", Align::right, kNameColumns, 6},
+                   {"MEMORY", Align::right},
+                   {"RESERVED", Align::right, kNameColumns, 4},
+                   {"FLIGHT", Align::right, kNameColumns, 9},
+                   {"GATE%", Align::right, kNameColumns, 4},
+                   {"HELD BY", Align::left, kNameColumns, 4},
+                   {"WAITS/s", Align::right, kNameColumns, 8},
+                   {"IN/s", Align::right, kNameColumns, 5},
+                   {"OUT/s", Align::right, kNameColumns, 5},
+                   {"RTT", Align::right, kNameColumns, 10}});
+  TextTable queue = queue_table();
+  for (size_t i : session_spec(interval, sort)) {
+    const SessionMetrics& session = now.sessions[i];
+    std::string age = duration(now.taken_unix_s - session.since_unix_s);
+    if (session.place != 0) {
+      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age,
+                 session.waits_for, who(session)});
+      continue;
+    }
+    table.add({std::to_string(session.id), who(session), session.tenant, session.service_class, state_of(session), age,
+               gpus_of(session), percent(interval.gpu_share(session)), percent(gpu_share_since_start(session, now)),
+               memory_of_limit(used_of(session), session.memory_limit_bytes), reserved_of(session),
+               microseconds(double(session.in_flight_ns) / 1000), percent(interval.gate_wait_share(session)),
+               hold_of(session), fmt::format("{:.0f}", interval.replies_per_s(session)),
+               per_second(interval.bytes_in_per_s(session)), per_second(interval.bytes_out_per_s(session)),
+               microseconds(session.round_trip_us)});
+  }
+  append(lines, table, width);
+  append(lines, queue, width);
+}
+
+void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
+  std::vector<std::string> warnings;
+  for (const SessionMetrics& session : now.sessions)
+    if (!session.warning.empty())
+      warnings.push_back(escaped(fmt::format("session {} of {}: {}", session.id, session.tenant, session.warning)));
+  if (now.server.sessions_left_out)
+    warnings.push_back(fmt::format("{} more sessions are not shown", now.server.sessions_left_out));
+  if (now.server.audit_lines_lost)
+    warnings.push_back(fmt::format("{} lines of the audit log could not be written", now.server.audit_lines_lost));
+  if (!warnings.empty()) lines.emplace_back();
+  lines.insert(lines.end(), warnings.begin(), warnings.end());
+}
+
+std::string counts_in_words(const std::map<std::string, uint64_t>& counts) {
+  std::string text;
+  for (const auto& [word, count] : counts) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, word);
+  return text.empty() ? "-" : text;
+}
+
+void append_history(std::vector<std::string>& lines, const Snapshot& now, size_t width) {
+  TextTable table({{"TENANT", Align::left, kNameColumns},
+                   {"GPU TIME", Align::right},
+                   {"BEGUN", Align::right},
+                   {"ENDED", Align::left, 60},
+                   {"REFUSED", Align::left, 60}});
+  for (const TenantMetrics& tenant : now.tenants) {
+    uint64_t gpu_ns = 0;
+    for (const TenantDeviceMetrics& device : tenant.devices) gpu_ns += device.gpu_time_ns;
+    table.add({tenant.name, fmt::format("{:.1f}s", double(gpu_ns) / 1e9), std::to_string(tenant.begun),
+               counts_in_words(tenant.ended), counts_in_words(tenant.refused)});
+  }
+  if (!now.refused.empty()) table.add({"(unknown)", "-", "-", "-", counts_in_words(now.refused)});
+  append(lines, table, width);
+}
+
+}  // namespace
+
+std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width) {
+  std::vector<std::string> lines = heading(interval.now());
+  append_devices(lines, interval, width);
+  append_tenants(lines, interval, width);
+  append_sessions(lines, interval, sort, width);
+  append_warnings(lines, interval.now());
+  if (width != 0)
+    for (std::string& line : lines) line = cut_to(line, width);
+  return lines;
+}
+
+std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
+  std::vector<std::string> lines = heading(snapshot);
+  TextTable devices({{"GPU", Align::right},
+                     {"NAME", Align::left, kNameColumns},
+                     {"REGIME"},
+                     {"SESSIONS", Align::right},
+                     {"MEMORY", Align::right},
+                     {"RESERVED", Align::right, kNameColumns, 1}});
+  for (const DeviceMetrics& device : snapshot.devices)
+    devices.add({std::to_string(device.index), device.name, device.regime.empty() ? "-" : device.regime,
+                 std::to_string(device.sessions), memory_of_limit(device.memory_used_bytes, device.memory_bytes),
+                 reserved_text(device.memory_reserved_bytes)});
+  append(lines, devices, width);
+  append_history(lines, snapshot, width);
+  for (std::string& line : session_lines(snapshot, width)) lines.push_back(std::move(line));
+  append_warnings(lines, snapshot);
+  return lines;
+}
+
+std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
+  std::vector<std::string> lines;
+  TextTable sessions({{"SESSION", Align::right},
+                      {"PROGRAM", Align::left, kNameColumns},
+                      {"TENANT", Align::left, kNameColumns},
+                      {"STATE"},
+                      {"AGE", Align::right},
+                      {"GPUS", Align::left, kNameColumns, 1},
+                      {"MEMORY", Align::right},
+                      {"RESERVED", Align::right, kNameColumns, 1},
+                      {"BY", Align::left, kNameColumns, 3},
+                      {"FROM", Align::left, 40, 2}});
+  TextTable queue = queue_table();
+  Interval once(snapshot, snapshot);
+  for (size_t i : session_spec(once, SortKey::id)) {
+    const SessionMetrics& session = snapshot.sessions[i];
+    std::string age = duration(snapshot.taken_unix_s - session.since_unix_s);
+    if (session.place != 0)
+      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age,
+                 session.waits_for, who(session)});
+    else
+      sessions.add({std::to_string(session.id), who(session), session.tenant, state_of(session), age, gpus_of(session),
+                    memory_of_limit(used_of(session), session.memory_limit_bytes), reserved_of(session),
+                    session.security, session.peer});
+  }
+  append(lines, sessions, width);
+  append(lines, queue, width);
+  return lines;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,43 @@
+#include "server/driver/driver_stack.hpp"
+
+#include <utility>
+
+#include "server/gate/gated_driver.hpp"
+
+namespace gpuwire::server {
+
+GatedDriver::GatedDriver(SharedPage<SessionPage> mapped, OwnedDescriptor bell, const DriverTable& behind,
+                         unsigned cores)
+    : page(std::move(mapped)),
+      doorbell(std::move(bell)),
+      table(behind),
+      gate({.page = page.get(), .doorbell = doorbell.get(), .driver = &behind, .cores = cores}) {
+  put_gate_before(table, gate);
+}
+
+// From the library outwards: each is put before what there is so far.
+tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
+                                                         const DriverTable& library, IpcGuard& guard,
+                                                         const Settings& settings) {
+  DriverStack stack;
+  const DriverTable* front = &library;
+  if (descriptors.session_page) {
+    auto page = SharedPage<SessionPage>::map(std::move(descriptors.session_page));
+    if (!page) return tl::unexpected(page.error());
+    stack.gated_ =
+        std::make_unique<GatedDriver>(std::move(*page), std::move(descriptors.doorbell), *front, settings.cores);
+    front = &stack.gated_->table;
+  }
+  if (descriptors.tenant_page) {
+    auto ledger = WorkerLedger::open(std::move(descriptors.tenant_page), spec, *front, settings.software,
+                                     settings.broker, settings.requests);
+    if (!ledger) return tl::unexpected(ledger.error());
+    stack.ledger_ = std::move(*ledger);
+    front = &stack.ledger_->table();
+  }
+  stack.table_ = std::make_unique<DriverTable>(*front);
+  guard.put_before(*stack.table_);
+  return stack;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,66 @@
+// The driver of one session: the library, and in stated order what stands before it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/driver/ipc_guard.hpp"
+#include "server/driver_table.hpp"
+#include "server/gate/gate.hpp"
+#include "server/gate/page/session_page.hpp"
+#include "server/ipc/blocking_requests.hpp"
+#include "server/ipc/message.hpp"
+#include "server/ledger/worker/worker_ledger.hpp"
+
+namespace gpuwire::server {
+
+// The gate before a driver, and what it stands on. Does not move: the wrappers know its address.
+struct GatedDriver {
+  SharedPage<SessionPage> page;
+  OwnedDescriptor doorbell;
+  DriverTable table;
+  Gate gate;
+
+  GatedDriver(SharedPage<SessionPage> page, OwnedDescriptor doorbell, const DriverTable& behind, unsigned cores);
+};
+
+// One in a process. A call passes, in this order,
+//
+//   1. the IPC guard: a handle that is not the tenant's is refused before anything is charged for it;
+//   2. the ledger:    what the call takes is charged, before the GPU is asked for;
+//   3. the gate:      the GPU's time;
+//   4. the library.
+//
+// The first two may wait for the broker, and whoever waits behind the gate is in flight, with the GPU kept for it: so
+// they stand before it. What is reserved for a call that stands at the gate is given back when the gate refuses it.
+// Ledger and gate are missing where the broker has sent no page for them. This is the only place that composes them; a
+// test states the order.
+class DriverStack {
+ public:
+  struct Settings {
+    bool software = false;
+    unsigned cores = 1;  // how many the process may run on
+    // On which the ledger asks for more; they outlive it.
+    ipc::Channel& broker;
+    ipc::BlockingRequests& requests;
+  };
+  // `library` and `guard` outlive it. Takes what is its own of the descriptors. The error ends the session: its work
+  // would pass unasked, or its memory uncharged.
+  static tl::expected<DriverStack, std::string> open(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
+                                                     const DriverTable& library, IpcGuard& guard,
+                                                     const Settings& settings);
+
+  const DriverTable& table() const { return *table_; }
+  // Null: there is none.
+  GatedDriver* gated() const { return gated_.get(); }
+  WorkerLedger* ledger() const { return ledger_.get(); }
+
+ private:
+  std::unique_ptr<GatedDriver> gated_;
+  std::unique_ptr<WorkerLedger> ledger_;
+  std::unique_ptr<DriverTable> table_;
+};
+
+}  // namespace gpuwire::server

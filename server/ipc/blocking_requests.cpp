@@ -1,0 +1,33 @@
+#include "server/ipc/blocking_requests.hpp"
+
+#include <utility>
+
+namespace gpuwire::server::ipc {
+
+void BlockingRequests::heard(Answer answer) {
+  {
+    std::lock_guard lock(mutex_);
+    Pending* waiter = pending_.find(answer.request);
+    if (!waiter) return;  // too late: nobody waits any more
+    **waiter = std::move(answer);
+  }
+  changed_.notify_all();
+}
+
+void BlockingRequests::broker_away() {
+  {
+    std::lock_guard lock(mutex_);
+    wait_.away();
+  }
+  changed_.notify_all();
+}
+
+void BlockingRequests::broker_back() {
+  {
+    std::lock_guard lock(mutex_);
+    wait_.back();
+  }
+  changed_.notify_all();
+}
+
+}  // namespace gpuwire::server::ipc

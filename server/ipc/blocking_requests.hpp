@@ -1,0 +1,64 @@
+// Requests of a worker's threads, each of which waits for its own answer.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/ipc/answer_wait.hpp"
+#include "server/ipc/channel.hpp"
+#include "server/ipc/request_table.hpp"
+
+namespace gpuwire::server::ipc {
+
+inline constexpr size_t kBlockingRequestsMax = 4096;  // each is a thread that waits
+
+// Any thread asks; whoever hears the channel passes on what it hears.
+class BlockingRequests {
+ public:
+  // `channel` outlives it.
+  explicit BlockingRequests(Channel& channel) : channel_(channel) {}
+
+  // `make(number)` gives the message, once for each broker that there is meanwhile; nothing: it cannot be made. Waits
+  // until the answer is there, or a broker has had `at_most` for it. The error says why there is none.
+  template <class Make>
+  tl::expected<Answer, std::string> ask(std::chrono::milliseconds at_most, Make&& make);
+
+  // What the broker has answered. Does not block.
+  void heard(Answer answer);
+  // There is no broker now; there is another one, or never will be.
+  void broker_away();
+  void broker_back();
+
+ private:
+  using Pending = std::optional<Answer>*;
+
+  Channel& channel_;
+  std::mutex mutex_;  // before the channel's; given up while an answer is awaited
+  std::condition_variable changed_;
+  AnswerWait wait_;
+  RequestTable<Pending> pending_{kBlockingRequestsMax};
+};
+
+template <class Make>
+tl::expected<Answer, std::string> BlockingRequests::ask(std::chrono::milliseconds at_most, Make&& make) {
+  std::unique_lock lock(mutex_);
+  std::optional<Answer> answer;
+  auto number = pending_.open(&answer);
+  if (!number) return tl::unexpected(std::string("too many threads wait for the broker"));
+  bool said = true;
+  auto say = [&] {
+    std::optional<Message> message = make(*number);
+    return said = message && channel_.send(std::move(*message));
+  };
+  const bool answered = wait_.wait(lock, changed_, at_most, say, [&] { return answer.has_value(); });
+  pending_.close(*number);
+  if (answered) return std::move(*answer);
+  return tl::unexpected(said ? "the broker has not answered in time" : std::string("the broker cannot be asked"));
+}
+
+}  // namespace gpuwire::server::ipc

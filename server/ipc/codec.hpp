@@ -1,0 +1,38 @@
+// Messages to packets, and packets of unknown honesty to messages.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <capnp/common.h>
+#include <kj/array.h>
+#include <tl/expected.hpp>
+
+#include "server/ipc/limits.hpp"
+#include "server/ipc/message.hpp"
+
+namespace gpuwire::server::ipc {
+
+// Who says it. Nobody may say what is another's to say.
+enum class Speaker : uint8_t { worker, broker, auth_server, keeper };
+
+struct Packet {
+  kj::Array<capnp::word> words;
+  std::vector<OwnedDescriptor*> descriptors;  // the message's own, which stay there
+
+  std::span<const std::byte> bytes() const {
+    return {reinterpret_cast<const std::byte*>(words.begin()), words.asBytes().size()};
+  }
+};
+
+// Texts that are too long are cut.
+Packet encode(Message& message);
+
+// Copies first, checks every field, and takes the descriptors that the message names; others are closed, and one that
+// did not come is empty. The error says what cannot be.
+tl::expected<Message, std::string> decode(std::span<const std::byte> bytes, std::vector<OwnedDescriptor> descriptors,
+                                          Speaker speaker);
+
+}  // namespace gpuwire::server::ipc

@@ -1,0 +1,62 @@
+// A channel that the thread of an io_context hears and drains.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "server/base/lifetime.hpp"
+#include "server/ipc/channel.hpp"
+#include "server/ipc/message_budget.hpp"
+
+namespace gpuwire::server::ipc {
+
+// That thread's alone. Everybody else gets a turn after kMessagesPerTurn of its messages.
+class EventChannel {
+ public:
+  // Each may destroy the channel. After `over` nothing is heard any more: `why` is empty when the other end is gone,
+  // and else what it has said ("more than 2000 messages a second"): nothing of it is believed any more.
+  struct Events {
+    std::function<void(Message)> heard;
+    std::function<void(const std::string& why)> over;
+  };
+  // `budget`: what the other end says is bounded, and held up when it says more.
+  enum class Trust : uint8_t { full, budget };
+  EventChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Speaker other, size_t waiting_max, Trust trust,
+               Events events);
+  ~EventChannel();
+  EventChannel(const EventChannel&) = delete;
+  EventChannel& operator=(const EventChannel&) = delete;
+
+  // As Channel's.
+  bool send(Message&& message) { return channel_.send(std::move(message)); }
+  size_t waiting() const { return channel_.waiting(); }
+  bool flush(std::chrono::milliseconds limit) { return channel_.flush(limit); }
+  int descriptor() const { return channel_.descriptor(); }
+  // Hears what has arrived by now, so many messages at most: of a process that has ended.
+  void hear_rest(size_t messages_max);
+
+ private:
+  enum class Turn : uint8_t { done, over };
+  Turn hear(size_t messages_max, size_t& heard);
+  void listen();
+  void turn_over(size_t heard);
+  void await_room();
+  void end(const std::string& why);
+
+  Channel channel_;
+  boost::asio::posix::stream_descriptor readable_;  // the channel's descriptor, which it does not own
+  boost::asio::steady_timer pause_;
+  const Events events_;
+  std::optional<MessageBudget> budget_;
+  bool awaiting_room_ = false, over_ = false;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpuwire::server::ipc

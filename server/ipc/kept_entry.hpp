@@ -1,0 +1,22 @@
+// What a keeper keeps for a broker.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/base/owned_descriptor.hpp"
+
+namespace gpuwire::server {
+
+// A text that only brokers understand, and descriptors. Those of a session: KeptDescriptor.
+struct KeptEntry {
+  bool session = false;
+  bool awaited = false;  // a keeper waits for the next broker for its sake alone
+  std::string name, text;
+  std::vector<OwnedDescriptor> descriptors;
+};
+// A session's entry has all of these; one that it does not have is empty.
+enum class KeptDescriptor : uint8_t { worker, process, session_page, doorbell };
+inline constexpr size_t kKeptDescriptors = 4;
+
+}  // namespace gpuwire::server

@@ -1,0 +1,214 @@
+// All that the server's processes say to each other: messages.capnp in C++, which has what each message and field
+// means.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "server/base/owned_descriptor.hpp"
+#include "server/ipc/end_cause.hpp"
+#include "server/ipc/inventory.hpp"
+#include "server/ipc/kept_entry.hpp"
+#include "server/ipc/session_spec.hpp"
+
+namespace gpuwire::server::ipc {
+
+// Grows with every change of what is said between a broker and a worker, or of what it means: a broker may find workers
+// that an older one has left.
+inline constexpr uint32_t kVersion = 3;
+// The same between a broker and a keeper, which may be of another release.
+inline constexpr uint32_t kKeeperVersion = 2;
+
+// Of a request, by who asks: its answer carries the same.
+using RequestId = uint64_t;
+using ConnectionId = uint64_t;
+using ShareToken = std::array<uint8_t, 16>;
+
+// --- a worker, to the broker
+
+struct Ready {
+  Inventory inventory;
+};
+struct Failed {
+  std::string why;
+};
+struct Begun {
+  std::string client;
+};
+struct Ended {
+  EndCause cause = EndCause::internal;
+  std::string why;
+};
+struct Note {
+  std::string text;
+};
+struct Share {
+  RequestId request = 0;
+  ShareToken token{};
+  uint32_t kind = 0;
+  std::string user;
+  OwnedDescriptor descriptor;
+};
+struct Claim {
+  RequestId request = 0;
+  ShareToken token{};
+  uint32_t kind = 0;
+  std::string user;
+};
+struct Withdraw {
+  ShareToken token{};
+};
+struct MemoryWanted {
+  RequestId request = 0;
+  uint32_t column = 0;
+  uint64_t bytes = 0;
+};
+struct Detached {
+  uint32_t grace_ms = 0;
+  std::string why;
+};
+struct Attached {};
+struct ResumeRefused {
+  std::string why;
+};
+
+// --- the broker, to a worker
+
+// What comes with a session; a part that gives none leaves its own empty.
+struct SessionDescriptors {
+  OwnedDescriptor client, session_page, doorbell, tenant_page, chunk_memory, chunk_disk;
+};
+struct Serve {
+  std::array<uint8_t, 16> wire_id{};
+  SessionSpec spec;
+  SessionDescriptors descriptors;
+};
+struct Stop {
+  std::string why;
+};
+struct Warn {
+  std::string text;
+};
+struct Answer {
+  RequestId request = 0;
+  bool yes = false;
+  OwnedDescriptor descriptor;
+};
+struct Attach {
+  OwnedDescriptor socket;
+  std::string tls_key;
+};
+struct Adopted {};
+struct Unattended {};
+
+// --- the broker, to the auth server
+
+struct Identity {
+  OwnedDescriptor authority, server_certificate, server_key, credentials;
+};
+struct Arrival {
+  ConnectionId connection = 0;
+  OwnedDescriptor socket;
+  std::string peer, address;
+  bool tls = false;
+  std::string unix_tenant, open_tenant;
+  bool management = false;
+  bool rdma = false;
+};
+struct Queued {
+  ConnectionId connection = 0;
+  uint32_t place = 0, waiting = 0;
+  std::string why, ticket;
+};
+struct Admitted {
+  ConnectionId connection = 0;
+};
+struct Refused {
+  ConnectionId connection = 0;
+  std::string why;
+};
+
+// --- the auth server, to the broker
+
+struct IdentityRead {
+  std::string error;
+};
+struct Login {
+  ConnectionId connection = 0;
+  std::string tenant, security, credential;
+  uint32_t gpus = 0;
+  uint64_t memory_bytes = 0;
+  std::string program, host;
+  uint32_t process_id = 0;
+  std::string peer;
+  bool management = false;
+  std::string resume, ticket;
+  std::string query;
+};
+struct Gone {
+  ConnectionId connection = 0;
+  std::string why;
+};
+struct Passed {
+  ConnectionId connection = 0;
+  OwnedDescriptor socket;
+  std::string tls_key;
+};
+// For the audit: `kind` is one of a few words (docs/monitoring.md).
+struct TurnedAway {
+  std::string peer, kind, reason, tenant, credential;
+  uint32_t untold = 0;
+};
+
+// --- the broker and its keeper
+
+struct Hello {
+  uint32_t version = kKeeperVersion;
+  std::string key;
+};
+struct Grace {
+  uint32_t ms = 0;
+};
+struct Put {
+  KeptEntry entry;
+};
+struct Rewrite {
+  std::string name, text;
+};
+struct Remove {
+  std::string name;
+};
+struct Give {};
+struct Entry {
+  KeptEntry entry;
+};
+struct Given {
+  uint32_t count = 0;
+};
+
+// --- the broker, to the auth server
+
+struct Told {
+  ConnectionId connection = 0;
+  std::string text;
+  bool last = false;
+};
+
+// In the order of the schema's union.
+using Message = std::variant<Ready, Failed, Begun, Ended, Note, Share, Claim, Withdraw, MemoryWanted, Detached,
+                             Attached, ResumeRefused, Serve, Stop, Warn, Answer, Attach, Adopted, Unattended, Identity,
+                             Arrival, Queued, Admitted, Refused, IdentityRead, Login, Gone, Passed, TurnedAway, Hello,
+                             Grace, Put, Rewrite, Remove, Give, Entry, Given, Told>;
+
+// For std::visit: a function for each kind that counts, and [](auto&) {} for the others.
+template <class... Cases>
+struct Match : Cases... {
+  using Cases::operator()...;
+};
+template <class... Cases>
+Match(Cases...) -> Match<Cases...>;
+
+}  // namespace gpuwire::server::ipc

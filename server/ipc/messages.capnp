@@ -1,0 +1,228 @@
+@0xe3a1c5b7d2f94608;
+# All that the server's processes say to each other. One message is one packet of a Unix socket pair (SOCK_SEQPACKET): the words of one segment, and
+# with them the descriptors that it names. message.hpp has the same in C++; codec.cpp turns one into the other and checks what comes from outside.
+#
+# The broker speaks with each worker, with the auth server and with the keeper; the keeper stands in the broker's place before workers while there is
+# none. Who may say what is in the order of the union; what another says is refused (codec.cpp, speakers_of).
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("gpuwire::server::ipc_schema");
+
+using Place = UInt8;  # of a descriptor among those that come with the message, counted from 1; 0: none
+
+struct Message {
+  union {
+    # A worker, to the broker.
+    ready @0 :Inventory;            # the driver is initialised
+    failed @1 :Text;                # it cannot be, and why; the process ends
+    begun @2 :Text;                 # the session's handshake is done; who the client is
+    ended @3 :Ended;                # the session is over; the process ends
+    note @4 :Text;                  # a warning for the log
+    share @5 :Share;                # a request: keep the descriptor for the tenant's other sessions
+    claim @6 :Share;                # a request: the one under this token
+    withdraw @7 :Data;              # the token of what is not shared any more
+    memoryWanted @8 :MemoryWanted;  # a request: raise the tenant's allowance
+    detached @9 :Detached;          # the session has lost its connection
+    attached @10 :Void;             # it has another one
+    resumeRefused @11 :Text;        # a connection was not the session's client's, and why
+
+    # The broker, to a worker.
+    serve @12 :Serve;               # a session, with its client's connection, whose preface has been read
+    stop @13 :Text;                 # end the session now, and why
+    warn @14 :Text;                 # a line for the standard error of the client's program
+    answer @15 :Answer;             # to a request
+    attach @16 :Attach;             # a connection that is to carry the session on
+    adopted @17 :Void;              # another broker than before: what was said last may not have been heard, and is said again
+    unattended @18 :Void;           # the keeper, in the broker's place: there is no broker now
+
+    # The broker, to the auth server.
+    identity @19 :Identity;         # what clients are judged by from now on
+    arrival @20 :Arrival;           # a connection whose preface has been read
+    queued @21 :Queued;             # any number of times
+    admitted @22 :UInt64;           # the client of this connection is told, and the connection comes back as `passed`
+    refused @23 :ConnectionText;    # why
+
+    # The auth server, to the broker.
+    identityRead @24 :Text;         # empty: it is used; else why not, and what was there before stays
+    login @25 :Login;               # the tenant is known: a request, answered by queued, admitted and refused
+    gone @26 :ConnectionText;       # a connection with a request has ended, and why
+    passed @27 :Passed;             # after `admitted`: the bare connection
+    turnedAway @28 :TurnedAway;     # a connection that ended without a request
+
+    # The broker, to its keeper.
+    hello @29 :Hello;               # first of all
+    grace @30 :UInt32;              # for how many ms sessions stay without a broker
+    put @31 :Entry;                 # in the place of the one of this name
+    rewrite @32 :Entry;             # another text for the entry of this name, if there is one
+    remove @33 :Text;               # the entry of this name
+    give @34 :Void;                 # a request: all entries; they stay kept
+
+    # The keeper, to the broker.
+    entry @35 :Entry;               # one of them
+    given @36 :UInt32;              # these were all, so many
+
+    # The broker, to the auth server.
+    told @37 :Told;                 # the answer to a login with a query, in parts
+  }
+}
+
+struct Inventory {
+  summary @0 :Text;                 # "1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0"
+  devices @1 :List(Device);         # as the worker's driver counts them
+
+  struct Device {
+    name @0 :Text;
+    uuid @1 :Text;                  # "GPU-..."
+    bytes @2 :UInt64;               # of memory in all
+    takenBytes @3 :UInt64;          # of it, when the worker has just made its context there; 0: it has made none
+  }
+}
+
+struct Ended {
+  cause @0 :UInt8;                  # EndCause
+  why @1 :Text;
+}
+
+struct Share {
+  request @0 :UInt64;
+  token @1 :Data;                   # 16 bytes
+  kind @2 :UInt32;                  # ShareKind
+  user @3 :Text;                    # among the tenant's users: whom its workers take for one
+  descriptor @4 :Place;
+}
+
+struct MemoryWanted {
+  request @0 :UInt64;
+  column @1 :UInt32;                # of the tenant's page
+  bytes @2 :UInt64;                 # more than the allowance has
+}
+
+struct Detached {
+  graceMs @0 :UInt32;               # for how long it stays without one
+  why @1 :Text;
+}
+
+struct Serve {
+  wireId @0 :Data;                  # 16 bytes
+  spec @1 :SessionSpec;
+  client @2 :Place;
+  sessionPage @3 :Place;
+  doorbell @4 :Place;
+  tenantPage @5 :Place;
+  chunkMemory @6 :Place;            # the tenant's chunk stores
+  chunkDisk @7 :Place;
+}
+
+struct SessionSpec {
+  number @0 :UInt64;                # scheduler::SessionId
+  peer @1 :Text;                    # for logs
+  tenant @2 :Text;                  # name
+  devices @3 :List(Device);         # as the worker's driver counts them
+  tlsKey @4 :Data;                  # 32 bytes: the pre-shared key of the connection's second handshake; empty: plain
+  hostMemoryBytes @5 :UInt64;       # of the server's own memory, that the tenant may hold; 0: no bound
+  ledgerSlot @6 :UInt32;            # which slot of the tenant's page is the session's
+  identified @7 :Bool;              # the client has shown that it is the tenant
+  resumeGraceMs @8 :UInt32;         # how long the session stays without a connection; 0: it ends with its connection
+  hangUpGraceMs @9 :UInt32;         # the same where the connection was ended and not lost, by the program's end or by something between
+  lanesMax @10 :UInt32;             # further connections for bulk; below 2: none
+  chunksCharged @11 :Bool;          # the chunk store's memory counts as the tenant's already; else the session that fills it answers for it
+
+  struct Device {
+    index @0 :UInt32;               # of the server: which column of the tenant's page
+    limitBytes @1 :UInt64;          # what the session is shown as the device's memory; 0: all of it
+  }
+}
+
+struct Answer {
+  request @0 :UInt64;
+  yes @1 :Bool;
+  descriptor @2 :Place;             # of a claim
+}
+
+struct Attach {
+  socket @0 :Place;
+  tlsKey @1 :Data;                  # as in SessionSpec
+}
+
+struct Identity {
+  authority @0 :Place;              # all four, or none: then there is no TLS and no token
+  serverCertificate @1 :Place;
+  serverKey @2 :Place;
+  credentials @3 :Place;
+}
+
+struct Arrival {
+  connection @0 :UInt64;
+  socket @1 :Place;
+  peer @2 :Text;                    # for logs
+  address @3 :Text;                 # what connections are counted by
+  tls @4 :Bool;                     # the client asked for it
+  unixTenant @5 :Text;              # whom the caller's user stands for, on a Unix socket
+  openTenant @6 :Text;              # who it is when it does not say
+  management @7 :Bool;              # comes back with the request
+  rdma @8 :Bool;                    # offered, where it may be
+}
+
+struct Queued {
+  connection @0 :UInt64;
+  place @1 :UInt32;
+  waiting @2 :UInt32;
+  why @3 :Text;
+  ticket @4 :Data;                  # 16 bytes: what the client shows to have its place again; or none
+}
+
+struct ConnectionText {
+  connection @0 :UInt64;
+  text @1 :Text;
+}
+
+struct Login {
+  connection @0 :UInt64;
+  tenant @1 :Text;
+  security @2 :Text;
+  credential @3 :Text;              # a serial or a token's id
+  gpus @4 :UInt32;
+  memoryBytes @5 :UInt64;
+  program @6 :Text;
+  host @7 :Text;
+  processId @8 :UInt32;
+  peer @9 :Text;
+  management @10 :Bool;
+  resume @11 :Data;                 # 16 bytes, the wire identity of the session to be carried on; or none
+  ticket @12 :Data;                 # 16 bytes, of a place in the queue that the client had before; or none
+  query @13 :Text;                  # not empty: answered by told and refused
+}
+
+struct Told {
+  connection @0 :UInt64;
+  text @1 :Text;
+  last @2 :Bool;
+}
+
+struct Passed {
+  connection @0 :UInt64;
+  socket @1 :Place;
+  tlsKey @2 :Data;                  # the session key, 32 bytes; empty: plain
+}
+
+struct TurnedAway {
+  peer @0 :Text;
+  kind @1 :Text;                    # RefusalKind, as a word
+  reason @2 :Text;
+  tenant @3 :Text;                  # as far as it was known
+  credential @4 :Text;
+  untold @5 :UInt32;                # others that nobody was told of
+}
+
+struct Hello {
+  version @0 :UInt32;               # kKeeperVersion
+  key @1 :Data;                     # 32 bytes that show who it is; the first hello of all says what they are
+}
+
+struct Entry {
+  session @0 :Bool;
+  name @1 :Text;
+  text @2 :Data;                    # that only brokers understand
+  descriptors @3 :List(Place);
+  awaited @4 :Bool;                 # a keeper waits for the next broker for its sake alone
+}

@@ -1,0 +1,104 @@
+// What the hand-written calls of one session keep from frame to frame. Created by the worker beside its Replay.
+#pragma once
+
+#include <cuda.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_set>
+
+#include "protocol/wire/frame.hpp"
+#include "server/replay/memory/memory.hpp"
+#include "server/replay/stream/query_patience.hpp"
+
+namespace gpuwire::server {
+
+class ChunkStore;
+class ContextTable;
+class CopyBack;
+class DeviceResources;
+class GraphMemory;
+class HostCallbacks;
+class HostRegions;
+class LinkTable;
+class ModuleCache;
+class ModuleStore;
+class Replay;
+class ShareExchange;
+class WatchedEvents;
+
+struct SessionSettings {
+  ModuleCache* module_cache = nullptr;       // outlives the session; null: images are kept for this session only
+  std::string tenant;                        // who shares images, memory and pools with whom
+  ShareExchange* shares = nullptr;           // outlives the session; null: nothing is shared
+  ChunkStore* chunks = nullptr;              // outlives the session; null: none is kept
+  std::function<void(bool)> keeping_memory;  // may the client keep freed memory from now on? Empty: nobody asks
+};
+
+// Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions(), watched_events() and
+// query_patience(), which say themselves what any thread may do.
+class ReplayState {
+ public:
+  ReplayState(Replay& replay, SessionSettings settings);
+  ~ReplayState();
+  ReplayState(const ReplayState&) = delete;
+  ReplayState& operator=(const ReplayState&) = delete;
+
+  // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is
+  // first used) and gives what Replay::context() returns; null when the frame names none. Not CUDA_SUCCESS: the frame
+  // must not be executed and is answered with this error (a called one with a schema::Result, a posted one by
+  // Replay::fail_posted), its bulk thrown away. `entry`: the frame's; one of `any_context` leaves the thread as it is.
+  CUresult enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native);
+
+  // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts.
+  // Afterwards nothing of it is left in the driver. False: the device did not come to rest within kTeardownMs; then
+  // only the end of the process frees it.
+  bool end();
+
+  ContextTable& contexts() { return *contexts_; }
+  ModuleStore& modules() { return *modules_; }
+  LinkTable& links() { return *links_; }
+  DeviceResources& device_resources() { return *device_resources_; }
+  CopyBack& copy_back() { return *copy_back_; }
+  HostCallbacks& callbacks() { return *callbacks_; }
+  GraphMemory& graph_memory() { return *graph_memory_; }
+  HostRegions& host_regions() { return *host_regions_; }
+  // Handles of graphs inside other graphs or of captures under way: not the program's to destroy.
+  std::unordered_set<uint64_t>& inner_graphs() { return inner_graphs_; }
+  WatchedEvents& watched_events() { return *watched_events_; }
+  QueryPatience& query_patience() { return query_patience_; }
+  ShareExchange* shares() { return shares_; }
+  const std::string& tenant() const { return tenant_; }
+  ChunkStore* chunks() { return chunks_; }
+  std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
+  void note_keeping_memory(bool keeps) {
+    if (keeping_memory_) keeping_memory_(keeps);
+  }
+
+ private:
+  bool device_at_rest();
+  void release_handles();
+
+  Replay& replay_;
+  ShareExchange* const shares_;
+  ChunkStore* const chunks_;
+  const std::string tenant_;
+  const std::function<void(bool)> keeping_memory_;
+  std::unique_ptr<ContextTable> contexts_;
+  std::unique_ptr<ModuleStore> modules_;
+  std::unique_ptr<LinkTable> links_;
+  std::unique_ptr<DeviceResources> device_resources_;
+  std::unique_ptr<CopyBack> copy_back_;
+  std::unique_ptr<HostCallbacks> callbacks_;
+  std::unique_ptr<GraphMemory> graph_memory_;
+  std::unique_ptr<HostRegions> host_regions_;
+  std::unique_ptr<WatchedEvents> watched_events_;
+  QueryPatience query_patience_;
+  std::deque<PostponedFree> postponed_frees_;
+  std::unordered_set<uint64_t> inner_graphs_;
+  bool ended_ = false;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,172 @@
+"""Bytes that never cross twice: what a tenant's chunk store has, its sessions do not send again, and nobody else learns
+of it. Counted in bytes that travelled, never in time."""
+
+import glob
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command, start, wait_until
+from unreliable_way import UnreliableWay
+
+CHUNK = 256 << 10
+TAIL = 1000
+BYTES = 32 * CHUNK + TAIL
+MANY_BYTES = 64 << 20
+SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251123"))
+CUTS, CUT_BYTES = 40, (4_000, 60_000)
+
+
+class Dedup(unittest.TestCase):
+    """A server on which everybody is one tenant, who are told apart by their users' keys."""
+
+    defaults = f'dedup_memory = "64MiB"\ndedup_disk = "64MiB"'
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="gpuwire-dedup-")
+        self.addCleanup(self.folder.cleanup)
+        self.disk = os.path.join(self.folder.name, "chunks")
+        self.config = os.path.join(self.folder.name, "server.toml")
+        self.server = self.serve()
+
+    def serve(self, defaults=None):
+        with open(self.config, "w", encoding="ascii") as out:
+            out.write(f'[server]\nopen_tenant = "open"\ndedup_directory = "{self.disk}"\n'
+                      f'[defaults]\n{defaults or self.defaults}\n[tenants.open]\n')
+        server = Server(BUILD, ["--device", DEVICE, "--config", self.config]).__enter__()
+        self.addCleanup(server.stop)
+        return server
+
+    def environment(self, dedup="on", user="anna"):
+        """Of a client whose user keeps a cache key of its own."""
+        return {
+            **os.environ, "GPUWIRE_DEDUP": dedup,
+            "GPUWIRE_CACHE_KEY_FILE": os.path.join(self.folder.name, user + ".key")
+        }
+
+    def tenant(self):
+        folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
+        ran = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "status", "--json", "--control",
+                              f"{folder}/{self.server.process.pid}.sock"], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS, check=True)
+        return next(one for one in json.loads(ran.stdout)["tenants"] if one["name"] == "open")
+
+    def load(self, *arguments, keeps=0, address=None, **environment):
+        """Runs one load; returns how many bytes the server got in it and how many it had. It is over when so many bytes
+        of it have been kept."""
+        before = self.tenant()
+        program = start(address or self.server.address, "repeated_uploads", *map(str, arguments),
+                        env=self.environment(**environment))
+        self.addCleanup(program.communicate)
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), "PASSED\n")
+        wait_until(lambda: self.tenant()["chunk_bytes_kept"] - before["chunk_bytes_kept"] >= keeps, 60,
+                   f"{keeps} bytes are kept")
+        _, errors = program.communicate("")
+        self.assertEqual(program.returncode, 0, errors)
+        wait_until(lambda: not self.tenant()["sessions"].get("running"), 60, "the session is over")
+        after = self.tenant()
+        self.assertEqual(after["chunk_bytes_kept"] - before["chunk_bytes_kept"], keeps)
+        return after["bytes_in"] - before["bytes_in"], after["chunk_bytes_found"] - before["chunk_bytes_found"]
+
+    def test_a_second_load_of_the_same_bytes_sends_their_digests_only(self):
+        for seed, form in enumerate(("blocking", "ordered", "pinned")):
+            with self.subTest(form=form):
+                sent, found = self.load(form, seed, BYTES, keeps=BYTES)
+                self.assertGreater(sent, BYTES)
+                self.assertEqual(found, 0)
+                sent, found = self.load(form, seed, BYTES)
+                self.assertLess(sent, CHUNK)
+                self.assertEqual(found, BYTES)
+
+    def test_of_bytes_that_differ_in_one_place_one_chunk_is_sent(self):
+        self.load("blocking", 1, BYTES, keeps=BYTES)
+        for place, chunk in ((5 * CHUNK + 17, CHUNK), (0, CHUNK), (BYTES - 1, TAIL)):
+            with self.subTest(place=place):
+                sent, found = self.load("blocking", 1, BYTES, place, keeps=chunk)
+                self.assertEqual(found, BYTES - chunk)
+                self.assertLess(sent, chunk + CHUNK)
+
+    def test_switched_off_nothing_is_kept_nor_asked_for(self):
+        self.load("blocking", 1, BYTES, dedup="off")
+        self.load("blocking", 1, BYTES, keeps=BYTES)
+        sent, found = self.load("blocking", 1, BYTES, dedup="off")
+        self.assertGreater(sent, BYTES)
+        self.assertEqual(found, 0)
+
+    def test_left_to_itself_it_measures_the_link_and_every_byte_is_right(self):
+        for _ in range(2):
+            before = self.tenant()["chunk_bytes_found"]
+            program = subprocess.run(command(self.server.address, "repeated_uploads", "blocking", "3", str(MANY_BYTES)),
+                                     env=self.environment(dedup="auto"), input="", capture_output=True, text=True,
+                                     timeout=RUN_LIMIT_SECONDS)
+            self.assertEqual((program.returncode, program.stdout), (0, "PASSED\n"), program.stderr)
+            self.assertLess(self.tenant()["chunk_bytes_found"] - before, MANY_BYTES)  # what measures the link is sent
+
+    def test_who_has_another_key_finds_nothing_that_was_kept_under_the_first(self):
+        self.load("blocking", 1, BYTES, keeps=BYTES, user="anna")
+        sent, found = self.load("blocking", 1, BYTES, keeps=BYTES, user="ben")
+        self.assertGreater(sent, BYTES)
+        self.assertEqual(found, 0)
+
+    def test_a_store_keeps_within_its_bound_and_lets_go_of_what_was_used_least_recently(self):
+        self.server.stop()
+        self.server = self.serve('dedup_memory = "9MiB"')
+        for seed in range(4):
+            self.load("blocking", seed, BYTES, keeps=BYTES)
+        held = self.tenant()
+        self.assertGreater(held["chunk_memory_bytes"], 4 << 20)
+        self.assertLessEqual(held["chunk_memory_bytes"], 9 << 20)
+        _, found = self.load("blocking", 0, BYTES, keeps=BYTES)
+        self.assertEqual(found, 0)
+
+    def test_a_store_on_disk_outlives_the_server(self):
+        self.load("blocking", 1, BYTES, keeps=BYTES)
+        self.server.stop()
+        self.server = self.serve()
+        sent, found = self.load("blocking", 1, BYTES)
+        self.assertLess(sent, CHUNK)
+        self.assertEqual(found, BYTES)
+
+    def test_chunks_that_were_damaged_on_disk_are_noticed_and_sent_again(self):
+        self.load("blocking", 1, BYTES, keeps=BYTES)
+        self.server.stop()
+        stores = glob.glob(os.path.join(self.disk, "*"))
+        self.assertEqual(len(stores), 1)
+        with open(stores[0], "r+b") as store:
+            slots = os.path.getsize(stores[0]) // (CHUNK + 64) // 16 * 16
+            first = (slots * 64 + 4095) // 4096 * 4096
+            for slot in range(slots):
+                store.seek(first + slot * CHUNK + 100)
+                if byte := store.read(1):
+                    store.seek(first + slot * CHUNK + 100)
+                    store.write(bytes([byte[0] ^ 0xff]))
+        self.server = self.serve()
+        sent, found = self.load("blocking", 1, BYTES, keeps=BYTES)
+        self.assertGreater(sent, BYTES)
+        self.assertEqual(found, 0)
+        self.assertEqual(self.load("blocking", 1, BYTES)[1], BYTES)
+
+    def test_a_session_that_is_cut_again_and_again_asks_once_for_each_chunk_and_loads_the_right_bytes(self):
+        self.load("blocking", 1, BYTES, keeps=BYTES)
+        for number, form in enumerate(("blocking", "pinned")):
+            with self.subTest(form=form, seed=SEED + number):
+                way = UnreliableWay(self.server.address, CUTS, SEED + number, CUT_BYTES)
+                self.addCleanup(way.close)
+                _, found = self.load(form, 1, BYTES, (number + 3) * CHUNK, keeps=CHUNK, address=way.address)
+                self.assertEqual(found, BYTES - CHUNK)
+                self.assertEqual(way.lost, CUTS)
+
+    def test_a_store_that_is_switched_off_costs_a_client_that_wants_it_nothing_but_its_bytes(self):
+        self.server.stop()
+        self.server = self.serve('dedup_memory = 0\ndedup_disk = 0')
+        for _ in range(2):
+            sent, found = self.load("blocking", 1, BYTES)
+            self.assertGreater(sent, BYTES)
+            self.assertEqual(found, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,104 @@
+"""What tenants see of their own from their own machine: `gpuwire queue`, `top` and `usage`."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import unittest
+
+from support import BUILD, RUN_LIMIT_SECONDS, wait_until
+import tenants_test
+from tenants_test import GPUWIRE
+
+
+class OwnView(tenants_test.Tenants):
+    server_keys = "sessions_per_gpu_max = 1\ngpus = [0]"
+
+    def setUp(self):
+        self.audit = os.path.join(self.folder.name, f"{self.id()}.audit")
+        type(self).server_keys = f'sessions_per_gpu_max = 1\ngpus = [0]\naudit_log = "{self.audit}"'
+        super().setUp()
+
+    def ask(self, tenant, view, *options):
+        return subprocess.run([GPUWIRE, view, "--server", self.server.address, *options], capture_output=True,
+                              text=True, timeout=RUN_LIMIT_SECONDS, env=self.environment(tenant))
+
+    def told(self, tenant, view, *options):
+        ran = self.ask(tenant, view, *options)
+        self.assertEqual(ran.returncode, 0, ran.stderr + self.log()[-3000:])
+        return ran.stdout
+
+    def test_a_tenant_sees_its_own_programs_and_places_and_nobody_elses(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        ben = self.start_as("ben")
+        self.assertIn("place 1 of 1", ben.stderr.readline())
+        waiting = json.loads(self.told("ben", "queue", "--json"))
+        self.assertEqual([(one["place"], one["tenant"]) for one in waiting], [(1, "ben")])
+        self.assertIn("as many sessions as they may", waiting[0]["waits_for"])
+        text = self.told("ben", "queue")
+        self.assertIn("PLACE", text)
+        self.assertIn("as many sessions as they may", text)
+        self.assertNotIn("anna", text)
+        self.assertNotIn("ben", self.told("anna", "queue"))
+        self.assertEqual(self.told("carl", "queue"), "no program of tenant carl runs or waits\n")
+        self.assert_passes(anna)
+        self.assertRegex(ben.stderr.readline(), r"admitted at 127\.0\.0\.1 after \d+ s")
+        self.assert_works(ben)
+        self.assert_passes(ben)
+
+    def test_a_tenant_sees_how_busy_the_gpus_are_without_other_names(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        own = json.loads(self.told("anna", "top", "--once", "--json", "--interval", "0.3"))
+        self.assertEqual([one["name"] for one in own["tenants"]], ["anna"])
+        self.assertGreater(own["interval_s"], 0)
+        others = json.loads(self.told("ben", "top", "--once", "--json", "--interval", "0.3"))
+        self.assertEqual(others["devices"][0]["sessions"], 1)
+        self.assertIn("gpu_share", others["devices"][0])
+        self.assertEqual(others["sessions"], [])
+        text = self.told("ben", "top", "--once", "--interval", "0.2")
+        self.assertIn("GPU%", text)
+        self.assertNotIn("anna", text)
+        self.assert_passes(anna)
+
+    def test_usage_by_day_is_the_tenants_own_and_all_of_it_for_the_administrator(self):
+        for tenant in ("anna", "anna", "ben"):
+            program = self.start_as(tenant)
+            self.assert_works(program)
+            self.assert_passes(program)
+        wait_until(lambda: self.told("ben", "usage", "--json").strip() != "[]", RUN_LIMIT_SECONDS, "ben's usage")
+        own = json.loads(self.told("anna", "usage", "--json"))
+        self.assertEqual([(one["tenant"], one["sessions"]) for one in own], [("anna", 2)])
+        self.assertGreater(own[0]["peak_memory_bytes"], 0)
+        rows = list(csv.DictReader(io.StringIO(self.told("ben", "usage", "--csv"))))
+        self.assertEqual([(row["tenant"], row["sessions"]) for row in rows], [("ben", "1")])
+        self.assertIn("GPU HOURS", self.told("ben", "usage"))
+        ran = subprocess.run([GPUWIRE, "usage", "--json", "--config", self.file], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual({(one["tenant"], one["sessions"]) for one in json.loads(ran.stdout)},
+                         {("anna", 2), ("ben", 1)}, ran.stderr)
+        ran = subprocess.run([GPUWIRE, "usage", os.path.join(self.folder.name, "none")], capture_output=True,
+                             text=True, timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        self.assertIn("none cannot be read", ran.stderr)
+
+    def test_usage_is_known_after_a_restart(self):
+        program = self.start_as("anna")
+        self.assert_works(program)
+        self.assert_passes(program)
+        wait_until(lambda: self.told("anna", "usage", "--json").strip() != "[]", RUN_LIMIT_SECONDS, "anna's usage")
+        self.assertEqual(self.server.stop(), 0)
+        self.start_server()
+        self.assertEqual(json.loads(self.told("anna", "usage", "--json"))[0]["sessions"], 1)
+
+    def test_who_is_nobody_is_told_nothing(self):
+        ran = subprocess.run([GPUWIRE, "queue", "--server", self.server.address], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent"})
+        self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+        self.assertIn("this server wants to know who calls", ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

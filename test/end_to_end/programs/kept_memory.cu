@@ -1,0 +1,203 @@
+// Memory that was freed a moment ago: nothing that a program does tells whether it is kept for the next allocation.
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "../../support/cuda_check.hpp"
+
+namespace {
+
+constexpr size_t kMiB = 1 << 20;
+
+__global__ void fill(unsigned* data, unsigned value, unsigned count) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < count) data[i] = value;
+}
+// Writes again and again, so that it still runs when its memory is freed.
+__global__ void fill_long(unsigned* data, unsigned value, unsigned count, unsigned rounds) {
+  volatile unsigned* seen = data;
+  for (unsigned round = 0; round < rounds; ++round) seen[threadIdx.x % count] = value;
+}
+
+size_t free_bytes() {
+  size_t free = 0, total = 0;
+  CHECK_RUNTIME(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+void all_are(const unsigned* device, unsigned value, unsigned count) {
+  std::vector<unsigned> host(count);
+  CHECK_RUNTIME(cudaMemcpy(host.data(), device, count * sizeof(unsigned), cudaMemcpyDeviceToHost));
+  for (unsigned each : host) EXPECT(each == value);
+}
+
+// What is free is told as if it had never been allocated. Others may use the device, too, but none takes and gives back
+// just so much.
+void free_memory_is_told(cudaStream_t stream) {
+  void* memory;
+  CHECK_RUNTIME(cudaMallocAsync(&memory, 8 * kMiB, stream));  // the pool has all that it ever keeps
+  CHECK_RUNTIME(cudaFreeAsync(memory, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  const size_t before = free_bytes();
+  CHECK_RUNTIME(cudaMalloc(&memory, 8 * kMiB));
+  EXPECT(free_bytes() + 8 * kMiB <= before);
+  CHECK_RUNTIME(cudaFree(memory));
+  EXPECT(free_bytes() == before);
+  CHECK_RUNTIME(cudaMallocAsync(&memory, 8 * kMiB, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  EXPECT(free_bytes() < before);
+  CHECK_RUNTIME(cudaFreeAsync(memory, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  EXPECT(free_bytes() == before);
+}
+
+void freed_addresses_are_refused() {
+  unsigned char *memory, *other;
+  CHECK_RUNTIME(cudaMalloc(&other, 8 * kMiB));
+  CHECK_RUNTIME(cudaMemset(other, 1, 8 * kMiB));
+  CHECK_RUNTIME(cudaMalloc(&memory, 8 * kMiB));
+  CHECK_RUNTIME(cudaFree(memory));
+  EXPECT(cudaFree(memory) == cudaErrorInvalidValue);
+  EXPECT(cudaMemcpy(other, memory, 1, cudaMemcpyDeviceToDevice) == cudaErrorInvalidValue);
+  CHECK_RUNTIME(cudaMalloc(&memory, 8 * kMiB));
+  CHECK_RUNTIME(cudaFree(memory));
+  EXPECT(cudaMemset(memory + 5, 1, 1) == cudaErrorInvalidValue);
+  cudaPointerAttributes attributes;
+  CHECK_RUNTIME(cudaPointerGetAttributes(&attributes, memory));
+  EXPECT(attributes.type == cudaMemoryTypeUnregistered);
+  cudaGetLastError();
+  CHECK_RUNTIME(cudaFree(other));
+}
+
+// What is kept is there for an allocation that would not fit otherwise.
+void nothing_is_short() {
+  std::vector<void*> held;
+  void *memory, *all;
+  for (int i = 0; i < 6; ++i) {
+    CHECK_RUNTIME(cudaMalloc(&memory, (6 + i) * kMiB));
+    held.push_back(memory);
+  }
+  const size_t most = free_bytes() - 4 * kMiB;
+  for (void* each : held) CHECK_RUNTIME(cudaFree(each));
+  CHECK_RUNTIME(cudaMalloc(&all, most + 32 * kMiB));
+  CHECK_RUNTIME(cudaFree(all));
+}
+
+// The first kernel still runs when its memory is freed, and has ended before it is written in another stream.
+void work_has_ended_before_memory_is_used_again(cudaStream_t first, cudaStream_t second) {
+  constexpr unsigned kCount = 64;
+  unsigned* memory;
+  CHECK_RUNTIME(cudaMalloc(&memory, kCount * sizeof *memory));
+  fill_long<<<1, kCount, 0, first>>>(memory, 1, kCount, 50000);
+  CHECK_RUNTIME(cudaFree(memory));
+  CHECK_RUNTIME(cudaMalloc(&memory, kCount * sizeof *memory));
+  fill<<<1, kCount, 0, second>>>(memory, 2, kCount);
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+  all_are(memory, 2, kCount);
+  CHECK_RUNTIME(cudaFree(memory));
+}
+
+void loops(cudaStream_t stream) {
+  for (unsigned i = 0; i < 100; ++i) {
+    const unsigned count = 1024 << (i % 3);
+    unsigned *plain, *ordered;
+    CHECK_RUNTIME(cudaMalloc(&plain, count * sizeof *plain));
+    CHECK_RUNTIME(cudaMallocAsync(&ordered, count * sizeof *ordered, stream));
+    EXPECT(plain != ordered);
+    fill<<<(count + 255) / 256, 256, 0, stream>>>(ordered, i, count);
+    fill<<<(count + 255) / 256, 256>>>(plain, ~i, count);
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
+    all_are(ordered, i, count);
+    all_are(plain, ~i, count);
+    CHECK_RUNTIME(cudaFreeAsync(ordered, stream));
+    CHECK_RUNTIME(cudaFree(plain));
+  }
+}
+
+// Each has its memory for itself.
+void threads() {
+  std::vector<std::thread> all;
+  for (unsigned thread = 0; thread < 4; ++thread) {
+    all.emplace_back([thread] {
+      cudaStream_t stream;
+      CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      for (unsigned i = 0; i < 50; ++i) {
+        unsigned *plain, *ordered;
+        CHECK_RUNTIME(cudaMalloc(&plain, 4096));
+        CHECK_RUNTIME(cudaMallocAsync(&ordered, 4096, stream));
+        fill<<<4, 256, 0, stream>>>(plain, 1000 * thread + i, 1024);
+        fill<<<4, 256, 0, stream>>>(ordered, 1000 * thread + i, 1024);
+        CHECK_RUNTIME(cudaStreamSynchronize(stream));
+        all_are(plain, 1000 * thread + i, 1024);
+        all_are(ordered, 1000 * thread + i, 1024);
+        CHECK_RUNTIME(cudaFreeAsync(ordered, stream));
+        CHECK_RUNTIME(cudaFree(plain));
+      }
+      CHECK_RUNTIME(cudaStreamDestroy(stream));
+    });
+  }
+  for (std::thread& each : all) each.join();
+}
+
+// A capture in a stream in whose order memory was freed holds none of that.
+void captures(cudaStream_t stream) {
+  void* memory;
+  CHECK_RUNTIME(cudaMallocAsync(&memory, kMiB, stream));
+  CHECK_RUNTIME(cudaFreeAsync(memory, stream));
+  CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  void* plain;
+  CHECK_RUNTIME(cudaMalloc(&plain, kMiB));
+  CHECK_RUNTIME(cudaFree(plain));
+  cudaGraph_t graph;
+  CHECK_RUNTIME(cudaStreamEndCapture(stream, &graph));
+  size_t nodes = 1;
+  CHECK_RUNTIME(cudaGraphGetNodes(graph, nullptr, &nodes));
+  EXPECT(nodes == 0);
+  CHECK_RUNTIME(cudaGraphDestroy(graph));
+}
+
+void a_reset_ends_all() {
+  void* memory;
+  CHECK_RUNTIME(cudaMalloc(&memory, kMiB));
+  CHECK_RUNTIME(cudaFree(memory));
+  CHECK_RUNTIME(cudaDeviceReset());
+  unsigned* again;
+  CHECK_RUNTIME(cudaMalloc(&again, kMiB));
+  fill<<<1, 256>>>(again, 5, 256);
+  all_are(again, 5, 256);
+  CHECK_RUNTIME(cudaFree(again));
+}
+
+// Frees, says so, and makes no call until its input ends.
+void lie_idle() {
+  void* memory;
+  CHECK_RUNTIME(cudaMalloc(&memory, 24 * kMiB));
+  CHECK_RUNTIME(cudaFree(memory));
+  std::printf("freed\n");
+  std::fflush(stdout);
+  while (std::getchar() != EOF) {}
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "idle") == 0) {
+    lie_idle();
+    std::printf("PASSED\n");
+    return 0;
+  }
+  cudaStream_t first, second;
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+  if (argc > 1 && std::strcmp(argv[1], "alone") == 0) {
+    free_memory_is_told(first);
+    nothing_is_short();
+  }
+  freed_addresses_are_refused();
+  work_has_ended_before_memory_is_used_again(first, second);
+  loops(first);
+  threads();
+  captures(first);
+  a_reset_ends_all();
+  std::printf("PASSED\n");
+}

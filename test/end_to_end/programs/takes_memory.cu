@@ -1,0 +1,54 @@
+// Does what its standard input says, a line each, and answers with a line: "take MIB" allocates, "give" frees what was
+// taken last, "free" tells how many bytes cudaMemGetInfo promises, "all" takes those. Prints "ready" first and PASSED
+// at the end.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "../../../examples/check.hpp"
+
+namespace {
+
+size_t promised() {
+  size_t free_bytes = 0, total = 0;
+  CHECK_RUNTIME(cudaMemGetInfo(&free_bytes, &total));
+  return free_bytes;
+}
+
+std::vector<void*> taken;
+
+void take(size_t bytes) {
+  void* address = nullptr;
+  cudaError_t error = cudaMalloc(&address, bytes);
+  if (error == cudaSuccess) taken.push_back(address);
+  else if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  std::printf("%s\n", error == cudaSuccess ? "taken" : cudaGetErrorName(error));
+}
+
+}  // namespace
+
+int main() {
+  CHECK_RUNTIME(cudaFree(nullptr));
+  std::printf("ready\n");
+  std::fflush(stdout);
+  char line[64];
+  while (std::fgets(line, sizeof line, stdin)) {
+    unsigned mib = 0;
+    if (std::sscanf(line, "take %u", &mib) == 1) {
+      take(size_t(mib) << 20);
+    } else if (std::strcmp(line, "all\n") == 0) {
+      take(promised());
+    } else if (std::strcmp(line, "give\n") == 0 && !taken.empty()) {
+      CHECK_RUNTIME(cudaFree(taken.back()));
+      taken.pop_back();
+      std::printf("given\n");
+    } else {
+      std::printf("%zu\n", promised());
+    }
+    std::fflush(stdout);
+  }
+  std::printf("PASSED\n");
+  return 0;
+}

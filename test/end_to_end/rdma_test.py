@@ -1,0 +1,182 @@
+"""Sessions that go by RDMA, over UCX's own TCP transport: whole programs, what is said of the road, and both when
+something goes wrong."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from support import (
+    BUILD,
+    DEVICE,
+    PROGRAMS,
+    RUN_LIMIT_SECONDS,
+    Server,
+    ServerCase,
+    one_line_naming,
+    run,
+    start,
+    wait_until,
+)
+from identity_test import TenantsCase
+from unreliable_way import UnreliableWay
+
+GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")
+# Both sides': cards that another machine may have would only differ.
+UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
+RDMA = {**os.environ, **UCX, "GPUWIRE_TRANSPORT": "rdma", "GPUWIRE_STATS": "1"}
+ROAD = re.compile(r"server: \S+ over (\w+), release")
+
+
+def road_of(ran):
+    found = ROAD.search(ran.stderr)
+    return found and found[1]
+
+
+class RdmaCase(ServerCase):
+    WORD = "trusted"
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        configuration = os.path.join(cls.folder.name, "gpuwire.toml")
+        with open(configuration, "w", encoding="ascii") as out:
+            out.write(f'[server]\nopen_tenant = "open"\nresume_grace = "60s"\nrdma = "{cls.WORD}"\n[tenants.open]\n')
+        cls.server = Server(BUILD, ["--device", DEVICE, "--config", configuration], environment={**os.environ,
+                                                                                                 **UCX}).__enter__()
+
+
+class Programs(RdmaCase):
+    def test_programs_run_as_over_any_other_road(self):
+        for program in ("threads", "callbacks", "forks", "copies", "host_memory", "mapped_memory", "pinned_pointers",
+                        "managed_memory", "graph_copies", "events", "stream_ordered", "batch_copies", "graph_capture"):
+            with self.subTest(program=program):
+                ran = run(self.server.address, program, env=RDMA)
+                self.assert_passed(ran)
+                self.assertEqual(road_of(ran), "rdma", ran.stderr)
+
+    def test_an_example_prints_what_it_prints_over_tcp(self):
+        example = os.path.join(BUILD, "examples", "add_one")
+        by_rdma, by_tcp = run(self.server.address, example,
+                              env=RDMA), run(self.server.address, example,
+                                             env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"})
+        self.assertEqual(by_rdma.returncode, 0, by_rdma.stderr)
+        self.assertEqual(by_rdma.stdout, by_tcp.stdout)
+
+    def test_the_account_and_info_say_which_road_was_taken(self):
+        for name, road in (("auto", "rdma"), ("rdma", "rdma"), ("tcp", "tcp")):
+            with self.subTest(name=name):
+                ran = run(self.server.address, "copies", env={**RDMA, "GPUWIRE_TRANSPORT": name})
+                self.assert_passed(ran)
+                self.assertEqual(road_of(ran), road, ran.stderr)
+        info = subprocess.run([GPUWIRE, "info", "--server", self.server.address, "--transport", "rdma", "--quick"],
+                              capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, env={**os.environ, **UCX})
+        self.assertRegex(info.stdout, r"(?m)^transport   rdma$")
+
+    def test_a_client_without_the_plug_in_goes_by_tcp_and_says_so_if_it_was_asked(self):
+        without = {**os.environ, "GPUWIRE_RDMA_PLUGIN": "/nowhere/libgpuwire_rdma.so"}
+        ran = run(self.server.address, "copies", env={**without, "GPUWIRE_TRANSPORT": "rdma"})
+        self.assert_passed(ran)
+        self.assertTrue(
+            one_line_naming(
+                ran.stderr,
+                "no RDMA with the server (there is no /nowhere/libgpuwire_rdma.so); the session goes over tcp"),
+            ran.stderr)
+        ran = run(self.server.address, "copies", env=without)
+        self.assert_passed(ran)
+        self.assertEqual(ran.stderr, "")
+
+    def test_a_client_that_cannot_reach_the_server_over_the_fabric_goes_by_tcp_and_says_so(self):
+        ran = run(self.server.address, "copies", env={**RDMA, "UCX_TLS": "posix", "GPUWIRE_STATS": ""})
+        self.assert_passed(ran)
+        self.assertTrue(one_line_naming(ran.stderr, "no RDMA with the server", "the session goes over tcp"), ran.stderr)
+
+    def test_rdma_with_a_server_on_a_unix_socket_is_refused_with_the_reason(self):
+        ran = run("unix:/nowhere", "copies", env=RDMA)
+        self.assertNotEqual(ran.returncode, 0)
+
+    def test_a_program_writes_nothing_but_its_own(self):
+        ran = run(self.server.address, "copies", env={**RDMA, "GPUWIRE_STATS": ""})
+        self.assert_passed(ran)
+        self.assertEqual(ran.stderr, "")
+        self.assertEqual(ran.stdout,
+                         run(self.server.address, "copies", env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"}).stdout)
+
+
+class Ends(RdmaCase):
+    def test_a_client_that_is_killed_in_the_middle_of_a_copy_ends_its_session_alone(self):
+        neighbour = start(self.server.address, "neighbour", env=RDMA)
+        self.addCleanup(neighbour.communicate, timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(neighbour.stdout.readline(), "working\n")
+        copier = start(self.server.address, "endless_copies", env=RDMA)
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        copier.kill()
+        copier.communicate()
+        wait_until(lambda: any("the client" in line for line in self.server.log), RUN_LIMIT_SECONDS,
+                   "word of the lost client")
+        self.assertIsNone(neighbour.poll())
+
+    def test_a_client_learns_of_a_worker_that_is_killed(self):
+        copier = start(self.server.address, "endless_copies", env=RDMA)
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        for worker in self.worker_ids():
+            os.kill(worker, 9)
+        out, error = copier.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(copier.returncode, 3, out + error)
+
+    def test_a_session_that_loses_its_connection_comes_back_and_goes_by_rdma_again(self):
+        way = UnreliableWay(self.server.address, 0, 1, (4_000, 60_000))
+        self.addCleanup(way.close)
+        running = start(way.address, "neighbour", env=RDMA)
+        self.assertEqual(running.stdout.readline(), "working\n")
+        made = way.made
+        way.block()
+        way.unblock()
+        # The fabric goes on carrying the session until its ends notice that the connection is lost: a program that
+        # ended before would have lost nothing.
+        wait_until(lambda: way.made > made, RUN_LIMIT_SECONDS, "the client's next connection")
+        out, error = running.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + error)
+        self.assertEqual(ROAD.search(error)[1], "rdma", error)
+        self.assertIn("connections lost: 1", error)
+
+
+class NotOffered(RdmaCase):
+    WORD = "off"
+
+    def test_a_server_that_offers_none_is_used_by_tcp_and_a_line_tells(self):
+        ran = run(self.server.address, "copies", env={**RDMA, "GPUWIRE_STATS": ""})
+        self.assert_passed(ran)
+        self.assertTrue(
+            one_line_naming(ran.stderr, "no RDMA with the server (it offers none); the session goes over tcp"),
+            ran.stderr)
+
+
+class OverTls(TenantsCase):
+    """The addresses and tokens travel inside TLS, and the session is the tenant's."""
+
+    SERVER_WORDS = 'rdma = "trusted"\n'
+    server_environment = {**os.environ, **UCX}
+
+    def test_a_tenant_with_a_certificate_goes_by_rdma(self):
+        line = [
+            GPUWIRE, "run", "--server", self.server.address, "--identity",
+            self.path("anna.pem"), "--",
+            os.path.join(PROGRAMS, "copies")
+        ]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                             env={**RDMA, "XDG_CONFIG_HOME": self.path("nothing")})
+        self.assert_passed(ran)
+        self.assertEqual(road_of(ran), "rdma", ran.stderr)
+        self.assert_audited('"anna"', "tls certificate")
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PLUGIN):
+        print(f"left out: there is no {PLUGIN}; it is built where libucx-dev is")
+        sys.exit(0)
+    unittest.main(verbosity=2)

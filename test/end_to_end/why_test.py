@@ -1,0 +1,76 @@
+"""`gpuwire run --stats=why` names the reason for which a program is slow, with its count."""
+
+import os
+import subprocess
+import unittest
+
+from support import BUILD, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, command
+
+TIMES = 400
+# 32 MiB, of which a session keeps 16 at most until the server has them.
+SENT_TIMES = 128
+
+
+class Why(ServerCase):
+    def why(self, reason, times, address=None, **environment):
+        line = command(address or self.server.address, os.path.join(PROGRAMS, "slow_reasons"), reason, str(times))
+        line[2:2] = ["--stats=why"]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                             env=dict(os.environ, **environment))
+        self.assert_passed(ran)
+        told = ran.stderr.splitlines()
+        self.assertEqual(len(told), 5, ran.stderr)
+        for text in told:
+            self.assertTrue(text.startswith("gpuwire: "), ran.stderr)
+        return told
+
+    def assert_change(self, told, pattern):
+        """Among the two changes: on a busy machine the start may take longer than what the program is slow for."""
+        self.assertRegex("\n".join(told[3:]), pattern)
+
+    def test_pageable_memory(self):
+        told = self.why("pageable", TIMES)
+        self.assertRegex(told[2], rf"cudaMemcpy to the device from pageable memory {TIMES} times, ")
+        self.assert_change(told, rf"change: cudaMemcpy to the device from pageable memory waited {TIMES} times, "
+                           r"[0-9.]+ s: use pinned memory")
+
+    def test_results_that_are_read_one_by_one(self):
+        told = self.why("reading", 10 * TIMES)
+        self.assertRegex(told[2], r"cudaMemcpy from the device with pageable memory 4,000 times, ")
+
+    def test_allocations(self):
+        self.assert_change(self.why("allocating", 3 * TIMES), r"change: cudaMalloc waited 1,20\d times, [0-9.]+ s: "
+                           "allocate once")
+
+    def test_launches_that_wait(self):
+        told = self.why("launching", TIMES, CUDA_LAUNCH_BLOCKING="1")
+        self.assertRegex(told[2], rf"launches {TIMES} times, ")
+
+    def test_a_narrow_link(self):
+        link = subprocess.Popen([os.path.join(BUILD, "bench", "slow_link"), "--server", self.server.address, "--gbit",
+                                 "0.2"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(link.stdout.close)
+        self.addCleanup(link.wait)
+        self.addCleanup(link.kill)
+        told = self.why("sending", SENT_TIMES, link.stdout.readline().split()[-1])
+        self.assert_change(told, r"change: cudaMemcpyAsync to the device stood \d+ times, [0-9.]+ s, because the "
+                           "connection took no more")
+
+    def test_work_of_the_gpu(self):
+        told = self.why("computing", 20)
+        self.assertRegex(told[1], r"GPU [1-9]\d* %")
+        self.assertRegex(told[2], r"cudaDeviceSynchronize 2\d times, ")
+
+    def test_the_first_two_lines_name_the_program_and_where_its_waiting_went(self):
+        told = self.why("reading", TIMES)
+        self.assertRegex(told[0], r"^gpuwire: why slow_reasons, process \d+, took [0-9.]+ s: it waited [0-9.]+ s "
+                         r"\(\d+ %\) for the server, in \d+ round trips$")
+        self.assertRegex(told[1], r"^gpuwire: waits: network \d+ % \(round trip [0-9.]+ ms, sent \d+ KiB, received "
+                         r"\d+ KiB\), server \d+ %, GPU \d+ %, others' turns 0 %")
+
+    def test_it_takes_the_place_of_the_account(self):
+        self.assertNotIn("account of", "\n".join(self.why("reading", 1)))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

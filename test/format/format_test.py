@@ -1,0 +1,100 @@
+"""The C++ of the tree is laid out as .clang-format says, and no line of code is longer than 120 columns.
+
+clang-format 14 (Debian 12's) decides; where it is not installed, only the columns are checked: versions lay out some
+lines differently."""
+
+import io
+import os
+import shutil
+import subprocess
+import tokenize
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CPP = (".cpp", ".hpp", ".cu", ".h", ".c")
+PYTHON = (".py",)
+OTHERS = (".toml", ".cmake", ".sh", "CMakeLists.txt", "Makefile")
+VERSION = "version 14."
+COLUMNS = 120
+# Files whose long lines are the expected output of a program, which wraps none.
+WIDE = {"test/server/control/view/metrics_view_test.cpp", "test/server/identity/register_test.cpp"}
+SKIPPED = {"build"}
+
+
+def files():
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        yield from (os.path.join(folder, name) for name in sorted(names))
+
+
+def sources():
+    yield from (path for path in files() if path.endswith(CPP))
+
+
+def interpreter(path):
+    """What runs a script without a suffix; empty: it is none."""
+    if "." in os.path.basename(path):
+        return ""
+    with open(path, "rb") as file:
+        first = file.readline(200)
+    return first.decode("ascii", "replace") if first.startswith(b"#!") else ""
+
+
+def is_python(path):
+    return path.endswith(PYTHON) or "python" in interpreter(path)
+
+
+def is_code(path):
+    return path.endswith(CPP + PYTHON + OTHERS) or bool(interpreter(path))
+
+
+def text_lines(source):
+    """The lines of a Python source that are text which it writes, not code: those of strings over several lines."""
+    lines, begun, code = set(), None, False
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        name = tokenize.tok_name[token.type]
+        if name == "FSTRING_START":
+            begun = token.start[0]
+        first = begun if name == "FSTRING_END" else token.start[0] if name == "STRING" else None
+        # A string that stands alone is a comment.
+        if first is not None and first != token.end[0] and code:
+            lines.update(range(first, token.end[0] + 1))
+        if name in ("NEWLINE", "INDENT", "DEDENT"):
+            code = False
+        elif name not in ("NL", "COMMENT", "STRING", "ENCODING"):
+            code = True
+    return lines
+
+
+def too_long(path):
+    with open(path, encoding="utf-8") as file:
+        source = file.read()
+    long = [n for n, line in enumerate(source.splitlines(), 1) if len(line) > COLUMNS]
+    return [n for n in long if n not in text_lines(source)] if long and is_python(path) else long
+
+
+def formatter():
+    path = shutil.which("clang-format-14") or shutil.which("clang-format")
+    if path and VERSION in subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout:
+        return path
+    return None
+
+
+class Format(unittest.TestCase):
+    def test_there_are_sources(self):
+        self.assertGreater(len(list(sources())), 1000)
+
+    def test_lines_end_at_120_columns(self):
+        code = ((path, os.path.relpath(path, ROOT)) for path in files() if is_code(path))
+        self.assertEqual([f"{name}:{n}" for path, name in code if name not in WIDE for n in too_long(path)], [])
+
+    @unittest.skipUnless(formatter(), "clang-format 14 is not installed")
+    def test_the_layout_is_that_of_clang_format(self):
+        done = subprocess.run([formatter(), "--dry-run", "--Werror", "--ferror-limit=1", *sources()],
+                              capture_output=True, text=True, check=False)
+        wrong = [line for line in done.stderr.splitlines() if "error:" in line]
+        self.assertEqual(done.returncode, 0, "run clang-format -i on:\n" + "\n".join(wrong))
+
+
+if __name__ == "__main__":
+    unittest.main()

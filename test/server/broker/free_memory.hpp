@@ -1,0 +1,29 @@
+// Memory as an admission sees it, of which so much is free as a test says.
+#pragma once
+
+#include <atomic>
+#include <set>
+
+#include "server/broker/admission/session_memory.hpp"
+
+namespace gpuwire::test {
+
+struct FreeMemory final : server::SessionMemory {
+  explicit FreeMemory(uint64_t bytes) : free(bytes) {}
+  uint64_t device_bytes(scheduler::DeviceIndex) const override { return UINT64_MAX; }
+  uint64_t free_bytes(scheduler::TenantId, scheduler::DeviceIndex) const override { return free; }
+  uint64_t reserved_bytes(scheduler::DeviceIndex) const override { return reserved; }
+  bool reserve(scheduler::SessionId session, scheduler::TenantId, std::span<const scheduler::DeviceIndex>,
+               uint64_t) override {
+    if (gone) return false;
+    holders.insert(session);
+    return true;
+  }
+  void release(scheduler::SessionId session) override { holders.erase(session); }
+
+  std::atomic<uint64_t> free, reserved{0};
+  std::atomic<bool> gone{false};  // what was free a moment ago is taken
+  std::set<scheduler::SessionId> holders;
+};
+
+}  // namespace gpuwire::test

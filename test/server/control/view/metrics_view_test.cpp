@@ -1,0 +1,182 @@
+#include "server/control/view/metrics_view.hpp"
+
+#include <doctest/doctest.h>
+
+#include "server/control/view/text_table.hpp"
+#include "test/server/control/sample.hpp"
+
+using namespace gpuwire::server;
+
+namespace {
+
+std::string text_of(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+// What the tables of the two samples look like.
+constexpr const char* kTop = R"(
+gpuwire 1.2.3, process 4242, up 2h00m: 2 of 64 sessions, 1 waiting
+2 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0 on 0.0.0.0:9750, unix:/run/gpuwire/server
+
+GPU  NAME         GPU%  SYS%  REGIME  SESSIONS            MEMORY  RESERVED
+  0  NVIDIA H200  95.0   1.0  lease          2  50.0 / 139.7 GiB         -
+  1  NVIDIA H200   0.0   0.0  free           0     0 / 139.7 GiB         -
+
+TENANT  CLASS        WEIGHT  SESSIONS  WAITING  GPU%  ALL%           MEMORY  RESERVED    HOST MEMORY  IN/s  OUT/s
+alice   interactive       2     1 / 4        0  65.0   0.1  20.0 / 40.0 GiB         -  1.0 / 4.0 GiB   0 B    0 B
+bob     batch             1         1        1  30.0   0.0         30.0 GiB         -          0 MiB   0 B    0 B
+
+SESSION  PROGRAM                 TENANT  CLASS        STATE        AGE  GPUS  GPU%  ALL%           MEMORY  RESERVED  FLIGHT  GATE%  HELD BY  WAITS/s   IN/s  OUT/s    RTT
+      3  python@laptop           alice   interactive  running*  16m42s  0     65.0   0.7  20.0 / 40.0 GiB         -   450us   25.0  -            500  10 MB   1 kB  210us
+      4  train\x1b[2J@node\x0a8  bob     batch        running!   1m02s  0     30.0   5.8         30.0 GiB         -       -    0.0  class 3        0    0 B    0 B      -
+
+PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
+    1        6  bob     batch    12s  20.0 GiB on 1 GPU  eval@node8
+
+session 4 of bob: a kernel runs for 70 s
+)";
+
+// On a terminal of 80 columns.
+constexpr const char* kNarrowSessions = R"(
+SESSION  PROGRAM                 TENANT  STATE     GPUS  GPU%           MEMORY
+      3  python@laptop           alice   running*  0     65.0  20.0 / 40.0 GiB
+)";
+
+constexpr const char* kStatus = R"(
+gpuwire 1.2.3, process 4242, up 2h00m: 2 of 64 sessions, 1 waiting
+2 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0 on 0.0.0.0:9750, unix:/run/gpuwire/server
+
+GPU  NAME         REGIME  SESSIONS            MEMORY  RESERVED
+  0  NVIDIA H200  lease          2  50.0 / 139.7 GiB         -
+  1  NVIDIA H200  free           0     0 / 139.7 GiB         -
+
+TENANT     GPU TIME  BEGUN  ENDED       REFUSED
+alice          6.0s      3  2 finished  1 never_fits
+bob            3.0s      1  -           -
+(unknown)         -      -  -           4 token
+
+SESSION  PROGRAM                 TENANT  STATE        AGE  GPUS           MEMORY  RESERVED  BY               FROM
+      3  python@laptop           alice   running*  16m40s  0     20.0 / 40.0 GiB         -  tls certificate  10.0.0.7:4711
+      4  train\x1b[2J@node\x0a8  bob     running!   1m00s  0            30.0 GiB         -  token            10.0.0.8:4712
+
+PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
+    1        6  bob     batch    10s  20.0 GiB on 1 GPU  eval@node8
+
+session 4 of bob: a kernel runs for 70 s
+)";
+
+}  // namespace
+
+TEST_CASE("The tables of top show the interval between two snapshots") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  CHECK("\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 0)) == kTop);
+}
+
+TEST_CASE("The tables of status show what there is and what there was") {
+  CHECK("\n" + text_of(status_lines(sample_snapshot(), 0)) == kStatus);
+}
+
+TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  std::string text = "\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 80));
+  CHECK_MESSAGE(text.find(kNarrowSessions) != std::string::npos, text);
+  for (const char* gone : {"RTT", "FLIGHT", "IN/s"}) CHECK_MESSAGE(text.find(gone) == std::string::npos, gone);
+  CHECK(columns_of(text.substr(text.find("TENANT  CLASS"),
+                               text.find('\n', text.find("TENANT  CLASS")) - text.find("TENANT  CLASS"))) <= 80);
+}
+
+TEST_CASE("What goes to another program is not cut, however long it is") {
+  Snapshot snapshot = sample_snapshot();
+  const std::string name(100, 'n');
+  snapshot.sessions[0].tenant = name;
+  snapshot.sessions[0].program = name;
+  CHECK(text_of(status_lines(snapshot, 0)).find(name + "@laptop  " + name) != std::string::npos);
+  CHECK(text_of(status_lines(snapshot, 80)).find(name) == std::string::npos);
+}
+
+TEST_CASE("Small sizes are in MiB, and a share is never over what there is") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  after.sessions[0].devices[0].memory_used_bytes = 300ull << 20;
+  after.devices[0].gpu_time_ns =
+      before.devices[0].gpu_time_ns + 2'100'000'000;  // charged late: more than the interval of 2 s
+  Interval interval(before, after);
+  CHECK(interval.gpu_share(after.devices[0]) == 1);
+  std::string text = text_of(top_lines(interval, SortKey::gpu, 0));
+  CHECK(text.find("300 MiB / 40.0 GiB") != std::string::npos);
+  CHECK(text.find("100.0   1.0  lease") != std::string::npos);
+}
+
+TEST_CASE("No control character of a client reaches the terminal, and no line is wider than it") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  for (const std::string& line : top_lines(Interval(before, after), SortKey::gpu, 72)) {
+    CHECK(columns_of(line) <= 72);
+    for (char byte : line) CHECK((uint8_t(byte) >= 0x20 && byte != 0x7f));
+  }
+}
+
+TEST_CASE("Shares of an interval: the sum over tenants is the device's, and the sum over sessions too") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  Interval interval(before, after);
+  double tenants = 0, sessions = 0;
+  for (const auto& tenant : after.tenants) tenants += interval.gpu_share(tenant);
+  for (const auto& session : after.sessions) sessions += interval.gpu_share(session);
+  CHECK(tenants == doctest::Approx(0.95));
+  CHECK(sessions == doctest::Approx(0.95));
+  CHECK(interval.gpu_share(after.devices[0]) == doctest::Approx(0.95));
+  CHECK(interval.system_share(after.devices[0]) == doctest::Approx(0.01));
+  CHECK(interval.gate_wait_share(after.sessions[0]) == doctest::Approx(0.25));
+}
+
+TEST_CASE("An interval of no length has no rates, and figures that went back count as not grown") {
+  Snapshot one = sample_snapshot(), back = sample_later();
+  back.sessions[0].gpu_time_ns = 1;
+  CHECK(Interval(one, one).gpu_share(one.tenants[0]) == 0);
+  CHECK(Interval(one, back).gpu_share(back.sessions[0]) == 0);
+}
+
+TEST_CASE("A session that began within the interval has all of its time in it") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  after.sessions.push_back({.id = 9, .tenant = "alice", .gpu_time_ns = 1'000'000'000});
+  CHECK(Interval(before, after).gpu_share(after.sessions.back()) == doctest::Approx(0.5));
+}
+
+TEST_CASE("Sessions are sorted by the key, and who waits comes last in the order of the queue") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  after.sessions.insert(after.sessions.begin(), {.id = 1, .tenant = "bob", .place = 2});
+  Interval interval(before, after);
+  auto ids = [&](SortKey key) {
+    std::vector<uint64_t> shown;
+    for (size_t i : session_spec(interval, key)) shown.push_back(after.sessions[i].id);
+    return shown;
+  };
+  CHECK(ids(SortKey::gpu) == std::vector<uint64_t>{3, 4, 6, 1});
+  CHECK(ids(SortKey::memory) == std::vector<uint64_t>{4, 3, 6, 1});
+  CHECK(ids(SortKey::tenant) == std::vector<uint64_t>{3, 4, 6, 1});
+  CHECK_FALSE(sort_key_named("colour"));
+}
+
+TEST_CASE("The JSON of top is the snapshot with the interval's figures") {
+  Snapshot before = sample_snapshot(), after = sample_later();
+  Json json = top_json(Interval(before, after), SortKey::gpu);
+  CHECK(json["interval_s"] == doctest::Approx(2));
+  CHECK(json["devices"][0]["gpu_share"] == doctest::Approx(0.95));
+  CHECK(json["tenants"][1]["gpu_share"] == doctest::Approx(0.3));
+  CHECK(json["tenants"][0]["gpu_share_since_start"].is_number());
+  CHECK(json["sessions"][0]["id"] == 3);
+  CHECK(json["sessions"][0]["bytes_in_per_s"] == doctest::Approx(10e6));
+  CHECK(json["sessions"][0]["replies_per_s"] == doctest::Approx(500));
+  CHECK(json["sessions"].size() == 3);
+  auto read = snapshot_from_json(json);
+  REQUIRE(read);
+  CHECK(read->tenants == after.tenants);
+}
+
+TEST_CASE("Text is cut at code points") {
+  CHECK(cut_to("größer", 6) == "größer");
+  CHECK(cut_to("größer", 4) == "grö…");
+  CHECK(cut_to("größer", 1) == "…");
+  CHECK(cut_to("größer", 0) == "");
+  CHECK(columns_of("größer") == 6);
+}

@@ -1,0 +1,167 @@
+// A broker's ledger with sessions as their workers see them, and one that follows another.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+
+#include "server/ledger/broker/broker_ledger.hpp"
+#include "server/ledger/worker/session_ledger.hpp"
+
+namespace gpuwire::test {
+
+inline constexpr uint64_t kMiB = 1u << 20;
+using namespace gpuwire::server;
+using scheduler::SessionId;
+using scheduler::TenantId;
+
+class Control final : public SessionControl {
+ public:
+  bool send(SessionId session, ipc::Message message) override {
+    REQUIRE(std::holds_alternative<ipc::Answer>(message));
+    answers[session] = std::get<ipc::Answer>(message).yes;
+    return true;
+  }
+  void warn(SessionId, const std::string&) override {}
+  bool stop(SessionId, const std::string&) override { return true; }
+  void reconsider_waiting() override { ++reconsidered; }
+
+  std::map<SessionId, bool> answers;
+  unsigned reconsidered = 0;
+};
+
+inline TenantConfiguration tenant(const std::string& name, uint64_t guaranteed, uint64_t limit) {
+  TenantConfiguration settings{.name = name};
+  settings.memory = {guaranteed, limit};
+  return settings;
+}
+
+// A session as its worker sees it. Its questions are answered at once or not at all.
+class Worker final : public AllowanceSource {
+ public:
+  Worker(BrokerLedger& broker, Control& control, const TenantDirectory& tenants, const std::string& tenant,
+         uint64_t number, std::vector<uint32_t> devices, uint64_t reserved_bytes = 0)
+      : broker_(broker), control_(control) {
+    record.number = SessionId(number);
+    record.tenant = tenant;
+    record.tenant_id = tenants.find(tenant)->id;
+    record.devices = devices;
+    record.memory_bytes = reserved_bytes;
+    if (reserved_bytes) REQUIRE(broker.reserve(record.number, record.tenant_id, devices, reserved_bytes));
+    for (uint32_t device : devices) order.devices.push_back({.index = device});
+    ipc::SessionDescriptors descriptors;
+    REQUIRE(broker.attach(record, order, descriptors));
+    REQUIRE(descriptors.tenant_page);
+    page_.emplace(SharedPage<TenantPage>::map(std::move(descriptors.tenant_page)).value());
+    ledger = std::make_unique<SessionLedger>(**page_, order.ledger_slot, this);
+  }
+
+  bool ask(uint32_t column, uint64_t bytes) override {
+    ipc::Message question = ipc::MemoryWanted{++asked, column, bytes};
+    control_.answers.erase(record.number);
+    REQUIRE(broker_.heard(record, question));
+    return control_.answers.contains(record.number) && control_.answers[record.number];
+  }
+  TenantPage& page() { return **page_; }
+
+  SessionRecord record;
+  SessionSpec order;
+  std::unique_ptr<SessionLedger> ledger;
+  unsigned asked = 0;
+
+ private:
+  BrokerLedger& broker_;
+  Control& control_;
+  std::optional<SharedPage<TenantPage>> page_;
+};
+
+struct Fixture {
+  explicit Fixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
+    ledger.devices_known(devices);
+    ledger.tenants_changed(tenants);
+  }
+  std::unique_ptr<Worker> begin(const std::string& tenant, std::vector<uint32_t> devices = {0},
+                                uint64_t reserved_bytes = 0) {
+    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, devices, reserved_bytes);
+  }
+  uint64_t free_bytes(const std::string& tenant, uint32_t device = 0) {
+    return ledger.free_bytes(tenants.find(tenant)->id, device);
+  }
+
+  boost::asio::io_context io;
+  Control control;
+  TenantDirectory tenants;
+  BrokerLedger ledger{io, control, {.spare_workers = 1}};
+  uint64_t number = 0;
+};
+
+class Keeper final : public EntryStore {
+ public:
+  void put(KeptEntry entry) override { entries[entry.name] = std::move(entry); }
+  void note(const std::string&, std::string) override {}
+  void remove(const std::string& name) override { entries.erase(name); }
+  std::vector<KeptEntry> all() const {
+    std::vector<KeptEntry> copies;
+    for (const auto& [name, entry] : entries) {
+      KeptEntry& copy =
+          copies.emplace_back(KeptEntry{.session = false, .name = name, .text = entry.text, .descriptors = {}});
+      for (const OwnedDescriptor& one : entry.descriptors)
+        copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
+    }
+    return copies;
+  }
+
+  std::map<std::string, KeptEntry> entries;
+};
+
+// The sessions of `before` go on under a ledger of their own, with these tenants.
+struct NextLedger {
+  boost::asio::io_context io;
+  Control control;
+  Keeper& keeper;
+  TenantDirectory tenants;
+  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
+
+  NextLedger(Keeper& kept, std::vector<TenantConfiguration> configured) : keeper(kept), tenants(std::move(configured)) {
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
+    ledger.devices_known(devices);
+    auto entries = keeper.all();
+    ledger.restore(entries, tenants);
+    ledger.tenants_changed(tenants);
+  }
+  tl::expected<void, std::string> adopt(const BrokerLedger& before, Worker& worker) {
+    KeptSession kept;
+    before.note(worker.record, kept);
+    worker.record.tenant_id = tenants.find(worker.record.tenant)->id;
+    KeptEntry none;
+    return ledger.adopt(worker.record, kept, none);
+  }
+  uint64_t free_bytes(const std::string& tenant) const { return ledger.free_bytes(tenants.find(tenant)->id, 0); }
+};
+
+struct KeptFixture {
+  explicit KeptFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
+    ledger.devices_known(devices);
+    ledger.tenants_changed(tenants);
+  }
+  std::unique_ptr<Worker> begin(const std::string& tenant, uint64_t reserved_bytes = 0) {
+    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0},
+                                    reserved_bytes);
+  }
+
+  boost::asio::io_context io;
+  Control control;
+  Keeper keeper;
+  TenantDirectory tenants;
+  BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
+  uint64_t number = 0;
+};
+
+}  // namespace gpuwire::test
