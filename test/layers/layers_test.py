@@ -15,7 +15,14 @@ ANY = " ".join(sorted(PROCESSES))
 # above its own, if they run wherever it runs. A folder stands for its subfolders, but for those that have an entry of
 # their own. auth: the auth server (gpuwire-login); tool: programs that ask the broker (top, status, admin, metrics);
 # client: the user's program.
-ORDER = [{"protocol": ANY}, {"scheduler": ANY, "client_stub": "client"}, {"server/base": ANY}, {
+ORDER = [{
+    "protocol/cuda_abi": ANY, "protocol/digest": ANY, "protocol/fatbin": ANY, "protocol/nvml": ANY,
+    "protocol/units": ANY, "protocol/wire": ANY
+}, {"protocol/api": ANY, "protocol/transport": ANY}, {
+    "protocol/link": ANY, "protocol/tls": ANY, "protocol/transport/ucx": ANY
+}, {"protocol/resume": ANY}, {"scheduler": ANY, "client_stub/session": "client"}, {
+    "client_stub/driver": "client", "client_stub/launcher": "client", "client_stub/nvidia_smi": "client"
+}, {"client_stub/nvml": "client"}, {"server/base": ANY}, {
     "server/log": ANY, "server/config": "broker tool", "server/confinement": "worker auth",
     "server/identity": "broker auth tool", "server/module_cache": "broker worker",
     "server/chunk_store": "broker worker",
