@@ -1,11 +1,10 @@
 #include "scheduler/placement.hpp"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
-#include <set>
 
 #include <fmt/format.h>
+
+#include "scheduler/placement_state.hpp"
 
 namespace gpuwire::scheduler {
 namespace {
@@ -20,62 +19,6 @@ std::string bytes_text(uint64_t bytes) {
 }
 
 }  // namespace
-
-struct Placement::State {
-  struct Waiting {
-    PlacementRequest request;
-    uint64_t arrival = 0;
-    unsigned overtaken = 0;
-  };
-  struct Running {
-    TenantId tenant{};
-    uint64_t memory_bytes = 0;
-    std::vector<DeviceIndex> devices;
-  };
-  // Why a request does not start now.
-  struct Obstacle {
-    std::string why;
-    bool own = false;  // its tenant's own limit: holds up nobody else
-  };
-
-  std::vector<Device> devices;
-  Memory memory;
-  std::vector<Waiting> queue;  // by class, then arrival
-  std::map<SessionId, Running> running;
-  uint64_t arrivals = 0;
-  bool late = false;  // memory was taken after it was looked at: another look may find other GPUs
-
-  std::vector<DeviceIndex> allowed(const PlacementRequest& request) const;
-  // Those of `allowed` that could ever have the memory.
-  std::vector<DeviceIndex> possible(const PlacementRequest& request) const;
-  std::string never(const PlacementRequest& request) const;
-  size_t sessions_on(DeviceIndex device) const;
-  size_t sessions_of(TenantId tenant) const;
-  // What sessions there were told they would find free; a second one is not promised the same bytes before the first
-  // has taken them.
-  uint64_t promised(DeviceIndex device, const TenantId* tenant) const;
-  bool has_memory(const PlacementRequest& request, DeviceIndex device) const;
-  uint64_t most(TenantId tenant, DeviceIndex device) const {
-    return std::min(devices[device].bytes, memory.most ? memory.most(tenant, device) : UINT64_MAX);
-  }
-  std::string why_no_memory(const PlacementRequest& request) const;
-  std::vector<DeviceIndex> least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const;
-  // `blocked`: devices that somebody in front is owed. Devices, or an obstacle.
-  std::variant<Placed, Obstacle> place(const PlacementRequest& request, const std::set<DeviceIndex>& blocked) const;
-  // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
-  std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may);
-  std::optional<std::pair<SessionId, Placed>> look_for_one(const std::function<bool(SessionId)>& may);
-  // Behind its class.
-  void enter(const PlacementRequest& request);
-  bool before(const Waiting& a, const Waiting& b) const {
-    return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class
-                                                              : a.arrival < b.arrival;
-  }
-  // One pass over the queue: `visit` gets each waiting one's index with where it could be placed or why not, and says
-  // whether that is enough.
-  template <class Visit>
-  void walk(Visit&& visit) const;
-};
 
 std::vector<DeviceIndex> Placement::State::allowed(const PlacementRequest& request) const {
   std::vector<DeviceIndex> found;
@@ -106,33 +49,15 @@ std::string Placement::State::never(const PlacementRequest& request) const {
                      can ? fmt::format(", and enough on {} only", gpus_text(can)) : "");
 }
 
-size_t Placement::State::sessions_on(DeviceIndex device) const {
+size_t Placement::State::sessions_on(DeviceIndex device, const Gone& gone) const {
   return size_t(std::count_if(running.begin(), running.end(), [&](const auto& one) {
-    return std::count(one.second.devices.begin(), one.second.devices.end(), device) != 0;
+    return std::count(one.second.devices.begin(), one.second.devices.end(), device) != 0 && !gone.contains(one.second);
   }));
 }
 
 size_t Placement::State::sessions_of(TenantId tenant) const {
   return size_t(
       std::count_if(running.begin(), running.end(), [&](const auto& one) { return one.second.tenant == tenant; }));
-}
-
-uint64_t Placement::State::promised(DeviceIndex device, const TenantId* tenant) const {
-  uint64_t sum = 0;
-  for (const auto& [session, one] : running) {
-    if (std::count(one.devices.begin(), one.devices.end(), device) && (!tenant || one.tenant == *tenant))
-      sum += one.memory_bytes;
-  }
-  return sum;
-}
-
-bool Placement::State::has_memory(const PlacementRequest& request, DeviceIndex device) const {
-  uint64_t wanted = request.memory_bytes;
-  if (wanted == 0) return true;
-  auto room_beside = [&](uint64_t bytes, uint64_t taken) { return taken <= bytes && bytes - taken >= wanted; };
-  return room_beside(devices[device].bytes, promised(device, nullptr)) &&
-         room_beside(most(request.tenant, device), promised(device, &request.tenant)) &&
-         (!memory.free_now || memory.free_now(request.tenant, device) >= wanted);
 }
 
 // What is reserved is said in full, used or not: a figure that stays the same while programs run.
@@ -157,41 +82,51 @@ std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex>
   return candidates;
 }
 
-std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const PlacementRequest& request,
-                                                                         const std::set<DeviceIndex>& blocked) const {
+std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const Waiting& waiting,
+                                                                         const Needs& owed) const {
+  const PlacementRequest& request = waiting.request;
   if (request.tenant_sessions_max && sessions_of(request.tenant) >= request.tenant_sessions_max)
     return Obstacle{fmt::format("the tenant has as many sessions as it may ({})", request.tenant_sessions_max), true};
-  std::vector<DeviceIndex> candidates = possible(request);
+  std::vector<DeviceIndex> candidates;
+  size_t memory = 0, sessions = 0, both = 0, memory_not_owed = 0, sessions_not_owed = 0;
+  for (const DeviceIndex device : possible(request)) {
+    const bool has = has_memory(request, device), room = has_session(device);
+    const uint8_t blocked = owed[device] & takes(request, device);
+    memory += has;
+    sessions += room;
+    both += has && room;
+    memory_not_owed += has && !(blocked & kMemory);
+    sessions_not_owed += room && !(blocked & kSession);
+    if (has && room && !blocked) candidates.push_back(device);
+  }
+  if (candidates.size() >= request.gpus) return Placed{least_loaded(std::move(candidates), request)};
   Obstacle obstacle;
-  auto keep = [&](auto&& fits, const std::string& why) {
-    std::erase_if(candidates, [&](DeviceIndex device) { return !fits(device); });
-    if (candidates.size() < request.gpus && obstacle.why.empty()) obstacle.why = why;
-  };
-  keep([&](DeviceIndex device) { return has_memory(request, device); },
-       request.memory_bytes ? why_no_memory(request) : std::string());
-  keep(
-      [&](DeviceIndex device) {
-        return !devices[device].sessions_max || sessions_on(device) < devices[device].sessions_max;
-      },
-      "the GPUs have as many sessions as they may");
-  keep([&](DeviceIndex device) { return !blocked.contains(device); }, "others are in front");
-  if (!obstacle.why.empty()) return obstacle;
-  return Placed{least_loaded(std::move(candidates), request)};
+  if (memory < request.gpus) obstacle.why = why_no_memory(request);
+  else if (both < request.gpus) obstacle.why = "the GPUs have as many sessions as they may";
+  else obstacle.why = "others are in front";
+  obstacle.own = both < request.gpus && waits_for_own(request);
+  if (memory_not_owed < request.gpus) obstacle.lacks |= kMemory;
+  if (sessions_not_owed < request.gpus) obstacle.lacks |= kSession;
+  if (obstacle.lacks == 0) obstacle.lacks = kEverything;
+  // Nobody else is to begin there while those that have begun since it came are all that is in its way.
+  if (memory < request.gpus && fits(request, {.tenant = {}, .after = waiting.arrival})) obstacle.lacks |= kAnything;
+  return obstacle;
 }
 
 template <class Visit>
 void Placement::State::walk(Visit&& visit) const {
-  std::set<DeviceIndex> owed;    // to those in front, who are not overtaken (any more)
-  std::set<DeviceIndex> wanted;  // by those in front of the same class, who may be
+  Needs owed(devices.size());    // to those in front, who are not overtaken (any more)
+  Needs wanted(devices.size());  // by those in front of the same class, who may be
   for (size_t i = 0; i < queue.size(); ++i) {
-    if (i > 0 && queue[i].request.service_class != queue[i - 1].request.service_class) owed.merge(wanted);
-    auto what = place(queue[i].request, owed);
+    if (i > 0 && queue[i].request.service_class != queue[i - 1].request.service_class) {
+      for (DeviceIndex device = 0; device < devices.size(); ++device) owed[device] |= wanted[device];
+    }
+    auto what = place(queue[i], owed);
     if (visit(i, what)) return;
     auto* obstacle = std::get_if<Obstacle>(&what);
     if (obstacle && obstacle->own) continue;
-    std::vector<DeviceIndex> waits_for = possible(queue[i].request);
-    bool may_be_overtaken = obstacle && queue[i].overtaken < kOvertakenMax;
-    (may_be_overtaken ? wanted : owed).insert(waits_for.begin(), waits_for.end());
+    Needs& of = obstacle && queue[i].overtaken < kOvertakenMax ? wanted : owed;
+    for (const DeviceIndex device : possible(queue[i].request)) of[device] |= obstacle ? obstacle->lacks : kEverything;
   }
 }
 
@@ -204,7 +139,11 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const st
 }
 
 std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const std::function<bool(SessionId)>& may) {
-  std::vector<size_t> passed;
+  struct Passed {
+    size_t index;
+    uint8_t lacks;
+  };
+  std::vector<Passed> passed;
   std::optional<size_t> found;
   Placed placed;
   walk([&](size_t i, auto& what) {
@@ -212,24 +151,24 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const
     const bool wants_memory = request.memory_bytes && memory.reserve;
     if (std::holds_alternative<Placed>(what) && may(request.session) && wants_memory &&
         !memory.reserve(request, std::get<Placed>(what).devices))
-      what = Obstacle{why_no_memory(request)}, late = true;
+      what = Obstacle{.why = why_no_memory(request), .own = false, .lacks = kEverything}, late = true;
     auto* obstacle = std::get_if<Obstacle>(&what);
-    if (obstacle && !obstacle->own) passed.push_back(i);
+    if (obstacle && !obstacle->own) passed.push_back({i, obstacle->lacks});
     if (obstacle || !may(request.session)) return false;
     placed = std::move(std::get<Placed>(what));
     found = i;
     return true;
   });
   if (!found) return std::nullopt;
-  for (size_t earlier : passed) {
-    std::vector<DeviceIndex> waits_for = possible(queue[earlier].request);
-    queue[earlier].overtaken += std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
-      return std::binary_search(placed.devices.begin(), placed.devices.end(), device);
+  PlacementRequest request = std::move(queue[*found].request);
+  for (const Passed& one : passed) {
+    const std::vector<DeviceIndex> waits_for = possible(queue[one.index].request);
+    queue[one.index].overtaken += std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
+      return std::count(placed.devices.begin(), placed.devices.end(), device) && (takes(request, device) & one.lacks);
     });
   }
-  PlacementRequest request = std::move(queue[*found].request);
   queue.erase(queue.begin() + ptrdiff_t(*found));
-  running[request.session] = {request.tenant, request.memory_bytes, placed.devices};
+  running[request.session] = {request.tenant, request.memory_bytes, placed.devices, ++arrivals};
   return std::pair(request.session, std::move(placed));
 }
 
@@ -264,7 +203,7 @@ PlacementAnswer Placement::ask(const PlacementRequest& request) {
 
 void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices) {
   std::sort(devices.begin(), devices.end());
-  state_->running[session] = {tenant, memory_bytes, std::move(devices)};
+  state_->running[session] = {tenant, memory_bytes, std::move(devices), ++state_->arrivals};
 }
 
 std::optional<NeverFits> Placement::wait(const PlacementRequest& request) {

@@ -1,10 +1,14 @@
 // Which GPUs a session gets, and who waits for them in which order. Pure logic; the broker asks.
 //
 // The order of the queue is class, then arrival. Who stands further back may overtake who does not fit now, so that a
-// large request does not leave GPUs empty; but a lower class never overtakes a higher one on a GPU that the higher one
-// waits for, and within a class a request is overtaken kOvertakenMax times at most. From then on the GPUs that it waits
-// for take nobody from behind it until it has started. Who waits for a session of its own tenant to end (the tenant's
-// limits) holds up nobody.
+// large request does not leave GPUs empty; but a lower class never takes from a higher one what that one waits for on a
+// GPU, memory or a session's place there, and within a class a request is overtaken so kOvertakenMax times at most.
+// From then on nobody from behind it gets that until it has started.
+//
+// Who waits for memory is passed by sessions that reserve none: those that hold it now would not end sooner without
+// them. That stops when only sessions that have passed it are in its way. A tenant is always given what it is
+// guaranteed. Who waits for a session of its own tenant to end (the tenant's limits, or what the tenant itself holds)
+// holds up nobody.
 #pragma once
 
 #include <functional>
@@ -57,6 +61,10 @@ class Placement {
   struct Memory {
     Bytes free_now;  // how much could be reserved on the device for this tenant now; without it: what is not promised
     Bytes most;      // how much if nobody used any (its limit, and what is guaranteed to others); without it: all
+    // What the tenant's sessions, or one of them, have of the device, used or reserved; without it: their reservations.
+    Bytes held;
+    std::function<uint64_t(SessionId, DeviceIndex)> held_by;
+    Bytes guaranteed;  // without it: nothing is
     // Of all tenants' sessions, for the reason why somebody waits; without it: none is named.
     std::function<uint64_t(DeviceIndex)> reserved;
     // Makes what the request wants its own on these devices. False: it cannot be had any more; the request stays in the

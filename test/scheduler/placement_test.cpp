@@ -1,9 +1,11 @@
 // Placement against what the queue promises: scenarios of arrivals, ends, memory that comes and goes, and changed
 // settings, each from a seed.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <random>
 #include <set>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -21,14 +23,26 @@ struct Seen {
   unsigned overtaken = 0;
 };
 
+struct Running {
+  PlacementRequest request;
+  std::vector<DeviceIndex> devices;
+  uint64_t begun = 0;  // in the order of the arrivals
+};
+bool on(const Running& one, DeviceIndex device) {
+  return std::count(one.devices.begin(), one.devices.end(), device) != 0;
+}
+
 class Scenario {
  public:
   explicit Scenario(uint64_t seed)
       : random_(seed), devices_(pick(1, 6)), sessions_max_(pick(0, 3)), placement_(make_devices()) {
     used_.assign(devices_, 0);
     placement_.set_memory(
-        {.free_now = [this](TenantId, DeviceIndex device) { return kDevice - used_[device]; },
+        {.free_now = [this](TenantId, DeviceIndex device) { return free_now(device); },
          .most = [](TenantId, DeviceIndex) { return kDevice; },
+         .held = {},
+         .held_by = {},
+         .guaranteed = {},
          .reserved = [this](DeviceIndex device) { return used_[device]; },
          .reserve = [this](const PlacementRequest& request,
                            const std::vector<DeviceIndex>& devices) { return reserve(request, devices); }});
@@ -52,6 +66,7 @@ class Scenario {
   }
 
   void act() {
+    used_seen_ = {used_};
     switch (pick(0, 9)) {
       case 0: take_memory(); break;
       case 1: cancel(); break;
@@ -101,11 +116,80 @@ class Scenario {
   // Now and then somebody has been quicker, and all of a device is gone.
   bool reserve(const PlacementRequest& request, const std::vector<DeviceIndex>& devices) {
     CHECK(request.memory_bytes > 0);
-    for (DeviceIndex device : devices) CHECK(kDevice - used_[device] >= request.memory_bytes);
+    for (DeviceIndex device : devices) CHECK(free_now(device) >= request.memory_bytes);
     bool late = !ending_ && pick(0, 7) == 0;
-    if (late) used_[devices.front()] = kDevice;
-    else CHECK(reservations_.insert(request.session).second);
+    if (late) used_[devices.front()] = unreserved(devices.front()), used_seen_.push_back(used_);
+    else CHECK(reservations_.try_emplace(request.session, Running{request, devices}).second);
     return !late;
+  }
+
+  using Without = std::function<bool(const Running&)>;
+  // What sessions that have begun have not reserved, `without` some of them.
+  uint64_t free(DeviceIndex device, const Without& without) const {
+    uint64_t taken = used_[device];
+    for (const auto& [session, one] : running_) {
+      if (on(one, device) && !(without && without(one))) taken += one.request.memory_bytes;
+    }
+    return kDevice - std::min(kDevice, taken);
+  }
+  // Those that are about to begin have theirs, too.
+  uint64_t unreserved(DeviceIndex device) const {
+    uint64_t bytes = kDevice;
+    for (const auto& [session, one] : reservations_) bytes -= on(one, device) ? one.request.memory_bytes : 0;
+    return bytes;
+  }
+  uint64_t free_now(DeviceIndex device) const { return unreserved(device) - used_[device]; }
+  // On how many devices there is a place for its session, and on how many of these its memory, too.
+  std::pair<size_t, size_t> room(const PlacementRequest& request, const Without& without) const {
+    size_t places = 0, both = 0;
+    for (DeviceIndex device = 0; device < devices_; ++device) {
+      if (!may_use(request, device)) continue;
+      const auto sessions = std::count_if(running_.begin(), running_.end(), [&](const auto& one) {
+        return on(one.second, device) && !(without && without(one.second));
+      });
+      const bool place = !sessions_max_ || size_t(sessions) < sessions_max_;
+      places += place;
+      both += place && free(device, without) >= request.memory_bytes;
+    }
+    return {places, both};
+  }
+  // It would fit if its tenant's other sessions were not there, or does not fit while only they are.
+  bool waits_for_own(const PlacementRequest& request) const {
+    const auto own = [&](const Running& one) { return one.request.tenant == request.tenant; };
+    if (room(request, {}).second >= request.gpus) return false;
+    unsigned within_limit = 0;
+    for (DeviceIndex device = 0; device < devices_; ++device) {
+      uint64_t has = 0;
+      for (const auto& [session, one] : running_) has += own(one) && on(one, device) ? one.request.memory_bytes : 0;
+      within_limit += may_use(request, device) && has + request.memory_bytes <= kDevice;
+    }
+    return room(request, own).second >= request.gpus || within_limit < request.gpus;
+  }
+  // Only memory, which those have who were there before it.
+  bool waits_for_older_memory(const Seen& seen) const {
+    const auto newer = [&](const Running& one) { return one.begun > seen.arrival; };
+    return seen.request.memory_bytes && room(seen.request, {}).first >= seen.request.gpus &&
+           room(seen.request, newer).second < seen.request.gpus;
+  }
+  bool memory_is_wanted_in_front(const Seen& seen) const {
+    return std::any_of(waiting_.begin(), waiting_.end(), [&](const auto& other) {
+      return other.second.request.memory_bytes && in_front(other.second, seen);
+    });
+  }
+  // May `started` begin before it as often as it likes? By what was free when that was decided: memory has been taken
+  // since.
+  bool excused(const Seen& one, const PlacementRequest& started) {
+    return std::any_of(used_seen_.begin(), used_seen_.end(), [&](const std::vector<uint64_t>& used) {
+      const std::vector<uint64_t> now = std::exchange(used_, used);
+      const bool reserves_nothing = started.memory_bytes == 0 && one.request.memory_bytes != 0;
+      const bool may = waits_for_own(one.request) ||
+                       (reserves_nothing && (waits_for_older_memory(one) || memory_is_wanted_in_front(one)));
+      used_ = now;
+      return may;
+    });
+  }
+  static bool in_front(const Seen& a, const Seen& b) {
+    return std::pair(a.request.service_class, a.arrival) < std::pair(b.request.service_class, b.arrival);
   }
 
   // What the one that starts must not do to those in front of it.
@@ -123,27 +207,23 @@ class Scenario {
     CHECK(reservations_.contains(session) == (request.memory_bytes > 0));
     waiting_.erase(session);
     for (auto& [other, one] : waiting_) {
-      bool in_front =
-          std::pair(one.request.service_class, one.arrival) < std::pair(request.service_class, seen.arrival);
       bool wants = std::any_of(placed.devices.begin(), placed.devices.end(),
                                [&](DeviceIndex device) { return may_use(one.request, device); });
       bool own_limit =
           one.request.tenant_sessions_max && sessions_of(one.request.tenant) >= one.request.tenant_sessions_max;
-      if (!in_front || !wants || own_limit) continue;
+      if (!in_front(one, seen) || !wants || own_limit || excused(one, request)) continue;
       CHECK(one.request.service_class == request.service_class);
       CHECK(++one.overtaken <= kOvertakenMax);
     }
-    running_[session] = {request, placed.devices};
+    running_[session] = {request, placed.devices, ++arrivals_};
   }
 
   size_t sessions_on(DeviceIndex device) const {
-    return size_t(std::count_if(running_.begin(), running_.end(), [&](auto& one) {
-      return std::count(one.second.second.begin(), one.second.second.end(), device) != 0;
-    }));
+    return size_t(std::count_if(running_.begin(), running_.end(), [&](auto& one) { return on(one.second, device); }));
   }
   size_t sessions_of(TenantId tenant) const {
-    return size_t(
-        std::count_if(running_.begin(), running_.end(), [&](auto& one) { return one.second.first.tenant == tenant; }));
+    return size_t(std::count_if(running_.begin(), running_.end(),
+                                [&](auto& one) { return one.second.request.tenant == tenant; }));
   }
 
   void leave() {
@@ -162,7 +242,9 @@ class Scenario {
     start();
   }
   void take_memory() {
-    used_[pick(0, devices_ - 1)] = pick(0, 16) * kGiB;
+    const DeviceIndex device = pick(0, devices_ - 1);
+    used_[device] = std::min(pick(0, 16) * kGiB, unreserved(device));
+    used_seen_ = {used_};
     start();
   }
   void revise() {
@@ -196,6 +278,7 @@ class Scenario {
   void end_all() {
     ending_ = true;
     std::fill(used_.begin(), used_.end(), 0);
+    used_seen_ = {used_};
     start();
     for (size_t left = waiting_.size() + running_.size(); left > 0; --left) leave();
     CHECK(waiting_.empty());
@@ -208,11 +291,12 @@ class Scenario {
   const unsigned sessions_max_;
   Placement placement_;
   std::vector<uint64_t> used_;
+  std::vector<std::vector<uint64_t>> used_seen_;  // since the last event
   std::vector<unsigned> tenant_max_;
-  std::set<SessionId> reservations_;
+  std::map<SessionId, Running> reservations_;
   bool ending_ = false;
   std::map<SessionId, Seen> waiting_;
-  std::map<SessionId, std::pair<PlacementRequest, std::vector<DeviceIndex>>> running_;
+  std::map<SessionId, Running> running_;
   uint64_t sessions_ = 0, arrivals_ = 0;
 };
 
@@ -260,6 +344,9 @@ TEST_CASE("what can never be is refused with the reason") {
   placement.set_memory(
       {.free_now = {},
        .most = [](TenantId tenant, DeviceIndex) { return tenant == TenantId(7) ? 4 * kGiB : 64 * kGiB; },
+       .held = {},
+       .held_by = {},
+       .guaranteed = {},
        .reserved = {},
        .reserve = {}});
   CHECK(reason_of(placement.ask(asks(1, 0, 3))) == "3 GPUs asked for, and this server has 2 GPUs for the tenant");
@@ -285,6 +372,9 @@ TEST_CASE("who waits for memory hears how much of it programs that run have rese
   Placement placement(std::vector<Placement::Device>{{16 * kGiB}, {16 * kGiB}});
   placement.set_memory({.free_now = [](TenantId, DeviceIndex) { return 3 * kGiB; },
                         .most = {},
+                        .held = {},
+                        .held_by = {},
+                        .guaranteed = {},
                         .reserved = [](DeviceIndex device) { return (device + 1) * 5 * kGiB; },
                         .reserve = {}});
   auto why = [&](PlacementRequest request) {
@@ -339,6 +429,155 @@ TEST_CASE("who waits for its own tenant's session to end holds up nobody") {
   REQUIRE(place_of(answer) == 1);
   CHECK(std::get<Queued>(answer).why.find("(1)") != std::string::npos);
   CHECK(devices_of(placement.ask(asks(3))).size() == 1);
+}
+
+namespace {
+
+// One device of 80 GiB, of which a tenant may have 60.
+struct Large {
+  std::map<TenantId, uint64_t> used;  // without a reservation
+  std::map<SessionId, uint64_t> used_by;
+  Placement placement{std::vector<Placement::Device>{{80 * kGiB}}};
+  std::map<SessionId, PlacementRequest> runs;
+
+  static constexpr TenantId kGuaranteed{77};  // 10 GiB
+
+  uint64_t held(TenantId tenant) const {
+    uint64_t sum = used.contains(tenant) ? used.at(tenant) : 0;
+    for (const auto& [session, request] : runs) sum += request.tenant == tenant ? request.memory_bytes : 0;
+    return sum;
+  }
+  uint64_t guaranteed(TenantId tenant) const { return tenant == kGuaranteed ? 10 * kGiB : 0; }
+  uint64_t free(TenantId tenant) const {
+    uint64_t others = tenant == kGuaranteed ? 0 : std::max(held(kGuaranteed), guaranteed(kGuaranteed));
+    std::set<TenantId> all;
+    for (const auto& [other, bytes] : used) all.insert(other);
+    for (const auto& [session, request] : runs) all.insert(request.tenant);
+    for (TenantId other : all) {
+      if (other != kGuaranteed && other != tenant) others += held(other);
+    }
+    const uint64_t most = std::min(60 * kGiB, 80 * kGiB - std::min(80 * kGiB, others));
+    return most - std::min(most, held(tenant));
+  }
+  Large() {
+    placement.set_memory(
+        {.free_now = [this](TenantId tenant, DeviceIndex) { return free(tenant); },
+         .most = [](TenantId, DeviceIndex) { return 60 * kGiB; },
+         .held = [this](TenantId tenant, DeviceIndex) { return held(tenant); },
+         .held_by = [this](SessionId session,
+                           DeviceIndex) { return used_by.contains(session) ? used_by.at(session) : 0; },
+         .guaranteed = [this](TenantId tenant, DeviceIndex) { return guaranteed(tenant); },
+         .reserved = {},
+         .reserve = {}});
+  }
+  bool begins(const PlacementRequest& request) {
+    if (devices_of(placement.ask(request)).empty()) return false;
+    runs[request.session] = request;
+    return true;
+  }
+  // Its program takes what it has not reserved.
+  void takes(const PlacementRequest& request, uint64_t gib) {
+    used[request.tenant] += gib * kGiB;
+    used_by[request.session] += gib * kGiB;
+  }
+  void ends(const PlacementRequest& request) {
+    placement.leave(request.session);
+    runs.erase(request.session);
+    used[request.tenant] -= used_by[request.session];
+    used_by.erase(request.session);
+  }
+};
+
+PlacementRequest of_tenant(TenantId tenant, PlacementRequest request) {
+  request.tenant = tenant;
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("a tenant that waits for memory that its own sessions have, reserved or not, holds up nobody") {
+  for (const bool reserved : {true, false}) {
+    CAPTURE(reserved);
+    Large gpu;
+    const PlacementRequest first = of_tenant(TenantId(1), asks(1, reserved ? 50 : 0, 1, ServiceClass::interactive));
+    const PlacementRequest second = of_tenant(TenantId(1), asks(2, 50, 1, ServiceClass::interactive));
+    REQUIRE(gpu.begins(first));
+    if (!reserved) gpu.takes(first, 50);
+    REQUIRE_FALSE(gpu.begins(second));
+    // Far more often than anybody is overtaken: of its class and below it, with and without memory.
+    for (uint64_t session = 10; session < 10 + 4 * kOvertakenMax; ++session) {
+      const auto service_class = session % 2 ? ServiceClass::interactive : ServiceClass::batch;
+      const PlacementRequest other = asks(session, session % 4 < 2 ? 0 : 10, 1, service_class);
+      REQUIRE(gpu.begins(other));
+      gpu.ends(other);
+    }
+    gpu.ends(first);
+    CHECK(gpu.placement.start_waiting().size() == 1);
+  }
+}
+
+TEST_CASE("who can have no more within its tenant's limit holds up nobody, whatever others have") {
+  Large gpu;
+  const PlacementRequest neighbour = asks(9), own = of_tenant(TenantId(1), asks(1, 20)),
+                         waits = of_tenant(TenantId(1), asks(2, 50));
+  REQUIRE(gpu.begins(neighbour));
+  gpu.takes(neighbour, 35);
+  REQUIRE(gpu.begins(own));
+  REQUIRE_FALSE(gpu.begins(waits));
+  CHECK(gpu.begins(asks(3, 10, 1, ServiceClass::scavenger)));
+}
+
+TEST_CASE("who waits for a place on a GPU that its own session has keeps no other GPU from anybody") {
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}, {16 * kGiB, 1}});
+  const PlacementRequest small = of_tenant(TenantId(1), asks(1)), both = of_tenant(TenantId(1), asks(2, 0, 2));
+  REQUIRE(devices_of(placement.ask(small)) == std::vector<DeviceIndex>{0});
+  REQUIRE(place_of(placement.ask(both)) == 1);
+  CHECK(devices_of(placement.ask(asks(3, 0, 1, ServiceClass::scavenger))) == std::vector<DeviceIndex>{1});
+}
+
+TEST_CASE("who waits for others' memory keeps it from lower classes, and nothing else from anybody") {
+  Large gpu;
+  const PlacementRequest notebook = asks(1);
+  REQUIRE(gpu.begins(notebook));
+  gpu.takes(notebook, 30);
+  REQUIRE_FALSE(gpu.begins(asks(2, 50, 1, ServiceClass::interactive)));
+  CHECK_FALSE(gpu.begins(asks(3, 1)));
+  for (uint64_t session = 10; session < 10 + 4 * kOvertakenMax; ++session) CHECK(gpu.begins(asks(session)));
+  // What is guaranteed could not have been given to it.
+  CHECK(gpu.begins(of_tenant(Large::kGuaranteed, asks(4, 6))));
+  CHECK_FALSE(gpu.begins(of_tenant(Large::kGuaranteed, asks(5, 6))));
+  gpu.ends(notebook);
+  const auto started = gpu.placement.start_waiting();
+  REQUIRE_FALSE(started.empty());
+  CHECK(started[0].first == SessionId(2));
+}
+
+TEST_CASE("sessions that reserve nothing do not starve one that waits for memory") {
+  Large gpu;
+  std::vector<PlacementRequest> some;
+  uint64_t session = 10;
+  const auto one_more = [&] {
+    const PlacementRequest request = asks(++session);
+    if (!gpu.begins(request)) return false;
+    gpu.takes(request, 10);
+    some.push_back(request);
+    return true;
+  };
+  for (int i = 0; i < 3; ++i) REQUIRE(one_more());
+  const PlacementRequest large = asks(1, 55);
+  REQUIRE_FALSE(gpu.begins(large));
+  bool began = false;
+  unsigned ended = 0;
+  // Each time that a session ends another one comes.
+  while (!began && ended < 100) {
+    gpu.ends(some.front());
+    some.erase(some.begin());
+    ++ended;
+    for (auto& [started, placed] : gpu.placement.start_waiting()) began |= started == large.session;
+    if (!began) one_more();
+  }
+  CHECK(began);
+  CHECK(ended <= 3 + kOvertakenMax + 3);
 }
 
 TEST_CASE("a session that runs already has its place, and what comes afterwards goes elsewhere or waits") {

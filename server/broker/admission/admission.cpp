@@ -50,10 +50,18 @@ scheduler::Placement::Memory Admission::placement_memory() const {
   scheduler::Placement::Memory memory{
       .free_now = {},
       .most = [this](TenantId tenant, DeviceIndex device) { return most_bytes(tenant, device); },
+      .held = {},
+      .held_by = {},
+      .guaranteed = [this](TenantId tenant, DeviceIndex device) { return guaranteed_bytes(tenant, device); },
       .reserved = {},
       .reserve = {}};
   if (!memory_) return memory;
   memory.free_now = [this](TenantId tenant, DeviceIndex device) { return memory_->free_bytes(tenant, device); };
+  memory.held = [this](TenantId tenant, DeviceIndex device) { return memory_->held_bytes(tenant, device); };
+  memory.held_by = [this](SessionId session, DeviceIndex device) {
+    const SessionRecord* record = registry_.find(session);
+    return record ? memory_->held_bytes(session, record->tenant_id, device) : 0;
+  };
   memory.reserved = [this](DeviceIndex device) { return memory_->reserved_bytes(device); };
   memory.reserve = [this](const scheduler::PlacementRequest& request, const std::vector<DeviceIndex>& devices) {
     return memory_->reserve(request.session, request.tenant, devices, request.memory_bytes);
@@ -89,6 +97,11 @@ uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
     else if (memory.limit_bytes) bytes = std::min(bytes, memory.limit_bytes);
   }
   return std::min(most, bytes);
+}
+
+uint64_t Admission::guaranteed_bytes(TenantId id, DeviceIndex device) const {
+  const Tenant* tenant = tenants_.find(id);
+  return tenant && tenant->known ? memory_on(tenant->settings, device).guaranteed_bytes : 0;
 }
 
 size_t Admission::usual_gpus(const Tenant& tenant) const {

@@ -121,6 +121,7 @@ class Admission {
     return jobs_ ? jobs_->job_of(session) : JobOfCredential{};
   }
   uint64_t most_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  uint64_t guaranteed_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   scheduler::Placement::Memory placement_memory() const;
   scheduler::PlacementRequest placement_request(const SessionRecord& session, const Tenant& tenant, unsigned gpus);
   std::vector<scheduler::DeviceIndex> devices_to_show(const SessionRecord& session, const Tenant& tenant,

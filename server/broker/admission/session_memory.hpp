@@ -15,6 +15,10 @@ class SessionMemory {
   virtual uint64_t device_bytes(scheduler::DeviceIndex device) const = 0;
   // How much could be reserved for this tenant now.
   virtual uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const = 0;
+  // What the tenant's sessions have of the device, used or reserved; and what one of them has.
+  virtual uint64_t held_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const = 0;
+  virtual uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
+                              scheduler::DeviceIndex device) const = 0;
   // What is reserved for sessions, used by them or not.
   virtual uint64_t reserved_bytes(scheduler::DeviceIndex device) const = 0;
   // From now on so many bytes of each of the devices are the session's alone, until it ends or release() is called.

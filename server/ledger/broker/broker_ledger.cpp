@@ -411,6 +411,17 @@ uint64_t BrokerLedger::held(TenantId tenant, DeviceIndex device) const {
   return found == tenants_.end() ? 0 : held(found->second, device);
 }
 
+uint64_t BrokerLedger::held_bytes(SessionId session, TenantId tenant, DeviceIndex device) const {
+  auto found = tenants_.find(tenant);
+  if (found == tenants_.end() || !found->second.page || device >= kPageDevicesMax) return 0;
+  const TenantState& state = found->second;
+  auto slot = state.slots.find(session);
+  if (slot == state.slots.end() || slot->second == kLeftSlot) return 0;
+  auto reserved = state.reserved.find(device);
+  return std::max(bounded((*state.page)->column[device].used[slot->second].load()),
+                  reserved == state.reserved.end() ? 0 : reserved->second[slot->second]);
+}
+
 void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   auto found = tenants_.find(tenant);
   if (adopting_ || device >= kPageDevicesMax || found == tenants_.end()) return;

@@ -62,6 +62,11 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
     return ledger_ ? ledger_->device_bytes(device) : 0;
   }
   uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const override;
+  uint64_t held_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const override {
+    return held(tenant, device);
+  }
+  uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
+                      scheduler::DeviceIndex device) const override;
   uint64_t reserved_bytes(scheduler::DeviceIndex device) const override;
   bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
                std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;

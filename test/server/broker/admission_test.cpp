@@ -245,6 +245,36 @@ TEST_CASE("memory that comes back lets who waits for it begin, and what its tena
   CHECK(desk.refused(desk.ask({.tenant = "ben", .memory_bytes = 17 * kGiB})));
 }
 
+TEST_CASE("a tenant that asks for more memory than its own session leaves of its limit keeps the GPU from nobody") {
+  Desk desk(
+      {{.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.limit_bytes = 12 * kGiB}},
+       {.name = "ben"},
+       {.name = "carl", .service_class = scheduler::ServiceClass::interactive},
+       {.name = "dora", .memory = {.guaranteed_bytes = 2 * kGiB}}},
+      {}, 1);
+  test::FreeMemory memory(16 * kGiB);
+  desk.admission.set_memory(memory);
+  SessionId first = desk.ask({.tenant = "anna", .memory_bytes = 10 * kGiB});
+  REQUIRE(desk.devices(first).size() == 1);
+  memory.free = 4 * kGiB;
+  memory.held[desk.tenants.find("anna")->id] = 10 * kGiB;
+  SessionId second = desk.ask({.tenant = "anna", .memory_bytes = 10 * kGiB});
+  CHECK(desk.place(second) == 1);
+  for (int i = 0; i < 10; ++i) {
+    for (const char* tenant : {"ben", "carl", "dora"}) {
+      SessionId plain = desk.ask(tenant), reserves = desk.ask({.tenant = tenant, .memory_bytes = kGiB});
+      CHECK(desk.devices(plain).size() == 1);
+      CHECK(desk.devices(reserves).size() == 1);
+      desk.end(plain);
+      desk.end(reserves);
+    }
+  }
+  memory.free = 14 * kGiB;
+  memory.held.clear();
+  desk.end(first);
+  CHECK(desk.devices(second).size() == 1);
+}
+
 TEST_CASE("memory is reserved when a session is placed, and let go when it never begins") {
   Desk desk({{.name = "anna"}}, {}, 1);
   test::FreeMemory memory(16 * kGiB);

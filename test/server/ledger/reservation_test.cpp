@@ -19,6 +19,11 @@ TEST_CASE("what is reserved for a session is taken neither by its own tenant's o
   auto owner = fixture.begin("a", {0}, 500 * kMiB);
   CHECK(fixture.ledger.reserved_bytes(0) == 500 * kMiB);
   CHECK(fixture.ledger.reserved_bytes(1) == 0);
+  const auto of_tenant = owner->record.tenant_id;
+  CHECK(fixture.ledger.held_bytes(owner->record.number, of_tenant, 0) == 500 * kMiB);
+  CHECK(fixture.ledger.held_bytes(beside->record.number, of_tenant, 0) == 100 * kMiB);
+  CHECK(fixture.ledger.held_bytes(of_tenant, 0) == 600 * kMiB);
+  CHECK(fixture.ledger.held_bytes(stranger->record.tenant_id, 0) == 0);
   CHECK(beside->ledger->available(0) == 200 * kMiB);
   CHECK(stranger->ledger->available(0) == 400 * kMiB);
   CHECK_FALSE(beside->ledger->reserve(0, 201 * kMiB));

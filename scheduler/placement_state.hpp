@@ -1,0 +1,102 @@
+// The placement's insides: who waits, who runs, what is free for whom. Private to scheduler/.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "scheduler/placement.hpp"
+
+namespace gpuwire::scheduler {
+
+struct Placement::State {
+  struct Waiting {
+    PlacementRequest request;
+    uint64_t arrival = 0;
+    unsigned overtaken = 0;
+  };
+  struct Running {
+    TenantId tenant{};
+    uint64_t memory_bytes = 0;
+    std::vector<DeviceIndex> devices;
+    uint64_t arrival = 0;  // when it began, in the order of the arrivals
+  };
+  // What a request may wait for on a device, and another one take from it.
+  enum Need : uint8_t {
+    kMemory = 1,   // that can be reserved
+    kSession = 2,  // a session's place there
+    kAnything = 4  // that no session begins there at all, but for those that live within their guarantees
+  };
+  static constexpr uint8_t kEverything = kMemory | kSession | kAnything;
+  using Needs = std::vector<uint8_t>;  // by device: sums of Need
+  // Why a request does not start now.
+  struct Obstacle {
+    std::string why;
+    bool own = false;   // its tenant's own limits or sessions: holds up nobody else
+    uint8_t lacks = 0;  // sum of Need, on the devices that are possible for it
+  };
+  // Sessions that are thought away: a tenant's, or those that have begun after an arrival.
+  struct Gone {
+    std::optional<TenantId> tenant;
+    std::optional<uint64_t> after;
+    bool contains(const Running& one) const { return tenant ? one.tenant == *tenant : after && one.arrival > *after; }
+  };
+
+  std::vector<Device> devices;
+  Memory memory;
+  std::vector<Waiting> queue;  // by class, then arrival
+  std::map<SessionId, Running> running;
+  uint64_t arrivals = 0;
+  bool late = false;  // memory was taken after it was looked at: another look may find other GPUs
+
+  std::vector<DeviceIndex> allowed(const PlacementRequest& request) const;
+  // Those of `allowed` that could ever have the memory.
+  std::vector<DeviceIndex> possible(const PlacementRequest& request) const;
+  std::string never(const PlacementRequest& request) const;
+  size_t sessions_on(DeviceIndex device, const Gone& gone = {}) const;
+  size_t sessions_of(TenantId tenant) const;
+  // What sessions there were told they would find free; a second one is not promised the same bytes before the first
+  // has taken them.
+  uint64_t promised(DeviceIndex device, const TenantId* tenant, const Gone& gone = {}) const;
+  bool has_memory(const PlacementRequest& request, DeviceIndex device, const Gone& gone = {}) const;
+  bool has_session(DeviceIndex device, const Gone& gone = {}) const {
+    return !devices[device].sessions_max || sessions_on(device, gone) < devices[device].sessions_max;
+  }
+  // Whether devices enough have both, whoever is in front.
+  bool fits(const PlacementRequest& request, const Gone& gone = {}) const;
+  uint64_t held(TenantId tenant, DeviceIndex device) const;
+  uint64_t held_by(SessionId session, const Running& running, DeviceIndex device) const;
+  uint64_t guaranteed(TenantId tenant, DeviceIndex device) const {
+    return memory.guaranteed ? memory.guaranteed(tenant, device) : 0;
+  }
+  // How much more of the device there would be for the tenant.
+  uint64_t gained(TenantId tenant, DeviceIndex device, const Gone& gone) const;
+  // Sum of Need: what it would take there that others may be waiting for.
+  uint8_t takes(const PlacementRequest& request, DeviceIndex device) const;
+  bool waits_for_own(const PlacementRequest& request) const;
+  uint64_t most(TenantId tenant, DeviceIndex device) const {
+    return std::min(devices[device].bytes, memory.most ? memory.most(tenant, device) : UINT64_MAX);
+  }
+  std::string why_no_memory(const PlacementRequest& request) const;
+  std::vector<DeviceIndex> least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const;
+  // `owed`: what somebody in front is. Devices, or an obstacle.
+  std::variant<Placed, Obstacle> place(const Waiting& waiting, const Needs& owed) const;
+  // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
+  std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may);
+  std::optional<std::pair<SessionId, Placed>> look_for_one(const std::function<bool(SessionId)>& may);
+  // Behind its class.
+  void enter(const PlacementRequest& request);
+  bool before(const Waiting& a, const Waiting& b) const {
+    return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class
+                                                              : a.arrival < b.arrival;
+  }
+  // One pass over the queue: `visit` gets each waiting one's index with where it could be placed or why not, and says
+  // whether that is enough.
+  template <class Visit>
+  void walk(Visit&& visit) const;
+};
+
+}  // namespace gpuwire::scheduler
