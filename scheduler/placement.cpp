@@ -130,15 +130,17 @@ void Placement::State::walk(Visit&& visit) const {
   }
 }
 
-std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const std::function<bool(SessionId)>& may) {
+std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const std::function<bool(SessionId)>& may,
+                                                                        bool waited) {
   for (unsigned look = 0; look < kLooksMax; ++look) {
     late = false;
-    if (auto started = look_for_one(may); started || !late) return started;
+    if (auto started = look_for_one(may, waited); started || !late) return started;
   }
   return std::nullopt;
 }
 
-std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const std::function<bool(SessionId)>& may) {
+std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const std::function<bool(SessionId)>& may,
+                                                                           bool waited) {
   struct Passed {
     size_t index;
     uint8_t lacks;
@@ -160,23 +162,18 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const
     return true;
   });
   if (!found) return std::nullopt;
-  PlacementRequest request = std::move(queue[*found].request);
+  const PlacementRequest request = queue[*found].request;
   for (const Passed& one : passed) {
     const std::vector<DeviceIndex> waits_for = possible(queue[one.index].request);
     queue[one.index].overtaken += std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
       return std::count(placed.devices.begin(), placed.devices.end(), device) && (takes(request, device) & one.lacks);
     });
   }
+  if (waited) count_turn(queue[*found]);
   queue.erase(queue.begin() + ptrdiff_t(*found));
+  arrange();
   running[request.session] = {request.tenant, request.memory_bytes, placed.devices, ++arrivals};
   return std::pair(request.session, std::move(placed));
-}
-
-void Placement::State::enter(const PlacementRequest& request) {
-  Waiting one{request, ++arrivals};
-  auto at =
-      std::upper_bound(queue.begin(), queue.end(), one, [&](const auto& a, const auto& b) { return before(a, b); });
-  queue.insert(at, one);
 }
 
 Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<State>()) {
@@ -192,8 +189,8 @@ void Placement::set_sessions_max(unsigned sessions_max) {
 
 PlacementAnswer Placement::ask(const PlacementRequest& request) {
   if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
-  state_->enter(request);
-  if (auto started = state_->start_one([&](SessionId session) { return session == request.session; }))
+  state_->enter(request, state_->rounds[request.service_class].current);
+  if (auto started = state_->start_one([&](SessionId session) { return session == request.session; }, false))
     return std::move(started->second);
   for (auto& [session, queued] : waiting()) {
     if (session == request.session) return queued;
@@ -206,15 +203,18 @@ void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes,
   state_->running[session] = {tenant, memory_bytes, std::move(devices), ++state_->arrivals};
 }
 
-std::optional<NeverFits> Placement::wait(const PlacementRequest& request) {
+std::optional<NeverFits> Placement::wait(const PlacementRequest& request, uint64_t round) {
   if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
-  state_->enter(request);
+  // The current round is that of the first of those that wait.
+  auto [of, first] = state_->rounds.try_emplace(request.service_class);
+  of->second.current = first ? round : std::min(of->second.current, round);
+  state_->enter(request, round);
   return std::nullopt;
 }
 
 std::vector<std::pair<SessionId, Placed>> Placement::start_waiting(const std::function<bool(SessionId)>& may) {
   std::vector<std::pair<SessionId, Placed>> started;
-  while (auto one = state_->start_one(may)) started.push_back(std::move(*one));
+  while (auto one = state_->start_one(may, true)) started.push_back(std::move(*one));
   return started;
 }
 
@@ -222,8 +222,9 @@ std::vector<std::pair<SessionId, Queued>> Placement::waiting() const {
   std::vector<std::pair<SessionId, Queued>> all;
   state_->walk([&](size_t i, auto& what) {
     auto* obstacle = std::get_if<State::Obstacle>(&what);
-    all.emplace_back(state_->queue[i].request.session,
-                     Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start"});
+    all.emplace_back(
+        state_->queue[i].request.session,
+        Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start", state_->queue[i].round});
     return false;
   });
   return all;
@@ -236,15 +237,16 @@ std::optional<NeverFits> Placement::revise(const PlacementRequest& request) {
   if (at == queue.end()) return std::nullopt;
   if (std::string reason = state_->never(request); !reason.empty()) {
     queue.erase(at);
+    state_->arrange();
     return NeverFits{std::move(reason)};
   }
-  at->request = request;
-  std::stable_sort(queue.begin(), queue.end(), [&](const auto& a, const auto& b) { return state_->before(a, b); });
+  state_->revise(*at, request);
   return std::nullopt;
 }
 
 void Placement::cancel(SessionId waiting) {
   std::erase_if(state_->queue, [&](const auto& one) { return one.request.session == waiting; });
+  state_->arrange();
 }
 
 void Placement::leave(SessionId running) { state_->running.erase(running); }

@@ -1,9 +1,10 @@
 // Which GPUs a session gets, and who waits for them in which order. Pure logic; the broker asks.
 //
-// The order of the queue is class, then arrival. Who stands further back may overtake who does not fit now, so that a
-// large request does not leave GPUs empty; but a lower class never takes from a higher one what that one waits for on a
-// GPU, memory or a session's place there, and within a class a request is overtaken so kOvertakenMax times at most.
-// From then on nobody from behind it gets that until it has started.
+// The order of the queue is class, then the round of the tenant's turn (its nth waiting session: the nth from now),
+// then arrival. Who stands further back may overtake who does not fit now, so that a large request does not leave GPUs
+// empty; but a lower class never takes from a higher one what that one waits for on a GPU, memory or a session's place
+// there, and within a class a request is overtaken so kOvertakenMax times at most. From then on nobody from behind it
+// gets that until it has started.
 //
 // Who waits for memory is passed by sessions that reserve none: those that hold it now would not end sooner without
 // them. That stops when only sessions that have passed it are in its way. A tenant is always given what it is
@@ -42,7 +43,8 @@ struct Queued {
   size_t place = 1;
   size_t waiting = 1;
   std::string why;
-};  // place counts from 1
+  uint64_t round = 0;  // of its tenant's turns
+};                     // place counts from 1
 struct NeverFits {
   std::string reason;
 };  // one line for the client
@@ -79,9 +81,9 @@ class Placement {
   PlacementAnswer ask(const PlacementRequest& request);
   // One that runs already on these devices, of which there are all; no limit is asked.
   void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices);
-  // Takes it into the queue, behind its class, and does not start it: start_waiting() may. The answer: it could never
-  // be served, and is not in the queue.
-  std::optional<NeverFits> wait(const PlacementRequest& request);
+  // Takes it into the queue as one that has waited before, in this round, and does not start it: start_waiting() may.
+  // In the order of arrivals, before anybody asks. The answer: it could never be served, and is not in the queue.
+  std::optional<NeverFits> wait(const PlacementRequest& request, uint64_t round);
   // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads. `may`: who could
   // start and must not keeps what it would start on.
   std::vector<std::pair<SessionId, Placed>> start_waiting(const std::function<bool(SessionId)>& may = [](SessionId) {

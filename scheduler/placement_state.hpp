@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -16,7 +17,14 @@ struct Placement::State {
   struct Waiting {
     PlacementRequest request;
     uint64_t arrival = 0;
+    uint64_t round_least = 0;  // of its class when it came
+    uint64_t round = 0;        // in which its tenant's turn is its own
     unsigned overtaken = 0;
+  };
+  // Of one class, while anybody waits in it.
+  struct Rounds {
+    uint64_t current = 0;                 // of the one that has begun last
+    std::map<TenantId, uint64_t> served;  // of each tenant's session that has begun last
   };
   struct Running {
     TenantId tenant{};
@@ -47,7 +55,8 @@ struct Placement::State {
 
   std::vector<Device> devices;
   Memory memory;
-  std::vector<Waiting> queue;  // by class, then arrival
+  std::vector<Waiting> queue;  // by class, round, arrival
+  std::map<ServiceClass, Rounds> rounds;
   std::map<SessionId, Running> running;
   uint64_t arrivals = 0;
   bool late = false;  // memory was taken after it was looked at: another look may find other GPUs
@@ -85,14 +94,19 @@ struct Placement::State {
   // `owed`: what somebody in front is. Devices, or an obstacle.
   std::variant<Placed, Obstacle> place(const Waiting& waiting, const Needs& owed) const;
   // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
-  std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may);
-  std::optional<std::pair<SessionId, Placed>> look_for_one(const std::function<bool(SessionId)>& may);
-  // Behind its class.
-  void enter(const PlacementRequest& request);
-  bool before(const Waiting& a, const Waiting& b) const {
-    return a.request.service_class != b.request.service_class ? a.request.service_class < b.request.service_class
-                                                              : a.arrival < b.arrival;
-  }
+  // `waited`: it has stood in the queue.
+  std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may, bool waited);
+  std::optional<std::pair<SessionId, Placed>> look_for_one(const std::function<bool(SessionId)>& may, bool waited);
+
+  // placement_queue.cpp
+  void enter(const PlacementRequest& request, uint64_t round_least);
+  void revise(Waiting& waiting, const PlacementRequest& request);
+  // One of those that have waited begins: the turn was its tenant's first one's.
+  void count_turn(const Waiting& waiting);
+  // After each change of the queue: rounds and order as they are now.
+  void arrange();
+  static bool before(const Waiting& a, const Waiting& b);
+
   // One pass over the queue: `visit` gets each waiting one's index with where it could be placed or why not, and says
   // whether that is enough.
   template <class Visit>

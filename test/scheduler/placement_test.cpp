@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <doctest/doctest.h>
@@ -20,6 +21,7 @@ constexpr unsigned kScenarios = 12'000, kSteps = 60;
 struct Seen {
   PlacementRequest request;
   uint64_t arrival = 0;
+  uint64_t round_least = 0;
   unsigned overtaken = 0;
 };
 
@@ -109,8 +111,9 @@ class Scenario {
       CHECK_FALSE(never->reason.empty());
       return;
     }
-    waiting_[request.session] = {request, ++arrivals_};
-    if (auto* placed = std::get_if<Placed>(&answer)) begin(request.session, *placed);
+    waiting_[request.session] = {request, ++arrivals_, rounds_[request.service_class].current};
+    if (auto* placed = std::get_if<Placed>(&answer)) begin(request.session, *placed, false);
+    forget_rounds();
   }
 
   // Now and then somebody has been quicker, and all of a device is gone.
@@ -188,12 +191,44 @@ class Scenario {
       return may;
     });
   }
-  static bool in_front(const Seen& a, const Seen& b) {
-    return std::pair(a.request.service_class, a.arrival) < std::pair(b.request.service_class, b.arrival);
+  auto order(const Seen& one) const { return std::tuple(one.request.service_class, round_of(one), one.arrival); }
+  bool in_front(const Seen& a, const Seen& b) const { return order(a) < order(b); }
+  // Each one of a tenant is a round behind the one before it.
+  uint64_t round_of(const Seen& one) const {
+    uint64_t before = 0;
+    if (auto rounds = rounds_.find(one.request.service_class); rounds != rounds_.end()) {
+      if (auto served = rounds->second.served.find(one.request.tenant); served != rounds->second.served.end())
+        before = served->second + 1;
+    }
+    std::vector<const Seen*> own;
+    for (const auto& [session, other] : waiting_) {
+      if (other.request.tenant == one.request.tenant && other.request.service_class == one.request.service_class &&
+          other.arrival <= one.arrival)
+        own.push_back(&other);
+    }
+    std::sort(own.begin(), own.end(), [](const Seen* a, const Seen* b) { return a->arrival < b->arrival; });
+    for (const Seen* other : own) before = std::max(other->round_least, before) + 1;
+    return before - 1;
+  }
+  void count_turn(const Seen& began) {
+    uint64_t first = UINT64_MAX;
+    for (const auto& [session, other] : waiting_) {
+      if (other.request.tenant == began.request.tenant && other.request.service_class == began.request.service_class)
+        first = std::min(first, round_of(other));
+    }
+    Rounds& of = rounds_[began.request.service_class];
+    of.current = std::max(of.current, first);
+    of.served[began.request.tenant] = of.current;
+  }
+  void forget_rounds() {
+    std::erase_if(rounds_, [&](const auto& one) {
+      return std::none_of(waiting_.begin(), waiting_.end(),
+                          [&](const auto& other) { return other.second.request.service_class == one.first; });
+    });
   }
 
   // What the one that starts must not do to those in front of it.
-  void begin(SessionId session, const Placed& placed) {
+  void begin(SessionId session, const Placed& placed, bool waited) {
     Seen seen = waiting_.at(session);
     const PlacementRequest& request = seen.request;
     CHECK(placed.devices.size() == request.gpus);
@@ -205,7 +240,6 @@ class Scenario {
     }
     if (request.tenant_sessions_max) CHECK(sessions_of(request.tenant) < request.tenant_sessions_max);
     CHECK(reservations_.contains(session) == (request.memory_bytes > 0));
-    waiting_.erase(session);
     for (auto& [other, one] : waiting_) {
       bool wants = std::any_of(placed.devices.begin(), placed.devices.end(),
                                [&](DeviceIndex device) { return may_use(one.request, device); });
@@ -215,7 +249,10 @@ class Scenario {
       CHECK(one.request.service_class == request.service_class);
       CHECK(++one.overtaken <= kOvertakenMax);
     }
+    if (waited) count_turn(seen);
+    waiting_.erase(session);
     running_[session] = {request, placed.devices, ++arrivals_};
+    forget_rounds();
   }
 
   size_t sessions_on(DeviceIndex device) const {
@@ -239,6 +276,7 @@ class Scenario {
     auto gone = std::next(waiting_.begin(), pick(0, unsigned(waiting_.size()) - 1));
     placement_.cancel(gone->first);
     waiting_.erase(gone);
+    forget_rounds();
     start();
   }
   void take_memory() {
@@ -250,15 +288,18 @@ class Scenario {
   void revise() {
     if (waiting_.empty()) return;
     auto one = std::next(waiting_.begin(), pick(0, unsigned(waiting_.size()) - 1));
-    one->second.request.service_class = ServiceClass(pick(0, 3));
+    const auto service_class = ServiceClass(pick(0, 3));
+    if (one->second.request.service_class != service_class) one->second.round_least = rounds_[service_class].current;
+    one->second.request.service_class = service_class;
     one->second.request.memory_bytes = pick(0, 17) * kGiB;
     bool never = placement_.revise(one->second.request).has_value();
     CHECK(never == !could_ever(one->second.request));
     if (never) waiting_.erase(one);
+    forget_rounds();
     start();
   }
   void start() {
-    for (auto& [session, placed] : placement_.start_waiting()) begin(session, placed);
+    for (auto& [session, placed] : placement_.start_waiting()) begin(session, placed, true);
     CHECK(placement_.start_waiting().empty());
   }
 
@@ -270,8 +311,22 @@ class Scenario {
       CHECK(queue[i].second.place == i + 1);
       CHECK(queue[i].second.waiting == queue.size());
       CHECK_FALSE(queue[i].second.why.empty());
-      CHECK(waiting_.contains(queue[i].first));
+      REQUIRE(waiting_.contains(queue[i].first));
+      if (i > 0) CHECK(in_front(waiting_.at(queue[i - 1].first), waiting_.at(queue[i].first)));
     }
+    hold_under_another_broker(queue);
+  }
+
+  // Told in the order of arrivals, the next one has the same queue.
+  void hold_under_another_broker(const std::vector<std::pair<SessionId, Queued>>& queue) const {
+    Placement next(make_devices());
+    std::map<uint64_t, std::pair<const PlacementRequest*, uint64_t>> arrivals;
+    for (const auto& [session, queued] : queue)
+      arrivals[waiting_.at(session).arrival] = {&waiting_.at(session).request, queued.round};
+    for (const auto& [arrival, one] : arrivals) CHECK_FALSE(next.wait(*one.first, one.second).has_value());
+    const auto again = next.waiting();
+    REQUIRE(again.size() == queue.size());
+    for (size_t i = 0; i < queue.size(); ++i) CHECK(again[i].first == queue[i].first);
   }
 
   // When sessions end and nobody else comes, everybody has a turn.
@@ -294,6 +349,11 @@ class Scenario {
   std::vector<std::vector<uint64_t>> used_seen_;  // since the last event
   std::vector<unsigned> tenant_max_;
   std::map<SessionId, Running> reservations_;
+  struct Rounds {
+    uint64_t current = 0;
+    std::map<TenantId, uint64_t> served;
+  };
+  std::map<ServiceClass, Rounds> rounds_;
   bool ending_ = false;
   std::map<SessionId, Seen> waiting_;
   std::map<SessionId, Running> running_;
@@ -494,6 +554,53 @@ PlacementRequest of_tenant(TenantId tenant, PlacementRequest request) {
 }
 
 }  // namespace
+
+TEST_CASE("somebody who comes with one session is not behind all of another tenant's") {
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}});
+  REQUIRE(devices_of(placement.ask(asks(99))).size() == 1);
+  for (uint64_t session = 1; session <= 32; ++session)
+    CHECK(place_of(placement.ask(of_tenant(TenantId(1), asks(session)))) == session);
+  CHECK(place_of(placement.ask(of_tenant(TenantId(2), asks(50)))) == 2);
+  CHECK(place_of(placement.ask(of_tenant(TenantId(2), asks(51)))) == 4);
+  CHECK(place_of(placement.ask(of_tenant(TenantId(3), asks(60)))) == 3);
+  auto last = SessionId(99);
+  std::vector<uint64_t> order;
+  while (order.size() < 6) {
+    placement.leave(last);
+    const auto started = placement.start_waiting();
+    REQUIRE(started.size() == 1);
+    last = started.front().first;
+    order.push_back(uint64_t(last));
+  }
+  CHECK(order == std::vector<uint64_t>{1, 50, 60, 2, 51, 3});
+}
+
+TEST_CASE("who comes again and again is no more in front of those who wait than they of it") {
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}});
+  REQUIRE(devices_of(placement.ask(asks(99))).size() == 1);
+  for (uint64_t session = 1; session <= 4; ++session) placement.ask(of_tenant(TenantId(1), asks(session)));
+  auto last = SessionId(99);
+  std::string tenants;
+  for (uint64_t session = 100; tenants.size() < 8; ++session) {
+    placement.ask(of_tenant(TenantId(2), asks(session)));
+    placement.leave(last);
+    const auto started = placement.start_waiting();
+    REQUIRE(started.size() == 1);
+    last = started.front().first;
+    tenants += uint64_t(last) < 100 ? '1' : '2';
+  }
+  CHECK(tenants == "12121212");
+}
+
+TEST_CASE("what was had while nobody waited is held against nobody") {
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 1}});
+  for (uint64_t session = 1; session <= 10; ++session) {
+    REQUIRE(devices_of(placement.ask(of_tenant(TenantId(1), asks(session)))).size() == 1);
+    if (session < 10) placement.leave(SessionId(session));
+  }
+  CHECK(place_of(placement.ask(of_tenant(TenantId(1), asks(11)))) == 1);
+  CHECK(place_of(placement.ask(of_tenant(TenantId(2), asks(12)))) == 2);
+}
 
 TEST_CASE("a tenant that waits for memory that its own sessions have, reserved or not, holds up nobody") {
   for (const bool reserved : {true, false}) {

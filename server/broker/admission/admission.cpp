@@ -190,7 +190,7 @@ void Admission::ask(SessionId number, unsigned gpus) {
   }
 }
 
-void Admission::ask_again(SessionId number, unsigned gpus) {
+void Admission::ask_again(SessionId number, unsigned gpus, uint64_t round) {
   const SessionRecord& session = *registry_.find(number);
   const Tenant* tenant = tenants_.find(session.tenant);
   if (!tenant)
@@ -198,7 +198,7 @@ void Admission::ask_again(SessionId number, unsigned gpus) {
                   fmt::format("this server has no tenant \"{}\" any more", session.tenant));
   const JobOfCredential job = job_of(session);
   if (!job.job.empty() && gpus == 0) gpus = job.gpus;
-  if (auto never = placement_->wait(placement_request(session, *tenant, gpus)))
+  if (auto never = placement_->wait(placement_request(session, *tenant, gpus), round))
     return refuse(number, RefusalCause::never_fits, std::move(never->reason));
   if (!job.job.empty()) {
     jobs_->settle(job, session, {}, allowed(*tenant));
@@ -308,7 +308,7 @@ void Admission::tell(SessionId session, const scheduler::Queued& queued) {
   const SessionRecord* record = registry_.find(session);
   if (!record || !waiting_.contains(session)) return;
   if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
-  events_.queued(session, AdmissionQueued{queued.place, queued.waiting, queued.why});
+  events_.queued(session, AdmissionQueued{queued.place, queued.waiting, queued.why, queued.round});
 }
 
 void Admission::over(SessionId session) {

@@ -39,6 +39,7 @@ struct LoginRequest {
 struct AdmissionQueued {
   size_t place = 1, waiting = 1;  // place counts from 1
   std::string why;
+  uint64_t round = 0;  // of its tenant's turns: what ask_again() is told
 };
 struct AdmissionGranted {};
 struct AdmissionRefused {
@@ -86,9 +87,9 @@ class Admission {
   // Decides about one that stands in the registry, or takes it into the queue. `gpus`: as in LoginRequest.
   void ask(scheduler::SessionId session, unsigned gpus);
   // One that has waited under an earlier broker, in the order of their numbers, before anybody else is asked about: it
-  // has its place, and nobody behind it gets what it is waiting for; but it is not placed before its client has come
-  // back to it. Refused as any other if it can never be had now.
-  void ask_again(scheduler::SessionId session, unsigned gpus);
+  // has its place (`round`: as it was told last), and nobody behind it gets what it is waiting for; but it is not
+  // placed before its client has come back to it. Refused as any other if it can never be had now.
+  void ask_again(scheduler::SessionId session, unsigned gpus, uint64_t round);
   void client_is_back(scheduler::SessionId session);
   // A session in the registry that runs already: it keeps its devices, whatever the limits say now.
   void adopted(scheduler::SessionId session);

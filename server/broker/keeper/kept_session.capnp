@@ -32,6 +32,7 @@ struct Session {
   queued @24 :Bool;             # it waits in the queue, and has no worker
   gpus @25 :UInt32;             # as its client has asked for
   lanes @26 :UInt32;            # that it may have, of its tenant's
+  queueRound @27 :UInt64;       # while it waits: of its tenant's turns
 
   struct Device {
     index @0 :UInt32;           # of the server

@@ -48,6 +48,7 @@ KeptSession read(kept::Session::Reader root) {
                                  .begun = from_ns(root.getBegunNs()),
                                  .detached_until = from_ns(root.getDetachedUntilNs())},
                       .gpus = root.getGpus(),
+                      .queue_round = root.getQueueRound(),
                       .device_uuids = {},
                       .stop_reason = root.getStopReason(),
                       .resume_grace_ms = root.getResumeGraceMs(),
@@ -153,6 +154,7 @@ std::string encode(const KeptSession& session) {
   root.setDetached(record.state == SessionState::detached);
   root.setQueued(record.state == SessionState::queued);
   root.setGpus(session.gpus);
+  root.setQueueRound(session.queue_round);
   root.setStopReason(cut(session.stop_reason));
   root.setArrivedNs(to_ns(record.arrived));
   root.setBegunNs(to_ns(record.begun));

@@ -16,10 +16,11 @@
 namespace gpuwire::server {
 
 struct KeptSession {
-  std::string build;     // of the broker that wrote it
-  SessionRecord record;  // without what the configuration says (number of the tenant, class); places in the queue
-                         // follow from the numbers
-  unsigned gpus = 0;     // as its client has asked for
+  std::string build;         // of the broker that wrote it
+  SessionRecord record;      // without what the configuration says (number of the tenant, class); places in the queue
+                             // follow from the numbers and rounds
+  unsigned gpus = 0;         // as its client has asked for
+  uint64_t queue_round = 0;  // while it waits: of its tenant's turns
   std::vector<std::string> device_uuids;  // of record.devices
   std::string stop_reason;                // not empty: it was told to end
   uint32_t resume_grace_ms = 0;

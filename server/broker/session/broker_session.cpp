@@ -58,8 +58,9 @@ void BrokerSession::act(SessionAction action, Details& details) {
 void BrokerSession::queued(const AdmissionQueued& place) {
   if (phase_ != SessionPhase::queued) return;
   around_.registry.queued(number_, place.place, place.waiting, place.why);
-  if (entry_.empty()) keep_place();  // which place it is, its number says
-  SessionAnswer told = answer_;      // a copy: the call may end the session
+  // Which place it is, its number and its round say.
+  if (std::exchange(round_, place.round) != place.round || entry_.empty()) keep_place();
+  SessionAnswer told = answer_;  // a copy: the call may end the session
   if (told) told(number_, place);
 }
 
@@ -70,11 +71,12 @@ void BrokerSession::keep_place() {
   around_.keeping->put({.session = false, .awaited = true, .name = entry_, .text = encode(kept()), .descriptors = {}});
 }
 
-void BrokerSession::adopt_waiting(uint32_t return_ms) {
+void BrokerSession::adopt_waiting(uint64_t round, uint32_t return_ms) {
+  round_ = round;
   entry_ = kept_place_name(number_);
   around_.registry.adopted(number_);
   overdue_after(return_ms, "its client has not come back to its place in the queue");
-  around_.admission.ask_again(number_, gpus_);
+  around_.admission.ask_again(number_, gpus_, round_);
 }
 
 bool BrokerSession::client_is_back(const LoginRequest& request, SessionAnswer answer) {
@@ -85,7 +87,7 @@ bool BrokerSession::client_is_back(const LoginRequest& request, SessionAnswer an
   keep_place();
   const SessionRecord& session = record();
   SessionAnswer told = answer_;
-  told(number_, AdmissionQueued{session.place, session.waiting, session.why});
+  told(number_, AdmissionQueued{session.place, session.waiting, session.why, round_});
   around_.admission.client_is_back(number_);
   return true;
 }
@@ -180,6 +182,7 @@ KeptSession BrokerSession::kept() const {
   KeptSession kept{.build = kept_build(),
                    .record = session,
                    .gpus = gpus_,
+                   .queue_round = round_,
                    .device_uuids = {},
                    .stop_reason = stop_reason_,
                    .resume_grace_ms = order_.resume_grace_ms};

@@ -58,7 +58,7 @@ class BrokerSession {
   // with it.
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
   // It waits in the queue, as an earlier broker has noted, for its client, too: that has `return_ms` to come back.
-  void adopt_waiting(uint32_t return_ms);
+  void adopt_waiting(uint64_t round, uint32_t return_ms);
   // False: it does not wait for its client.
   bool client_is_back(const LoginRequest& request, SessionAnswer answer);
 
@@ -130,6 +130,7 @@ class BrokerSession {
   const scheduler::SessionId number_;
   const SessionSurroundings& around_;
   const unsigned gpus_;
+  uint64_t round_ = 0;    // while it waits: of its tenant's turns
   SessionAnswer answer_;  // empty: nobody is there to be told, or everything is said
   SessionPhase phase_ = SessionPhase::queued;
   bool wanted_worker_ = false;

@@ -41,7 +41,7 @@ void Sessions::adopt_waiting(const KeptSession& kept) {
   SessionId number = kept.record.number;
   registry_.restore(kept.record);
   sessions_[number] = std::make_unique<BrokerSession>(number, around_, kept.gpus, SessionAnswer{});
-  tell(number, [&](BrokerSession& session) { session.adopt_waiting(kQueueReturnMs); });
+  tell(number, [&](BrokerSession& session) { session.adopt_waiting(kept.queue_round, kQueueReturnMs); });
 }
 
 void Sessions::share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor) {

@@ -228,6 +228,40 @@ TEST_CASE("who waits is told its place at every change, and begins when its turn
   CHECK(desk.devices(second) == std::vector<unsigned>{0});
 }
 
+TEST_CASE("who comes with one program is not behind all of another tenant's, and each is told the place that it has") {
+  Desk desk({{.name = "anna"}, {.name = "ben"}}, {.sessions_per_gpu_max = 1}, 1);
+  SessionId running = desk.ask("anna");
+  std::vector<SessionId> annas;
+  for (int i = 0; i < 32; ++i) annas.push_back(desk.ask("anna"));
+  CHECK(desk.place(annas[1]) == 2);
+  SessionId ben = desk.ask("ben");
+  CHECK(desk.place(ben) == 2);
+  for (size_t i = 1; i < annas.size(); ++i) CHECK(desk.place(annas[i]) == i + 2);
+  desk.end(running);
+  CHECK(desk.devices(annas[0]).size() == 1);
+  CHECK(desk.place(ben) == 1);
+  desk.end(annas[0]);
+  CHECK(desk.devices(ben).size() == 1);
+}
+
+TEST_CASE("the order of the queue is the same under the next broker") {
+  const std::vector<TenantConfiguration> tenants{{.name = "anna"}, {.name = "ben"}, {.name = "carl"}};
+  Desk desk(tenants, {.sessions_per_gpu_max = 1}, 1);
+  SessionId running = desk.ask("carl");
+  std::map<SessionId, const char*> waiting;
+  for (const char* tenant : {"anna", "anna", "anna", "ben", "anna", "ben", "carl"}) waiting[desk.ask(tenant)] = tenant;
+  waiting.erase(waiting.begin());
+  desk.end(running);  // ben's first one came later than anna's second, and is in front of it now
+  Desk next(tenants, {.sessions_per_gpu_max = 1}, 1);
+  for (const auto& [session, tenant] : waiting) {
+    SessionRecord record = next.admission.record_of({.tenant = tenant});
+    record.number = session;
+    next.registry.restore(std::move(record));
+    next.admission.ask_again(session, 0, std::get<AdmissionQueued>(desk.answers.at(session).back()).round);
+  }
+  for (const auto& [session, tenant] : waiting) CHECK(next.place(session) == desk.place(session));
+}
+
 TEST_CASE("memory that comes back lets who waits for it begin, and what its tenant can never have is refused") {
   Desk desk({{.name = "anna", .memory = {.limit_bytes = 12 * kGiB}},
              {.name = "ben", .memory = {.guaranteed_bytes = 6 * kGiB}}},
@@ -436,7 +470,7 @@ TEST_CASE(
     record.number = SessionId(number);
     record.arrived = std::chrono::system_clock::now();
     desk.registry.restore(std::move(record));
-    desk.admission.ask_again(SessionId(number), 0);
+    desk.admission.ask_again(SessionId(number), 0, 0);
     return SessionId(number);
   };
   SessionId first = from_before(7, "anna"), second = from_before(8, "anna");
@@ -475,7 +509,7 @@ TEST_CASE("who has waited for long under an earlier broker has waited for as lon
   record.number = SessionId(7);
   record.arrived = std::chrono::system_clock::now() - std::chrono::seconds(50);
   desk.registry.restore(std::move(record));
-  desk.admission.ask_again(SessionId(7), 0);
+  desk.admission.ask_again(SessionId(7), 0, 0);
   desk.admission.refuse_overdue(Admission::Clock::now() + std::chrono::seconds(5));
   CHECK_FALSE(desk.refused(SessionId(7)));
   desk.admission.refuse_overdue(Admission::Clock::now() + std::chrono::seconds(15));

@@ -28,6 +28,7 @@ KeptSession a_session() {
                      .arrived = system_clock::time_point(std::chrono::seconds(1000)),
                      .begun = system_clock::time_point(std::chrono::seconds(1001)),
                      .detached_until = system_clock::time_point(std::chrono::seconds(2000))},
+          .queue_round = 5,
           .device_uuids = {"GPU-a", "GPU-b"},
           .stop_reason = "enough",
           .resume_grace_ms = 60'000,
@@ -67,6 +68,7 @@ TEST_CASE("what a broker notes of a session is what the next one reads") {
   CHECK(after->host_before_bytes == before.host_before_bytes);
   CHECK(after->page_began_ns == before.page_began_ns);
   CHECK(after->lanes == before.lanes);
+  CHECK(after->queue_round == before.queue_round);
 }
 
 TEST_CASE("a session that its client has not begun yet comes back as one") {
