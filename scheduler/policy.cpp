@@ -48,7 +48,6 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
   std::sort(session->devices.begin(), session->devices.end());
   session->devices.erase(std::unique(session->devices.begin(), session->devices.end()), session->devices.end());
   session->linger = state.settings.linger;
-  session->drain_wait = state.settings.drain_wait_max;
   session->progress_at = state.now;
   session->seen.last_end = session->opened_at = session->closed_at = state.now;
   for (const DeviceIndex index : session->devices) {
@@ -72,6 +71,9 @@ void Policy::remove_session(SessionId id, Time now) {
   if (found == state.sessions.end()) return;
   state.tick(now);
   Session& session = *found->second;
+  // It ends in the middle of what others wait for: the next one of its tenant does not begin that anew.
+  if (!session.gate.open && !session.drained && !session.overdue)
+    state.lose_patience(session, state.now - session.closed_at);
   state.end_lease(session);
   std::erase_if(state.claims, [&](const LeaseClaim& claim) { return claim.session == &session; });
   for (const DeviceIndex index : session.devices) {
@@ -159,7 +161,7 @@ SessionAccount Policy::account(SessionId id) const {
   account.leases = session.leases;
   account.gpu_time = session.gpu_time;
   account.deficit = session.tenant->devices[session.devices.front()].deficit;
-  account.drain_wait = session.drained || session.overdue ? Duration{} : session.drain_wait;
+  account.drain_wait = session.drained || session.overdue ? Duration{} : state_->patience_with(session);
   account.drain_wait_max = state_->drain_wait(session);
   state_->explain_hold(session, account);
   return account;
@@ -209,6 +211,7 @@ void Policy::State::configure(Tenant& tenant) {
     const bool fresh = there.cap.full() == Duration::zero();
     there.cap.set(tenant.policy.share_max, cap);
     if (fresh) there.cap.fill();
+    if (fresh) there.drain_wait = settings.drain_wait_max;
     there.floor.set(tenant.policy.share_min, tenant.policy.share_min > 0 ? settings.turn_min : Duration::zero());
   }
 }

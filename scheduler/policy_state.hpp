@@ -39,6 +39,9 @@ struct TenantOnDevice {
   bool wanting = false;  // stands in Device::wanting
   bool slept = true;     // has not wanted the device all the time since it was served last
   SessionId served{};    // the session whose turn it was last
+  // How long others wait for its sessions' work to end, until now: little after it did not, more again when it does.
+  Duration drain_wait{};
+  Time drain_wait_grew_at{};
   Budget cap, floor;
   bool capped = false;
   bool floor_due = false;
@@ -74,9 +77,8 @@ struct Session {
   // nobody, until it has drained.
   bool drained = true;
   bool overdue = false;
-  Duration drain_wait{};  // how long others wait for it: little after it has been overdue, and twice as long each time
-                          // that it drains in time
-  Time progress_at{};     // a submission of it was seen done, or nothing was in flight
+  bool kept_waiting = false;  // since its gate was closed: others were kept for as long as anybody is, and it is known
+  Time progress_at{};         // a submission of it was seen done, or nothing was in flight
 
   // Its gate was opened and it did not come: from then on it wants nothing for a while, which is longer each time.
   unsigned no_shows = 0;
@@ -188,6 +190,9 @@ struct Policy::State {
   // progress.cpp
   void watch_progress();
   bool stalled(const Session& session) const;
+  Duration patience_with(const Session& session) const;
+  void lose_patience(const Session& session, Duration by);
+  void gain_patience(const Session& session);
   void note_no_show(Session& session);
 
   // regime_choice.cpp

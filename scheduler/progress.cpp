@@ -6,8 +6,11 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// For work that was overdue the last time: a slice of the hardware, in which whatever is about to end does.
+// For a tenant whose work was overdue the last time: a slice of the hardware, in which whatever is about to end does.
 constexpr Duration kDrainWaitMin = std::chrono::milliseconds(2);
+// It is doubled for each time so long without any that hung, however often the tenant's work ends in time: who ends in
+// time and does not by turns keeps others for a thirtieth of their time at most.
+constexpr Duration kDrainWaitGrows = std::chrono::seconds(1);
 // Who does not come to its turn is passed over for so long, twice as long each time.
 constexpr Duration kIgnoredMin = std::chrono::milliseconds(5), kIgnoredMax = std::chrono::milliseconds(100);
 constexpr unsigned kNoShowsMax = 5;
@@ -20,21 +23,47 @@ bool Policy::State::stalled(const Session& session) const {
   return session.seen.in_flight && now - session.progress_at >= settings.drain_wait_max;
 }
 
+// The tenant's and the device's, and not the session's: programs that come one after the other have no more of it than
+// one that stays.
+Duration Policy::State::patience_with(const Session& session) const {
+  Duration wait = settings.drain_wait_max;
+  for (const DeviceIndex index : session.devices) wait = std::min(wait, session.tenant->devices[index].drain_wait);
+  return wait;
+}
+
+void Policy::State::lose_patience(const Session& session, Duration by) {
+  for (const DeviceIndex index : session.devices) {
+    TenantOnDevice& there = share(*session.tenant, index);
+    there.drain_wait = std::max(there.drain_wait - by, std::min(kDrainWaitMin, settings.drain_wait_max));
+    there.drain_wait_grew_at = now;
+  }
+}
+
+void Policy::State::gain_patience(const Session& session) {
+  for (const DeviceIndex index : session.devices) {
+    TenantOnDevice& there = share(*session.tenant, index);
+    for (; there.drain_wait < settings.drain_wait_max && now - there.drain_wait_grew_at >= kDrainWaitGrows;
+         there.drain_wait_grew_at += kDrainWaitGrows)
+      there.drain_wait = std::min(2 * there.drain_wait, settings.drain_wait_max);
+  }
+}
+
 void Policy::State::watch_progress() {
   for (auto& [id, session] : sessions) {
-    const bool in_flight = session->seen.in_flight;
-    const bool late = session->gate.open
-                          ? stalled(*session)
-                          : in_flight && !session->drained && now - session->closed_at >= session->drain_wait;
-    if (late && !session->overdue) {
-      session->overdue = true;
-      session->drain_wait = std::min(kDrainWaitMin, settings.drain_wait_max);
+    const bool in_flight = session->seen.in_flight, closed = !session->gate.open;
+    const bool draining = closed && !session->drained;
+    const Duration waited = now - session->closed_at;
+    const bool hangs = closed ? draining && waited >= settings.drain_wait_max : stalled(*session);
+    if (hangs && !session->kept_waiting) {
+      session->kept_waiting = true;
+      lose_patience(*session, settings.drain_wait_max);
     }
+    session->overdue |= in_flight && (hangs || (draining && waited >= patience_with(*session)));
     if (in_flight) continue;
-    if (!session->gate.open && !session->drained && !session->overdue)
-      session->drain_wait = std::min(2 * session->drain_wait, settings.drain_wait_max);
-    session->overdue = false;
-    session->drained = session->drained || !session->gate.open;
+    // Work that was not waited for and ends in time all the same is long, and does not hang.
+    if (draining && !hangs) gain_patience(*session);
+    session->overdue = session->kept_waiting = false;
+    session->drained = session->drained || closed;
   }
 }
 

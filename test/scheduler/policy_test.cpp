@@ -136,6 +136,85 @@ TEST_CASE("Work that does not end is waited for once: from then on others run be
   }
 }
 
+namespace {
+
+// Red's work does not end for so long from the closing of its gate on. How long blue, which wants the device all the
+// time, was kept waiting for it.
+Duration kept_by(Desk& desk, SessionId red, Duration lasts) {
+  desk.wait(red);
+  for (int step = 0; step < 500 && !desk.open(red); ++step) desk.pass(1ms);
+  desk.hang(red);
+  for (int step = 0; step < 500 && desk.open(red); ++step) desk.pass(1ms);
+  REQUIRE_FALSE(desk.open(red));
+  Duration kept{};
+  for (Duration lasted{}; lasted < lasts; lasted += 1ms) {
+    if (!desk.open(kB)) kept += 1ms;
+    desk.pass(1ms);
+  }
+  desk.stuck[red] = false;
+  return kept;
+}
+
+// Programs of red come one after the other, each with work that does not end.
+Duration kept_by_programs_that_hang(Desk& desk, int programs, Duration lasts) {
+  static uint64_t last = 100;
+  Duration kept{};
+  for (int i = 0; i < programs; ++i) {
+    const auto program = SessionId(++last);
+    desk.session(program, kRed);
+    kept += kept_by(desk, program, lasts);
+    desk.end(program);
+  }
+  return kept;
+}
+
+}  // namespace
+
+TEST_CASE("Programs that come one after the other and do not drain are waited for no longer than one of them") {
+  // Each is there for longer than anybody is waited for, or goes just before that.
+  for (const Duration lives : {300ms, 199ms}) {
+    CAPTURE(lives.count());
+    Pair desk;
+    desk.saturate({kB});
+    CHECK(kept_by_programs_that_hang(desk, 10, lives) <= 250ms);
+  }
+}
+
+TEST_CASE("A tenant whose work ends in time between its programs that hang keeps others for little of their time") {
+  Pair desk;
+  desk.saturate({kA, kB});
+  Duration kept{};
+  const Time begin = desk.now;
+  for (int i = 0; i < 5; ++i) {
+    kept += kept_by_programs_that_hang(desk, 1, 300ms);
+    desk.pass(1s);
+  }
+  CHECK(desk.now - begin > 5s);
+  CHECK(kept < 350ms);
+}
+
+TEST_CASE("Programs that crash in the middle of their work are waited for as before") {
+  Pair desk;
+  desk.saturate({kB});
+  CHECK(kept_by_programs_that_hang(desk, 10, 1ms) <= 50ms);
+  CHECK(kept_by_programs_that_hang(desk, 1, 300ms) > 150ms);
+}
+
+TEST_CASE("A tenant's kernels that are long and end are waited for again, though they were not the last time") {
+  Pair desk;
+  desk.saturate({kB});
+  kept_by_programs_that_hang(desk, 1, 300ms);
+  const auto waits_for = [&](Duration kernel) {
+    const Duration kept = kept_by(desk, kA, kernel);
+    desk.rest(kA);
+    desk.pass(1s);
+    return kept;
+  };
+  CHECK(waits_for(50ms) < 10ms);
+  for (int i = 0; i < 6; ++i) waits_for(50ms);
+  CHECK(waits_for(50ms) > 40ms);
+}
+
 TEST_CASE("A session whose work ends in time again is waited for again") {
   Pair desk;
   const auto keeps_waiting = [&] {
@@ -153,6 +232,7 @@ TEST_CASE("A session whose work ends in time again is waited for again") {
   };
   CHECK(keeps_waiting() > 150ms);
   CHECK(keeps_waiting() < 10ms);
+  desk.pass(7s);
   desk.saturate({kA, kB});
   desk.pass(2s);
   desk.saturating.clear();
