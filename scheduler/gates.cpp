@@ -11,6 +11,8 @@ constexpr Duration kNearHigher = std::chrono::seconds(10);
 // The same of its equals: what is queued without a bound would be in their way.
 constexpr Duration kNearEqual = std::chrono::seconds(2);
 constexpr Duration kSettleEvery = std::chrono::milliseconds(100);
+// At a holder whose gate closes as soon as it is quiet.
+constexpr Duration kLookForPause = std::chrono::microseconds(75);
 constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
 }  // namespace
@@ -139,6 +141,7 @@ std::optional<Time> Policy::State::next_due() const {
     if (session->seen.in_flight && session->gate.open) by(session->progress_at + settings.drain_wait_max);
     if (session->seen.waiting && session->ignored_until > now) by(session->ignored_until);
     if (!session->gate.open || (!session->leased && !co_runs(*session))) continue;
+    if (session->leased && pauses_are_long(*session) && lower_wants(*session)) by(now + kLookForPause);
     if (session->candidate && !session->wants) by(session->quiet_since() + linger_of(*session));
     for (const DeviceIndex index : session->devices) {
       if (session->leased && devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);

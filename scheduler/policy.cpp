@@ -112,6 +112,7 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
     session.ever_active = true;
     session.active_at = at;
   }
+  state.note_pause(session, own);
   session.seen = own;
   if (!session.gate.open || session.started) {
     // Work that passed just before the gate closed.

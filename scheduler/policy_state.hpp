@@ -100,7 +100,9 @@ struct Session {
 
   bool lapsed = false;                    // its lease ended because it was quiet, and it has not wanted anything since
   Duration return_gap = Duration::max();  // how long it was quiet when that happened, of late
-  Duration linger{};    // how long it keeps its lease when it is quiet, while only its equals want the device
+  Duration linger{};          // how long it keeps its lease when it is quiet, while only its equals want the device
+  unsigned long_pauses = 0;   // in a row, each longer than a gate lingers
+  Duration quiet_at_burst{};  // Observation::quiet, when the last burst was seen to have begun
   bool rested = false;  // it came back from a rest, and has not used up a turn since: it needs the device for a moment,
                         // and waits no longer for it
 
@@ -183,6 +185,9 @@ struct Policy::State {
   void update_wants();
   bool wants(Session& session);
   bool lingers(const Session& session) const;
+  void note_pause(Session& session, const Observation& seen) const;
+  bool pauses_are_long(const Session& session) const;
+  bool lower_wants(const Session& session) const;
   Duration linger_of(const Session& session) const;
   void woke(Session& session);
   bool active(const Session& session) const;

@@ -14,6 +14,8 @@ constexpr Duration kActiveFor = std::chrono::milliseconds(50);
 // worth less than its time.
 constexpr Duration kShortGap = std::chrono::milliseconds(2);
 constexpr Duration kLingerMax = std::chrono::microseconds(2500);
+// After so many pauses in a row that outlast the gate's lingering the next one is taken to do so, too.
+constexpr unsigned kLongPausesMin = 8;
 
 }  // namespace
 
@@ -21,16 +23,30 @@ bool Policy::State::active(const Session& session) const {
   return session.ever_active && now - session.active_at < kActiveFor;
 }
 
-// A rest is worth waiting for beside equals, who get theirs in turn; what a higher class leaves idle is the lower
-// ones'.
-Duration Policy::State::linger_of(const Session& session) const {
-  const auto lower_wants = [&](const Device& device) {
-    return std::any_of(device.sessions.begin(), device.sessions.end(),
+// Several bursts since the last look: the pauses between them were short.
+void Policy::State::note_pause(Session& session, const Observation& seen) const {
+  const uint64_t bursts = seen.bursts - std::min(seen.bursts, session.seen.bursts);
+  if (bursts == 0) return;
+  const bool is_long = bursts == 1 && seen.quiet - session.quiet_at_burst >= settings.linger;
+  session.long_pauses = is_long ? std::min(session.long_pauses + 1, kLongPausesMin) : 0;
+  session.quiet_at_burst = seen.quiet;
+}
+
+bool Policy::State::pauses_are_long(const Session& session) const { return session.long_pauses >= kLongPausesMin; }
+
+bool Policy::State::lower_wants(const Session& session) const {
+  return std::any_of(session.devices.begin(), session.devices.end(), [&](DeviceIndex index) {
+    const auto& all = devices[index].sessions;
+    return std::any_of(all.begin(), all.end(),
                        [&](const Session* other) { return other->wants && other->rank > session.rank; });
-  };
-  const bool any = std::any_of(session.devices.begin(), session.devices.end(),
-                               [&](DeviceIndex index) { return lower_wants(devices[index]); });
-  return any ? std::min(session.linger, settings.linger) : session.linger;
+  });
+}
+
+// A rest is worth waiting for beside equals, who get theirs in turn; what a higher class leaves idle is the lower
+// ones', at once where its rests would outlast the waiting anyway.
+Duration Policy::State::linger_of(const Session& session) const {
+  if (!lower_wants(session)) return session.linger;
+  return pauses_are_long(session) ? Duration::zero() : std::min(session.linger, settings.linger);
 }
 
 bool Policy::State::lingers(const Session& session) const {

@@ -155,6 +155,66 @@ TEST_CASE(
   }
 }
 
+namespace {
+
+double at(std::vector<double> seconds, double part) {
+  std::sort(seconds.begin(), seconds.end());
+  REQUIRE(!seconds.empty());
+  return seconds[static_cast<size_t>(part * static_cast<double>(seconds.size() - 1))];
+}
+
+// An interactive tenant beside a batch one, and alone.
+struct Beside {
+  Beside(const Workload& interactive, const Workload& batch)
+      : alone(interactive, {.kernel = 100us, .burst = 1us, .rest_min = 1h, .rest_max = 1h}, kInteractive),
+        together(interactive, batch, kInteractive) {
+    const double solo = alone.rates().first;
+    const auto [first, second] = together.rates();
+    kept = first / solo;
+    given = second;
+  }
+  // How much longer its requests take, of the slowest hundredth.
+  double added() const {
+    return at(together.world.sessions()[0].request_seconds, 0.99) - at(alone.world.sessions()[0].request_seconds, 0.99);
+  }
+
+  static constexpr TenantPolicy kInteractive{.service_class = ServiceClass::interactive};
+  Couple alone, together;
+  double kept = 0, given = 0;  // of what it does alone; of the device's time, to batch
+};
+
+}  // namespace
+
+TEST_CASE(
+    "Of a GPU that a loop holds and leaves idle in pauses that are too short to be given away, batch has a part") {
+  for (const auto& [busy, rest] : {std::pair<Duration, Duration>{50us, 200us}, {40us, 150us}, {20us, 80us}}) {
+    const Beside beside(steps(busy, rest), stream(100us));
+    CAPTURE(rest.count());
+    CHECK(beside.given >= 0.07);
+    CHECK(beside.kept >= 0.88);
+  }
+}
+
+TEST_CASE("Of a loop's pauses that are worth a switch batch has all but the switches, and its requests start in time") {
+  for (const auto& [busy, rest, least] : {std::tuple<Duration, Duration, double>{60us, 400us, 0.3},
+                                          {60us, 500us, 0.38},
+                                          {100us, 700us, 0.5},
+                                          {100us, 1ms, 0.58}}) {
+    const Beside beside(steps(busy, rest), stream(100us));
+    CAPTURE(rest.count());
+    CHECK(beside.given >= least);
+    CHECK(beside.added() < 0.4e-3);
+  }
+}
+
+TEST_CASE("A request that waits for the device on its way keeps it, however long the pauses between requests are") {
+  const Workload request{
+      .kernel = 100us, .burst = 500us, .gap = 100us, .bursts_per_request = 10, .rest_min = 2ms, .rest_max = 8ms};
+  const Beside beside(request, stream(100us));
+  CHECK(beside.together.world.sessions()[0].request_seconds.size() > 150);
+  CHECK(beside.added() < 0.6e-3);
+}
+
 TEST_CASE("Neighbours of a session whose work does not drain wait for a moment once, and then run beside it") {
   // A kernel of hours stands for all of these: a host function that waits, pages that travel, an executor in a driver
   // call.

@@ -233,6 +233,33 @@ void all_classes() {
   show("requests of 5 ms (interactive), two of inference (batch)", {requests, inference, inference});
 }
 
+// What batch gets of the pauses of an interactive loop, and what that costs the loop.
+void all_idle_gaps() {
+  std::printf("an interactive loop beside batch kernels of 100 us: loop in %% of alone + batch in %% of the GPU\n");
+  const auto show = [](Duration busy, Duration pause, double floor) {
+    Policy::Settings settings;
+    settings.batch_floor = floor;
+    World world(3, 1, settings);
+    world.tenant(TenantId(1), {.service_class = ServiceClass::interactive});
+    world.tenant(TenantId(2), {});
+    const Workload of = steps(busy, busy, pause);
+    const SessionId one = world.add({.tenant = TenantId(1), .workload = of});
+    const SessionId other = world.add({.tenant = TenantId(2), .workload = stream(100us), .arrives = 1s + 5ms});
+    world.run(2s);
+    const double begun = world.progress(one), batch = world.progress(other);
+    world.run(6s);
+    const double solo = alone(of);
+    std::printf("%4ld us busy, %4ld us pause (alone %4.1f%% busy), floor %3.0f%%   %5.1f + %5.1f   p99 %.3f ms\n",
+                static_cast<long>(busy / 1us), static_cast<long>(pause / 1us), 100 * solo, 100 * floor,
+                100 * (world.progress(one) - begun) / 4 / solo, 100 * (world.progress(other) - batch) / 4,
+                percentile(world.sessions()[0].request_seconds, 0.99) * 1e3);
+    if (!world.wrong().empty()) std::printf("BROKEN: %s\n", world.wrong().c_str());
+  };
+  for (const double floor : {0.05, 0.2, 0.4}) show(50us, 200us, floor);
+  for (const Duration pause : {Duration(310us), Duration(400us), Duration(500us), Duration(1ms), Duration(2ms)})
+    show(60us, pause, 0.05);
+}
+
 }  // namespace
 }  // namespace gpuwire::scheduler::test
 
@@ -240,5 +267,6 @@ int main() {
   gpuwire::scheduler::test::all_classes();
   gpuwire::scheduler::test::all_shares();
   gpuwire::scheduler::test::all_latencies();
+  gpuwire::scheduler::test::all_idle_gaps();
   gpuwire::scheduler::test::all_pairs();
 }
