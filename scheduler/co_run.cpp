@@ -79,6 +79,7 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
 bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
   std::erase_if(records_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
   std::erase_if(verdicts_, [&](const auto& entry) { return now - entry.second.seen > kRecordKept; });
+  std::erase_if(rests_, [&](const auto& entry) { return now >= entry.second; });
   Members members;
   for (const CoRunner& runner : runners) {
     members.push_back(runner.id);
@@ -103,13 +104,20 @@ bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
 void CoRunChoice::change_members(std::span<const CoRunner> runners, Members members, Time now) {
   const bool some_left =
       phase_ == Phase::together && std::includes(members_.begin(), members_.end(), members.begin(), members.end());
+  // One of them has gone before anything was found out.
+  if (phase_ == Phase::trial) rest_of_tenants(now);
   members_ = std::move(members);
+  tenants_.clear();
+  for (const CoRunner& runner : runners) tenants_.push_back(runner.tenant);
+  std::sort(tenants_.begin(), tenants_.end());
+  tenants_.erase(std::unique(tenants_.begin(), tenants_.end()), tenants_.end());
   if (verdicts_.size() >= kVerdictsMax) {
     verdicts_.erase(std::min_element(verdicts_.begin(), verdicts_.end(),
                                      [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
   }
   auto [found, unknown] = verdicts_.try_emplace(members_);
   if (unknown && some_left) found->second.together = true;
+  if (const auto rest = rests_.find(tenants_); unknown && rest != rests_.end()) found->second.trial_at = rest->second;
   const bool counted =
       std::all_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return records_[runner.id].rate > 0; });
   take_turns();
@@ -144,6 +152,12 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
     record.owed = std::clamp(record.owed + times(record.target, elapsed) - got, -most, most);
     if (runner.id == alone_ && got < times(kAloneUsed, elapsed)) record.owed = Duration::zero();
   }
+}
+
+// A trial costs whoever gets more by turns. Programs that come one after the other are tried no more often than one
+// that stays.
+void CoRunChoice::rest_of_tenants(Time now) {
+  if (tenants_.size() > 1) rests_[tenants_] = now + kRestMin;
 }
 
 void CoRunChoice::begin_window() {
@@ -352,6 +366,7 @@ void CoRunChoice::give_up(Time now) {
   found.rest = lasted ? kRestMin : std::clamp(kRestGrowth * found.rest, kRestMin, kRestMax);
   found.trial_at = now + found.rest;
   found.review = Duration{};
+  rest_of_tenants(now);
   take_turns();
   begin_rounds();
 }

@@ -19,6 +19,7 @@ namespace gpuwire::scheduler {
 // A session among those that could run side by side; sums since it began.
 struct CoRunner {
   SessionId id{};
+  TenantId tenant{};
   double share = 0;        // of the device that turns would give it if all of them always wanted it
   uint64_t completed = 0;  // submissions
   Duration own{};          // time in which nobody held it up
@@ -68,10 +69,12 @@ class CoRunChoice {
     Time seen{};
   };
   using Members = std::vector<SessionId>;  // sorted
+  using Tenants = std::vector<TenantId>;   // sorted, each once
   bool update_members(std::span<const CoRunner> runners, Time now);
   void change_members(std::span<const CoRunner> runners, Members members, Time now);
   Verdict& verdict() { return verdicts_[members_]; }
   void count(std::span<const CoRunner> runners, Duration elapsed);
+  void rest_of_tenants(Time now);
   void begin_window();
   void measure_turns(std::span<const CoRunner> runners, Time now);
   Duration trial_length(std::span<const CoRunner> runners) const;
@@ -95,15 +98,19 @@ class CoRunChoice {
   Phase phase_ = Phase::turns;
   std::map<SessionId, Record> records_;
   Members members_;
+  Tenants tenants_;                      // whose members_ are
   std::map<Members, Verdict> verdicts_;  // at most kVerdictsMax
-  Duration window_{};                    // of counted time, without that of higher ranks
-  Duration watched_{};                   // since the last judgement, with the time that somebody had alone
-  Duration settles_{};                   // a trial: what is left of the hand-over at its begin
-  unsigned rounds_ = 0;                  // of turns and a trial, each too close to call
-  Duration turns_{}, trials_{};          // windows of these
-  Time since_{};                         // of the phase
-  unsigned bad_ = 0;                     // windows in a row
-  bool mixed_ = false;                   // somebody is owed time alone
+  // Programs of these that nobody has measured together are not tried before, after a trial of others of theirs that
+  // came to nothing.
+  std::map<Tenants, Time> rests_;
+  Duration window_{};            // of counted time, without that of higher ranks
+  Duration watched_{};           // since the last judgement, with the time that somebody had alone
+  Duration settles_{};           // a trial: what is left of the hand-over at its begin
+  unsigned rounds_ = 0;          // of turns and a trial, each too close to call
+  Duration turns_{}, trials_{};  // windows of these
+  Time since_{};                 // of the phase
+  unsigned bad_ = 0;             // windows in a row
+  bool mixed_ = false;           // somebody is owed time alone
   SessionId alone_{};
   Duration alone_for_{};  // so far
   CoRunMetrics metrics_;

@@ -60,7 +60,8 @@ bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std:
   for (const Session* runner : runners) {
     const auto siblings = std::count_if(runners.begin(), runners.end(),
                                         [&](const Session* other) { return other->tenant == runner->tenant; });
-    members.push_back({runner->id, runner->tenant->policy.weight / weights / static_cast<double>(siblings),
+    members.push_back({runner->id, runner->tenant->id,
+                       runner->tenant->policy.weight / weights / static_cast<double>(siblings),
                        runner->seen.completions, runner->own});
   }
   Duration above{};

@@ -232,6 +232,28 @@ TEST_CASE("Neighbours of a session whose work does not drain wait for a moment o
   }
 }
 
+TEST_CASE("A neighbour of programs that come one after the other keeps its share, as beside one that stays") {
+  for (const Duration life : {60ms, 100ms, 150ms}) {
+    for (const Duration pause : {20us, 200us}) {
+      CAPTURE(life.count());
+      CAPTURE(pause.count());
+      World world(1, 1);
+      world.tenant(TenantId(1), {});
+      world.tenant(TenantId(2), {});
+      const SessionId stays = world.add({.tenant = TenantId(1), .workload = steps(20us, pause)});
+      for (Time at = 2s; at < 5s; at += life)
+        world.add({.tenant = TenantId(2), .workload = stream(100us), .arrives = at, .ends = at + life});
+      world.run(1s + 200ms);
+      const double begun = world.progress(stays);
+      world.run(2s);
+      const double alone = (world.progress(stays) - begun) / 0.8, before = world.progress(stays);
+      world.run(5s);
+      CHECK(world.wrong().empty());
+      CHECK((world.progress(stays) - before) / 3 > 0.45 * alone);
+    }
+  }
+}
+
 TEST_CASE("Neighbours of a session that does not come to its turns, or works behind its closed gate, lose little") {
   Workload absent = stream(100us);
   absent.late_probability = 1;
