@@ -51,7 +51,8 @@ class Beside(tenants_test.Tenants):
     """Two software devices of 1 GiB each; every session has the first one."""
 
     server_keys = "gpus = [0]"
-    tenant_keys = {"anna": "", "ben": "", "carl": 'memory.limit = "800MiB"', "dora": 'memory.guaranteed = "200MiB"'}
+    tenant_keys = {"anna": "", "ben": "", "carl": 'memory.limit = "800MiB"', "dora": 'memory.guaranteed = "200MiB"',
+                   "emil": 'class = "interactive"\nmemory.limit = "800MiB"'}
 
     def begin(self, tenant, memory_mib=0, **more):
         return Program(self, self.server.address, self.environment(tenant), memory_mib, **more)
@@ -123,6 +124,22 @@ class Beside(tenants_test.Tenants):
         waits.end()
         wait_until(lambda: not json.loads(self.status("--json"))["devices"][0]["memory_reserved_bytes"],
                    RUN_LIMIT_SECONDS, "the end of the reservation")
+
+    def test_who_waits_for_memory_that_its_own_program_has_keeps_nobody_out(self):
+        # Reserved, and taken without a reservation.
+        for reserved in (True, False):
+            has = self.begin("emil", 500 if reserved else 0)
+            if not reserved:
+                self.assertEqual(has.ask("take 500"), "taken")
+            waits = self.begin("emil", 500, expected=None)
+            self.assertIn("500 MiB are not free on 1 GPU now", waits.process.stderr.readline())
+            others = [self.begin("anna"), self.begin("ben", 100), self.begin("dora", 100)]
+            for other in others:
+                other.end()
+            has.end()
+            waits.hear("ready")
+            self.assertEqual(waits.ask("take 450"), "taken")
+            waits.end()
 
     def test_a_program_that_leaves_the_queue_or_dies_holds_nothing(self):
         owner = self.begin("anna", 600)

@@ -27,7 +27,7 @@ class Tenants(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-tenants-")
         cls.identity = os.path.join(cls.folder.name, "identity")
         cls.admin("init", "--host", "127.0.0.1")
-        for name in TENANTS:
+        for name in cls.tenant_keys:
             cls.admin("add-tenant", name, "--token", "--out", cls.token(name), "--ca-out",
                       os.path.join(cls.folder.name, name + "-ca.pem"))
 
