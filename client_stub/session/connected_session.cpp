@@ -198,8 +198,9 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   connected->lanes_most_ = begun->lanes;
   if (server && begun->resume_grace.count() > 0)
     connected->outlive_connections(
-        std::make_unique<ServerReconnector>(*server, begun->id, begun->secret, begun->lanes != 0), begun->resume_grace,
-        begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
+        std::make_unique<ServerReconnector>(*server, begun->id, begun->secret, begun->lanes != 0,
+                                            connected->link_.transport()->peer()),
+        begun->resume_grace, begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
   return connected;
 }
 

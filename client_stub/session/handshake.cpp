@@ -26,7 +26,6 @@ namespace {
 
 using transport::Received;
 
-constexpr std::chrono::milliseconds kConnectTimeout{5000};
 constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
 // A worker that was not started ahead first initialises its driver.
 constexpr std::chrono::seconds kWelcomeTimeout{30};

@@ -17,6 +17,8 @@
 
 namespace gpuwire::client {
 
+// What connecting may take, over all addresses of a name.
+inline constexpr std::chrono::milliseconds kConnectTimeout{5000};
 // Connects. Errors: CUDA_ERROR_SYSTEM_NOT_READY.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address);
 

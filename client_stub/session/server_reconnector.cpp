@@ -18,18 +18,55 @@ tl::unexpected<ReconnectFailure> failed(const SessionStartError& why) {
   return tl::unexpected<ReconnectFailure>({!why.refused, why.result, why.cause});
 }
 
+std::optional<transport::Endpoint> endpoint_of(std::string_view peer) {
+  auto endpoint = transport::parse_endpoint(peer);
+  return endpoint ? std::optional(std::move(*endpoint)) : std::nullopt;
+}
+
 }  // namespace
 
-tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(uint64_t attempt, uint64_t received,
-                                                                           std::optional<resume::Lane> lane) {
-  auto connection = reach(address_);
-  if (!connection) return failed(connection.error());
+ServerReconnector::ServerReconnector(ServerAddress address, const resume::SessionId& session,
+                                     const resume::Secret& secret, bool lanes, std::string_view peer, Resolve resolve)
+    : address_(std::move(address)),
+      session_(session),
+      secret_(secret),
+      lanes_(lanes),
+      resolve_(std::move(resolve)),
+      rotation_(address_.kind == ServerAddress::Kind::local ? std::nullopt : endpoint_of(peer)) {}
+
+ServerReconnector::Connected ServerReconnector::connect_in_turn(std::vector<Endpoint>& order) {
+  auto found = resolve_(address_.endpoint);
+  {
+    std::lock_guard lock(mutex_);
+    // A resolver that is out of reach has no say about addresses that were known.
+    order = rotation_.in_turn(found ? *found : std::vector<Endpoint>());
+  }
+  if (order.empty()) return tl::unexpected(std::move(found.error()));
+  auto connected = transport::connect_first(order, kConnectTimeout);
+  std::lock_guard lock(mutex_);
+  for (size_t i = 0; i < (connected ? connected->index : order.size()); ++i) rotation_.failed(order[i]);
+  return connected;
+}
+
+ServerReconnector::Connected ServerReconnector::connect_to_carrier() {
+  std::optional<Endpoint> carrier;
+  {
+    std::lock_guard lock(mutex_);
+    carrier = rotation_.carrier();
+  }
+  if (!carrier) return tl::unexpected(std::string("the server's address is not known"));
+  return transport::connect_first({*carrier}, kConnectTimeout);
+}
+
+tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(
+    std::unique_ptr<transport::Transport> connection, uint64_t attempt, uint64_t received,
+    std::optional<resume::Lane> lane) {
   // Identities are read anew: a token that was exchanged meanwhile counts.
-  auto entry = plan_entry(address_, **connection, SessionKind::program);
+  auto entry = plan_entry(address_, *connection, SessionKind::program);
   if (!entry) return failed(entry.error());
   entry->resume.assign(session_.begin(), session_.end());
   if (lanes_) entry->rdma = Entry::Rdma::no;
-  auto entered = enter(std::move(*connection), *entry, [](const std::string&) {});
+  auto entered = enter(std::move(connection), *entry, [](const std::string&) {});
   if (!entered) return failed(entered.error());
   auto end = transport::own_end_of((*entered)->descriptor());
   auto server_received =
@@ -42,8 +79,45 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(uint6
   return Reconnected{std::move(*entered), *server_received};
 }
 
+tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_in_turn(uint64_t received) {
+  if (address_.kind == ServerAddress::Kind::local) {
+    auto connection = reach(address_);
+    if (!connection) return failed(connection.error());
+    return enter_again(std::move(*connection), attempts_, received, std::nullopt);
+  }
+  std::vector<Endpoint> order;
+  auto connected = connect_in_turn(order);
+  if (!connected) {
+    std::lock_guard lock(mutex_);
+    return unless_exhausted({true, CUDA_ERROR_DEVICE_UNAVAILABLE, std::move(connected.error())});
+  }
+  auto entered = enter_again(std::move(connected->transport), attempts_, received, std::nullopt);
+  const Endpoint& address = order[connected->index];
+  std::lock_guard lock(mutex_);
+  if (entered) {
+    rotation_.carries(address);
+    refusal_.reset();
+    return entered;
+  }
+  if (entered.error().again) {
+    rotation_.failed(address);
+  } else {
+    rotation_.refused(address);
+    if (!refusal_ || address == rotation_.carrier()) refusal_ = entered.error();
+  }
+  return unless_exhausted(std::move(entered.error()));
+}
+
+// What the session's own server has said tells a user more than how another address failed afterwards.
+tl::unexpected<ReconnectFailure> ServerReconnector::unless_exhausted(ReconnectFailure failure) const {
+  if (rotation_.exhausted() && refusal_) return tl::unexpected(*refusal_);
+  failure.again = true;
+  return tl::unexpected(std::move(failure));
+}
+
 tl::expected<Reconnected, ReconnectFailure> ServerReconnector::reconnect(uint64_t received) noexcept try {
-  auto again = enter_again(++attempts_, received, std::nullopt);
+  ++attempts_;
+  auto again = enter_in_turn(received);
   if (again) carrying_.store(attempts_, std::memory_order_relaxed);
   return again;
 } catch (const std::exception& error) {
@@ -52,7 +126,11 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::reconnect(uint64_
 
 tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> ServerReconnector::open_lane(
     const resume::Lane& lane) noexcept try {
-  auto entered = enter_again(carrying_.load(std::memory_order_relaxed), 0, lane);
+  // Where the session's own connection has led: another address of the name may be another server's.
+  auto connected = connect_to_carrier();
+  if (!connected)
+    return tl::unexpected<ReconnectFailure>({true, CUDA_ERROR_DEVICE_UNAVAILABLE, std::move(connected.error())});
+  auto entered = enter_again(std::move(connected->transport), carrying_.load(std::memory_order_relaxed), 0, lane);
   if (!entered) return tl::unexpected(std::move(entered.error()));
   transport::notice_lost_peer(entered->transport->descriptor(), transport::LostPeer::replaceable);
   return std::move(entered->transport);

@@ -2,36 +2,61 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
+#include "client_stub/session/address_rotation.hpp"
 #include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/server_address.hpp"
 #include "protocol/resume/proof.hpp"
+#include "protocol/transport/tcp.hpp"
 
 namespace gpuwire::client {
 
 class ServerReconnector final : public Reconnector {
  public:
-  // `lanes`: the session may have some. They are beside TCP, so it stays there.
-  ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret, bool lanes)
-      : address_(std::move(address)), session_(session), secret_(secret), lanes_(lanes) {}
+  using Endpoint = transport::Endpoint;
+  using Resolve = std::function<tl::expected<std::vector<Endpoint>, std::string>(const Endpoint& name)>;
 
+  // `lanes`: the session may have some. They are beside TCP, so it stays there. `peer`: where the session's first
+  // connection has led (Transport::peer()). `resolve`: what finds the addresses of the server's name.
+  ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret, bool lanes,
+                    std::string_view peer, Resolve resolve = transport::resolve);
+
+  // One attempt is at one address of the server's name, the first in turn that takes a connection. A refusal there is
+  // the session's end only when no other address is left.
   tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t received) noexcept override;
   tl::expected<std::unique_ptr<transport::Transport>, ReconnectFailure> open_lane(
       const resume::Lane& lane) noexcept override;
 
  private:
-  // The way in; `claim` knows neither session nor secret.
-  tl::expected<Reconnected, ReconnectFailure> enter_again(uint64_t attempt, uint64_t received,
+  using Connected = tl::expected<transport::ConnectedFirst, std::string>;
+
+  // A connection to the first address in turn that takes one; `order` is what was tried.
+  Connected connect_in_turn(std::vector<Endpoint>& order);
+  Connected connect_to_carrier();
+  // The way in; `claim` knows neither session nor secret. A failure without `again` is a refusal.
+  tl::expected<Reconnected, ReconnectFailure> enter_again(std::unique_ptr<transport::Transport> connection,
+                                                          uint64_t attempt, uint64_t received,
                                                           std::optional<resume::Lane> lane);
+  tl::expected<Reconnected, ReconnectFailure> enter_in_turn(uint64_t received);
+  tl::unexpected<ReconnectFailure> unless_exhausted(ReconnectFailure failure) const;
 
   const ServerAddress address_;
   const resume::SessionId session_;
   const resume::Secret secret_;
   const bool lanes_;
-  uint64_t attempts_ = 0;  // by who reconnects
+  const Resolve resolve_;
+  std::mutex mutex_;  // over the next line; a leaf
+  AddressRotation rotation_;
+  // By who reconnects.
+  uint64_t attempts_ = 0;
+  std::optional<ReconnectFailure> refusal_;  // since the session was last carried
   std::atomic<uint64_t> carrying_{
       0};  // the attempt that the present connection came of; a lane for another one is refused, so relaxed
 };

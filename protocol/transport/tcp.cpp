@@ -63,22 +63,30 @@ tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
   return endpoint;
 }
 
-tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout) try {
+tl::expected<std::vector<Endpoint>, std::string> resolve(const Endpoint& endpoint) try {
   asio::io_context context(1);
   error_code error;
   auto found = tcp::resolver(context).resolve(endpoint.host, std::to_string(endpoint.port),
                                               tcp::resolver::numeric_service, error);
-  if (error) return tl::unexpected(fmt::format("unknown host ({})", error.message()));
+  if (error || found.empty()) return tl::unexpected(fmt::format("unknown host ({})", error.message()));
   std::vector<Endpoint> addresses;
   for (const auto& address : found)
     addresses.push_back({address.endpoint().address().to_string(), address.endpoint().port()});
-  return connect_first(addresses, timeout);
+  return addresses;
 } catch (const std::exception& thrown) {
   return tl::unexpected(std::string(thrown.what()));
 }
 
-tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses,
-                                                                    Nanoseconds timeout) try {
+tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout) {
+  auto addresses = resolve(endpoint);
+  if (!addresses) return tl::unexpected(std::move(addresses.error()));
+  auto connected = connect_first(*addresses, timeout);
+  if (!connected) return tl::unexpected(std::move(connected.error()));
+  return std::move(connected->transport);
+}
+
+tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoint>& addresses,
+                                                        Nanoseconds timeout) try {
   asio::io_context context(1);
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   size_t left = addresses.size();
@@ -110,7 +118,8 @@ tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::v
       continue;
     }
     int descriptor = socket.release();
-    if (auto transport = adopt_stream(descriptor, address_text(address))) return transport;
+    if (auto transport = adopt_stream(descriptor, address_text(address)))
+      return ConnectedFirst{std::move(transport), addresses.size() - 1 - left};
     ::close(descriptor);
     return tl::unexpected(std::string("too many open files"));
   }

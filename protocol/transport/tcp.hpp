@@ -16,6 +16,7 @@ namespace gpuwire::transport {
 struct Endpoint {
   std::string host;
   uint16_t port = 0;
+  bool operator==(const Endpoint&) const = default;
 };
 
 inline constexpr uint16_t kDefaultPort = 9750;
@@ -23,15 +24,22 @@ inline constexpr uint16_t kDefaultPort = 9750;
 // HOST, HOST:PORT, [IPV6]:PORT. The error says what is wrong with the text.
 tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text);
 
+// The addresses of the name, in digits, in the system's order; at least one. The resolver's own limits of time apply.
+// The error is a cause without the name.
+tl::expected<std::vector<Endpoint>, std::string> resolve(const Endpoint& endpoint);
+
 // Resolves and connects, trying each address of the name in turn, at most `timeout` in all (the resolver's own limits
 // apply to the lookup), of which each address has the same part, and what the ones before it have left of theirs. The
 // error is a cause, without host and port: "unknown host", "connection refused (is a gpuwire server running there?)",
 // "no answer within 5 s"...
 tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout);
 
-// The same with addresses in digits, one of which is to answer.
-tl::expected<std::unique_ptr<Transport>, std::string> connect_first(const std::vector<Endpoint>& addresses,
-                                                                    Nanoseconds timeout);
+// The same with addresses in digits, one of which is to take the connection. Those before it did not.
+struct ConnectedFirst {
+  std::unique_ptr<Transport> transport;
+  size_t index = 0;  // of its address
+};
+tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout);
 
 class TcpListener {
  public:
