@@ -90,6 +90,8 @@ struct GpuwireRdmaEnd {
   const GpuwireRdmaEvents* events = nullptr;
   void* user = nullptr;
   unsigned under_way = 0;  // requests that UCX has and will complete
+  bool stands = false;     // a message has left: what connects the endpoint has left before it
+  bool broken = false;     // the endpoint, and nothing leaves any more
 };
 
 namespace {
@@ -159,6 +161,7 @@ ucs_status_t message_arrived(void* argument, const void* header, size_t header_b
 
 void endpoint_broken(void* argument, ucp_ep_h, ucs_status_t status) {
   auto* end = static_cast<GpuwireRdmaEnd*>(argument);
+  end->broken = true;
   end->events->broken(end->user, ucs_status_string(status));
 }
 
@@ -173,6 +176,7 @@ Request take(void* request) {
 void send_complete(void* request, ucs_status_t status, void* user) {
   auto* end = static_cast<GpuwireRdmaEnd*>(user);
   Request done = take(request);
+  if (status == UCS_OK) end->stands = true;
   end->events->sent(end->user, done.tag, status == UCS_OK);
 }
 
@@ -273,9 +277,11 @@ int send_message(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, c
     parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     parameters.memh = end->memory;
   }
-  return outcome_of(
+  int outcome = outcome_of(
       end, ucp_am_send_nbx(end->endpoint, kMessageId, header, header_bytes, bytes ? data : nullptr, bytes, &parameters),
       tag);
+  if (outcome == kGpuwireRdmaDone) end->stands = true;
+  return outcome;
 }
 
 int fetch_message(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, uint64_t tag) {
@@ -305,24 +311,41 @@ int arm_end(GpuwireRdmaEnd* end) {
   return !inside || ucp_worker_arm(end->worker) != UCS_ERR_BUSY;
 }
 
+// Lets UCX go on until it has done this. False: it has not, in time.
+bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
+  if (!request || UCS_PTR_IS_ERR(request)) return true;
+  while (ucp_request_check_status(request) == UCS_INPROGRESS) {
+    if (now_ms() > until_ms) return false;
+    ucp_worker_progress(end->worker);
+  }
+  ucp_request_free(request);
+  return true;
+}
+
+// UCX ends the process by an assertion when what connects an endpoint is still queued at its close ("got REP message"),
+// or at the end of its worker, which has to outlive what closed endpoints have left to do ("unsupported"). So both are
+// waited for; messages are not, because a peer that is stuck would never take them. What is not over in time stays,
+// with this object.
 int close_end(GpuwireRdmaEnd* end) {
   Inside inside;
   // At the end of the process UCX's state is not to be touched, and goes with it.
   if (!inside) return 0;
   const long until = now_ms() + kCloseMs;
-  void* closing = nullptr;
+  ucp_request_param_t plain{}, force{};
+  force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  force.flags = UCP_EP_CLOSE_FLAG_FORCE;
   if (end->endpoint) {
-    ucp_request_param_t parameters{};
-    parameters.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    parameters.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    closing = ucp_ep_close_nbx(end->endpoint, &parameters);
+    while (!end->stands && !end->broken) {
+      if (now_ms() > until) return 0;
+      ucp_worker_progress(end->worker);
+    }
+    if (!finish(end, ucp_ep_close_nbx(end->endpoint, &force), until)) return 0;
   }
-  bool pending = closing && !UCS_PTR_IS_ERR(closing);
-  while ((pending && ucp_request_check_status(closing) == UCS_INPROGRESS) || end->under_way != 0) {
-    if (now_ms() > until) return 0;  // so this object stays, too
+  while (end->under_way != 0) {
+    if (now_ms() > until) return 0;
     ucp_worker_progress(end->worker);
   }
-  if (pending) ucp_request_free(closing);
+  if (end->worker && !finish(end, ucp_worker_flush_nbx(end->worker, &plain), until)) return 0;
   if (end->memory) ucp_mem_unmap(end->context, end->memory);
   if (end->worker) ucp_worker_destroy(end->worker);
   delete end;

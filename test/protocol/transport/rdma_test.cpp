@@ -149,6 +149,25 @@ TEST_CASE("an end that is not greeted says nothing to anybody") {
   CHECK(end->failure().empty());
 }
 
+TEST_CASE("an end that goes while it is being connected takes nothing with it, wherever the other one is") {
+  auto fabric = ::fabric();
+  if (!fabric) return;
+  std::minstd_rand random(unsigned(test::test_seed()));
+  for (int round = 0; round < 300; ++round) {
+    auto one = end_of(fabric), other = end_of(fabric);
+    std::string there = other->address();
+    auto token = other->token();
+    const bool gone = round % 3 == 0;
+    if (gone) other.reset();
+    else if (round % 3 == 1) CHECK(other->greet(one->address(), one->token()));
+    else other->greet_back(one->address(), one->token());
+    if (!one->greet(there, token)) continue;
+    // How far it gets is the machine's to say.
+    for (unsigned turns = random() % 50; turns != 0; --turns) std::this_thread::yield();
+    one.reset();
+  }
+}
+
 TEST_CASE("a peer that has the token and breaks the rules ends its connection, and is damaged") {
   auto there = fabric();
   if (!there) return;
