@@ -38,8 +38,8 @@ class Faults(ServerCase):
 
         def logged():
             text = self.server_log()
-            sessions = re.findall(rf"session (\w+) from \S+: {program} \(process", text)
-            found[:] = re.findall(rf"session {sessions[-1]} from \S+: worker (\d+)", text) if sessions else []
+            sessions = re.findall(rf"session (\w+) from .+?: {program} \(process", text)
+            found[:] = re.findall(rf"session {sessions[-1]} from .+?: worker (\d+)", text) if sessions else []
             return found
 
         wait_until(logged, 10, f"a session of {program} in the server's log")

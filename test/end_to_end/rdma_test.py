@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from support import (
     BUILD,
@@ -20,7 +21,12 @@ from support import (
     start,
     wait_until,
 )
+import crashes_test
+import faults_test
+import resume_test
+from cutting_proxy import CONTROL, Point
 from identity_test import TenantsCase
+from stages import CutsAtStages, EndsAtStages
 from unreliable_way import UnreliableWay
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
@@ -28,6 +34,9 @@ PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")
 # Both sides': cards that another machine may have would only differ.
 UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 RDMA = {**os.environ, **UCX, "GPUWIRE_TRANSPORT": "rdma", "GPUWIRE_STATS": "1"}
+RDMA_ORDINAL = 12  # of protocol/wire/rdma.hpp
+# A connection that carries a session on, before the fabric does.
+SET_UP_BYTES = (16, 900)
 ROAD = re.compile(r"server: \S+ over (\w+), release")
 
 
@@ -37,7 +46,7 @@ def road_of(ran):
 
 
 class RdmaCase(ServerCase):
-    WORD = "trusted"
+    WORD, GRACE = "trusted", "60s"
 
     @classmethod
     def setUpClass(cls):
@@ -45,7 +54,8 @@ class RdmaCase(ServerCase):
         cls.addClassCleanup(cls.folder.cleanup)
         configuration = os.path.join(cls.folder.name, "gpuwire.toml")
         with open(configuration, "w", encoding="ascii") as out:
-            out.write(f'[server]\nopen_tenant = "open"\nresume_grace = "60s"\nrdma = "{cls.WORD}"\n[tenants.open]\n')
+            out.write('[server]\nopen_tenant = "open"\n'
+                      f'resume_grace = "{cls.GRACE}"\nrdma = "{cls.WORD}"\n[tenants.open]\n')
         cls.server = Server(BUILD, ["--device", DEVICE, "--config", configuration], environment={**os.environ,
                                                                                                  **UCX}).__enter__()
 
@@ -107,26 +117,63 @@ class Programs(RdmaCase):
                          run(self.server.address, "copies", env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"}).stdout)
 
 
-class Ends(RdmaCase):
-    def test_a_client_that_is_killed_in_the_middle_of_a_copy_ends_its_session_alone(self):
-        neighbour = start(self.server.address, "neighbour", env=RDMA)
-        self.addCleanup(neighbour.communicate, timeout=RUN_LIMIT_SECONDS)
-        self.assertEqual(neighbour.stdout.readline(), "working\n")
-        copier = start(self.server.address, "endless_copies", env=RDMA)
-        self.assertEqual(copier.stdout.readline(), "copying\n")
-        copier.kill()
-        copier.communicate()
-        wait_until(lambda: any("the client" in line for line in self.server.log), RUN_LIMIT_SECONDS,
-                   "word of the lost client")
-        self.assertIsNone(neighbour.poll())
+class ByRdma(RdmaCase):
+    """For suites that know nothing of roads: whatever program they start goes by RDMA."""
 
-    def test_a_client_learns_of_a_worker_that_is_killed(self):
-        copier = start(self.server.address, "endless_copies", env=RDMA)
-        self.assertEqual(copier.stdout.readline(), "copying\n")
-        for worker in self.worker_ids():
-            os.kill(worker, 9)
-        out, error = copier.communicate(timeout=RUN_LIMIT_SECONDS)
-        self.assertEqual(copier.returncode, 3, out + error)
+    ROAD = "rdma"
+
+    @classmethod
+    def setUpClass(cls):
+        environment = unittest.mock.patch.dict(os.environ, {**UCX, "GPUWIRE_TRANSPORT": "rdma"})
+        environment.start()
+        cls.addClassCleanup(environment.stop)
+        super().setUpClass()
+
+    def way(self, cuts, seed):
+        return UnreliableWay(self.server.address, cuts, seed, SET_UP_BYTES)
+
+
+class Faults(faults_test.Faults, ByRdma):
+    """Raw peers are beside programs that go by RDMA."""
+
+
+class BeforeItCarries(crashes_test.BesideANeighbour, ByRdma):
+    """Who ends while client and server agree on it over TCP."""
+
+    GRACE = "300ms"
+    POINTS = {
+        **{name: point for name, point in crashes_test.BEFORE_A_SESSION.items() if name != "mid-Hello"},
+        "mid-header of the client's address": ("steps", Point("client", "header", CONTROL, RDMA_ORDINAL)),
+        "mid-address of the client": ("steps", Point("client", "message", CONTROL, RDMA_ORDINAL)),
+        "after the client's address": ("steps", Point("client", "whole", CONTROL, RDMA_ORDINAL)),
+        "mid-address of the server": ("steps", Point("server", "message", CONTROL, RDMA_ORDINAL)),
+        "after the server's address": ("steps", Point("server", "whole", CONTROL, RDMA_ORDINAL)),
+    }
+
+    def tearDown(self):
+        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
+        self.assert_nothing_left()
+
+    def test_a_connection_that_is_reset(self):
+        self.each(self.POINTS, lambda proxy: proxy.cut(reset=True))
+
+    def test_a_connection_that_closes(self):
+        self.each(self.POINTS, lambda proxy: proxy.cut())
+
+    def test_a_client_that_is_killed(self):
+        self.each(self.POINTS, self.kill_client, fails=False)
+
+
+class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByRdma):
+    GRACE = "300ms"
+
+
+class Resume(CutsAtStages, ByRdma):
+    def test_a_session_that_is_cut_at_its_stages_goes_on_by_rdma_again(self):
+        self.assertGreaterEqual(self.cut_at_stages(rounds=6, cuts=40, seed=resume_test.SEED), 40)
+
+    def test_connections_that_are_cut_while_they_carry_it_on_count_for_nothing(self):
+        self.assertGreaterEqual(self.cut_at_stages(rounds=4, cuts=10, seed=resume_test.SEED, more=20), 20)
 
     def test_a_session_that_loses_its_connection_comes_back_and_goes_by_rdma_again(self):
         way = UnreliableWay(self.server.address, 0, 1, (4_000, 60_000))

@@ -2,15 +2,19 @@
 something goes wrong."""
 
 import os
-import random
 import re
 import socket
 import subprocess
 import tempfile
-import threading
 import unittest
 
-from support import BUILD, DEVICE, PROGRAMS, RUN_LIMIT_SECONDS, Server, ServerCase, run, start, wait_until
+import crashes_test
+import faults_test
+import resume_test
+from ring_peer import LIMIT_SECONDS, READ, WRITTEN, RingPeer
+from stages import CutsAtStages, EndsAtStages
+from support import BUILD, FRAME, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
+from unix_way import UnixWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
@@ -40,12 +44,14 @@ class LocalServer(ServerCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.path = os.path.join(cls.folder.name, "gpuwire.sock")
         cls.address = "unix:" + cls.path
-        cls.server = Server(BUILD, ["--device", DEVICE, "--listen", cls.address, *cls.server_arguments]).__enter__()
+        cls.addClassCleanup(cls.folder.cleanup)
+        arguments = cls.server_arguments
+        cls.server_arguments = ("--listen", cls.address, *arguments)
+        super().setUpClass()
+        cls.server_arguments = arguments
 
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        cls.folder.cleanup()
+    def way(self, cuts, seed):
+        return UnixWay(self.folder.name, self.path, cuts, seed)
 
 
 class Programs(LocalServer):
@@ -96,147 +102,106 @@ class Programs(LocalServer):
         self.assert_passed(run(self.server.address, "pinned_in_place", "small"))
 
 
-class Ends(LocalServer):
-    def test_a_client_that_is_killed_in_the_middle_of_a_copy_ends_its_session_alone(self):
-        neighbour = start(self.address, "neighbour")
-        self.addCleanup(neighbour.communicate, timeout=RUN_LIMIT_SECONDS)
-        self.assertEqual(neighbour.stdout.readline(), "working\n")
-        copier = start(self.address, "endless_copies")
-        self.assertEqual(copier.stdout.readline(), "copying\n")
-        copier.kill()
-        copier.communicate()
-        wait_until(lambda: any("the client" in line for line in self.server.log), RUN_LIMIT_SECONDS,
-                   "word of the lost client")
-        self.assertIsNone(neighbour.poll())
-
-    def test_a_client_learns_of_a_worker_that_is_killed(self):
-        copier = start(self.address, "endless_copies")
-        self.assertEqual(copier.stdout.readline(), "copying\n")
-        for worker in self.worker_ids():
-            os.kill(worker, 9)
-        out, error = copier.communicate(timeout=RUN_LIMIT_SECONDS)
-        self.assertEqual(copier.returncode, 3, out + error)
-
-
-class UnreliableWay:
-    """Passes Unix connections on to a server, with the descriptors that come along, and cuts each after a time that a
-    seed says, `cuts` times in all."""
-
-    CUT_AFTER_S = (0.02, 0.2)
-
-    def __init__(self, folder, server_path, cuts, seed):
-        self.random = random.Random(seed)
-        self.left, self.made = cuts, 0
-        self._lock = threading.Lock()
-        self._server_path = server_path
-        path = os.path.join(folder, f"way-{seed}-{os.urandom(4).hex()}.sock")
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(path)
-        self._listening.listen()
-        self.address = "unix:" + path
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self):
-        self._listening.close()
-
-    def _serve(self):
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self._server_path)
-            with self._lock:
-                self.made += 1
-            ended = []
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, target, (client, server), ended),
-                                 daemon=True).start()
-            with self._lock:
-                cut = self.left > 0
-                self.left -= 1
-                after = self.random.uniform(*self.CUT_AFTER_S)
-            if cut:
-                timer = threading.Timer(after, self._cut, [(client, server)])
-                timer.daemon = True
-                timer.start()
-
-    @staticmethod
-    def _cut(both):
-        for link in both:
-            try:
-                link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def _pass_on(self, source, target, both, ended):
-        try:
-            while True:
-                piece, descriptors, _, _ = socket.recv_fds(source, 65536, 16)
-                if not piece:
-                    break
-                if descriptors:
-                    socket.send_fds(target, [piece], descriptors)
-                    for each in descriptors:
-                        os.close(each)
-                else:
-                    target.sendall(piece)
-        except OSError:
-            pass
-        self._cut(both)
-        with self._lock:
-            ended.append(source)
-            last = len(ended) == 2
-        if last:
-            for link in both:
-                link.close()
-
-
-class Resume(unittest.TestCase):
-    LOST_MIN, RUNS_MAX = 8, 100
+class ByUnixSocket(LocalServer):
+    """For suites that know a server by its address alone."""
 
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.path = os.path.join(cls.folder.name, "gpuwire.sock")
-        configuration = os.path.join(cls.folder.name, "gpuwire.toml")
-        with open(configuration, "w", encoding="ascii") as out:
-            out.write('[server]\nresume_grace = "30s"\nopen_tenant = "open"\n[tenants.open]\n')
-        cls.server = Server(
-            BUILD, ["--device", DEVICE, "--listen", "unix:" + cls.path, "--config", configuration]).__enter__()
+        super().setUpClass()
+        cls.server.address = cls.address
 
-    @classmethod
-    def tearDownClass(cls):
-        code = cls.server.stop()
-        cls.folder.cleanup()
-        if code != 0:
-            raise AssertionError(f"the server ended with {code}:\n" + "".join(cls.server.log))
 
-    def test_a_session_whose_socket_is_cut_goes_on_in_new_shared_memory(self):
-        # How far a program is when its socket is cut is the machine's to say: on a fast one some are over before.
-        programs = (("copies",), ("host_memory",), ("pinned_in_place", "small"), ("managed_memory",),
-                    ("stream_ordered",))
-        lost, seed = 0, SEED
-        while lost < self.LOST_MIN and seed < SEED + self.RUNS_MAX:
-            program, *arguments = programs[seed % len(programs)]
+class FaultsOfRawPeers(faults_test.Faults, ByUnixSocket):
+    """On the socket itself, without shared memory."""
+
+    def connection(self):
+        link = socket.socket(socket.AF_UNIX)
+        self.addCleanup(link.close)
+        link.settimeout(LIMIT_SECONDS)
+        link.connect(self.path)
+        return link
+
+
+class FaultsInSharedMemory(FaultsOfRawPeers):
+    """What raw peers say goes through the rings."""
+
+    def greeted(self):
+        return RingPeer(super().greeted())
+
+    def test_indices_that_cannot_be(self):
+        # Beyond the ring, once the worker reads; and read by the client what was never written.
+        for which, value in ((WRITTEN, 1 << 40), (WRITTEN, (1 << 64) - 1), (READ, 1 << 40)):
+            with self.subTest(which=which, value=value):
+                link = self.greeted()
+                link.set_index(link.to_server if which == WRITTEN else link.to_client, which, value)
+                link.bell()
+                if which == READ:  # the worker looks at it when it answers
+                    link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, 2, 0, 0) + b"\0" * 16)
+                self.read_to_end(link)
+
+    def test_an_index_that_runs_backwards(self):
+        link = self.greeted()
+        link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, 8, 0, 0))
+        wait_until(lambda: link.index(link.to_server, READ) == FRAME.size, LIMIT_SECONDS, "the worker has read")
+        link.set_index(link.to_server, WRITTEN, 0)
+        link.bell()
+        self.read_to_end(link)
+
+    def test_a_socket_that_says_what_is_no_bell(self):
+        link = self.greeted()
+        link.link.sendall(b"\xff" * 64)
+        self.read_to_end(link)
+
+    def test_a_client_whose_socket_ends_with_a_frame_half_written(self):
+        link = self.greeted()
+        link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, 8, 0, 0)[:20])
+        link.link.shutdown(socket.SHUT_RDWR)
+        self.read_to_end(link)
+
+
+class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByUnixSocket):
+    ROAD = "shm"
+    resume_grace = "300ms"
+
+
+class Resume(CutsAtStages, LocalServer):
+    ROAD = "shm"
+    CUTS = resume_test.CUTS // 2
+    resume_grace = "60s"
+
+    def test_programs_notice_nothing_of_sockets_that_are_cut(self):
+        # Where a program is when its socket is cut is the machine's to say, and some are over before.
+        left, number = self.CUTS, 0
+        while left > 0 and number < 20 * len(resume_test.PROGRAMS_TO_CUT):
+            program = resume_test.PROGRAMS_TO_CUT[number % len(resume_test.PROGRAMS_TO_CUT)]
+            seed = resume_test.SEED + number
             with self.subTest(program=program, seed=seed):
-                lost += self.passes_when_cut(seed, program, *arguments)
-            seed += 1
-        self.assertGreaterEqual(lost, self.LOST_MIN)
+                way = self.way(left, seed)
+                there, cut = run(self.address, *program), run(way.address, *program)
+                way.close()
+                left -= way.lost
+                self.assertEqual(there.returncode, 0, there.stderr)
+                self.assertEqual(cut.returncode, 0, cut.stderr + "".join(self.server.log[-20:]))
+                self.assertEqual(cut.stdout, there.stdout)
+            number += 1
+        print(f"{self.CUTS - left} cuts in {number} programs")
+        self.assertLessEqual(left, 0)
 
-    def passes_when_cut(self, seed, program, *arguments):
-        """Connections that were lost."""
-        way = UnreliableWay(self.folder.name, self.path, 6, seed)
-        try:
-            ran, text = account(program, *arguments, server=way.address)
-        finally:
-            way.close()
-        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr + "".join(self.server.log[-10:]))
-        self.assertTrue(ran.stdout.rstrip().endswith("PASSED"), ran.stdout)
-        self.assertIn("over shm, release", text)
-        return way.made - 1
+    def test_a_session_that_is_cut_at_its_stages_goes_on_in_new_shared_memory(self):
+        self.assertGreaterEqual(self.cut_at_stages(rounds=6, cuts=40, seed=resume_test.SEED), 40)
+
+    def test_connections_that_are_cut_while_they_carry_it_on_count_for_nothing(self):
+        self.assertGreaterEqual(self.cut_at_stages(rounds=4, cuts=10, seed=resume_test.SEED, more=20), 20)
+
+    def test_memory_in_place_is_right_when_its_socket_is_cut(self):
+        for seed in range(resume_test.SEED, resume_test.SEED + 4):
+            with self.subTest(seed=seed):
+                way = self.way(8, seed)
+                self.addCleanup(way.close)
+                ran, text = account("pinned_in_place", "small", server=way.address)
+                self.assert_passed(ran)
+                self.assertIn("over shm, release", text)
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)
