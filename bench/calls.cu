@@ -111,12 +111,18 @@ void allocations() {
   figure("free_alone_1m_us", 1e6 * median(frees));
   cudaStream_t stream;
   CHECK_RUNTIME(cudaStreamCreate(&stream));
-  figure("malloc_async_1m_us", 1e6 / kCount * median_seconds(51, [&] {
-                                 for (int i = 0; i < kCount; ++i) {
-                                   CHECK_RUNTIME(cudaMallocAsync(&memory, 1 << 20, stream));
-                                   CHECK_RUNTIME(cudaFreeAsync(memory, stream));
-                                 }
-                               }));
+  // Between two bursts the stream catches up: what has been freed in its order is there again.
+  std::vector<double> bursts;
+  for (int round = 0; round < 51; ++round) {
+    bursts.push_back(seconds_of([&] {
+      for (int i = 0; i < kCount; ++i) {
+        CHECK_RUNTIME(cudaMallocAsync(&memory, 1 << 20, stream));
+        CHECK_RUNTIME(cudaFreeAsync(memory, stream));
+      }
+    }));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  }
+  figure("malloc_async_1m_us", 1e6 / kCount * median(bursts));
   CHECK_RUNTIME(cudaStreamDestroy(stream));
 }
 
@@ -137,6 +143,17 @@ void queries() {
                            }));
   figure("event_record_us", 1e6 / 200 * median_seconds(51, [&] {
                               for (int i = 0; i < 200; ++i) (void)cudaEventRecord(event, stream);
+                            }));
+  figure("event_create_destroy_us", 1e6 / 200 * median_seconds(51, [] {
+                                      for (int i = 0; i < 200; ++i) {
+                                        cudaEvent_t one;
+                                        CHECK_RUNTIME(cudaEventCreateWithFlags(&one, cudaEventDisableTiming));
+                                        CHECK_RUNTIME(cudaEventDestroy(one));
+                                      }
+                                    }));
+  figure("mem_get_info_us", 1e6 * median_seconds(201, [] {
+                              size_t free_bytes, total_bytes;
+                              CHECK_RUNTIME(cudaMemGetInfo(&free_bytes, &total_bytes));
                             }));
   // From a launch to the first query that finds it done, by polling.
   figure("launch_poll_us", 1e6 * median_seconds(201, [&] {

@@ -1,9 +1,11 @@
 // What further connections bring on this machine: bandwidth over 1 to N loopback streams with plain sockets, with and
-// without MSG_ZEROCOPY and by sizes of socket buffers, and of one session's link with as many lanes, bare and inside
-// TLS, where bulk is read in pieces as a worker reads it. Plain sockets are measured with 1 MiB at each end, which
-// stays in a core's cache, and with as much memory as a copy has. Prints one JSON object.
+// without MSG_ZEROCOPY, by io_uring with and without it, by sizes of socket buffers, and of one session's link with as
+// many lanes, bare and inside TLS, where bulk is read in pieces as a worker reads it. Plain sockets are measured with 1
+// MiB at each end, which stays in a core's cache, and with as much memory as a copy has. Prints one JSON object.
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -14,12 +16,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "bench/loopback_ends.hpp"
+#include "bench/uring.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/frame_receiver.hpp"
@@ -44,6 +48,8 @@ double rate(Clock::time_point begun) {
 
 // --- plain sockets -------------------------------------------------------------------------------------------------
 
+void set_blocking(int socket) { fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) & ~O_NONBLOCK); }
+
 // The kernel tells on the error queue when it has let go of pages.
 void take_notices(int socket) {
   char control[256];
@@ -54,9 +60,9 @@ void take_notices(int socket) {
   } while (recvmsg(socket, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0);
 }
 
-// Goes through `memory_bytes` again and again.
-void send_stream(int socket, size_t bytes, size_t memory_bytes, bool zero_copy) {
-  std::vector<char> memory(memory_bytes, 1);
+enum class Way : uint8_t { plain, zero_copy, uring, uring_zero_copy };
+
+void send_by_calls(int socket, size_t bytes, std::vector<char>& memory, bool zero_copy) {
   size_t at = 0;
   int one = 1;
   if (zero_copy && setsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) != 0) fail("no SO_ZEROCOPY");
@@ -71,6 +77,42 @@ void send_stream(int socket, size_t bytes, size_t memory_bytes, bool zero_copy) 
   }
 }
 
+void send_by_uring(int socket, size_t bytes, std::vector<char>& memory, UringSend how) {
+  Uring ring(memory);
+  size_t at = 0;
+  std::vector<iovec> pieces;
+  while (bytes != 0) {
+    pieces.clear();
+    while (bytes != 0 && pieces.size() < Uring::kChain) {
+      size_t size = std::min({bytes, kPieceBytes, memory.size() - at});
+      pieces.push_back({memory.data() + at, size});
+      bytes -= size;
+      at = (at + size) % memory.size();
+    }
+    ring.send(socket, pieces, how);
+  }
+}
+
+double processor_seconds_of_thread() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  auto seconds = [](const timeval& time) { return double(time.tv_sec) + 1e-6 * double(time.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Goes through `memory_bytes` again and again. The processor time that it took the sender's thread.
+double send_stream(int socket, size_t bytes, size_t memory_bytes, Way way) {
+  std::vector<char> memory(memory_bytes, 1);
+  double before = processor_seconds_of_thread();
+  switch (way) {
+    case Way::plain: send_by_calls(socket, bytes, memory, false); break;
+    case Way::zero_copy: send_by_calls(socket, bytes, memory, true); break;
+    case Way::uring: send_by_uring(socket, bytes, memory, UringSend::copied); break;
+    case Way::uring_zero_copy: send_by_uring(socket, bytes, memory, UringSend::zero_copy); break;
+  }
+  return processor_seconds_of_thread() - before;
+}
+
 void receive_stream(int socket, size_t bytes, size_t memory_bytes) {
   std::vector<char> memory(memory_bytes);
   size_t at = 0;
@@ -82,27 +124,37 @@ void receive_stream(int socket, size_t bytes, size_t memory_bytes) {
   }
 }
 
+struct Measured {
+  double gb_s = 0, sender_s_a_gb = 0;  // processor time of the senders' threads
+};
+
 // `buffer_bytes`: 0: as sessions have them.
-double sockets_gb_s(size_t streams, bool zero_copy, int buffer_bytes, size_t memory_bytes = kPieceBytes) {
+Measured sockets(size_t streams, Way way, int buffer_bytes, size_t memory_bytes = kPieceBytes) {
   std::vector<Ends> ends;
   for (size_t i = 0; i < streams; ++i) {
     ends.push_back(bare());
+    // io_uring waits by itself where a descriptor does.
+    if (way == Way::uring || way == Way::uring_zero_copy) set_blocking(ends.back().first->descriptor());
     if (!buffer_bytes) continue;
     setsockopt(ends.back().first->descriptor(), SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
     setsockopt(ends.back().second->descriptor(), SOL_SOCKET, SO_RCVBUF, &buffer_bytes, sizeof buffer_bytes);
   }
+  std::vector<double> processor_s(streams);
   auto begun = Clock::now();
   std::vector<std::thread> threads;
-  for (auto& [near, far] : ends) {
-    threads.emplace_back([&near = near, streams, memory_bytes, zero_copy] {
-      send_stream(near->descriptor(), kStreamBytes / streams, memory_bytes, zero_copy);
+  for (size_t i = 0; i < streams; ++i) {
+    threads.emplace_back([&, i] {
+      processor_s[i] = send_stream(ends[i].first->descriptor(), kStreamBytes / streams, memory_bytes, way);
     });
-    threads.emplace_back([&far = far, streams, memory_bytes] {
-      receive_stream(far->descriptor(), kStreamBytes / streams, memory_bytes);
-    });
+    threads.emplace_back(
+        [&, i] { receive_stream(ends[i].second->descriptor(), kStreamBytes / streams, memory_bytes); });
   }
   for (auto& thread : threads) thread.join();
-  return rate(begun);
+  return {rate(begun), std::accumulate(processor_s.begin(), processor_s.end(), 0.0) / (double(kStreamBytes) / 1e9)};
+}
+
+double sockets_gb_s(size_t streams, int buffer_bytes, size_t memory_bytes = kPieceBytes) {
+  return sockets(streams, Way::plain, buffer_bytes, memory_bytes).gb_s;
 }
 
 // --- a session's link ----------------------------------------------------------------------------------------------
@@ -183,30 +235,73 @@ double link_gb_s(size_t lanes, bool tls, size_t& used) {
   return gb_s;
 }
 
+void measure_sends(size_t streams) {
+  constexpr std::pair<const char*, Way> kWays[] = {{"plain", Way::plain},
+                                                   {"zero_copy", Way::zero_copy},
+                                                   {"io_uring", Way::uring},
+                                                   {"io_uring_zero_copy", Way::uring_zero_copy}};
+  std::printf("\"sends\": {");
+  const char* comma = "";
+  for (auto& [name, way] : kWays) {
+    if (way >= Way::uring && !Uring::there()) continue;
+    for (auto& [memory, bytes] : {std::pair("", kPieceBytes), std::pair("_of_a_copy", kCopyBytes / streams)}) {
+      Measured measured = sockets(streams, way, 0, bytes);
+      std::printf("%s\"%s%s\": {\"gb_s\": %.2f, \"sender_s_a_gb\": %.3f}", comma, name, memory, measured.gb_s,
+                  measured.sender_s_a_gb);
+      comma = ", ";
+    }
+  }
+  std::printf("}");
+}
+
+void measure_all(size_t streams) {
+  std::printf(
+      "\"streams\": %zu, \"sockets_gb_s\": %.2f, \"of_a_copy_gb_s\": %.2f, \"buffers_1_mib_gb_s\": %.2f, "
+      "\"buffers_8_mib_gb_s\": %.2f, ",
+      streams, sockets_gb_s(streams, 0), sockets_gb_s(streams, 0, kCopyBytes / streams), sockets_gb_s(streams, 1 << 20),
+      sockets_gb_s(streams, 8 << 20));
+  measure_sends(streams);
+  size_t plain_used = 0, tls_used = 0;
+  double plain = link_gb_s(streams, false, plain_used), tls = link_gb_s(streams, true, tls_used);
+  std::printf(", \"link_gb_s\": %.2f, \"link_lanes_used\": %zu, \"link_tls_gb_s\": %.2f, \"link_tls_lanes_used\": %zu",
+              plain, plain_used, tls, tls_used);
+}
+
+size_t count_of(const char* text) {
+  size_t count = size_t(std::atoi(text));
+  if (count < 1 || count > wire::kLanesMax) fail("LANES is 1 to 16");
+  return count;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string(argv[1]) == "--help") {
+  std::string word = argc > 1 ? argv[1] : "";
+  if (word == "--help") {
     std::printf(
-        "usage: lanes_loopback [LANES]: bandwidth over 1 to LANES (4) connections; one JSON object on stdout\n");
+        "usage: lanes_loopback [LANES]: bandwidth over 1 to LANES (4) connections; one JSON object on stdout\n"
+        "       lanes_loopback --sockets STREAMS: of plain sockets alone, over so many\n"
+        "       lanes_loopback --sends STREAMS: the ways to send, over so many plain sockets\n");
     return 0;
   }
-  size_t most = argc > 1 ? size_t(std::atoi(argv[1])) : 4;
-  if (most < 1 || most > wire::kLanesMax) fail("LANES is 1 to 16");
+  if (argc > 2 && word == "--sockets") {
+    size_t streams = count_of(argv[2]);
+    std::printf("{\"streams\": %zu, \"sockets_gb_s\": %.2f, \"of_a_copy_gb_s\": %.2f}\n", streams,
+                sockets_gb_s(streams, 0), sockets_gb_s(streams, 0, kCopyBytes / streams));
+    return 0;
+  }
+  if (argc > 2 && word == "--sends") {
+    std::printf("{\"streams\": %zu, ", count_of(argv[2]));
+    measure_sends(count_of(argv[2]));
+    std::printf("}\n");
+    return 0;
+  }
+  size_t most = argc > 1 ? count_of(argv[1]) : 4;
   std::printf("{\"streams\": [");
   for (size_t streams = 1; streams <= most; ++streams) {
-    std::printf(
-        "%s\n  {\"streams\": %zu, \"sockets_gb_s\": %.2f, \"of_a_copy_gb_s\": %.2f, \"zero_copy_gb_s\": %.2f, "
-        "\"buffers_1_mib_gb_s\": %.2f, "
-        "\"buffers_8_mib_gb_s\": %.2f",
-        streams == 1 ? "" : ",", streams, sockets_gb_s(streams, false, 0),
-        sockets_gb_s(streams, false, 0, kCopyBytes / streams), sockets_gb_s(streams, true, 0),
-        sockets_gb_s(streams, false, 1 << 20), sockets_gb_s(streams, false, 8 << 20));
-    size_t plain_used = 0, tls_used = 0;
-    double plain = link_gb_s(streams, false, plain_used), tls = link_gb_s(streams, true, tls_used);
-    std::printf(
-        ", \"link_gb_s\": %.2f, \"link_lanes_used\": %zu, \"link_tls_gb_s\": %.2f, \"link_tls_lanes_used\": %zu}",
-        plain, plain_used, tls, tls_used);
+    std::printf("%s\n  {", streams == 1 ? "" : ",");
+    measure_all(streams);
+    std::printf("}");
     std::fflush(stdout);
   }
   std::printf("\n]}\n");
