@@ -95,10 +95,12 @@ bool asks(Transport& connection, const Peek& peek, Nanoseconds timeout) {
   for (;;) {
     auto left = deadline - Clock::now();
     if (left.count() <= 0 || !connection.wait(kReadable, left)) return false;
+    const bool closed = connection.peer_closed();  // before the look: then nothing comes behind what it shows
     IoResult seen = peek(std::as_writable_bytes(std::span(&header, 1)));
     if (seen.status == IoStatus::would_block) continue;
     if (seen.status != IoStatus::ok) return false;
     if (seen.bytes == sizeof header) break;
+    if (closed) return false;
     ::poll(nullptr, 0, 1);  // the rest is on its way; what is there already would end every other wait
   }
   return header.magic == wire::FrameHeader::kMagic && header.kind == uint8_t(wire::FrameKind::control) &&

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdlib>
+#include <future>
 #include <thread>
 
 #include "protocol/transport/rdma_setup.hpp"
@@ -14,6 +15,8 @@ using namespace gpuwire::transport;
 namespace {
 
 constexpr std::chrono::seconds kLimit{60};
+// What is not over by then never is.
+constexpr std::chrono::seconds kHang{60};
 
 struct Both {
   Agreed client, server;
@@ -97,6 +100,22 @@ TEST_CASE("whoever does not ask for RDMA loses no byte to the question") {
   wire::FrameHeader got;
   CHECK(receive_all(*agreed.connection, std::as_writable_bytes(std::span(&got, 1)), kLimit).status == IoStatus::ok);
   CHECK(got.ordinal == 1);
+}
+
+TEST_CASE("a client that leaves in the middle of its first header is not waited for") {
+  auto ends = test::pair_kinds()[0].make(1);
+  wire::FrameHeader first{.kind = uint8_t(wire::FrameKind::control), .ordinal = 12};
+  iovec piece{&first, sizeof first / 2};
+  REQUIRE(send_all(*ends.first, {&piece, 1}, kLimit).status == IoStatus::ok);
+  ends.first->finish();
+  const Transport& plain = *ends.second;
+  auto offered = std::async(std::launch::async, [&] {
+    return offer_rdma(
+        std::move(ends.second), [&](std::span<std::byte> out) { return peek_socket(plain, out); }, nullptr, "none",
+        2 * kHang);
+  });
+  CHECK(offered.wait_for(kHang) == std::future_status::ready);
+  CHECK(offered.get().declined.empty());
 }
 
 TEST_CASE("a question that cannot be, and a client that leaves in the middle, end the connection and say why") {
