@@ -11,7 +11,11 @@
 #include <vector>
 
 #include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/context/context.hpp"
+#include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
+#include "client_stub/driver/stream/stream.hpp"
 #include "test/client_stub/driver/fixture.hpp"
 
 namespace gpuwire::client {
@@ -36,6 +40,80 @@ struct Told final : SessionPart {
   std::vector<std::string>& log;
   std::string name;
 };
+
+// Can the program read there, without one of our own handlers bringing it? The kernel says so without a fault.
+bool is_open(uint64_t address) {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  const bool open = ::write(ends[1], reinterpret_cast<const void*>(address), 1) == 1;
+  for (int end : ends) ::close(end);
+  return open;
+}
+
+// Something of each kind that leads from the process to a session.
+struct Belongings {
+  Belongings(ServerSession& owner, uint64_t place) : server(owner), base(place) {
+    context.server = &server;
+    stream.context = &context;
+    stream.flags = CU_STREAM_NON_BLOCKING;
+    event = handles().create(wire::HandleKind::event, &server, this);
+    wire_stream = handles().create(wire::HandleKind::stream, &server, &stream);
+    stream.handle = wire_stream;
+    REQUIRE(event != 0);
+    REQUIRE(wire_stream != 0);
+    REQUIRE(server.managed_memory.map(base, kBytes, true) == ManagedMemory::Mapped::yes);
+    address_map().insert({.base = base, .bytes = kBytes, .kind = RangeKind::managed, .device = 0, .server = &server});
+    address_map().insert({.base = base + kBytes, .bytes = kBytes, .device = 0, .server = &server});
+    server.pinned_pointers.add(base + 2 * kBytes, 4096);
+    REQUIRE(server.captures.add({.context = &context, .origin = wire_stream}, stream) == CUDA_SUCCESS);
+    server.managed_memory.hand_over();  // the device's now: closed here
+  }
+  ~Belongings() {
+    Capture capture;
+    if (server.captures.find(stream, capture)) server.captures.remove(capture);
+    server.managed_memory.unmap(base);
+    address_map().take_all([&](const AddressRange& range) { return range.server == &server; },
+                           [](const AddressRange&) {});
+    handles().forget(wire::HandleKind::event, event);
+    handles().forget(wire::HandleKind::stream, wire_stream);
+  }
+  Belongings(const Belongings&) = delete;
+
+  bool entries_lead_here() const {
+    AddressRange managed, plain;
+    return handles().session(wire::HandleKind::event, event) == &server &&
+           handles().object(wire::HandleKind::event, event) == this &&
+           handles().session(wire::HandleKind::stream, wire_stream) == &server &&
+           address_map().find(base + 8, managed) && managed.server == &server &&
+           address_map().find(base + kBytes, plain) && plain.server == &server;
+  }
+  bool nothing_has_changed() {
+    return entries_lead_here() && server.connection().state() == CUDA_SUCCESS && server.pinned_pointers.any() &&
+           server.captures.status(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE && server.managed_memory.any() &&
+           managed_faults().holder(base) == &server.managed_memory && (g_entry.load() & kManaged) != 0 &&
+           !is_open(base);
+  }
+
+  static constexpr uint64_t kBytes = 65536;
+  ServerSession& server;
+  const uint64_t base;
+  ContextState context;
+  StreamState stream;
+  uint64_t event = 0, wire_stream = 0;
+};
+
+// Another server of the same process.
+struct SecondSession {
+  SecondSession() {
+    auto made = std::make_unique<test::FakeSession>(test::fake_facts(1));
+    session = made.get();
+    server.adopt(std::move(made));
+  }
+  ServerSession server;
+  test::FakeSession* session = nullptr;
+};
+
+constexpr uint64_t kFirstPlace = 0x5288'0000'0000, kSecondPlace = 0x5289'0000'0000;
 
 }  // namespace
 
@@ -109,6 +187,47 @@ TEST_CASE("a child after fork() has none of the parent's managed memory, and no 
   REQUIRE(::waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
+}
+
+TEST_CASE("of two sessions in one process, one that ends or breaks off takes nothing of the other's with it") {
+  for (bool breaks_off : {false, true}) {
+    CAPTURE(breaks_off);
+    test::FakeProcess process;
+    SecondSession second;
+    Belongings kept(test::server_session(), kFirstPlace), ended(second.server, kSecondPlace);
+    REQUIRE(kept.nothing_has_changed());
+    REQUIRE(ended.nothing_has_changed());
+    if (breaks_off) second.server.notices.ended(CUDA_ERROR_DEVICE_UNAVAILABLE, "gone");
+    else second.server.end();
+    CHECK(second.session->closed() == !breaks_off);
+    CHECK(is_open(kSecondPlace) == !breaks_off);
+    CHECK_FALSE(second.server.pinned_pointers.any());
+    CHECK(ended.entries_lead_here());  // its calls fail there, and are not taken for the other's
+    CHECK_FALSE(process.session->closed());
+    CHECK(kept.nothing_has_changed());
+  }
+}
+
+TEST_CASE("of two sessions in one process, one that a child is told to leave takes nothing of the other's with it") {
+  test::FakeProcess process;
+  SecondSession second;
+  Belongings kept(test::server_session(), kFirstPlace), left(second.server, kSecondPlace);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::alarm(120);
+    second.server.after_fork_in_child();
+    bool good = !second.server.managed_memory.any() && !second.server.managed_memory.anything_to_hand_over();
+    good = good && kept.nothing_has_changed() && kept.server.managed_memory.any();
+    ::_exit(good ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+  // Nor has the parent lost anything.
+  CHECK(kept.nothing_has_changed());
+  CHECK(left.nothing_has_changed());
 }
 
 }  // namespace gpuwire::client
