@@ -1,5 +1,6 @@
 """What benchmarks share: the way to programs natively and remotely, what they print as JSON, the machine's facts."""
 
+import contextlib
 import json
 import os
 import platform
@@ -14,6 +15,9 @@ from gpuwire_server import Server  # noqa: E402,F401
 RUN_LIMIT_SECONDS = 300
 # What a program ends with that cannot run here.
 NOT_INSTALLED = 77
+TICKS = os.sysconf("SC_CLK_TCK")
+# Of one core, for each idle session, client and server together.
+IDLE_SHARE_MAX = 0.002
 
 
 class NotInstalled(Exception):
@@ -70,6 +74,38 @@ def machine_facts():
         "processor": model, "cores": len(os.sched_getaffinity(0)), "kernel": platform.release(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     }
+
+
+def processes(root):
+    """{process id: name} of a process and all below it."""
+    parents, names = {}, {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                with open(f"/proc/{entry}/stat", encoding="ascii", errors="replace") as stat:
+                    before, _, rest = stat.read().rpartition(")")
+                parents[int(entry)], names[int(entry)] = int(rest.split()[1]), before.partition("(")[2]
+    found, new = {}, [root]
+    while new:
+        found.update((one, names.get(one, "")) for one in new)
+        new = [one for one, parent in parents.items() if parent in new]
+    return found
+
+
+def processor_seconds(process):
+    """Of all threads that are there, in the nanoseconds of the kernel's scheduler; where it has none, in ticks."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/schedstat", encoding="ascii") as counts:
+                total += int(counts.read().split()[0])
+    if total:
+        return total / 1e9
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{process}/stat", encoding="ascii", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+    return 0.0
 
 
 def write_json(path, what):
