@@ -37,6 +37,7 @@ RDMA = {**os.environ, **UCX, "GPUWIRE_TRANSPORT": "rdma", "GPUWIRE_STATS": "1"}
 RDMA_ORDINAL = 12  # of protocol/wire/rdma.hpp
 # A connection that carries a session on, before the fabric does.
 SET_UP_BYTES = (16, 900)
+CUTS = resume_test.CUTS
 ROAD = re.compile(r"server: \S+ over (\w+), release")
 
 
@@ -170,7 +171,7 @@ class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByRdma):
 
 class Resume(CutsAtStages, ByRdma):
     def test_a_session_that_is_cut_at_its_stages_goes_on_by_rdma_again(self):
-        self.assertGreaterEqual(self.cut_at_stages(rounds=6, cuts=40, seed=resume_test.SEED), 40)
+        self.assertGreaterEqual(self.cut_at_stages(rounds=CUTS // 8, cuts=CUTS, seed=resume_test.SEED), CUTS - 1)
 
     def test_connections_that_are_cut_while_they_carry_it_on_count_for_nothing(self):
         self.assertGreaterEqual(self.cut_at_stages(rounds=4, cuts=10, seed=resume_test.SEED, more=20), 20)

@@ -24,7 +24,7 @@ class CutsAtStages:
                                 os.path.join(PROGRAMS, PROGRAM), str(rounds)], capture_output=True, text=True,
                                timeout=LIMIT_SECONDS)
         self.assertEqual(uncut.returncode, 0, uncut.stderr)
-        # The last round is left in peace: a loss that nothing follows is nobody's.
+        # The last round is left in peace: a loss that nothing follows is nobody's, as that of the last place may be.
         places = set(random.Random(seed).sample(range((rounds - 1) * STAGES), cuts))
         way = self.way(more, seed)
         self.addCleanup(way.close)
