@@ -10,11 +10,8 @@ import threading
 import unittest
 
 from cutting_proxy import CALLED, CONTROL, NOTICE, POSTED, REPLY, CuttingProxy, Point
-from support import BUILD, ServerCase, run, start, wait_until
+from support import BUILD, RUN_LIMIT_SECONDS, ServerCase, run, start, wait_until
 
-END_SECONDS = 20
-# The end of a session waits a while for the device, and a machine with many tests may be slow.
-GONE_SECONDS = 10
 PROGRAM = "crash_states"
 
 # Ordinals of protocol/api/session.toml and wire/ordinals.hpp.
@@ -64,7 +61,7 @@ class BesideANeighbour(ServerCase):
 
     @classmethod
     def tearDownClass(cls):
-        out, err = cls.neighbour.communicate(timeout=60)
+        out, err = cls.neighbour.communicate(timeout=RUN_LIMIT_SECONDS)
         super().tearDownClass()
         if not out.rstrip().endswith("PASSED"):
             raise AssertionError(f"the neighbour noticed: {out}{err}")
@@ -72,7 +69,7 @@ class BesideANeighbour(ServerCase):
     workers = 2  # at rest
 
     def setUp(self):
-        wait_until(lambda: len(self.worker_ids()) >= self.workers, END_SECONDS,
+        wait_until(lambda: len(self.worker_ids()) >= self.workers, RUN_LIMIT_SECONDS,
                    "the neighbour's worker and a spare one")
         self.memory = self.device_memory()
 
@@ -81,7 +78,7 @@ class BesideANeighbour(ServerCase):
     def snapshot(cls):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
         with socket.socket(socket.AF_UNIX) as link:
-            link.settimeout(END_SECONDS)
+            link.settimeout(RUN_LIMIT_SECONDS)
             link.connect(f"{folder}/{cls.server.process.pid}.sock")
             link.sendall(b'{"command":"snapshot"}\n')
             return json.loads(link.makefile().readline())["snapshot"]
@@ -93,10 +90,10 @@ class BesideANeighbour(ServerCase):
         return [session for session in self.snapshot()["sessions"] if session["id"] != self.neighbours_id]
 
     def assert_nothing_left(self):
-        wait_until(lambda: not self.sessions(), GONE_SECONDS, "no session but the neighbour's")
-        wait_until(lambda: self.device_memory() == self.memory, GONE_SECONDS,
+        wait_until(lambda: not self.sessions(), RUN_LIMIT_SECONDS, "no session but the neighbour's")
+        wait_until(lambda: self.device_memory() == self.memory, RUN_LIMIT_SECONDS,
                    f"device memory used as before: {self.memory}")
-        wait_until(lambda: len(self.worker_ids()) <= self.workers, GONE_SECONDS,
+        wait_until(lambda: len(self.worker_ids()) <= self.workers, RUN_LIMIT_SECONDS,
                    "no worker but the neighbour's and a spare one")
 
     # --- one crash
@@ -113,9 +110,9 @@ class BesideANeighbour(ServerCase):
         self.program = start(proxy.address, PROGRAM, where)
         started.set()
         self.addCleanup(self.program.kill)
-        self.assertTrue(proxy.reached.wait(END_SECONDS), "the point is never reached")
+        self.assertTrue(proxy.reached.wait(RUN_LIMIT_SECONDS), "the point is never reached")
         # Its standard input stays open: the host function that waits there is to be left by the end of the session.
-        code = self.program.wait(END_SECONDS)
+        code = self.program.wait(RUN_LIMIT_SECONDS)
         said = self.program.stdout.read() + self.program.stderr.read()
         for pipe in (self.program.stdin, self.program.stdout, self.program.stderr):
             pipe.close()
@@ -147,7 +144,7 @@ class Crashes(BesideANeighbour):
         self.assert_nothing_left()
 
     def kill_worker(self, proxy):
-        wait_until(self.sessions, END_SECONDS, "the session is known")
+        wait_until(self.sessions, RUN_LIMIT_SECONDS, "the session is known")
         os.kill(self.sessions()[0]["worker_pid"], signal.SIGKILL)
 
     # --- all of them
@@ -217,7 +214,7 @@ class CrashesInTheQueue(BesideANeighbour):
         """The client would come again for minutes, to its place with a server that was started again; this server has
         no such place any more."""
         proxy.cut(**how)
-        wait_until(lambda: not self.sessions(), GONE_SECONDS, "the place is given up")
+        wait_until(lambda: not self.sessions(), RUN_LIMIT_SECONDS, "the place is given up")
         self.kill_client(proxy)
 
     def test_a_connection_that_is_reset_while_it_waits(self):

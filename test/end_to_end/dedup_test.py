@@ -62,11 +62,11 @@ class Dedup(unittest.TestCase):
         self.addCleanup(program.communicate)
         self.addCleanup(program.kill)
         self.assertEqual(program.stdout.readline(), "PASSED\n")
-        wait_until(lambda: self.tenant()["chunk_bytes_kept"] - before["chunk_bytes_kept"] >= keeps, 60,
+        wait_until(lambda: self.tenant()["chunk_bytes_kept"] - before["chunk_bytes_kept"] >= keeps, RUN_LIMIT_SECONDS,
                    f"{keeps} bytes are kept")
         _, errors = program.communicate("")
         self.assertEqual(program.returncode, 0, errors)
-        wait_until(lambda: not self.tenant()["sessions"].get("running"), 60, "the session is over")
+        wait_until(lambda: not self.tenant()["sessions"].get("running"), RUN_LIMIT_SECONDS, "the session is over")
         after = self.tenant()
         self.assertEqual(after["chunk_bytes_kept"] - before["chunk_bytes_kept"], keeps)
         return after["bytes_in"] - before["bytes_in"], after["chunk_bytes_found"] - before["chunk_bytes_found"]

@@ -7,9 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, PREFACE_TLS, ServerCase, command, one_line_naming, preface, wait_until
-
-LIMIT_SECONDS = 60
+from support import BUILD, PREFACE_TLS, RUN_LIMIT_SECONDS, ServerCase, command, one_line_naming, preface, wait_until
 
 
 class TenantsCase(ServerCase):
@@ -43,7 +41,7 @@ class TenantsCase(ServerCase):
     def admin(cls, *arguments, identity=None):
         subprocess.run(
             [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", identity or cls.identity, *arguments],
-            check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+            check=True, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
 
     def add(self, tenant, *arguments):
         """A new certificate or token of a tenant; its file."""
@@ -54,7 +52,7 @@ class TenantsCase(ServerCase):
     def run_as(self, *identity, program="first_error", address=None):
         line = command(address or self.server.address, program)
         line[2:2] = identity
-        return subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+        return subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                               env={**os.environ, "XDG_CONFIG_HOME": self.path("nothing")})
 
     def vector_add(self, *identity, address=None):
@@ -73,7 +71,7 @@ class TenantsCase(ServerCase):
             with open(self.path("audit.jsonl"), encoding="utf-8") as file:
                 return any(all(word in line for word in words) for line in file)
 
-        wait_until(found, 10, f"an audit line with {words}")
+        wait_until(found, RUN_LIMIT_SECONDS, f"an audit line with {words}")
 
 
 class Identity(TenantsCase):
@@ -93,9 +91,9 @@ class Identity(TenantsCase):
         line[2:2] = ["--token-file", self.path("ben.token"), "--ca", self.path("ca.pem")]
         before = len(self.audit())
         self.assert_passed(
-            subprocess.run(line, capture_output=True, text=True, timeout=LIMIT_SECONDS,
+            subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                            env={**os.environ, "XDG_CONFIG_HOME": home}))
-        wait_until(lambda: any('"ben"' in one for one in self.audit()[before:]), 10, "an audit line")
+        wait_until(lambda: any('"ben"' in one for one in self.audit()[before:]), RUN_LIMIT_SECONDS, "an audit line")
         self.assertFalse([one for one in self.audit()[before:] if '"anna"' in one])
 
     def test_nobody_comes_in_without_saying_who(self):
@@ -122,7 +120,7 @@ class Identity(TenantsCase):
         running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.assertEqual(running.stdout.readline(), "copying\n")
         self.admin("revoke", token_id, "--end-sessions")
-        out, err = running.communicate(timeout=LIMIT_SECONDS)
+        out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(running.returncode, 3, out + err)
         self.assertIn("the token of tenant ben was revoked on", err)
 
@@ -142,7 +140,7 @@ class Identity(TenantsCase):
         host, port = self.server.address.rsplit(":", 1)
         links = []
         for index in range(400):
-            link = socket.create_connection((host, int(port)), timeout=10)
+            link = socket.create_connection((host, int(port)), timeout=RUN_LIMIT_SECONDS)
             self.addCleanup(link.close)
             links.append(link)
             try:

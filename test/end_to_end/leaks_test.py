@@ -3,7 +3,7 @@
 import os
 import unittest
 
-from support import BUILD, ServerCase, run, wait_until
+from support import BUILD, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
 
 SESSIONS = 25
 
@@ -17,7 +17,7 @@ class Leaks(ServerCase):
             return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
 
     def settled(self):
-        wait_until(lambda: len(self.worker_ids()) == 1, 10, "only the spare worker is left")
+        wait_until(lambda: len(self.worker_ids()) == 1, RUN_LIMIT_SECONDS, "only the spare worker is left")
         return self.descriptors(), self.resident_kib()
 
     def test_sessions_leave_nothing_behind(self):
@@ -32,7 +32,8 @@ class Leaks(ServerCase):
                 self.assert_passed(run(self.server.address, program))
         _, memory_after = self.settled()
         # A worker is gone a moment before the broker has closed what led to it.
-        wait_until(lambda: self.descriptors() <= descriptors, 10, f"the broker has {descriptors} descriptors again")
+        wait_until(lambda: self.descriptors() <= descriptors, RUN_LIMIT_SECONDS,
+                   f"the broker has {descriptors} descriptors again")
         self.assertLess(memory_after - memory, 2048, "KiB that the broker grew by")
 
 

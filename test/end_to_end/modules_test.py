@@ -91,7 +91,7 @@ class Modules(unittest.TestCase):
         with self.server("--module-cache-bytes", str(bound)) as server:
             for _ in range(2):
                 self.assertGreater(self.images_sent(server)[0], 0)
-                wait_until(lambda: self.kept_bytes() <= bound, 20, "the server makes no room")
+                wait_until(lambda: self.kept_bytes() <= bound, RUN_LIMIT_SECONDS, "the server makes no room")
                 self.assertGreater(self.kept_bytes(), bound // 2)
 
 

@@ -11,10 +11,9 @@ import unittest
 import urllib.error
 import urllib.request
 
-from support import BUILD, DEVICE, Server, audit_lines, children, run, start, wait_until
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, audit_lines, children, run, start, wait_until
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
-LIMIT_SECONDS = 30
 OTHER_USER = 54321  # whoever that is
 
 
@@ -41,7 +40,7 @@ class Monitored(unittest.TestCase):
 
     def command(self, name, *arguments):
         return subprocess.run([GPUWIRE, name, "--control", self.control, *arguments], capture_output=True, text=True,
-                              timeout=LIMIT_SECONDS)
+                              timeout=RUN_LIMIT_SECONDS)
 
     def top(self, interval="0.2"):
         ran = self.command("top", "--json", "--once", "--interval", interval)
@@ -56,7 +55,7 @@ class Monitored(unittest.TestCase):
 
     def ask(self, **request):
         with socket.socket(socket.AF_UNIX) as link:
-            link.settimeout(LIMIT_SECONDS)
+            link.settimeout(RUN_LIMIT_SECONDS)
             link.connect(self.control)
             link.sendall(json.dumps(request).encode() + b"\n")
             return json.loads(link.makefile().readline())
@@ -83,7 +82,7 @@ class Monitored(unittest.TestCase):
             found[:] = [line for line in self.audit_lines() if line["event"] == event]
             return found
 
-        wait_until(there, LIMIT_SECONDS, f"an audit line {event}")
+        wait_until(there, RUN_LIMIT_SECONDS, f"an audit line {event}")
         return found
 
 
@@ -113,9 +112,9 @@ class Figures(Monitored):
             self.assertEqual(len(on_it), device["sessions"])
         self.assertEqual(sum(session["bytes_in"] for session in sessions), tenant["bytes_in"])
         for program in programs:
-            out, err = program.communicate(timeout=LIMIT_SECONDS)
+            out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
             self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
-        wait_until(lambda: not self.status()["sessions"], LIMIT_SECONDS, "no session")
+        wait_until(lambda: not self.status()["sessions"], RUN_LIMIT_SECONDS, "no session")
         tenant = self.status()["tenants"][0]
         self.assertEqual(tenant["ended"], {"finished": 2})
         self.assertEqual(tenant["begun"], 2)
@@ -137,7 +136,7 @@ class Figures(Monitored):
         first, second = json.loads(watching.stdout.readline()), json.loads(watching.stdout.readline())
         self.assertGreater(second["taken_ns"], first["taken_ns"])
         self.server.stop()
-        _, err = watching.communicate(timeout=LIMIT_SECONDS)
+        _, err = watching.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(watching.returncode, 1)
         self.assertEqual(len(err.splitlines()), 1)
 
@@ -156,7 +155,7 @@ class Commands(Monitored):
         sessions = sorted(self.status()["sessions"], key=lambda session: session["id"])
         answer = self.ask(command="end", session=sessions[0]["id"], reason="maintenance tonight")
         self.assertEqual(answer, {"ok": True, "ended": 1})
-        self.assertNotEqual(first.wait(LIMIT_SECONDS), 0)
+        self.assertNotEqual(first.wait(RUN_LIMIT_SECONDS), 0)
         _, err = first.communicate()
         self.assertIn("maintenance tonight", err)
         ended = self.audited("ended")[0]
@@ -164,14 +163,14 @@ class Commands(Monitored):
                          (sessions[0]["id"], "stopped", "maintenance tonight"))
         self.assertGreater(ended["seconds"], 0)
         self.assertEqual(self.audited("end_asked")[0]["by_uid"], os.geteuid())
-        out, err = second.communicate(timeout=LIMIT_SECONDS)
+        out, err = second.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
 
     def test_all_sessions_of_a_tenant_are_ended_at_once(self):
         programs = self.neighbours(2)
         self.assertEqual(self.ask(command="end", tenant="open", reason="enough"), {"ok": True, "ended": 2})
         for program in programs:
-            self.assertNotEqual(program.wait(LIMIT_SECONDS), 0)
+            self.assertNotEqual(program.wait(RUN_LIMIT_SECONDS), 0)
             _, err = program.communicate()
             self.assertIn("enough", err)
 
@@ -179,7 +178,7 @@ class Commands(Monitored):
         self.neighbours(1)
         os.kill(self.status()["sessions"][0]["worker_pid"], signal.SIGKILL)
         self.assertEqual(self.audited("ended")[0]["cause"], "died")
-        wait_until(lambda: self.status()["tenants"][0]["ended"] == {"died": 1}, LIMIT_SECONDS,
+        wait_until(lambda: self.status()["tenants"][0]["ended"] == {"died": 1}, RUN_LIMIT_SECONDS,
                    "the session counted as died")
 
 
@@ -225,7 +224,7 @@ log_format = "json"
 
     def test_the_audit_file_tells_a_session_from_its_beginning_to_its_end(self):
         program, = self.neighbours(1)
-        program.communicate(timeout=LIMIT_SECONDS)
+        program.communicate(timeout=RUN_LIMIT_SECONDS)
         ended = self.audited("ended")[0]
         self.assertEqual([line["event"] for line in self.audit_lines()], ["admitted", "begun", "ended"])
         self.assertEqual((ended["tenant"], ended["cause"], ended["gpus"]), ("lab", "finished", [0]))
@@ -239,7 +238,8 @@ log_format = "json"
         self.write_configuration(self.TENANT + '[tenants.guests]\nclass = "scavenger"\n')
         os.rename(os.path.join(self.folder, "audit.log"), os.path.join(self.folder, "audit.1"))
         self.server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: os.path.exists(os.path.join(self.folder, "audit.log")), LIMIT_SECONDS, "a new audit file")
+        wait_until(lambda: os.path.exists(os.path.join(self.folder, "audit.log")), RUN_LIMIT_SECONDS,
+                   "a new audit file")
         self.assertIn("2 tenants", self.audited("reload")[0]["result"])
         self.assertEqual([tenant["name"] for tenant in self.status()["tenants"]], ["guests", "lab"])
         self.write_configuration("[tenants.lab]\nweight = -1\n")
@@ -269,8 +269,8 @@ log_format = "json"
             ]
             return found
 
-        wait_until(listening, LIMIT_SECONDS, "the exporter's line in the log")
-        with urllib.request.urlopen(re.search(r"http\S+", found[0])[0], timeout=LIMIT_SECONDS) as answer:
+        wait_until(listening, RUN_LIMIT_SECONDS, "the exporter's line in the log")
+        with urllib.request.urlopen(re.search(r"http\S+", found[0])[0], timeout=RUN_LIMIT_SECONDS) as answer:
             self.assertIn('gpuwire_sessions{tenant="lab",state="running"} 0', answer.read().decode())
         for line in list(self.server.log):
             self.assertEqual(set(json.loads(line)) - {"time", "level", "event", "text", "fields"}, set())
@@ -286,7 +286,7 @@ class Metrics(Monitored):
         self.url = re.search(r"http\S+", self.exporter.stderr.readline())[0]
 
     def scrape(self):
-        with urllib.request.urlopen(self.url, timeout=LIMIT_SECONDS) as answer:
+        with urllib.request.urlopen(self.url, timeout=RUN_LIMIT_SECONDS) as answer:
             self.assertTrue(answer.headers["Content-Type"].startswith("text/plain; version=0.0.4"))
             text = answer.read().decode()
         return {
@@ -302,24 +302,24 @@ class Metrics(Monitored):
             figures.update(self.scrape())
             return figures['gpuwire_sessions{tenant="open",state="running"}'] == 2
 
-        wait_until(counted, LIMIT_SECONDS, "two running sessions in the metrics")
+        wait_until(counted, RUN_LIMIT_SECONDS, "two running sessions in the metrics")
         self.assertEqual(figures["gpuwire_up"], 1)
         self.assertEqual(figures['gpuwire_sessions_begun_total{tenant="open"}'], 2)
         self.assertEqual(figures['gpuwire_queue_wait_seconds_count{tenant="open"}'], 2)
         for program in programs:
-            program.communicate(timeout=LIMIT_SECONDS)
+            program.communicate(timeout=RUN_LIMIT_SECONDS)
         wait_until(lambda: self.scrape().get('gpuwire_sessions_ended_total{tenant="open",cause="finished"}') == 2,
-                   LIMIT_SECONDS, "two ended sessions")
+                   RUN_LIMIT_SECONDS, "two ended sessions")
 
     def test_when_the_server_has_gone_the_exporter_says_so(self):
         self.assertEqual(self.scrape()["gpuwire_up"], 1)
         self.server.stop()
-        wait_until(lambda: self.scrape() == {"gpuwire_up": 0}, LIMIT_SECONDS, "gpuwire_up 0")
+        wait_until(lambda: self.scrape() == {"gpuwire_up": 0}, RUN_LIMIT_SECONDS, "gpuwire_up 0")
 
     def test_other_requests_and_garbage_are_refused_and_scrapes_go_on(self):
         host, port = re.match(r"http://([^:/]+):(\d+)/", self.url).groups()
         with self.assertRaises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(self.url.replace("metrics", "secret"), timeout=LIMIT_SECONDS)
+            urllib.request.urlopen(self.url.replace("metrics", "secret"), timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(refused.exception.code, 404)
         silent = [socket.create_connection((host, int(port))) for _ in range(80)]
         for link in silent[:10]:
@@ -336,7 +336,7 @@ class Quiet(Monitored):
         before = len(self.server.log)
         ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL)
         self.assertEqual(ran.returncode, 0, ran.stderr)
-        wait_until(lambda: len(self.server.log) > before, LIMIT_SECONDS, "a line of the log")
+        wait_until(lambda: len(self.server.log) > before, RUN_LIMIT_SECONDS, "a line of the log")
         self.server.stop()
         lines = [line for line in self.server.log[before:] if "session" in line and "sessions" not in line]
         self.assertEqual(len(lines), 1, lines)
@@ -354,7 +354,7 @@ class MetricsAddress(unittest.TestCase):
                 file.write(f'[server]\nlisten = "127.0.0.1:0"\nopen_tenant = "open"\nmetrics_listen = "{address}"\n'
                            f'control_socket = "{folder}/control"\n[tenants.open]\n')
             ran = subprocess.run([GPUWIRE, "serve", "--config", path, "--device", DEVICE], capture_output=True,
-                                 text=True, timeout=LIMIT_SECONDS)
+                                 text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual((ran.returncode, ran.stdout), (1, ""))
         self.assertIn(f"metrics_listen: cannot listen on {address}: Address already in use", ran.stderr)
 

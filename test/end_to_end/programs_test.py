@@ -11,7 +11,6 @@ import unittest
 from support import (
     BUILD,
     DEVICE,
-    GONE_WITHIN_SECONDS,
     PROGRAMS,
     RUN_LIMIT_SECONDS,
     ServerCase,
@@ -288,11 +287,11 @@ class Programs(ServerCase):
                 return None
 
         wait_until(lambda: any((highest_library(worker) or 1 << 64) < 0x5000_0000_0000 for worker in self.worker_ids()),
-                   10, "a spare worker whose libraries are where programs have none")
+                   RUN_LIMIT_SECONDS, "a spare worker whose libraries are where programs have none")
 
     def test_sessions_that_ended_leave_no_worker_behind(self):
         run(self.server.address, "endings", "return")
-        wait_until(lambda: len(self.worker_ids()) <= 1, GONE_WITHIN_SECONDS + 3, "only the spare worker is left")
+        wait_until(lambda: len(self.worker_ids()) <= 1, RUN_LIMIT_SECONDS, "only the spare worker is left")
 
     def test_trace_has_a_line_for_each_call(self):
         import tempfile
@@ -300,7 +299,7 @@ class Programs(ServerCase):
             trace = os.path.join(folder, "trace")
             line = command(self.server.address, "endings", "return")
             line[2:2] = ["--trace", trace]
-            subprocess.run(line, capture_output=True, text=True, timeout=60)
+            subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
             with open(trace, encoding="utf-8") as lines:
                 text = lines.read()
         self.assertRegex(text, r"cuLaunchKernel.*posted.*CUDA_SUCCESS")
@@ -328,7 +327,7 @@ class Programs(ServerCase):
             trace = os.path.join(folder, "trace")
             line = command(self.server.address, "tensor_maps", "encode")
             line[2:2] = ["--trace", trace]
-            self.assert_passed(subprocess.run(line, capture_output=True, text=True, timeout=60))
+            self.assert_passed(subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS))
             with open(trace, encoding="utf-8") as lines:
                 maps = [text for text in lines if "cuTensorMapEncodeTiled" in text and "cuGetProcAddress" not in text]
         self.assertGreater(len(maps), 1000)
@@ -337,7 +336,7 @@ class Programs(ServerCase):
     def test_stats_give_an_account(self):
         line = command(self.server.address, "endings", "return")
         line[2:2] = ["--stats"]
-        ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         for word in ("device", "server", "local", "posted", "called", "sent", "received", "waits"):
             self.assertIn(word, ran.stderr)
         self.assertRegex(ran.stderr, r"(?m)^gpuwire: account of endings, process \d+$")
@@ -345,7 +344,7 @@ class Programs(ServerCase):
     def test_stats_tell_which_functions_waited(self):
         line = command(self.server.address, "endings", "return")
         line[2:2] = ["--stats=calls"]
-        ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         rows = {words[1]: words for words in (row.split() for row in ran.stderr.splitlines()) if len(words) > 5}
         self.assertEqual(rows["cuMemAlloc_v2"][2:4], ["1", "1"], ran.stderr)
         self.assertEqual(rows["cuLaunchKernel"][3], "0", ran.stderr)
@@ -355,7 +354,7 @@ class Programs(ServerCase):
 
     def test_info_shows_the_devices(self):
         ran = subprocess.run([BUILD + "/bin/gpuwire", "info", "--server", self.server.address], capture_output=True,
-                             text=True, timeout=60)
+                             text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertRegex(ran.stdout.lower(), r"round.trip")
 

@@ -15,7 +15,6 @@ from support import RUN_LIMIT_SECONDS, command, wait_until
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
 KILLS = int(os.environ.get("GPUWIRE_TEST_KILLS", "20"))
 WAITING = 4
-START_LIMIT_SECONDS = 120
 
 
 class Queued:
@@ -122,7 +121,7 @@ class Waits(QueueCase):
             self.end(chance.choice((signal.SIGKILL, signal.SIGUSR2)))
             process = self.begin()
             if chance.random() < 0.5:
-                wait_until(lambda: self.owner() == process.pid, START_LIMIT_SECONDS, "the folder's new owner")
+                wait_until(lambda: self.owner() == process.pid, RUN_LIMIT_SECONDS, "the folder's new owner")
             else:
                 self.assertIn("listening on", process.stdout.readline(), self.log())
         self.end()

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from support import BUILD, DEVICE, ServerCase, run, start, wait_until
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, ServerCase, run, start, wait_until
 
 FUZZ = os.path.join(BUILD, "bench", "sharing", "quota_fuzz")
 CLEARING = os.path.join(BUILD, "bench", "sharing", "memory_clearing")
@@ -34,8 +34,8 @@ class Quotas(ServerCase):
     def setUp(self):
         """Each test has the device for itself: a session that has ended gives back what it had when its process has
         gone."""
-        wait_until(lambda: self.server_log().count("audit: begun") == self.server_log().count("audit: ended"), 20,
-                   "no session runs")
+        wait_until(lambda: self.server_log().count("audit: begun") == self.server_log().count("audit: ended"),
+                   RUN_LIMIT_SECONDS, "no session runs")
 
     def hold(self):
         """A program that holds most of the device, and None when the memory is not there."""
@@ -52,7 +52,7 @@ class Quotas(ServerCase):
     def test_a_session_that_is_killed_gives_its_memory_back(self):
         for _ in range(4):
             holders = []
-            wait_until(lambda found=holders: found or found.extend(filter(None, [self.hold()])), 15,
+            wait_until(lambda found=holders: found or found.extend(filter(None, [self.hold()])), RUN_LIMIT_SECONDS,
                        "the memory is there again")
             self.assertIsNone(self.hold(), "two hold what one may have")
             holders[0].kill()
@@ -72,15 +72,15 @@ class Quotas(ServerCase):
             if kept == "0":
                 held.append(self.status()["devices"][0]["memory_used_bytes"])
             else:
-                wait_until(lambda: self.status()["devices"][0]["memory_used_bytes"] == held[0], 20,
+                wait_until(lambda: self.status()["devices"][0]["memory_used_bytes"] == held[0], RUN_LIMIT_SECONDS,
                            "the server has it back")
             self.assertEqual(idle.communicate()[0], "PASSED\n")
             self.setUp()
 
     def test_what_one_session_leaves_in_memory_another_does_not_find(self):
         self.assert_passed(run(self.server.address, CLEARING, "fill", "256"))
-        wait_until(lambda: run(self.server.address, CLEARING, "count", "192").stdout.endswith("PASSED\n"), 15,
-                   "nothing is found")
+        wait_until(lambda: run(self.server.address, CLEARING, "count", "192").stdout.endswith("PASSED\n"),
+                   RUN_LIMIT_SECONDS, "nothing is found")
 
 
 class Limited(ServerCase):

@@ -7,10 +7,9 @@ import subprocess
 import tempfile
 import unittest
 
-from support import BUILD, PROGRAMS, Server, wait_until
+from support import BUILD, PROGRAMS, RUN_LIMIT_SECONDS, Server, wait_until
 
 README = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "README.md")
-LIMIT_SECONDS = 60
 # The section's sizes are of a large card.
 DEVICE = ["--device", "software", "--software-memory", "80GiB"]
 
@@ -57,7 +56,7 @@ class Sharing(unittest.TestCase):
         return re.sub(r"gpuwire (top|status)", rf"gpuwire \1 --control {self.folder}/control", text)
 
     def type(self, line, user):
-        ran = subprocess.run(["sh", "-c", self.here(line)], capture_output=True, text=True, timeout=LIMIT_SECONDS,
+        ran = subprocess.run(["sh", "-c", self.here(line)], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                              **user)
         self.assertEqual(ran.returncode, 0, f"{line}\n{ran.stdout}{ran.stderr}")
         return ran.stdout
@@ -107,11 +106,11 @@ class Sharing(unittest.TestCase):
         self.assertIn("tls certificate", self.type(status, root))
         self.assertIn("GPU HOURS", self.type(f"{usage} --config {file}", root))
         self.type(revoke, root)
-        self.assertNotEqual(bob.wait(LIMIT_SECONDS), 0)
+        self.assertNotEqual(bob.wait(RUN_LIMIT_SECONDS), 0)
         self.assertIn("was revoked on", bob.communicate()[1])
-        out, err = anna.communicate(timeout=LIMIT_SECONDS)
+        out, err = anna.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
-        wait_until(lambda: self.audit().count('"event":"ended"') == 2, LIMIT_SECONDS,
+        wait_until(lambda: self.audit().count('"event":"ended"') == 2, RUN_LIMIT_SECONDS,
                    "two ended sessions in the audit log")
         for word in ("was revoked on", '"tenant":"anna"', '"identified_by":"tls certificate"',
                      '"identified_by":"tls token"', '"cause":"stopped"'):
@@ -121,7 +120,7 @@ class Sharing(unittest.TestCase):
             self.here(
                 commands(self.bob)[-1].replace("gpuhost:9750",
                                                "tls://" + server.address.replace("127.0.0.1", "localhost")))
-        ], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, **self.user("bob"))
+        ], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, **self.user("bob"))
         self.assertNotEqual(again.returncode, 0)
         self.assertEqual(len([line for line in again.stderr.splitlines() if line.startswith("gpuwire")]), 1,
                          again.stderr)

@@ -18,7 +18,6 @@ from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, children, command, run, ru
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
 KILLS = int(os.environ.get("GPUWIRE_TEST_KILLS", "20"))
 SESSIONS = 8
-START_LIMIT_SECONDS = 120
 PR_SET_CHILD_SUBREAPER = 36
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 
@@ -230,7 +229,7 @@ class Killed(RestartCase):
             # Every now and then one dies while it takes over.
             if chance.random() < 0.4:
                 process = self.begin()
-                wait_until(lambda: self.owner() == process.pid, START_LIMIT_SECONDS, "the folder's new owner")
+                wait_until(lambda: self.owner() == process.pid, RUN_LIMIT_SECONDS, "the folder's new owner")
                 self.end()
             self.start()
             for program in programs:

@@ -19,8 +19,8 @@ from gpuwire_server import Server  # noqa: E402,F401
 BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build")))
 PROGRAMS = os.path.join(BUILD, "test_programs")
 DEVICE = os.environ.get("GPUWIRE_TEST_DEVICE", "software")
-RUN_LIMIT_SECONDS = 60
-GONE_WITHIN_SECONDS = 2.0
+# No test judges by time: this only ends one that hangs.
+RUN_LIMIT_SECONDS = 120
 
 PREFACE = struct.Struct("<8sHHIII24s16s")
 FRAME = struct.Struct("<BBHIQIIQ")

@@ -74,7 +74,7 @@ class Tenants(unittest.TestCase):
             said[:] = [line for line in self.server.log[before:] if "the configuration was" in line]
             return said
 
-        wait_until(told, 10, "a word of the log about the reload")
+        wait_until(told, RUN_LIMIT_SECONDS, "a word of the log about the reload")
         return said[0]
 
     def environment(self, tenant, **more):
@@ -249,7 +249,7 @@ class Reloading(Tenants):
             self.assert_works(program)
         for program in programs:
             self.assert_passes(program)
-        wait_until(lambda: len(re.findall(r"ended: ", self.log())) >= len(programs), 10,
+        wait_until(lambda: len(re.findall(r"ended: ", self.log())) >= len(programs), RUN_LIMIT_SECONDS,
                    "the ends of all sessions in the log")
 
 
@@ -281,14 +281,15 @@ class Administering(Tenants):
         self.assertIn("1 session was told to end", self.ask("end", str(listed["anna"]), "--reason", "maintenance"))
         anna.wait(RUN_LIMIT_SECONDS)
         self.assertIn("maintenance", anna.communicate()[1])
-        wait_until(lambda: self.events("end_asked"), 10, "a line of the audit log")
+        wait_until(lambda: self.events("end_asked"), RUN_LIMIT_SECONDS, "a line of the audit log")
         self.assertEqual((self.events("end_asked")[0]["session"], self.events("end_asked")[0]["reason"]),
                          (listed["anna"], "maintenance"))
         self.assert_passes(ben)
 
     def test_a_reload_over_the_control_socket_tells_what_has_changed_and_who_asked(self):
         self.assertIn("4 tenants", self.ask("reload"))
-        wait_until(lambda: self.events("reload_asked") and self.events("reload"), 10, "lines of the audit log")
+        wait_until(lambda: self.events("reload_asked") and self.events("reload"), RUN_LIMIT_SECONDS,
+                   "lines of the audit log")
         self.assertEqual(self.events("reload_asked")[0]["by_uid"], os.geteuid())
 
     def test_a_revocation_is_in_the_audit_log_with_who_has_done_it(self):
@@ -296,7 +297,7 @@ class Administering(Tenants):
         self.assert_works(dora)
         self.ask("revoke", "dora", "--end-sessions")
         dora.wait(RUN_LIMIT_SECONDS)
-        wait_until(lambda: self.events("revoked"), 10, "a line of the audit log")
+        wait_until(lambda: self.events("revoked"), RUN_LIMIT_SECONDS, "a line of the audit log")
         self.assertEqual((self.events("revoked")[0]["tenant"], self.events("revoked")[0]["by_uid"]),
                          ("dora", os.geteuid()))
 
@@ -304,7 +305,7 @@ class Administering(Tenants):
         anna = self.start_as("anna")
         self.assert_works(anna)
         self.assert_passes(anna)
-        wait_until(lambda: self.events("ended"), 10, "a line of the audit log")
+        wait_until(lambda: self.events("ended"), RUN_LIMIT_SECONDS, "a line of the audit log")
         self.assertGreater(self.events("ended")[0]["peak_memory_bytes"], 0)
 
 

@@ -24,27 +24,25 @@ class Why(ServerCase):
             self.assertTrue(text.startswith("gpuwire: "), ran.stderr)
         return told
 
-    def assert_change(self, told, pattern):
-        """Among the two changes: on a busy machine the start may take longer than what the program is slow for."""
-        self.assertRegex("\n".join(told[3:]), pattern)
+    def assert_named(self, told, pattern):
+        """The reason and its count are in one of the lines. In which place is what the waits took, on this machine and
+        beside what else it does: test/client_stub/driver/call/advice_test.cpp says in which for which times."""
+        self.assertRegex("\n".join(told[2:]), pattern)
 
     def test_pageable_memory(self):
-        told = self.why("pageable", TIMES)
-        self.assertRegex(told[2], rf"cudaMemcpy to the device from pageable memory {TIMES} times, ")
-        self.assert_change(told, rf"change: cudaMemcpy to the device from pageable memory waited {TIMES} times, "
-                           r"[0-9.]+ s: use pinned memory")
+        self.assert_named(self.why("pageable", TIMES),
+                          rf"cudaMemcpy to the device from pageable memory (waited )?{TIMES} times, [0-9.]+ s")
 
     def test_results_that_are_read_one_by_one(self):
         told = self.why("reading", 10 * TIMES)
-        self.assertRegex(told[2], r"cudaMemcpy from the device with pageable memory 4,000 times, ")
+        self.assert_named(told, r"cudaMemcpy from the device with pageable memory (waited )?4,000 times, ")
 
     def test_allocations(self):
-        self.assert_change(self.why("allocating", 3 * TIMES), r"change: cudaMalloc waited 1,20\d times, [0-9.]+ s: "
-                           "allocate once")
+        self.assert_named(self.why("allocating", 3 * TIMES), r"cudaMalloc (waited )?1,20\d times, [0-9.]+ s")
 
     def test_launches_that_wait(self):
         told = self.why("launching", TIMES, CUDA_LAUNCH_BLOCKING="1")
-        self.assertRegex(told[2], rf"launches {TIMES} times, ")
+        self.assert_named(told, rf"launches (waited )?{TIMES} times, ")
 
     def test_a_narrow_link(self):
         link = subprocess.Popen([os.path.join(BUILD, "bench", "slow_link"), "--server", self.server.address, "--gbit",
@@ -53,13 +51,12 @@ class Why(ServerCase):
         self.addCleanup(link.wait)
         self.addCleanup(link.kill)
         told = self.why("sending", SENT_TIMES, link.stdout.readline().split()[-1])
-        self.assert_change(told, r"change: cudaMemcpyAsync to the device stood \d+ times, [0-9.]+ s, because the "
-                           "connection took no more")
+        self.assert_named(told, r"cudaMemcpyAsync to the device (stood )?\d+ times, [0-9.]+ s")
 
     def test_work_of_the_gpu(self):
         told = self.why("computing", 20)
-        self.assertRegex(told[1], r"GPU [1-9]\d* %")
-        self.assertRegex(told[2], r"cudaDeviceSynchronize 2\d times, ")
+        self.assertRegex(told[1], r"GPU \d+ %")
+        self.assert_named(told, r"cudaDeviceSynchronize (waited )?2\d times, ")
 
     def test_the_first_two_lines_name_the_program_and_where_its_waiting_went(self):
         told = self.why("reading", TIMES)

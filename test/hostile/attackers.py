@@ -6,7 +6,7 @@ import struct
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
-from support import FRAME, PREFACE, preface, read_exactly  # noqa: E402
+from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, preface, read_exactly  # noqa: E402
 
 PREFACE_MANAGEMENT = 1
 CONTROL, HELLO, LOGIN = 1, 1, 4
@@ -28,7 +28,7 @@ def login_message(token):
 def connect(address):
     """A connection on which nothing has been said."""
     host, port = address.rsplit(":", 1)
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=RUN_LIMIT_SECONDS)
 
 
 def answer(link):

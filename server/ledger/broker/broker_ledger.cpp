@@ -515,7 +515,7 @@ bool BrokerLedger::heard(const SessionRecord& session, ipc::Message& message) {
   const size_t of_session = waiters_.count_if([&](const Waiter& waiter) { return waiter.session == session.number; });
   const bool waits = raised == Raised::short_of_memory && of_session < kMemoryWaitersPerSessionMax &&
                      waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request},
-                                   std::chrono::steady_clock::now() + kMemoryShortage);
+                                   std::chrono::steady_clock::now() + settings_.shortage);
   if (waits) await_next_look();
   else answer(session.number, wanted->request, raised == Raised::yes);
   return true;

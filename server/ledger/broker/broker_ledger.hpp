@@ -37,6 +37,7 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
     unsigned spare_workers = 1;     // how many contexts are kept ready that are no tenant's
     EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
     uint64_t host_bytes = 0;        // host memory of a tenant whose configuration says nothing; 0: no bound
+    std::chrono::milliseconds shortage = kMemoryShortage;
   };
   // `control` outlives it.
   BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings)

@@ -3,7 +3,6 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
@@ -46,7 +45,7 @@ int main() {
   cudaError_t synchronised = cudaStreamSynchronize(faulty);
   {
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, std::chrono::seconds(20), [] { return told != -1; });
+    changed.wait(lock, [] { return told != -1; });  // whoever runs this ends it when it hangs
   }
   cudaError_t late_function = cudaLaunchHostFunc(faulty, host_function, nullptr);
   cudaError_t late_callback = cudaStreamAddCallback(faulty, stream_callback, nullptr, 0);

@@ -63,8 +63,7 @@ static void objects() {
   expect(value_of(exec) == 1, "the graph runs");
   expect(destroyed == 0, "an executable graph holds what its graph held");
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
-  auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (destroyed == 0 && std::chrono::steady_clock::now() < until) {
+  while (destroyed == 0) {  // whoever runs this ends it when it hangs
     CHECK_RUNTIME(cudaStreamSynchronize(stream));
     std::this_thread::yield();
   }

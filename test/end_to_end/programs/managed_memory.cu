@@ -452,8 +452,7 @@ void without_a_call() {
   answer<<<1, 1>>>(flags, flags + 1);
   CHECK(cudaGetLastError());
   flags[0] = 41;
-  auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (flags[1] == 0 && std::chrono::steady_clock::now() < until) {}
+  while (flags[1] == 0) {}  // whoever runs this ends it when it hangs
   EXPECT(flags[1] == 42);
   CHECK(cudaDeviceSynchronize());
   CHECK(cudaFree(const_cast<int*>(flags)));

@@ -81,7 +81,10 @@ class Worker final : public AllowanceSource {
 };
 
 struct Fixture {
-  explicit Fixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+  // `shortage`: how long a question may wait; by default no test is so slow that one is given up.
+  explicit Fixture(std::vector<TenantConfiguration> configured,
+                   std::chrono::milliseconds shortage = std::chrono::hours(1))
+      : tenants(std::move(configured)), ledger(io, control, {.spare_workers = 1, .shortage = shortage}) {
     std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
     ledger.devices_known(devices);
     ledger.tenants_changed(tenants);
@@ -97,7 +100,7 @@ struct Fixture {
   boost::asio::io_context io;
   Control control;
   TenantDirectory tenants;
-  BrokerLedger ledger{io, control, {.spare_workers = 1}};
+  BrokerLedger ledger;
   uint64_t number = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "server/driver_table.hpp"
 #include "server/ledger/worker/image_bytes.hpp"
 #include "server/ledger/worker/ledgered_driver.hpp"
+#include "test/support/becomes.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -80,13 +81,7 @@ class Fixture {
   uint64_t used(int device = 0) const { return ledger_.used(kColumns[size_t(device)]); }
   uint64_t host() const { return ledger_.used(kHostColumn); }
   // Until the thread that looks at pools has seen it.
-  bool soon(const std::function<bool()>& condition) const {
-    for (auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-         std::chrono::steady_clock::now() < until; std::this_thread::yield()) {
-      if (condition()) return true;
-    }
-    return false;
-  }
+  bool soon(const std::function<bool()>& condition) const { return test::becomes(condition); }
 
   SharedPage<TenantPage> page_;
   SessionLedger ledger_;

@@ -14,11 +14,12 @@
 #include "protocol/wire/ordinals.hpp"
 #include "schema/session.capnp.h"
 #include "server/base/owned_descriptor.hpp"
+#include "test/support/becomes.hpp"
 
 namespace gpuwire::test {
 
 // Every wait of the tests ends by then at the latest, with a failure.
-inline constexpr std::chrono::seconds kDeadline{20};
+inline constexpr std::chrono::seconds kDeadline = kTimeout;
 
 struct ReceivedFrame {
   wire::FrameHeader header;
