@@ -33,11 +33,6 @@ def size_of(folder):
 class Packages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        made = subprocess.run([os.path.join(SOURCE, "packaging", "make_packages.sh"), "--quick"],
-                              env={**os.environ, "GPUWIRE_BUILD": BUILD}, capture_output=True, text=True,
-                              timeout=LIMIT_SECONDS, check=False)
-        if made.returncode != 0:
-            raise AssertionError(made.stdout + made.stderr)
         cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-packages-")
         cls.addClassCleanup(cls.folder.cleanup)
         cls.packages = {

@@ -1,0 +1,133 @@
+"""The packages' life on a machine (machine/README.md): installed, started, upgraded below a running program, removed,
+purged without traces."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+BUILD, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_VERSION"]
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "machine"))
+from machine import Machine, why_not  # noqa: E402
+
+PROGRAM = os.path.join(BUILD, "test_programs", "neighbour")
+NEXT = VERSION + "+1"
+LIMIT_SECONDS = 120
+SERVER = "127.0.0.1:9750"
+# What package managers and account tools keep for themselves, and what is a user's own.
+FOREIGN = re.compile(r"/var/(lib/(dpkg|apt|systemd)|log/(apt|dpkg\.log)|cache/(apt|man|debconf|ldconfig))(/|$)"
+                     r"|/home/anna/|/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$|/etc/\.pwd\.lock$")
+
+
+def package(name, version=VERSION):
+    return f"{name}_{version}_amd64.deb"
+
+
+def with_next_version(folder, name):
+    """The same package, of a later release."""
+    tree = os.path.join(folder, name)
+    subprocess.run(["dpkg-deb", "-R", os.path.join(BUILD, "packages", package(name)), tree], check=True,
+                   timeout=LIMIT_SECONDS)
+    control = os.path.join(tree, "DEBIAN", "control")
+    with open(control, encoding="utf-8") as file:
+        text = file.read()
+    with open(control, "w", encoding="utf-8") as file:
+        file.write(text.replace(f"Version: {VERSION}\n", f"Version: {NEXT}\n").replace(f"(= {VERSION})", f"(= {NEXT})"))
+    made = os.path.join(folder, package(name, NEXT))
+    subprocess.run(["dpkg-deb", "-Zgzip", "-z1", "-b", tree, made], check=True, capture_output=True,
+                   timeout=LIMIT_SECONDS)
+    return made
+
+
+@unittest.skipIf(why_not(), why_not())
+@unittest.skipUnless(os.path.exists(PROGRAM), "the test programs were not built: no nvcc")
+class LifeCycle(unittest.TestCase):
+    def setUp(self):
+        self.machine = Machine()
+        self.addCleanup(self.machine.end)
+        self.machine.add_user("anna")
+        self.machine.put(PROGRAM, "/home/anna/neighbour", 0o755)
+        for name in ("gpuwire-client", "gpuwire-server"):
+            self.machine.put(os.path.join(BUILD, "packages", package(name)), "/tmp/" + package(name))
+
+    def install(self, version=VERSION):
+        self.machine.run("dpkg", "--install", *("/tmp/" + package(name, version)
+                                                for name in ("gpuwire-client", "gpuwire-server")))
+
+    def purge(self):
+        self.machine.run("dpkg", "--purge", "gpuwire-server", "gpuwire-client")
+
+    def start_program(self):
+        """Works until its standard input closes."""
+        program = self.machine.start("gpuwire", "run", "--server", SERVER, "--", "./neighbour", user="anna")
+        self.addCleanup(program.communicate)
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), "working\n", self.log())
+        return program
+
+    def log(self):
+        return self.machine.read("/run/fake-systemd/gpuwire-server.log")
+
+    def assert_passes(self, program):
+        out, err = program.communicate(timeout=LIMIT_SECONDS)
+        self.assertEqual((program.returncode, out.splitlines()[-1:]), (0, ["PASSED"]), out + err + self.log())
+
+    def sessions(self):
+        return [session["id"] for session in json.loads(self.machine.run("gpuwire", "admin", "sessions", "--json"))]
+
+    def test_a_program_goes_on_through_an_upgrade_and_nothing_is_left_after_a_purge(self):
+        changes, accounts = self.machine.changes(), self.machine.accounts()
+        self.install()
+        self.machine.run("systemctl", "enable", "--now", "gpuwire-server")
+        program = self.start_program()
+        before, process = self.sessions(), self.machine.read("/run/fake-systemd/gpuwire-server.pid")
+        self.assertEqual(len(before), 1)
+
+        with tempfile.TemporaryDirectory(prefix="gpuwire-next-") as folder:
+            for name in ("gpuwire-client", "gpuwire-server"):
+                made = with_next_version(folder, name)
+                self.machine.put(made, "/tmp/" + os.path.basename(made))
+                shutil.rmtree(os.path.join(folder, name))
+        self.install(NEXT)
+        self.assertNotEqual(self.machine.read("/run/fake-systemd/gpuwire-server.pid"), process)
+        self.assertEqual(self.sessions(), before)
+        self.assertIn('"event":"adopted"', self.machine.read("/var/log/gpuwire/audit.log"))
+        newer = self.start_program()
+        self.assert_passes(program)
+        self.assert_passes(newer)
+
+        self.machine.run("dpkg", "--remove", "gpuwire-server")
+        for kept in ("/etc/gpuwire/server.toml", "/etc/gpuwire/identity", "/var/log/gpuwire/audit.log"):
+            self.assertTrue(os.path.lexists(self.machine.path(kept)), kept)
+        self.assertNotIn("gpuwire-", self.machine.run("ps", "-e", "-o", "comm"))
+        self.purge()
+        self.assertEqual(self.machine.accounts(), accounts)
+        for before, after in zip(changes, self.machine.changes()):
+            self.assertEqual({path for path in after - before if not FOREIGN.match(path)}, set())
+        self.assertFalse(os.path.exists(self.machine.path("/run/gpuwire")))
+
+    def test_without_sysusers_the_user_is_made_by_adduser_with_the_devices_group(self):
+        accounts = self.machine.accounts()
+        os.unlink(self.machine.path("/usr/bin/systemd-sysusers"))
+        self.install()
+        self.assertEqual(set(self.machine.run("id", "--name", "--groups", "gpuwire").split()), {"gpuwire", "video"})
+        self.machine.run("systemctl", "start", "gpuwire-server")
+        self.assert_passes(self.start_program())
+        self.purge()
+        self.assertEqual(self.machine.accounts(), accounts)
+
+    def test_the_configuration_is_right_before_the_first_start(self):
+        self.install()
+        self.assertIn("is right", self.machine.run("gpuwire", "serve", "--config", "/etc/gpuwire/server.toml",
+                                                   "--check-config"))
+        log = os.stat(self.machine.path("/var/log/gpuwire"))
+        self.assertEqual(log.st_mode & 0o777, 0o750)
+        self.assertNotEqual(log.st_uid, 0)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
