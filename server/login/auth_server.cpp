@@ -87,7 +87,7 @@ void AuthServer::welcome(ipc::Arrival arrival) {
   connection->begin();
 }
 
-// One address can only push out its own; and who has shown more of a login stays longest.
+// One address can only push out its own.
 void AuthServer::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kAuthConnectionsPerAddressMax) return drop_from(address);
@@ -107,10 +107,16 @@ std::string AuthServer::most_crowded() const {
   return crowded ? *crowded : std::string();
 }
 
+// Who has shown more of a login stays longest; but only those that have had time to show something are compared, which
+// are the older half of the address's. Else who says a byte at once, and no more, would push out each honest client of
+// the same address that is still reading the server's preface.
 void AuthServer::drop_from(const std::string& address) {
   std::shared_ptr<AuthConnection> least;
+  auto own = from_address_.find(address);
+  size_t compared = own == from_address_.end() ? 0 : (own->second + 1) / 2;
   for (const auto& connection : strangers_) {
     if (connection->arrival().address != address) continue;
+    if (compared-- == 0) break;
     if (!least || connection->progress() < least->progress()) least = connection;
   }
   if (!least) return;

@@ -39,17 +39,31 @@ def answer(link):
     return (ADMITTED, QUEUED, REFUSED)[which], message
 
 
-def log_in(address, token=b"", management=False):
-    """A connection that has asked for a session, and the first answer that it got."""
+def greeted(address, more=b"", management=False):
+    """A connection on which both prefaces have been said, and behind the client's so many bytes more; nothing: it was
+    refused."""
     link = connect(address)
-    link.sendall(preface(flags=PREFACE_MANAGEMENT if management else 0))
+    link.sendall(preface(flags=PREFACE_MANAGEMENT if management else 0) + more)
     status = PREFACE.unpack(read_exactly(link, PREFACE.size))[3]
     if status != 0:
         link.close()
-        return None, REFUSED, b""
+        return None
+    return link
+
+
+def ask(link, token=b""):
+    """Asks for a session; the first answer."""
     message = login_message(token)
     link.sendall(FRAME.pack(CONTROL, 0, MAGIC, LOGIN, 0, len(message) // 8, 0, 0) + message)
-    word, text = answer(link)
+    return answer(link)
+
+
+def log_in(address, token=b"", management=False):
+    """A connection that has asked for a session, and the first answer that it got."""
+    link = greeted(address, management=management)
+    if not link:
+        return None, REFUSED, b""
+    word, text = ask(link, token)
     return link, word, text
 
 

@@ -24,6 +24,8 @@ TENANTS = ("greedy", "anna", "ben")
 ROUND_TRIPS = 50
 VICTIMS = 8
 LOGIN_PROCESSES_KILLED = 4
+HALF_LOGINS = 128  # as many as one address may have
+HALF_LOGINS_BETWEEN = 32  # fewer than push out who has been there as long as they
 DESCRIPTORS = 1024
 ATTEMPTS_TO_SHARE = 500  # a session gets an eighth of the descriptors at most
 CONFIGURATION = """
@@ -168,6 +170,28 @@ class Hostile(unittest.TestCase):
         finally:
             stop.set()
             thread.join()
+
+    def test_half_logins_from_the_victims_own_address_keep_out_nobody_who_is_about_to_log_in(self):
+        def half_log_in():
+            link = attackers.greeted(self.server.address, bytes([attackers.CONTROL]))
+            self.assertIsNotNone(link)
+            self.keep(link)
+
+        for _ in range(HALF_LOGINS):
+            half_log_in()
+        answers = []
+        for _ in range(VICTIMS):
+            with attackers.greeted(self.server.address) as link:
+                # They come between the server's preface and the client's login.
+                for _ in range(HALF_LOGINS_BETWEEN):
+                    half_log_in()
+                try:
+                    answers.append(attackers.ask(link, self.token("ben"))[0])
+                except (EOFError, OSError):
+                    answers.append("dropped")
+            wait_until(lambda: not self.admitted_still("ben"), RUN_LIMIT_SECONDS, "ben's session to end")
+        self.assertEqual(answers, [attackers.ADMITTED] * VICTIMS)
+        self.assert_served("ben")
 
     def test_a_hello_that_comes_byte_by_byte_gains_no_time(self):
         link, word, _ = attackers.log_in(self.server.address)

@@ -323,6 +323,30 @@ TEST_CASE("a flood while a tenant is logging in does not push it out") {
   CHECK(request->tenant == "alice");
 }
 
+TEST_CASE(
+    "connections that have begun a login and do not go on push out nobody of their address who is about to begin") {
+  LoginProcessFixture login;
+  auto of_the_address = [](bool tenant) {
+    return ipc::Arrival{.address = "10.6.6.6", .open_tenant = tenant ? "open" : ""};
+  };
+  // What begins like a login is there before the login process looks.
+  const std::string begun = header_of(login_header(512)).substr(0, 1);
+  std::vector<LoginClient> flood;
+  for (size_t i = 0; i < kAuthConnectionsPerAddressMax; ++i)
+    flood.push_back(login.connect(of_the_address(false), begun));
+  LoginClient client = login.connect(of_the_address(true));
+  REQUIRE(client.read_preface());
+  flood.push_back(login.connect(of_the_address(false), begun));
+  REQUIRE(flood.back().read_preface());
+  client.send_login();
+  auto request = login.next_request();
+  REQUIRE(request);
+  CHECK(request->tenant == "open");
+  // Each had to make room for one.
+  CHECK(flood[0].closed_by_server());
+  CHECK(flood[1].closed_by_server());
+}
+
 TEST_CASE("a flood from many addresses pushes out nobody who waits in the queue") {
   Lab lab;
   auto alice = lab.certificate("alice");

@@ -222,18 +222,20 @@ std::string LoginProcessFixture::give_identity(const std::filesystem::path& fold
   return read ? read->error : "no answer";
 }
 
-LoginClient LoginProcessFixture::connect(ipc::Arrival arrival) {
+LoginClient LoginProcessFixture::connect(ipc::Arrival arrival, std::string_view early) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw std::runtime_error("socketpair");
   if (arrival.address.empty()) arrival.address = "10.0.0.1";
   if (arrival.peer.empty()) arrival.peer = arrival.address + ":4711";
   arrival.connection = ++last_;
   arrival.socket.reset(ends[1]);
+  LoginClient client(ends[0]);
+  if (!early.empty()) client.send_bare(early);
   // The pair holds a few hundred of them.
   send(std::move(arrival));
   if (!broker_->flush(std::chrono::milliseconds(kDeadlineMs)))
     throw std::runtime_error("the login process takes nothing");
-  return LoginClient(ends[0]);
+  return client;
 }
 
 LoginClient LoginProcessFixture::waiting_client(const std::optional<ClientTls>& shows) {

@@ -85,8 +85,8 @@ class LoginProcessFixture {
 
   // What identity_read says: empty when it is used.
   std::string give_identity(const std::filesystem::path& folder);
-  // A client that has just been let in by the broker.
-  LoginClient connect(server::ipc::Arrival arrival = {});
+  // A client that has just been let in by the broker, and has said `early` before.
+  LoginClient connect(server::ipc::Arrival arrival = {}, std::string_view early = {});
   // A client that has logged in, inside TLS with what it shows or outside as the open tenant, and of whom the broker
   // has heard.
   LoginClient waiting_client(const std::optional<ClientTls>& shows);
