@@ -88,7 +88,7 @@ class Modules(unittest.TestCase):
 
     def test_a_full_cache_is_soon_within_its_bound_again(self):
         bound = 10 * PTX_BYTES
-        with self.server("--module-cache-bytes", str(bound)) as server:
+        with self.server("--module-cache-bytes", f"{bound}B") as server:
             for _ in range(2):
                 self.assertGreater(self.images_sent(server)[0], 0)
                 wait_until(lambda: self.kept_bytes() <= bound, RUN_LIMIT_SECONDS, "the server makes no room")

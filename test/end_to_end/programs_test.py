@@ -15,6 +15,7 @@ from support import (
     RUN_LIMIT_SECONDS,
     ServerCase,
     command,
+    one_line_naming,
     run,
     wait_until,
 )
@@ -27,10 +28,17 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "threads"))
 
     def test_nothing_tells_that_freed_memory_is_kept(self):
-        for kept in ("64M", "0"):
+        for kept in ("64MiB", "0"):
             with self.subTest(kept):
                 self.assert_passed(
                     run(self.server.address, "kept_memory", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
+
+    def test_a_size_without_a_known_unit_is_told_and_nothing_is_kept(self):
+        for wish, word in (("4096", "a unit is missing"), ("64M", "the unit is not one of B, KB")):
+            ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL,
+                      env={**os.environ, "GPUWIRE_KEPT_MEMORY": wish})
+            self.assert_passed(ran)
+            self.assertTrue(one_line_naming(ran.stderr, "GPUWIRE_KEPT_MEMORY", word), ran.stderr)
 
     def test_callbacks_run_in_stream_order(self):
         self.assert_passed(run(self.server.address, "callbacks"))

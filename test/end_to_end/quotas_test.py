@@ -59,14 +59,14 @@ class Quotas(ServerCase):
             holders[0].communicate()
 
     def test_what_is_kept_of_freed_memory_is_told_to_be_free_and_is_there_when_it_is_short(self):
-        for kept in ("64M", "0"):
+        for kept in ("64MiB", "0"):
             with self.subTest(kept):
                 self.assert_passed(
                     run(self.server.address, "kept_memory", "alone", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
 
     def test_a_program_that_makes_no_call_gives_back_what_was_kept_for_it(self):
         held = []
-        for kept in ("0", "64M"):
+        for kept in ("0", "64MiB"):
             idle = start(self.server.address, "kept_memory", "idle", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept})
             self.assertEqual(idle.stdout.readline(), "freed\n")
             if kept == "0":

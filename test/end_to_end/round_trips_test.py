@@ -48,8 +48,8 @@ class RoundTrips(ServerCase):
         self.assert_waits_per_step(1, "malloc_async")
 
     def test_allocating_what_was_freed_before_waits_for_nothing(self):
-        self.assert_waits_per_step(0, "malloc", GPUWIRE_KEPT_MEMORY="64M")
-        self.assert_waits_per_step(0, "malloc_async", GPUWIRE_KEPT_MEMORY="64M")
+        self.assert_waits_per_step(0, "malloc", GPUWIRE_KEPT_MEMORY="64MiB")
+        self.assert_waits_per_step(0, "malloc_async", GPUWIRE_KEPT_MEMORY="64MiB")
 
     def test_an_event_is_asked_for_once(self):
         # Once while it runs, and at most once more: when the program has learned of other progress, which may imply

@@ -1,15 +1,18 @@
 """Several tenants on one server: who gets which GPU, who waits, what a reload and a revocation do. Real processes,
 tokens over loopback."""
 
+import contextlib
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
+import threading
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, audit_lines, command, wait_until
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, OneAnswer, Server, audit_lines, command, wait_until
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 TENANTS = ("anna", "ben", "carl", "dora")
@@ -314,14 +317,17 @@ class Checking(Tenants):
 
     server_keys = ""
 
-    def check(self, server_keys, tenants, *words):
+    def check(self, server_keys, tenants, *words, warns=(), **environment):
+        """`words`: of what is wrong; none: nothing is. `warns`: of what a start would do without."""
         self.write(server_keys, tenants)
         ran = subprocess.run([
             GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB", "--check-config"
-        ], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        ], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, env={**os.environ, **environment})
         self.assertEqual(ran.returncode, 2 if words else 0, ran.stdout + ran.stderr)
-        for word in words:
+        for word in (*words, *warns):
             self.assertIn(word, ran.stderr)
+        if not words and not warns:
+            self.assertEqual(ran.stderr, "")
 
     def test_files_addresses_devices_and_guarantees_are_looked_at(self):
         audit_log = os.path.join(self.folder.name, "new.audit")
@@ -333,6 +339,55 @@ class Checking(Tenants):
         self.check('listen = "192.0.2.1:9750"', {"anna": ""}, "cannot listen on 192.0.2.1:9750")
         self.check("", {"anna": 'memory.guaranteed = "2GiB"', "ben": "gpus_allowed = [3]"},
                    "guaranteed 2.0 GiB together on GPU 0", "names GPU 3, and the server has 1")
+
+    def test_an_address_that_something_else_has_is_refused_and_a_gpuwire_server_may_have_it(self):
+        taken = OneAnswer(b"SSH-2.0-OpenSSH_9.2\r\n")
+        self.addCleanup(taken.close)
+        port = self.server.address.rpartition(":")[2]
+        for mine in (self.server.address, f"0.0.0.0:{port}"):
+            self.check(f'listen = "{mine}"\nallow_unencrypted_network = true', {"anna": ""})
+        strange = taken.address.rpartition(":")[2]
+        for key, address in (("listen", taken.address), ("listen", f"0.0.0.0:{strange}"),
+                             ("metrics_listen", taken.address), ("metrics_listen", self.server.address)):
+            self.check(f'{key} = "{address}"\nallow_unencrypted_network = true', {"anna": ""},
+                       f"cannot listen on {address}: something that is no gpuwire server has the address")
+
+    def test_a_unix_socket_that_something_else_listens_on_is_refused(self):
+        path = os.path.join(self.folder.name, "there")
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(path)
+            self.check(f'listen = "unix:{path}"', {"anna": ""})  # nobody listens
+            listening.listen()
+            answering = threading.Thread(target=self.hang_up_on_all, args=(listening,))
+            answering.start()
+            try:
+                self.check(f'listen = "unix:{path}"', {"anna": ""}, "something that is no gpuwire server")
+            finally:
+                listening.shutdown(socket.SHUT_RDWR)
+                answering.join()
+
+    def hang_up_on_all(self, listening):
+        with contextlib.suppress(OSError):
+            while True:
+                listening.accept()[0].close()
+
+    def test_folders_of_chunks_and_of_what_outlives_the_server_are_looked_at(self):
+        self.check('dedup_directory = "/dev/null/chunks"', {"anna": ""}, "/dev/null is no folder")
+        self.check("", {"anna": 'dedup_disk = "1GiB"'}, "/dev/null is no folder", XDG_CACHE_HOME="/dev/null")
+        self.check("", {"anna": ""}, XDG_CACHE_HOME="/dev/null")
+        if os.geteuid() != 0:  # root's is /run/gpuwire, whatever the environment says
+            self.check('listen = "127.0.0.1:9750"', {"anna": ""}, warns=["sessions will end with this process"],
+                       XDG_RUNTIME_DIR="/dev/null")
+
+    def test_a_server_that_is_to_offer_rdma_and_cannot_is_told(self):
+        self.check('rdma = "trusted"', {"anna": ""}, warns=["no RDMA: "], UCX_TLS="no-such-transport")
+
+    def test_the_folder_of_gpu_code_that_nobody_has_named_is_named_in_the_log(self):
+        cache = os.environ.get("XDG_CACHE_HOME")
+        folder = os.path.join(cache, "gpuwire") if cache else "/var/cache/gpuwire"
+        if os.geteuid() != 0 and not cache:
+            folder = os.path.expanduser("~/.cache/gpuwire")
+        self.assertIn(f"programs' GPU code is kept in {folder} (--module-cache DIR, or none)", self.log())
 
     def test_an_identity_that_cannot_be_used_is_named(self):
         os.rename(os.path.join(self.identity, "server.key"), os.path.join(self.identity, "server.key.away"))

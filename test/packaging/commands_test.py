@@ -58,6 +58,7 @@ class Commands(unittest.TestCase):
     def test_a_value_that_is_none_is_told_with_what_it_must_be(self):
         for words, line in ((("serve", "--device", "toaster"), "--device must be auto, cuda or software, got toaster"),
                             (("run", "--gpus", "0", "--", "true"), "--gpus must be from 1 to 1024, got 0"),
+                            (("serve", "--module-cache-bytes", "8589934592"), "a unit is missing, one of B, KB"),
                             (("serve", "--drain-seconds", "soon"), "--drain-seconds must be a number, got soon")):
             ran = gpuwire(*words)
             self.assertEqual(ran.returncode, 2)

@@ -1,20 +1,21 @@
 #include "client_stub/driver/memory/kept_memory.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <new>
-#include <string_view>
+#include <string>
 #include <vector>
 
 #include "client/forward.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "protocol/units/byte_size.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/api_pool.capnp.h"
 
@@ -43,13 +44,13 @@ bool in_order(const KeptBlock& block) { return block.use.kind == RangeKind::pool
 }  // namespace
 
 uint64_t KeptMemory::bytes_wanted(const char* text) noexcept {
-  const std::string_view wish = text ? text : "";
-  uint64_t number = 0;
-  auto [rest, error] = std::from_chars(wish.data(), wish.data() + wish.size(), number);
-  const std::string_view unit(rest, size_t(wish.data() + wish.size() - rest));
-  const unsigned shift = unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : 0;
-  if (error != std::errc() || (shift == 0 && !unit.empty()) || number > (UINT64_MAX >> shift)) return 0;
-  return number << shift;
+  if (!text || !*text) return 0;
+  try {
+    auto bytes = units::parse_byte_size(text);
+    if (bytes) return *bytes;
+    say("GPUWIRE_KEPT_MEMORY: " + bytes.error() + "; no freed memory is kept");
+  } catch (...) {}  // no memory for the line
+  return 0;
 }
 
 KeptMemory::KeptMemory(ServerSession& session, SessionParts& parts) noexcept

@@ -94,7 +94,7 @@ class KeptMemory final : public SessionPart {
   void ended(SessionEnd) noexcept override {}  // nothing can be sent; the addresses stay taken
   void after_fork_in_child() noexcept override;
 
-  // In bytes, with K, M or G behind the number; nothing, or what cannot be read: none.
+  // A size (protocol/units); nothing: none. What is no size is told on standard error, and none is kept.
   static uint64_t bytes_wanted(const char* text) noexcept;
 
  private:

@@ -157,10 +157,10 @@ int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
   if (!configuration) return fail(kUsageError, configuration.error());
   if (options.check_config) {
-    if (ConfigurationErrors errors =
-            check_start(*configuration, worker_command(options, *configuration), options.module_cache);
-        !errors.empty())
-      return fail(kUsageError, errors);
+    const StartFindings findings =
+        check_start(*configuration, worker_command(options, *configuration), options.module_cache);
+    for (const std::string& line : findings.warnings) std::fprintf(stderr, "gpuwire serve: %s\n", line.c_str());
+    if (!findings.errors.empty()) return fail(kUsageError, findings.errors);
     std::printf("%s is right\n", options.config_file.c_str());
     return 0;
   }

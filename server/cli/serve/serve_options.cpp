@@ -12,6 +12,17 @@ std::string beside_this_program(const char* name) {
   return (std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / name).string();
 }
 
+namespace {
+
+// Bytes of a size as people write it.
+std::string bytes_of(const std::string& text) {
+  auto bytes = units::parse_byte_size(text);
+  if (!bytes) throw CLI::ValidationError(bytes.error());
+  return std::to_string(*bytes);
+}
+
+}  // namespace
+
 void declare(CLI::App& app, ServeOptions& options) {
   app.add_option(
          "--config", options.config_file,
@@ -39,11 +50,7 @@ void declare(CLI::App& app, ServeOptions& options) {
   app.add_option("--software-memory", options.software_memory_bytes,
                  "How much memory each of them shows, such as 4GiB. Default: 4GiB")
       ->type_name("SIZE")
-      ->transform([](std::string text) {
-        auto bytes = units::parse_byte_size(text);
-        if (!bytes) throw CLI::ValidationError(bytes.error());
-        return std::to_string(*bytes);
-      });
+      ->transform(bytes_of);
   app.add_flag("--allow-unencrypted-network", options.overrides.allow_unencrypted_network,
                "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they "
                "are: everybody who reaches "
@@ -69,9 +76,9 @@ void declare(CLI::App& app, ServeOptions& options) {
                  "Default: /var/cache/gpuwire for root, else a gpuwire folder in the user's cache folder")
       ->type_name("DIR|none");
   app.add_option("--module-cache-bytes", options.module_cache_bytes,
-                 "Bound of that folder; what was used longest ago goes first")
-      ->type_name("BYTES")
-      ->capture_default_str();
+                 "Bound of that folder, such as 20GiB; what was used longest ago goes first. Default: 8GiB")
+      ->type_name("SIZE")
+      ->transform(bytes_of);
   app.add_option("--confinement", options.confinement,
                  "What the kernel refuses to the processes that serve programs: enforce; log: system calls that are "
                  "not expected are only "

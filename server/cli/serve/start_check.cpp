@@ -1,5 +1,6 @@
 #include "server/cli/serve/start_check.hpp"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -7,11 +8,15 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
-#include <sys/un.h>
 #include <unistd.h>
 
+#include "protocol/transport/rdma.hpp"
+#include "protocol/transport/rdma_plugin.hpp"
 #include "server/ipc/inventory.hpp"
 #include "server/broker/limits.hpp"
+#include "server/cli/serve/address_check.hpp"
+#include "server/cli/serve/runtime_directory.hpp"
+#include "server/cli/serve/serve_options.hpp"
 #include "server/config/listen_address.hpp"
 #include "server/identity/identity_directory.hpp"
 #include "server/log/audit_log.hpp"
@@ -24,31 +29,7 @@ namespace {
 namespace asio = boost::asio;
 namespace fs = std::filesystem;
 
-// Empty: nothing is wrong.
-std::string wrong_with_socket(const fs::path& path) {
-  if (path.string().size() >= sizeof(sockaddr_un::sun_path))
-    return fmt::format("{} is too long for the path of a socket", path.string());
-  std::error_code error;
-  if (fs::exists(path, error) && !fs::is_socket(path, error))
-    return fmt::format("{} is there and is no socket", path.string());
-  if (::access(path.parent_path().c_str(), W_OK | X_OK) != 0)
-    return fmt::format("{}: no socket can be made in {}", path.string(), path.parent_path().string());
-  return {};
-}
-
-std::string wrong_with_address(const std::string& text) {
-  auto address = parse_listen(text);
-  if (!address) return address.error();
-  if (!address->tcp) return wrong_with_socket(address->unix_path);
-  asio::io_context io;
-  asio::ip::tcp::acceptor acceptor(io);
-  boost::system::error_code error;
-  acceptor.open(address->tcp->protocol(), error);
-  if (!error) acceptor.set_option(asio::ip::tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor.bind(*address->tcp, error);
-  return !error || error == asio::error::address_in_use ? std::string()
-                                                        : fmt::format("cannot listen on {}: {}", text, error.message());
-}
+// These return what is wrong, a line; empty: nothing.
 
 std::string wrong_with_audit_log(const fs::path& file) {
   std::error_code error;
@@ -110,31 +91,62 @@ tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   return std::move(std::get<ipc::Ready>(*said).inventory);
 }
 
+// Where the tenants' chunks lie on the disk, if any may keep some there.
+std::string wrong_with_chunks(const Configuration& configuration) {
+  if (!configuration.dedup_directory.empty()) return wrong_with_folder(configuration.dedup_directory);
+  const auto& tenants = configuration.tenants;
+  const bool wanted =
+      std::any_of(tenants.begin(), tenants.end(), [](const auto& one) { return one.dedup_disk_bytes > 0; });
+  return wanted ? wrong_with_folder(default_module_cache_directory()) : std::string();
+}
+
+// What nobody has named costs sessions no more than their lives beyond this server's, and the server a line.
+std::string lacking_of_runtime_folder(const Configuration& configuration) {
+  std::vector<ListenAddress> listen;
+  for (const std::string& text : configuration.listen)
+    if (auto address = parse_listen(text)) listen.push_back(std::move(*address));
+  auto folder = default_runtime_directory(listen);
+  std::string wrong = !folder ? folder.error() : folder->empty() ? std::string() : wrong_with_folder(*folder);
+  return wrong.empty() ? wrong : "sessions will end with this process: " + wrong;
+}
+
+// The worker that opens it at a start says the same in the log.
+std::string lacking_of_rdma() {
+  const fs::path plugin = fs::path(beside_this_program("")).parent_path().parent_path() / kGpuwireRdmaLibrary;
+  auto fabric = transport::RdmaFabric::open(plugin, true);
+  return fabric ? std::string() : "no RDMA: " + fabric.error();
+}
+
 }  // namespace
 
-ConfigurationErrors check_start(const Configuration& configuration, const WorkerCommand& worker,
-                                const std::string& module_cache) {
-  ConfigurationErrors errors;
-  auto note = [&](std::string wrong) {
-    if (!wrong.empty()) errors.push_back(std::move(wrong));
+StartFindings check_start(const Configuration& configuration, const WorkerCommand& worker,
+                          const std::string& module_cache) {
+  StartFindings findings;
+  auto add = [](ConfigurationErrors& to, std::string line) {
+    if (!line.empty()) to.push_back(std::move(line));
   };
+  auto note = [&](std::string wrong) { add(findings.errors, std::move(wrong)); };
   for (const std::string& address : configuration.listen) note(wrong_with_address(address));
-  if (!configuration.metrics_listen.empty()) note(wrong_with_address(configuration.metrics_listen));
+  if (!configuration.metrics_listen.empty()) note(wrong_with_metrics_address(configuration.metrics_listen));
   if (!configuration.control_socket.empty()) note(wrong_with_socket(configuration.control_socket));
   if (!configuration.audit_log.empty()) note(wrong_with_audit_log(configuration.audit_log));
   if (!configuration.tls.directory.empty()) note(wrong_with_identity(configuration.tls.directory));
-  if (!configuration.runtime_directory.empty() && configuration.adopt_grace_ms)
+  if (configuration.adopt_grace_ms && !configuration.runtime_directory.empty())
     note(wrong_with_folder(configuration.runtime_directory));
+  if (configuration.adopt_grace_ms && configuration.runtime_directory.empty())
+    add(findings.warnings, lacking_of_runtime_folder(configuration));
   if (!module_cache.empty() && module_cache != kNoModuleCache) note(wrong_with_folder(module_cache));
+  note(wrong_with_chunks(configuration));
+  if (configuration.rdma) add(findings.warnings, lacking_of_rdma());
   auto inventory = ask_for_devices(worker);
   if (!inventory) {
     note(inventory.error());
-    return errors;
+    return findings;
   }
   std::vector<uint64_t> bytes;
   for (const ServerDevice& device : inventory->devices) bytes.push_back(device.bytes);
   for (std::string& misfit : check_devices(configuration, bytes)) note(std::move(misfit));
-  return errors;
+  return findings;
 }
 
 }  // namespace gpuwire::server

@@ -8,10 +8,16 @@
 
 namespace gpuwire::server {
 
-// Addresses that cannot be had (those that are taken are not looked at: the server may be running), files that cannot
-// be opened, an identity that cannot be used, GPUs that are not there and guarantees that do not fit them. Starts a
-// worker, without a context on any GPU, to ask for the devices. Changes nothing. `module_cache`: as in ServeOptions.
-ConfigurationErrors check_start(const Configuration& configuration, const WorkerCommand& worker,
-                                const std::string& module_cache);
+struct StartFindings {
+  ConfigurationErrors errors;    // a start would end with them
+  ConfigurationErrors warnings;  // the server would start, and do without
+};
+
+// Addresses that cannot be had (a gpuwire server that runs may have them), files that cannot be opened, folders that
+// cannot be written, an identity that cannot be used, GPUs that are not there and guarantees that do not fit them; RDMA
+// that is asked for and cannot be offered. Starts a worker, without a context on any GPU, to ask for the devices.
+// Changes nothing. `module_cache`: as in ServeOptions.
+StartFindings check_start(const Configuration& configuration, const WorkerCommand& worker,
+                          const std::string& module_cache);
 
 }  // namespace gpuwire::server

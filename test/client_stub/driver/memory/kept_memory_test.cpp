@@ -30,7 +30,7 @@ KeptBlock block(uint64_t base, uint64_t bytes, Clock::time_point since = {}) {
 
 // A program whose freed memory is kept, with a server that gives other addresses each time.
 struct Keeping : test::DeviceProcess {
-  explicit Keeping(const char* wish = "64M") : DeviceProcess(1, wish) {
+  explicit Keeping(const char* wish = "64MiB") : DeviceProcess(1, wish) {
     void* room = mmap(nullptr, kRoomBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     REQUIRE(room != MAP_FAILED);
     munmap(room, kRoomBytes);
@@ -110,14 +110,13 @@ TEST_CASE("Kept blocks have no more bytes together than they may, and are no mor
   CHECK(blocks.size() == KeptBlocks::kBlocksMax - 10);
 }
 
-TEST_CASE("How much is kept is a number of bytes with a unit behind it") {
+TEST_CASE("How much is kept is a size as all sizes are written") {
   CHECK(KeptMemory::bytes_wanted("0") == 0);
-  CHECK(KeptMemory::bytes_wanted("4096") == 4096);
-  CHECK(KeptMemory::bytes_wanted("3K") == 3 << 10);
-  CHECK(KeptMemory::bytes_wanted("16M") == 16 << 20);
-  CHECK(KeptMemory::bytes_wanted("2G") == uint64_t{2} << 30);
-  for (const char* unread : {static_cast<const char*>(nullptr), "", "M", "1X", "1MB", "-1", "99999999999G"})
-    CHECK(KeptMemory::bytes_wanted(unread) == 0);
+  CHECK(KeptMemory::bytes_wanted("3KiB") == 3 << 10);
+  CHECK(KeptMemory::bytes_wanted("64MiB") == 64 << 20);
+  CHECK(KeptMemory::bytes_wanted("2.5GB") == 2'500'000'000);
+  for (const char* none : {static_cast<const char*>(nullptr), "", "4096", "64M", "M", "1X", "-1", "99999999999GiB"})
+    CHECK(KeptMemory::bytes_wanted(none) == 0);
 }
 
 TEST_CASE("Freed memory is handed out again without a word to the server, under another buffer id") {
