@@ -45,7 +45,7 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
          "--transport", options.transport,
          "How bytes travel: auto, tcp (sockets), shm (memory shared with a server on this machine, unix:/PATH), "
          "or rdma (UCX, to a server that offers it)")
-      ->type_name("ROAD")
+      ->type_name("TRANSPORT")
       ->check(CLI::IsMember({"auto", "tcp", "shm", "rdma"}));
   if (!resources) return;
   app.add_option("--gpus", options.gpus, "How many GPUs the program is to have")

@@ -79,7 +79,7 @@ static int take_class(int value, const char* text, int remote) {
 
 static struct spank_option options[] = {
     {"gpuwire", "N", "N GPUs of a gpuwire server for the job (1 without =N)", 2, 0, take_gpus},
-    {"gpuwire-mem", "SIZE", "memory to be free on each of them, such as 20G", 1, 0, take_memory},
+    {"gpuwire-mem", "SIZE", "memory of each that is a program's own while it runs, such as 20G", 1, 0, take_memory},
     {"gpuwire-class", "CLASS", "how the job shares them with others, one of the site's classes", 1, 0, take_class},
 };
 
