@@ -10,6 +10,24 @@ DOCS = os.path.join(SOURCE, "docs")
 SOURCES = ("client_stub", "command_line", "protocol", "scheduler", "server")
 # Words of the C library, not of ours.
 FOREIGN = {"unknown host"}
+# Where what a user is told is said: a line of the client's, a connection or login that fails, a refusal of the server.
+SAYING = re.compile(r"\b(?:say|not_ready|refuse|refuse_all|refused|end|close)\(|RefusalCode::\w+,\s*\"\w+\",")
+SAYING_SOURCES = ("client_stub", "server/broker", "server/login", "server/identity", "protocol/resume")
+# Those that no user needs a mend for, and why.
+UNEXPLAINED = {
+    # Inside of another line, which is explained.
+    "it offers none", "no key for the session:", "out of memory", "the client spoke before it was answered",
+    # In the server's log and audit log, of connections that are no program's: a scan, a peer that is not gpuwire.
+    "... bytes of a preface within ... ms",
+    # Of whoever tries to take a session over without its keys.
+    "the session is not this client's",
+    # A program that waits in more threads than any would, and a question whose answer has no room.
+    "... programs wait already", "the answer is too long",
+}
+# Variables that are not the user's: between the server's own processes, and between Slurm's plugin and its scripts.
+OWN_VARIABLES = {
+    "GPUWIRE_SOFTWARE_DEVICES", "GPUWIRE_SOFTWARE_MEMORY_BYTES", "GPUWIRE_MEM", "GPUWIRE_CLASS", "GPUWIRE_SLURM_JOB"
+}
 
 
 def read(*path):
@@ -39,6 +57,52 @@ def all_literals():
     return "\n".join(found)
 
 
+def sources(folders, endings):
+    for top in folders:
+        for folder, _, names in os.walk(os.path.join(SOURCE, top)):
+            for name in names:
+                if name.endswith(endings):
+                    yield read(folder, name)
+
+
+def literals(text):
+    return [one.replace('\\"', '"') for one in re.findall(r'"((?:[^"\\\n]|\\.)*)"', text)]
+
+
+def with_dots(text):
+    """A format's holes are where the message's dots are."""
+    return re.sub(r"\{[^{}]*\}|%[a-z0-9.*]*[sdu]", "...", text)
+
+
+def said(text):
+    """The sentences among the arguments of what says something (SAYING)."""
+    text = re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", text))
+    for found in SAYING.finditer(text):
+        depth, end, quoted = 1, found.end(), False
+        while end < len(text) and depth:
+            if quoted:
+                end += text[end] == "\\"
+                quoted = text[end] != '"'
+            else:
+                quoted = text[end] == '"'
+                depth += (text[end] in "({") - (text[end] in ")}")
+            end += 1
+        yield from (with_dots(one) for one in literals(text[found.end():end]) if one.count(" ") >= 2)
+
+
+def parts_of(message):
+    return [part.strip(' ;:,"()') for part in message.split("...")]
+
+
+def is_explained(sentence, messages):
+    """A sentence may be a part of a message, as when a name stands between two of them."""
+    if sentence.strip() in UNEXPLAINED:
+        return True
+    return any(
+        all(part in sentence for part in parts_of(message)) or all(part in message for part in parts_of(sentence))
+        for message in messages)
+
+
 def explained(text):
     """The messages in the first column of the tables."""
     for line in text.splitlines():
@@ -66,16 +130,38 @@ class Documents(unittest.TestCase):
                 self.assertEqual(dead, [], os.path.join(folder, page))
 
     def test_every_message_that_is_explained_is_in_the_sources(self):
-        literals = all_literals()
-        # A format's holes are where the message's dots are.
-        literals = re.sub(r"\{[^{}]*\}|%[a-z0-9.]*[sdu]", "...", literals)
+        texts = with_dots(all_literals())
         messages = [message for message in explained(read("docs", "troubleshooting.md")) if message not in FOREIGN]
         self.assertGreater(len(messages), 50)
         missing = [
-            message for message in messages if any(
-                part.strip(' ;:,"()') not in literals for part in message.split("..."))
+            message for message in messages if any(part not in texts for part in parts_of(message))
         ]
         self.assertEqual(missing, [])
+
+    def test_every_message_that_a_user_is_told_is_explained(self):
+        # Words that stand alone would be found in anything.
+        messages = [
+            message for message in explained(read("docs", "troubleshooting.md"))
+            if max(map(len, parts_of(message))) >= 10
+        ]
+        sentences = {one for text in sources(SAYING_SOURCES, (".cpp", ".hpp")) for one in said(text)}
+        self.assertGreater(len(sentences), 50)
+        self.assertEqual(sorted(one for one in sentences if not is_explained(one, messages)), [])
+        self.assertEqual({one for one in UNEXPLAINED if one not in {each.strip() for each in sentences}}, set())
+
+    def test_a_message_without_a_line_would_be_found(self):
+        found, = said('if (lost) say(fmt::format("the server has no "\n    "lodger {}", name()));')
+        self.assertEqual(found, "the server has no lodger ...")
+        self.assertFalse(is_explained(found, list(explained(read("docs", "troubleshooting.md")))))
+
+    def test_every_variable_that_is_read_is_in_the_list(self):
+        listed = set(re.findall(r"`(GPUWIRE_\w+)`", read("docs", "cli.md")))
+        named = {
+            name for text in sources(SOURCES, (".cpp", ".hpp", ".c")) for name in re.findall(r'"(GPUWIRE_[A-Z_]+)"', text)
+        }
+        self.assertGreater(len(named), 15)
+        self.assertEqual(named - listed - OWN_VARIABLES, set())
+        self.assertEqual(listed - named, set())
 
     def test_a_message_that_is_not_in_the_sources_would_be_found(self):
         self.assertNotIn("this server has no lodger", all_literals())

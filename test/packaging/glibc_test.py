@@ -9,6 +9,9 @@ BUILD = os.environ["GPUWIRE_BUILD"]
 PROMISED = os.environ["GPUWIRE_CLIENT_GLIBC"]
 CLIENT = ("lib/gpuwire/libcuda.so.1", "lib/gpuwire/libnvidia-ml.so.1", "lib/gpuwire/bin/nvidia-smi",
           "lib/gpuwire/commands/gpuwire-run", "lib/gpuwire/commands/gpuwire-info")
+# Built where libucx-dev is; it needs UCX's libraries besides, and is loaded where a session is to go by RDMA.
+RDMA = "lib/gpuwire/libgpuwire_rdma.so"
+UCX = {"libucp.so.0", "libucs.so.0"}
 # What every system with that glibc has: its own parts.
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
 
@@ -30,7 +33,7 @@ class Glibc(unittest.TestCase):
                               env={**os.environ, "LC_ALL": "C"}).stdout
 
     def test_no_symbol_is_newer_than_promised(self):
-        for file in CLIENT:
+        for file in CLIENT + ((RDMA,) if os.path.exists(os.path.join(BUILD, RDMA)) else ()):
             symbols = self.output("objdump", "-T", os.path.join(BUILD, file))
             self.assertIn("GLIBC_", symbols)
             self.assertEqual(too_new(symbols, PROMISED), [], file)
@@ -39,6 +42,11 @@ class Glibc(unittest.TestCase):
         for file in CLIENT:
             needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", self.output("readelf", "-d", os.path.join(BUILD, file))))
             self.assertLessEqual(needed, LIBRARIES, file)
+
+    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, RDMA)), "it was built without UCX")
+    def test_the_library_for_rdma_needs_ucx_besides(self):
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", self.output("readelf", "-d", os.path.join(BUILD, RDMA))))
+        self.assertLessEqual(needed, LIBRARIES | UCX)
 
     def test_the_front_door_needs_no_c_library(self):
         self.assertNotIn("NEEDED", self.output("readelf", "-d", os.path.join(BUILD, "bin/gpuwire")))
