@@ -1,9 +1,11 @@
 // Linear copies that have, or may have, a side in the program's memory.
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
@@ -186,15 +188,37 @@ CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset
   return result;
 }
 
+// Nothing is copied from or to any array, and no array is a wrong value (as measured on driver 580).
+CUresult check_array(CUarray array) {
+  if (!array) return CUDA_ERROR_INVALID_VALUE;
+  return known_handle(wire::HandleKind::array, reinterpret_cast<uint64_t>(array)) ? CUDA_SUCCESS
+                                                                                  : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// Between arrays, or an array and device memory.
+template <class Forward>
+CUresult array_copy_on_device(size_t bytes, bool per_thread, std::initializer_list<CUarray> arrays, Forward&& forward) {
+  Begun begun = begin(nullptr, per_thread, Form::blocking);
+  if (begun.error) return begun.error;
+  if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
+  for (CUarray array : arrays) {
+    if (CUresult error = check_array(array)) return error;
+  }
+  return leave(begun.caller, forward(begun.caller));
+}
+
 CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUstream stream, bool per_thread,
                     bool to_array, Form form) {
   Begun begun = begin(stream, per_thread, form);
   if (begun.error) return begun.error;
   auto handle = reinterpret_cast<uint64_t>(array);
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
-  if (!handle) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  if (!known_handle(wire::HandleKind::array, handle)) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = check_array(array)) return error;
   if (!host) return CUDA_ERROR_INVALID_VALUE;
+  if (form == Form::ordered) {
+    if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1))
+      return leave(begun.caller, error);
+  }
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (classify(word_of(host), bytes).in_managed()) {
     return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
@@ -271,6 +295,25 @@ CUresult cuMemcpyAtoH_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size
 CUresult cuMemcpyAtoHAsync_v2(void* dstHost, CUarray srcArray, size_t srcOffset, size_t ByteCount, CUstream hStream,
                               bool per_thread) {
   return array_copy(srcArray, srcOffset, dstHost, ByteCount, hStream, per_thread, false, Form::ordered);
+}
+
+CUresult cuMemcpyDtoA_v2(CUarray dstArray, size_t dstOffset, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
+  return array_copy_on_device(ByteCount, per_thread, {dstArray}, [&](const Caller& caller) {
+    return forward::cuMemcpyDtoA_v2(caller, dstArray, dstOffset, srcDevice, ByteCount, per_thread);
+  });
+}
+
+CUresult cuMemcpyAtoD_v2(CUdeviceptr dstDevice, CUarray srcArray, size_t srcOffset, size_t ByteCount, bool per_thread) {
+  return array_copy_on_device(ByteCount, per_thread, {srcArray}, [&](const Caller& caller) {
+    return forward::cuMemcpyAtoD_v2(caller, dstDevice, srcArray, srcOffset, ByteCount, per_thread);
+  });
+}
+
+CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, size_t srcOffset, size_t ByteCount,
+                         bool per_thread) {
+  return array_copy_on_device(ByteCount, per_thread, {dstArray, srcArray}, [&](const Caller& caller) {
+    return forward::cuMemcpyAtoA_v2(caller, dstArray, dstOffset, srcArray, srcOffset, ByteCount, per_thread);
+  });
 }
 
 }  // namespace gpuwire::client::hand

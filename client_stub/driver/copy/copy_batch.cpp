@@ -73,45 +73,11 @@ CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* source
 
 // --- boxes ---------------------------------------------------------------------------------------------------------
 
-// Bytes of one channel; 0: a format whose elements are no single values.
-size_t channel_bytes(CUarray_format format) {
-  switch (format) {
-    case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8:
-    case CU_AD_FORMAT_UNORM_INT8X1:
-    case CU_AD_FORMAT_UNORM_INT8X2:
-    case CU_AD_FORMAT_UNORM_INT8X4:
-    case CU_AD_FORMAT_SNORM_INT8X1:
-    case CU_AD_FORMAT_SNORM_INT8X2:
-    case CU_AD_FORMAT_SNORM_INT8X4: return 1;
-    case CU_AD_FORMAT_UNSIGNED_INT16:
-    case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF:
-    case CU_AD_FORMAT_UNORM_INT16X1:
-    case CU_AD_FORMAT_UNORM_INT16X2:
-    case CU_AD_FORMAT_UNORM_INT16X4:
-    case CU_AD_FORMAT_SNORM_INT16X1:
-    case CU_AD_FORMAT_SNORM_INT16X2:
-    case CU_AD_FORMAT_SNORM_INT16X4: return 2;
-    case CU_AD_FORMAT_UNSIGNED_INT32:
-    case CU_AD_FORMAT_SIGNED_INT32:
-    case CU_AD_FORMAT_FLOAT: return 4;
-    default: return 0;
-  }
-}
-
 CUresult element_bytes(const Caller& caller, CUarray array, size_t& bytes) {
-  ArrayElements& known = caller.server->array_elements;
-  if (auto found = known.bytes_of(array)) {
-    bytes = *found;
-    return CUDA_SUCCESS;
-  }
-  CUDA_ARRAY3D_DESCRIPTOR shape{};
-  if (CUresult error = forward::cuArray3DGetDescriptor_v2(caller, &shape, array)) return error;
-  bytes = channel_bytes(shape.Format) * shape.NumChannels;
-  if (bytes == 0) return CUDA_ERROR_NOT_SUPPORTED;
-  known.note(array, bytes);
-  return CUDA_SUCCESS;
+  ArrayShape shape;
+  if (CUresult error = caller.server->array_shapes.find(caller, array, shape)) return error;
+  bytes = shape.element_bytes;
+  return bytes ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
 }
 
 bool is_array(const CUmemcpy3DOperand& operand) { return operand.type == CU_MEMCPY_OPERAND_TYPE_ARRAY; }

@@ -3,6 +3,7 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
@@ -118,6 +119,17 @@ CUDA_MEMCPY3D as_3d(const CUDA_MEMCPY2D& from) {
   return out;
 }
 
+CUresult check_in_arrays(const Caller& caller, const BoxCopy& copy) {
+  for (const BoxEnd* end : {&copy.source, &copy.destination}) {
+    if (end->side != Side::array) continue;
+    const DeviceBox& box = end->device;
+    CUresult error = check_in_array(caller, reinterpret_cast<CUarray>(box.array), box.x_bytes, box.y, box.z,
+                                    copy.size.width_bytes, copy.size.height, copy.size.depth);
+    if (error) return error;
+  }
+  return CUDA_SUCCESS;
+}
+
 // Device memory and arrays on both ends: as one call.
 CUresult copy_on_device(const Caller& caller, const BoxCopy& copy, CUstream stream, bool per_thread) {
   CUDA_MEMCPY3D out{};
@@ -225,6 +237,9 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
   if (result) return result;
   BoxCopy copy;
   if (CUresult error = read_copy(request, copy)) return error;
+  if (copy.array && !blocking) {
+    if (CUresult error = check_in_arrays(caller, copy)) return leave(caller, error);
+  }
   if (!captured(caller, request, wire_stream, blocking, result))
     result = perform(caller, copy, wire_stream, stream, per_thread, blocking);
   // The program may change or read such memory as soon as a blocking copy has returned.

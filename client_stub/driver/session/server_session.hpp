@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "client_stub/driver/memory/allocation_handle.hpp"
-#include "client_stub/driver/array/array_elements.hpp"
+#include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/stream/capture.hpp"
 #include "client_stub/driver/session/device_output.hpp"
@@ -97,7 +97,7 @@ class ServerSession {
   DeviceOutput device_output{parts_};
   Shares shares{parts_};
   AllocationHolders allocation_holders{parts_};
-  ArrayElements array_elements{parts_};
+  ArrayShapes array_shapes{parts_};
   ImageUploads image_uploads{parts_};
   // Neither the end of the session nor a child has anything to do with it.
   PostedUploads posted_uploads;

@@ -28,7 +28,7 @@ constexpr bool all_are_told = (std::is_base_of_v<SessionPart, Parts> && ...) &&
                               !(std::is_default_constructible_v<Parts> || ...);
 static_assert(all_are_told<ManagedMemory, PinnedPointers, HostRegions, PendingCopies, Captures, GraphMemory,
                            GraphRecords, NodeStorages, UserObjects, HostCallbacks, ManagedAllocations, DeviceOutput,
-                           Shares, AllocationHolders, ArrayElements, ImageUploads>);
+                           Shares, AllocationHolders, ArrayShapes, ImageUploads>);
 
 struct Told final : SessionPart {
   Told(SessionParts& parts, std::vector<std::string>& log, std::string name)

@@ -192,13 +192,11 @@ CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description
   return create_array(out, &wide);
 }
 
+// A level's handle ends, and its mipmapped array has it still (as measured on driver 580, which destroys it).
 CUresult cuArrayDestroy(CUarray handle) {
-  return with_array(handle, [&](const ArrayObject& array) -> CUresult {
+  return with_array(handle, [&](const ArrayObject&) -> CUresult {
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
-    }
-    if (array.of_mipmap) {
-      return CUDA_ERROR_INVALID_VALUE;
     }
     driver().arrays.take(handle);
     return CUDA_SUCCESS;
@@ -260,7 +258,6 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
       if (!array) {
         return array.error();
       }
-      (*array)->of_mipmap = true;
       mipmap->levels.push_back(*std::move(array));
     }
     for (const auto& array : mipmap->levels) {
@@ -291,7 +288,9 @@ CUresult cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle, unsigne
     if (out == nullptr || level >= mipmap.levels.size()) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = mipmap.levels[level]->handle;
+    const auto& array = mipmap.levels[level];
+    driver().arrays.insert(array->handle, array);  // again, if the program destroyed it
+    *out = array->handle;
     return CUDA_SUCCESS;
   });
 }

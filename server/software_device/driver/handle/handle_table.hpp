@@ -51,6 +51,7 @@ class HandleTable {
   // Takes a handle first, so that the object can be told its own before others can find it.
   Handle reserve() noexcept { return make(next_.fetch_add(kHandleStep, std::memory_order_relaxed) + kHandleStep); }
 
+  // Of a handle that is there it changes nothing.
   void insert(Handle handle, std::shared_ptr<Object> object) {
     const std::unique_lock lock(mutex_);
     objects_.emplace(key(handle), std::move(object));

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "server/software_device/driver/call/driver_state.hpp"
+#include "server/software_device/driver/memory/managed_advice.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -64,6 +65,9 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
       device.discharge(taken);
     }
   });
+  if (range.kind == MemoryKind::managed) {
+    range.advice = std::make_shared<ManagedAdvice>();
+  }
   range.begin = reinterpret_cast<uint64_t>(memory);
   const uint64_t begin = range.begin;
   if (driver().memory.insert(std::move(range)) == 0) {

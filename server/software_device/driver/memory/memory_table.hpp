@@ -16,6 +16,8 @@
 
 namespace gpuwire::software_device {
 
+class ManagedAdvice;
+
 enum class MemoryKind : uint8_t {
   device,      // cuMemAlloc and its relatives, module variables
   pinned,      // cuMemAllocHost, cuMemHostAlloc
@@ -41,7 +43,8 @@ struct MemoryRange {
   // Which devices' kernels may touch it, a bit per ordinal; contexts with peer access to `device` may as well.
   uint32_t readable_by = ~0u;
   uint32_t writable_by = ~0u;
-  std::shared_ptr<void> backing;  // frees the memory with the last reference
+  std::shared_ptr<ManagedAdvice> advice;  // of managed memory
+  std::shared_ptr<void> backing;          // frees the memory with the last reference
 
   uint64_t end() const noexcept { return begin + bytes; }
 };

@@ -19,7 +19,6 @@ struct ArrayObject {
   CUarray handle = nullptr;
   CUcontext context = nullptr;
   CUDA_ARRAY3D_DESCRIPTOR description{};  // as given; of a mipmap level, with that level's extents
-  bool of_mipmap = false;                 // not the program's to destroy
   TexelFormat format;
   ImageLevel level;
   std::shared_ptr<void> memory;

@@ -1,0 +1,58 @@
+// What programs have advised about the pages of managed memory, and where they have prefetched them. It is one memory
+// here, so nothing follows from it but what cuMemRangeGetAttribute tells.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include <cuda.h>
+
+namespace gpuwire::software_device {
+
+// Of one page, or of a run of pages that are alike.
+struct PageAdvice {
+  struct Location {
+    CUmemLocationType type = CU_MEM_LOCATION_TYPE_INVALID;
+    int id = CU_DEVICE_INVALID;
+
+    bool operator==(const Location&) const = default;
+  };
+
+  bool read_mostly = false;
+  Location preferred, prefetched;
+  uint32_t accessed_by = 0;  // a bit per ordinal
+  bool accessed_by_host = false;
+
+  bool operator==(const PageAdvice&) const = default;
+};
+
+// Of one allocation. Any thread.
+class ManagedAdvice {
+ public:
+  // Changes all pages that [offset, offset + bytes) touches.
+  template <typename Change>
+  void change(uint64_t offset, uint64_t bytes, Change&& change) {
+    const std::lock_guard lock(mutex_);
+    const auto first = split(offset / kAdvicePageBytes);
+    const auto end = split((offset + bytes - 1) / kAdvicePageBytes + 1);
+    for (auto run = first; run != end; ++run) {
+      change(run->second);
+    }
+    join();
+  }
+  // What holds for all those pages: a location that they do not share is CU_MEM_LOCATION_TYPE_INVALID.
+  PageAdvice common(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  static constexpr uint64_t kAdvicePageBytes = 4096;
+
+  using Runs = std::map<uint64_t, PageAdvice>;  // by first page; each ends where the next begins
+  Runs::iterator split(uint64_t page);
+  void join();
+
+  mutable std::mutex mutex_;
+  Runs runs_{{0, {}}};
+};
+
+}  // namespace gpuwire::software_device
