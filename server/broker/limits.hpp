@@ -39,6 +39,10 @@ inline constexpr unsigned kSpareWorkersMax = 64;
 // Lanes of all sessions of a tenant, each with two descriptors and a thread of a worker; as many again may be under way
 // to take the place of those. With the default of four, sixteen sessions have them.
 inline constexpr unsigned kLanesPerTenantMax = 64;
+// Lost connections of a session, and resumptions that it has refused, that are told one by one to the audit: so many at
+// once of either kind, and one more in each of these spans. The others stand as a number in the line of its end.
+inline constexpr unsigned kSessionEventsAtOnce = 64;
+inline constexpr uint32_t kSessionEventRefillMs = 10'000;
 // Descriptors kept for sessions to share, where the process may have enough of them (share_limits).
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;
 // Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of

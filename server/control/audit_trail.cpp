@@ -39,6 +39,8 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics&
   fields["peak_memory_bytes"] = peak_bytes;
   fields["bytes_in"] = last.bytes_in;
   fields["bytes_out"] = last.bytes_out;
+  if (uint64_t losses = event.session.losses.untold()) fields["detached_untold"] = losses;
+  if (uint64_t refused = event.session.refused_resumptions.untold()) fields["resume_refused_untold"] = refused;
 }
 
 // The log's one line about a session, whether or not there is an audit log.

@@ -49,6 +49,7 @@ const SessionRecord& SessionRegistry::add(SessionRecord record) {
 void SessionRegistry::restore(SessionRecord record) {
   numbers_used(uint64_t(record.number));
   scheduler::SessionId number = record.number;
+  record.loss_told = record.state == SessionState::detached;
   sessions_[number] = std::move(record);
 }
 
@@ -132,18 +133,21 @@ void SessionRegistry::detached(scheduler::SessionId session, std::chrono::millis
   if (!record || (record->state != SessionState::running && record->state != SessionState::detached)) return;
   const bool first = std::exchange(record->state, SessionState::detached) != SessionState::detached;
   record->detached_until = std::chrono::system_clock::now() + grace;
-  if (first) tell({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
+  if (first) record->loss_told = record->losses.take(clock_());
+  if (first && record->loss_told)
+    tell({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
 }
 
 void SessionRegistry::attached(scheduler::SessionId session) {
   SessionRecord* record = at(session);
   if (!record || record->state != SessionState::detached) return;
   record->state = SessionState::running;
-  tell({.kind = SessionEvent::Kind::attached, .session = *record});
+  if (std::exchange(record->loss_told, false)) tell({.kind = SessionEvent::Kind::attached, .session = *record});
 }
 
 void SessionRegistry::resume_refused(scheduler::SessionId session, std::string why) {
-  if (SessionRecord* record = at(session))
+  SessionRecord* record = at(session);
+  if (record && record->refused_resumptions.take(clock_()))
     tell({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
 }
 

@@ -8,11 +8,13 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
 
 #include "scheduler/types.hpp"
+#include "server/broker/session/event_budget.hpp"
 
 namespace gpuwire::server {
 
@@ -58,6 +60,8 @@ struct SessionRecord {
   std::string why;                // why it waits
   std::chrono::system_clock::time_point arrived, begun;
   std::chrono::system_clock::time_point detached_until;  // while it is detached
+  EventBudget losses, refused_resumptions;               // of what its worker says of its connections
+  bool loss_told = false;                                // of the loss since which it is detached
 };
 
 // "session 17 from 10.0.0.7:4711", for logs.
@@ -89,7 +93,11 @@ class SessionRegistry {
  public:
   // Called at each event, in the order of observe(); observers stay for the registry's life. They must not change the
   // registry.
+  // detached, attached and resume_refused come as often as a worker likes, and are told as often as EventBudget lets
+  // them; what find() shows is always up to date.
   using Observer = std::function<void(const SessionEvent&)>;
+  using Clock = std::function<std::chrono::steady_clock::time_point()>;
+  explicit SessionRegistry(Clock clock = &std::chrono::steady_clock::now) : clock_(std::move(clock)) {}
   void observe(Observer observer) { observers_.push_back(std::move(observer)); }
 
   // Gives it its number and wire_id. No event: what becomes of it is said next.
@@ -126,6 +134,7 @@ class SessionRegistry {
   SessionRecord* at(scheduler::SessionId session);
   void tell(const SessionEvent& event);
 
+  const Clock clock_;
   std::map<scheduler::SessionId, SessionRecord> sessions_;
   std::vector<Observer> observers_;
   uint64_t last_number_ = 0;

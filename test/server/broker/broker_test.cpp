@@ -446,6 +446,43 @@ TEST_CASE("a worker that floods the broker is ended, and others come in meanwhil
   check_ended("floods");
 }
 
+TEST_CASE("a worker that loses its connection and refuses others all the time is told of a few times, and counted") {
+  constexpr uint64_t kTimes = 1000;
+  server::Configuration configuration = server::open_configuration();
+  RunningBroker broker({"refuses", std::to_string(kTimes)}, std::move(configuration), 1);
+  REQUIRE(broker.port() != 0);
+  uint64_t told_lost = 0, told_back = 0, told_refused = 0, untold_lost = 0, untold_refused = 0;
+  bool over = false;
+  broker.act([&](Broker& of) {
+    of.registry().observe([&](const server::SessionEvent& event) {
+      using Kind = server::SessionEvent::Kind;
+      told_lost += event.kind == Kind::detached;
+      told_back += event.kind == Kind::attached;
+      told_refused += event.kind == Kind::resume_refused;
+      if (event.kind != Kind::ended) return;
+      untold_lost = event.session.losses.untold();
+      untold_refused = event.session.refused_resumptions.untold();
+      over = true;
+    });
+  });
+  Caller caller(broker, {.tenant = "open"});
+  CHECK(caller.served_with() == "all");
+  caller.leave();
+  auto ended = [&] {
+    bool yes = false;
+    broker.act([&](Broker&) { yes = over; });
+    return yes;
+  };
+  REQUIRE(eventually(ended));
+  CHECK(told_lost + untold_lost == kTimes);
+  CHECK(told_refused + untold_refused == kTimes);
+  CHECK(told_back == told_lost);
+  // As many as at once, and a few that came while this took its time.
+  CHECK(told_lost >= server::kSessionEventsAtOnce);
+  CHECK(told_lost < kTimes / 4);
+  CHECK(told_refused < kTimes / 4);
+}
+
 TEST_CASE("a worker that says what cannot be is ended, and others come in meanwhile and afterwards") {
   check_ended("babbles");
 }

@@ -64,6 +64,15 @@ int main(int argc, char** argv) {
       broker.drain();
     }
   }
+  if (mode == "refuses") {
+    // As fast as the broker takes it, and no faster: this is a worker that has been taken over and keeps to its budget.
+    for (int i = 0, count = std::atoi(argv[2]); i < count; ++i) {
+      broker.send(ipc::Detached{1000, "the connection was lost"});
+      broker.send(ipc::ResumeRefused{std::string(ipc::kTextBytesMax, 'x')});
+      broker.send(ipc::Attached{});
+      broker.flush(std::chrono::minutes(2));
+    }
+  }
   if (mode == "babbles") {
     pid_t pid = ::getpid();
     ::send(client.get(), &pid, sizeof pid, MSG_NOSIGNAL);

@@ -29,6 +29,9 @@ class RunningBroker {
     configuration.sessions_max = sessions_max;
     begin({worker_mode}, spares, drain_seconds, std::move(configuration));
   }
+  RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration, unsigned spares) {
+    begin(std::move(worker_arguments), spares, 30, std::move(configuration));
+  }
   RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
     begin({worker_mode}, 1, 30, std::move(configuration));
   }

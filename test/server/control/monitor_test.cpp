@@ -76,7 +76,8 @@ struct Fixture {
 
   fs::path folder;
   AuditLog audit_log;
-  SessionRegistry registry;
+  // No time passes in which more of a session's events might be told.
+  SessionRegistry registry{[] { return std::chrono::steady_clock::time_point(std::chrono::hours(1)); }};
   TenantDirectory tenants{{{.name = "bob", .memory = {.limit_bytes = 500}}, {.name = "alice", .weight = 2}}};
   Monitor monitor{registry, tenants, audit_log};
   FakeSource source;
@@ -136,6 +137,25 @@ TEST_CASE_FIXTURE(Fixture, "a warning is audited, and the session's figures stay
   CHECK(lines[2]["gpus"] == LogFields{0});
   CHECK(lines[2]["warning"] == "the session has been idle for 8 s");
   CHECK(tenant("alice").sessions == std::map<std::string, uint64_t>{{"running", 1}});
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "losses and refused resumptions that were not told are numbers in the audit line of the end") {
+  SessionId session = begin("alice");
+  for (unsigned i = 0; i < kSessionEventsAtOnce + 3; ++i) {
+    registry.detached(session, std::chrono::seconds(60), "it was cut");
+    registry.attached(session);
+    registry.resume_refused(session, "not its client's");
+  }
+  end(session, uint32_t(EndCause::finished));
+  auto lines = audited();
+  CHECK(lines.size() == 3 + 3 * kSessionEventsAtOnce);
+  CHECK(lines.back()["detached_untold"] == 3);
+  CHECK(lines.back()["resume_refused_untold"] == 3);
+  // Time of the grace that is left when the line is written.
+  CHECK(lines[2]["event"] == "detached");
+  CHECK(lines[2]["seconds_left"] > 0.0);
+  CHECK(lines[2]["seconds_left"] <= 60.0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "refusals are counted by their reason; those of nobody's tenant stand apart") {
