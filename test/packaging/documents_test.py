@@ -157,7 +157,9 @@ class Documents(unittest.TestCase):
     def test_every_variable_that_is_read_is_in_the_list(self):
         listed = set(re.findall(r"`(GPUWIRE_\w+)`", read("docs", "cli.md")))
         named = {
-            name for text in sources(SOURCES, (".cpp", ".hpp", ".c")) for name in re.findall(r'"(GPUWIRE_[A-Z_]+)"', text)
+            name
+            for text in sources(SOURCES, (".cpp", ".hpp", ".c"))
+            for name in re.findall(r'"(GPUWIRE_[A-Z_]+)"', text)
         }
         self.assertGreater(len(named), 15)
         self.assertEqual(named - listed - OWN_VARIABLES, set())
