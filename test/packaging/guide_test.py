@@ -151,8 +151,10 @@ class Guides(Lab):
     def made_from_the_sources(self, machine):
         # What they do runs elsewhere: the packages that are installed here, the suite that this test belongs to.
         for line in self.next_block("From the sources"):
-            make = subprocess.run(["make", "-n", *line.split("#")[0].split()[1:]], cwd=SOURCE, capture_output=True,
-                                  text=True, timeout=LIMIT_SECONDS, check=True)
+            # A make that another one started (`make test`) says which folder it enters.
+            make = subprocess.run(["make", "-n", "--no-print-directory", *line.split("#")[0].split()[1:]], cwd=SOURCE,
+                                  capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True,
+                                  env={name: value for name, value in os.environ.items() if name != "MAKEFLAGS"})
             self.assertTrue(os.access(os.path.join(SOURCE, make.stdout.strip()), os.X_OK), line)
         # Typed on this machine, where the build is; the port is the other one's.
         with tempfile.TemporaryDirectory(prefix="gpuwire-guide-") as folder:
