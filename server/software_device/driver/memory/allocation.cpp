@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "server/software_device/driver/call/driver_state.hpp"
-#include "server/software_device/driver/memory/managed_advice.hpp"
+#include "server/software_device/driver/managed_memory/managed_advice.hpp"
 
 namespace gpuwire::software_device {
 namespace {

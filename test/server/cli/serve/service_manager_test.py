@@ -1,0 +1,74 @@
+"""What `gpuwire serve` tells the service manager that started it. usage: service_manager_test.py BUILD_DIRECTORY"""
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "..", "..", "..", folder) for folder in ("support", "end_to_end")]
+BUILD = os.path.abspath(sys.argv.pop(1))
+from gpuwire_server import Server  # noqa: E402
+from support import children  # noqa: E402
+
+LIMIT_SECONDS = 60
+
+
+class Manager:
+    """The end of a service manager: takes datagrams."""
+
+    def __init__(self, address):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address)
+        self.socket.settimeout(LIMIT_SECONDS)
+
+    def hears(self, word):
+        """The message that has this line; those before it are dropped."""
+        while True:
+            message = self.socket.recv(4096).decode()
+            if word in message.splitlines():
+                return message
+
+
+class ServiceManager(unittest.TestCase):
+    def serve(self, address, name, **variables):
+        self.manager = Manager(address)
+        self.addCleanup(self.manager.socket.close)
+        server = Server(BUILD, ["--device", "software"], environment={**os.environ, "NOTIFY_SOCKET": name, **variables})
+        self.addCleanup(server.stop)
+        return server.__enter__()
+
+    def test_it_hears_of_the_start_of_life_and_of_the_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            address = os.path.join(folder, "notify")
+            server = self.serve(address, address, WATCHDOG_USEC="100000")
+            self.assertIn("STATUS=1 x", self.manager.hears("READY=1"))
+            for _ in range(3):
+                self.manager.hears("WATCHDOG=1")
+            server.process.send_signal(signal.SIGTERM)
+            self.manager.hears("STOPPING=1")
+            self.assertEqual(server.stop(), 0)
+
+    def test_the_socket_may_be_a_name_that_is_no_file(self):
+        name = f"gpuwire-test-{os.getpid()}"
+        self.serve("\0" + name, "@" + name)
+        self.manager.hears("READY=1")
+
+    def test_what_the_server_starts_is_not_the_service(self):
+        with tempfile.TemporaryDirectory() as folder:
+            address = os.path.join(folder, "notify")
+            server = self.serve(address, address)
+            started = children(server.process.pid)
+            self.assertGreaterEqual(len(started), 2, "a worker and the login process")
+            for process in started:
+                try:
+                    with open(f"/proc/{process}/environ", "rb") as file:
+                        self.assertNotIn(b"NOTIFY_SOCKET", file.read())
+                except PermissionError:
+                    pass  # the login process lets nobody look in
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

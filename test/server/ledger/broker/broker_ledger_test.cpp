@@ -1,0 +1,296 @@
+// The broker's half of the ledger: pages, allowances, tenants that are short of memory, sessions that end.
+#include <memory>
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "test/server/ledger/broker/fixture.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+using namespace gpuwire::test;
+
+TEST_CASE("sessions of a tenant share one page and one limit, and other tenants have another page") {
+  Fixture fixture({tenant("a", 0, 100 * kMiB), tenant("b", 0, 0)});
+  auto one = fixture.begin("a"), two = fixture.begin("a"), other = fixture.begin("b");
+  CHECK(one->order.ledger_slot != two->order.ledger_slot);
+  CHECK(one->order.devices[0].limit_bytes == 100 * kMiB);
+  CHECK(other->order.devices[0].limit_bytes == 0);
+  CHECK(one->ledger->reserve(0, 60 * kMiB));
+  CHECK_FALSE(two->ledger->reserve(0, 41 * kMiB));
+  CHECK(two->ledger->reserve(0, 40 * kMiB));
+  CHECK(used_by_all(other->page(), 0) == 0);
+  CHECK(other->ledger->reserve(0, 900 * kMiB));
+  CHECK_FALSE(other->ledger->reserve(0, 1));
+  CHECK(fixture.free_bytes("b") == 0);
+}
+
+TEST_CASE("slots are given out by the broker's own count, whatever a worker writes over the page's") {
+  Fixture fixture({tenant("a", 0, 0)});
+  auto one = fixture.begin("a"), two = fixture.begin("a");
+  TenantPage& page = one->page();
+  for (PageSlot& slot : page.slot) slot.session = 7;
+  auto third = fixture.begin("a");
+  for (PageSlot& slot : page.slot) slot.session = 0;
+  page.slots = UINT32_MAX;
+  auto fourth = fixture.begin("a");
+  std::set<uint32_t> slots{one->order.ledger_slot, two->order.ledger_slot, third->order.ledger_slot,
+                           fourth->order.ledger_slot};
+  CHECK(slots.size() == 4);
+  CHECK(slots.count(kLeftSlot) == 0);
+  CHECK(page.slots == *slots.rbegin() + 1);
+}
+
+TEST_CASE("an allowance that a worker has written over the page's is not believed") {
+  Fixture fixture({tenant("a", 300 * kMiB, 0), tenant("b", 0, 0)});
+  auto one = fixture.begin("a"), two = fixture.begin("a");
+  REQUIRE(one->ledger->reserve(0, 200 * kMiB));
+  one->page().column[0].allowance = 0;
+  fixture.ledger.ended(two->record);
+  CHECK(fixture.free_bytes("b") <= 700 * kMiB);
+  CHECK(one->ledger->reserve(0, 100 * kMiB));  // within its guarantee
+}
+
+TEST_CASE("one session's questions do not fill the places of all others") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0), tenant("c", 0, 0)});
+  auto holder = fixture.begin("a"), flood = fixture.begin("b"), victim = fixture.begin("c");
+  REQUIRE(holder->ledger->reserve(0, 990 * kMiB));
+  size_t unanswered = 0;
+  for (size_t i = 0; i < kMemoryWaitersMax + 1; ++i) {
+    flood->ask(0, 100 * kMiB);
+    unanswered += !fixture.control.answers.contains(flood->record.number);
+  }
+  CHECK(unanswered == kMemoryWaitersPerSessionMax);
+  CHECK_FALSE(victim->ask(0, 100 * kMiB));
+  CHECK_FALSE(fixture.control.answers.contains(victim->record.number));  // it waits for what the others give back
+}
+
+TEST_CASE("what a tenant does not use is taken back when another wants it, and a guarantee is never lent") {
+  Fixture fixture({tenant("a", 300 * kMiB, 0), tenant("b", 0, 0)});
+  auto a = fixture.begin("a"), b = fixture.begin("b");
+  CHECK(fixture.free_bytes("b") == 700 * kMiB);
+  CHECK(a->ledger->reserve(0, 600 * kMiB));
+  a->ledger->give_back(0, 590 * kMiB);
+  CHECK(fixture.free_bytes("b") == 700 * kMiB);
+  CHECK(b->ledger->reserve(0, 700 * kMiB));
+  CHECK_FALSE(b->ledger->reserve(0, 1));
+  // b's want takes what a has left of its loan, and no more: within its guarantee a asks nobody.
+  unsigned asked = a->asked;
+  CHECK(a->ledger->reserve(0, 290 * kMiB));
+  CHECK(a->asked == asked);
+  CHECK_FALSE(a->ledger->reserve(0, 1));
+}
+
+TEST_CASE("who is short of memory waits until it is given back, or somebody ends") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0)});
+  auto a = fixture.begin("a"), b = fixture.begin("b");
+  REQUIRE(a->ledger->reserve(0, 1000 * kMiB));
+  fixture.control.answers.clear();
+  SUBCASE("given back") {
+    ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
+    REQUIRE(fixture.ledger.heard(b->record, question));
+    CHECK(fixture.control.answers.empty());
+    a->ledger->give_back(0, 400 * kMiB);
+    fixture.io.run_one();
+    CHECK(fixture.control.answers.empty());
+    a->ledger->give_back(0, 100 * kMiB);
+    while (fixture.control.answers.empty()) fixture.io.run_one();
+    CHECK(fixture.control.answers[b->record.number]);
+    CHECK(b->ledger->reserve(0, 500 * kMiB));
+  }
+  SUBCASE("its holder ends") {
+    ipc::Message question = ipc::MemoryWanted{1, 0, 1000 * kMiB};
+    REQUIRE(fixture.ledger.heard(b->record, question));
+    fixture.ledger.ended(a->record);
+    CHECK(fixture.control.answers[b->record.number]);
+  }
+  SUBCASE("the one who waits ends") {
+    ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
+    REQUIRE(fixture.ledger.heard(b->record, question));
+    fixture.ledger.ended(b->record);
+    fixture.io.run();
+    CHECK(fixture.control.answers.empty());
+  }
+}
+
+TEST_CASE("who is short of memory waits for so long and no longer") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0)}, kMemoryShortage);
+  auto a = fixture.begin("a"), b = fixture.begin("b");
+  REQUIRE(a->ledger->reserve(0, 1000 * kMiB));
+  fixture.control.answers.clear();
+  ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
+  auto begun = std::chrono::steady_clock::now();
+  REQUIRE(fixture.ledger.heard(b->record, question));
+  while (fixture.control.answers.empty()) fixture.io.run_one();
+  CHECK_FALSE(fixture.control.answers[b->record.number]);
+  CHECK(std::chrono::steady_clock::now() - begun >= kMemoryShortage);
+}
+
+TEST_CASE("a session that ends gives everything back, whatever its worker was doing") {
+  Fixture fixture({tenant("a", 100 * kMiB, 0)});
+  auto one = fixture.begin("a"), two = fixture.begin("a");
+  REQUIRE(one->ledger->reserve(0, 500 * kMiB));
+  REQUIRE(one->ledger->reserve(kHostColumn, 5));
+  one->page().turn = one->order.ledger_slot + 1;  // killed while it reserved
+  fixture.ledger.ended(one->record);
+  CHECK(fixture.control.reconsidered == 1);
+  CHECK(two->page().turn == 0);
+  CHECK(used_by_all(two->page(), 0) == 0);
+  CHECK(used_by_all(two->page(), kHostColumn) == 0);
+  CHECK(two->page().column[0].allowance == 100 * kMiB);
+  // Its slot is free again.
+  auto three = fixture.begin("a");
+  CHECK(three->order.ledger_slot == one->order.ledger_slot);
+}
+
+TEST_CASE("what a session has shared stays charged while another may have it open") {
+  Fixture fixture({tenant("a", 0, 0)});
+  auto maker = fixture.begin("a"), user = fixture.begin("a");
+  REQUIRE(maker->ledger->reserve(0, 50 * kMiB));
+  maker->ledger->share(0, 30 * kMiB);
+  user->ledger->note_import();
+  fixture.ledger.ended(maker->record);
+  CHECK(used_by_all(user->page(), 0) == 30 * kMiB);
+  auto last = fixture.begin("a");
+  fixture.ledger.ended(user->record);
+  CHECK(used_by_all(last->page(), 0) == 0);
+}
+
+TEST_CASE("a worker that lies gets no more than its tenant's limit, and harms no other tenant") {
+  Fixture fixture({tenant("a", 0, 200 * kMiB), tenant("b", 500 * kMiB, 0)});
+  auto liar = fixture.begin("a"), honest = fixture.begin("b");
+  TenantPage& page = liar->page();
+  page.column[0].used[liar->order.ledger_slot] = UINT64_MAX;
+  page.column[0].used[7] = UINT64_MAX;
+  page.column[0].allowance = UINT64_MAX;
+  page.slots = UINT32_MAX;
+  page.turn = 99;
+  CHECK_FALSE(liar->ask(0, 1));
+  CHECK_FALSE(liar->ask(0, UINT64_MAX));
+  CHECK_FALSE(liar->ask(77, 1));
+  CHECK(honest->ledger->reserve(0, 900 * kMiB));
+  page.column[0].used[liar->order.ledger_slot] = 0;
+  page.slots = 0;
+  CHECK_FALSE(liar->ask(0, 150 * kMiB));
+  CHECK(fixture.free_bytes("b") == 100 * kMiB);
+  fixture.ledger.ended(liar->record);
+  CHECK(honest->ledger->reserve(0, 100 * kMiB));
+}
+
+TEST_CASE("a worker that clears the words of its tenant's page gives nobody's slot to another session") {
+  Fixture fixture({tenant("a", 0, 0)});
+  auto first = fixture.begin("a"), second = fixture.begin("a");
+  for (PageSlot& slot : first->page().slot) slot.session = 0;
+  first->page().slots = UINT32_MAX;
+  auto third = fixture.begin("a");
+  CHECK(third->order.ledger_slot != first->order.ledger_slot);
+  CHECK(third->order.ledger_slot != second->order.ledger_slot);
+}
+
+TEST_CASE("a configuration that is read again takes effect on sessions that there are") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0)});
+  auto a = fixture.begin("a"), b = fixture.begin("b");
+  REQUIRE(a->ledger->reserve(0, 700 * kMiB));
+  fixture.tenants.replace({tenant("a", 0, 500 * kMiB), tenant("b", 600 * kMiB, 0)});
+  fixture.ledger.tenants_changed(fixture.tenants);
+  CHECK_FALSE(a->ledger->reserve(0, 1));
+  CHECK(b->ledger->reserve(0, 300 * kMiB));
+  CHECK_FALSE(b->ledger->reserve(0, 1));
+  // The guarantee that was given while its memory was lent: as soon as it is back.
+  a->ledger->give_back(0, 300 * kMiB);
+  CHECK(b->ledger->reserve(0, 300 * kMiB));
+  CHECK(a->ledger->reserve(0, 0));
+  CHECK_FALSE(a->ledger->reserve(0, 1));
+}
+
+TEST_CASE("a server whose spare contexts take memory gives out that much less") {
+  boost::asio::io_context io;
+  Control control;
+  BrokerLedger ledger(io, control, {.spare_workers = 2});
+  std::vector<ServerDevice> devices{{.index = 0, .bytes = 10'000 * kMiB, .taken_bytes = 500 * kMiB},
+                                    {.index = 1, .bytes = 10'000 * kMiB}};
+  ledger.devices_known(devices);
+  CHECK(ledger.device_bytes(0) == (10'000 - 2 * 500 - 256) * kMiB);
+  CHECK(ledger.device_bytes(1) == ledger.device_bytes(0));
+  TenantDirectory tenants({tenant("a", 0, 0)});
+  ledger.tenants_changed(tenants);
+  Worker worker(ledger, control, tenants, "a", 1, {1, 0});
+  CHECK(worker.ledger->context_bytes(0) == 500 * kMiB);
+  CHECK(worker.ledger->context_bytes(1) == 500 * kMiB);
+}
+
+// --- a broker that follows another ---------------------------------------------------------------------------------
+
+TEST_CASE("memory that sessions hold when their broker dies is theirs under the next one, and nobody else's") {
+  KeptFixture before({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
+  auto one = before.begin("a"), two = before.begin("a");
+  REQUIRE(one->ledger->reserve(0, 500 * kMiB));
+  REQUIRE(two->ledger->reserve(0, 200 * kMiB));
+  // In another order, so with other numbers.
+  NextLedger next(before.keeper, {tenant("b", 100 * kMiB, 0), tenant("a", 0, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  REQUIRE(next.adopt(before.ledger, *two));
+  next.ledger.all_adopted();
+  CHECK(next.free_bytes("b") == 300 * kMiB);
+  CHECK(next.free_bytes("a") == 200 * kMiB);
+  Worker other(next.ledger, next.control, next.tenants, "a", 9, {0});
+  CHECK(other.order.ledger_slot != one->order.ledger_slot);
+  CHECK(other.order.ledger_slot != two->order.ledger_slot);
+  CHECK(other.ledger->used_by_tenant(0) == 700 * kMiB);
+  next.ledger.ended(one->record);
+  CHECK(next.free_bytes("b") == 800 * kMiB);
+  next.ledger.ended(two->record);
+  next.ledger.ended(other.record);
+  CHECK(before.keeper.entries.empty());
+}
+
+TEST_CASE("a page that a worker has written over gives it no more after a restart") {
+  KeptFixture before({tenant("a", 0, 300 * kMiB), tenant("b", 500 * kMiB, 0)});
+  auto one = before.begin("a"), two = before.begin("a");
+  REQUIRE(one->ledger->reserve(0, 100 * kMiB));
+  TenantPage& page = one->page();
+  page.column[0].allowance = page.column[0].limit = kPageBytesMax;
+  for (PageSlot& slot : page.slot) slot.session = 1;
+  for (uint32_t slot = 10; slot < 20; ++slot) page.column[0].used[slot] = kPageBytesMax;
+  page.slots = UINT32_MAX;
+  page.turn = 200;
+  NextLedger next(before.keeper, {tenant("a", 0, 300 * kMiB), tenant("b", 500 * kMiB, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  REQUIRE(next.adopt(before.ledger, *two));
+  next.ledger.all_adopted();
+  CHECK(page.column[0].limit == 300 * kMiB);
+  CHECK(page.column[0].allowance <= 300 * kMiB);
+  CHECK(used_by_all(page, 0) == 100 * kMiB);
+  CHECK(next.free_bytes("a") == 200 * kMiB);
+  CHECK(next.free_bytes("b") >= 500 * kMiB);
+}
+
+TEST_CASE("a session whose slot is another's, or none, is not adopted") {
+  KeptFixture before({tenant("a", 0, 0)});
+  auto one = before.begin("a");
+  NextLedger next(before.keeper, {tenant("a", 0, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  KeptEntry none;
+  SessionRecord other = one->record;
+  other.number = SessionId(77);
+  for (uint32_t slot : {one->order.ledger_slot, kLeftSlot, kPageSlotsMax, UINT32_MAX}) {
+    KeptSession kept;
+    kept.ledger_slot = slot;
+    CHECK_FALSE(next.ledger.adopt(other, kept, none));
+  }
+}
+
+TEST_CASE("a tenant that has a smaller limit after a restart keeps what it uses, and gets no more") {
+  KeptFixture before({tenant("a", 0, 0), tenant("b", 0, 0)});
+  auto one = before.begin("a");
+  REQUIRE(one->ledger->reserve(0, 600 * kMiB));
+  NextLedger next(before.keeper, {tenant("a", 0, 200 * kMiB), tenant("b", 0, 0)});
+  REQUIRE(next.adopt(before.ledger, *one));
+  next.ledger.all_adopted();
+  CHECK(next.free_bytes("a") == 0);
+  CHECK(next.free_bytes("b") == 400 * kMiB);
+}
+
+}  // namespace
+}  // namespace gpuwire::server

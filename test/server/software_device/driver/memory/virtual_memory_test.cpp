@@ -1,0 +1,96 @@
+#include "test/server/software_device/driver/fixture.hpp"
+
+using namespace gpuwire::software_device::test;
+
+namespace {
+
+constexpr size_t kPage = size_t{2} << 20;
+constexpr CUdeviceptr kHint = 0x10'0000'0000;
+
+CUmemAllocationProp on_device(int device) {
+  CUmemAllocationProp out{};
+  out.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  out.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  return out;
+}
+
+CUmemAccessDesc access(int device, CUmemAccess_flags flags) {
+  return {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags};
+}
+
+}  // namespace
+
+TEST_CASE("Physical memory is mapped at the reserved address, and used once access is given") {
+  const CurrentContext context;
+  const auto properties = on_device(0);
+  size_t granularity = 0;
+  CHECK(cuMemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS);
+  CHECK(granularity == kPage);
+  CUdeviceptr address = 0;
+  REQUIRE(cuMemAddressReserve(&address, 4 * kPage, 0, kHint, 0) == CUDA_SUCCESS);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK(address == kHint);
+#endif
+  CUmemGenericAllocationHandle first = 0, second = 0;
+  REQUIRE(cuMemCreate(&first, kPage, &properties, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&second, kPage, &properties, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(address, kPage, 0, first, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(address, kPage, 0, second, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemMap(address + kPage, kPage, 0, second, 0) == CUDA_SUCCESS);
+  CHECK(cuMemMap(address + 4 * kPage, kPage, 0, second, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemRelease(second) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8(address, 1, 4) == CUDA_ERROR_INVALID_VALUE);
+  const auto both = access(0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  CHECK(cuMemSetAccess(address, 2 * kPage, &both, 1) == CUDA_SUCCESS);
+  unsigned long long flags = 0;
+  CHECK(cuMemGetAccess(&flags, &both.location, address) == CUDA_SUCCESS);
+  CHECK(flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  // Across the seam of two mappings.
+  CHECK(cuMemsetD32(address + kPage - 8, 5, 4) == CUDA_SUCCESS);
+  CHECK(read(address + kPage - 8, 4) == std::vector<unsigned>{5, 5, 5, 5});
+  CHECK(launch_add_one(function(load(), "add_one"), address + kPage) == CUDA_SUCCESS);
+  CHECK(read(address + kPage, 1)[0] == 6);
+  CHECK(cuMemUnmap(address, 2 * kPage) == CUDA_SUCCESS);
+  CHECK(cuMemUnmap(address, 2 * kPage) == CUDA_SUCCESS);
+  CHECK(cuMemsetD8(address, 1, 4) == CUDA_ERROR_INVALID_VALUE);
+  // The contents outlive the mapping.
+  CHECK(cuMemMap(address + 2 * kPage, kPage, 0, first, 0) == CUDA_SUCCESS);
+  CHECK(cuMemSetAccess(address + 2 * kPage, kPage, &both, 1) == CUDA_SUCCESS);
+  CHECK(read(address + 3 * kPage - 8, 2) == std::vector<unsigned>{5, 5});
+  CHECK(cuMemAddressFree(address, 4 * kPage) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemUnmap(address, 4 * kPage) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(first) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(first) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemAddressFree(address, 4 * kPage) == CUDA_SUCCESS);
+}
+
+TEST_CASE("Memory that may only be read faults a kernel that writes") {
+  const CurrentContext context;
+  const auto properties = on_device(0);
+  CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(cuMemAddressReserve(&address, kPage, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(address, kPage, 0, handle, 0) == CUDA_SUCCESS);
+  const auto readable = access(0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  REQUIRE(cuMemSetAccess(address, kPage, &readable, 1) == CUDA_SUCCESS);
+  CHECK(launch_add_one(function(load(), "add_one"), address) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(cuMemUnmap(address, kPage) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuMemAddressFree(address, kPage) == CUDA_SUCCESS);
+}
+
+TEST_CASE("Physical memory counts, and is refused in units that no page has") {
+  const CurrentContext context;
+  auto properties = on_device(0);
+  CUmemGenericAllocationHandle handle = 0;
+  CHECK(cuMemCreate(&handle, kPage + 1, &properties, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(cuMemCreate(&handle, 2 * kMemoryBytes, &properties, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+  CHECK(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_ERROR_NOT_SUPPORTED);
+  properties = on_device(9);
+  CHECK(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_ERROR_INVALID_DEVICE);
+  CUdeviceptr address = 0;
+  CHECK(cuMemAddressReserve(&address, 123, 0, 0, 0) == CUDA_ERROR_INVALID_VALUE);
+}
