@@ -179,8 +179,8 @@ CUresult ConnectedSession::start(std::unique_ptr<transport::Transport> transport
 
 tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSession::greet(
     std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices,
-    const ServerAddress* server) {
-  auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices);
+    const ServerAddress* server, const link::LinkLimits& limits) {
+  auto connected = std::make_unique<ConnectedSession>(std::move(transport), notices, limits);
   connected->address_ = address;
   if (!connected->link_.valid()) return tl::unexpected<SessionStartError>({CUDA_ERROR_OUT_OF_MEMORY, "out of memory"});
   auto begun = begin_session(connected->link_, connected->outgoing_, connected->receiver_,
@@ -204,9 +204,10 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   return connected;
 }
 
-ConnectedSession::ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices)
+ConnectedSession::ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices,
+                                   const link::LinkLimits& limits)
     : notices_(notices),
-      link_(std::move(transport)),
+      link_(std::move(transport), limits),
       outgoing_(link_, stats_),
       receiver_(arrivals_, wire::Sender::server),
       thread_(*this) {}

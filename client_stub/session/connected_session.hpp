@@ -35,9 +35,10 @@ class ConnectedSession final : public Session, public Road {
   // Hello and welcome over a connection that enter() has given.
   static tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> greet(
       std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices,
-      const ServerAddress* server = nullptr);
+      const ServerAddress* server = nullptr, const link::LinkLimits& limits = {});
 
-  ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices);
+  ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices,
+                   const link::LinkLimits& limits = {});
   // Waits for the session thread. Never in a child after fork(): leave the object alone there.
   ~ConnectedSession() override;
 
@@ -54,6 +55,8 @@ class ConnectedSession final : public Session, public Road {
   void flush() noexcept override;
   const char* road_name() const override { return link_.transport()->road(); }
   Lanes lanes() const noexcept override;
+  // What of what was sent is kept until the server has it.
+  link::Link::Kept kept() const { return link_.kept(); }
   bool give_descriptor(uint64_t number, int descriptor) noexcept override;
   void finish_sending() noexcept override;
   uint64_t last_sequence() const noexcept override { return outgoing_.last_sequence(); }

@@ -222,6 +222,11 @@ bool Link::holds_external() const {
   return window_.external_bytes() != 0;
 }
 
+Link::Kept Link::kept() const {
+  std::lock_guard lock(mutex_);
+  return {window_.used_ring_bytes(), window_.external_bytes()};
+}
+
 // --- receiving -----------------------------------------------------------------------------------------------------
 
 // Null: there is no connection. Else nobody takes it away until leave_receiving().
@@ -253,6 +258,7 @@ IoResult Link::receive(std::span<std::byte> out, Taking taking) noexcept {
     received_.store(received() + result.bytes, std::memory_order_relaxed);
     if (!parts_.on())
       scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
+    short_frame_bytes_.store(scanner_.short_frame_bytes(), std::memory_order_relaxed);
     if (scanner_.goodbye()) [[unlikely]]
       said_goodbye_.store(true, std::memory_order_relaxed);
   }
@@ -320,7 +326,7 @@ void Link::append_heartbeat() {
 }
 
 uint64_t Link::consumed(uint64_t position, bool now) {
-  const uint64_t short_frames = scanner_.short_frame_bytes();
+  const uint64_t short_frames = short_frame_bytes_.load(std::memory_order_relaxed);
   const bool enough = position - told_ >= wire::kAcknowledgeBytes ||
                       short_frames - told_short_frames_ >= wire::kAcknowledgeShortFrameBytes;
   if (!(enough || now) || position == told_) [[likely]]

@@ -137,6 +137,11 @@ class Link final : public transport::ByteSource {
   void forget_external(uint64_t position);
   // Is any bulk outside the ring not acknowledged?
   bool holds_external() const;
+  // What is kept to be sent again, never more than the limits say.
+  struct Kept {
+    size_t ring_bytes, bulk_bytes;  // bulk: outside the ring
+  };
+  Kept kept() const;
 
   // --- receiving: one thread at a time -----------------------------------------------------------------------------
   // As Transport's; would_block while detached. Acknowledgements in what has come make room at once.
@@ -280,9 +285,11 @@ class Link final : public transport::ByteSource {
   // Used by the thread that receives only.
   AcknowledgementScanner scanner_;
   IncomingParts parts_{scanner_};
-  uint64_t expected_until_ = 0;     // where the part ends that the lanes have been told of
-  uint64_t told_ = 0;               // what consumed() has last told the peer
-  uint64_t told_short_frames_ = 0;  // of the scanner's, then
+  uint64_t expected_until_ = 0;  // where the part ends that the lanes have been told of
+
+  // Used by the thread that takes over what came, and calls consumed(); another one may be receiving meanwhile.
+  uint64_t told_ = 0;               // what the peer was last told
+  uint64_t told_short_frames_ = 0;  // short_frame_bytes_ then
 
   // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it looks at the state, both
   // seq_cst: either it sees that the connection has gone, or whoever changes the state sees that a thread is inside and
@@ -310,6 +317,9 @@ class Link final : public transport::ByteSource {
   std::atomic<bool> sends_parts_{false};
   // Written by the thread that receives; what it publishes is handed over with that role.
   std::atomic<uint64_t> received_{0};
+  // The scanner's count, copied by receive(). Partner: consumed(), which another thread may call meanwhile. Relaxed: it
+  // publishes nothing, and a count that is late only has the peer told later.
+  std::atomic<uint64_t> short_frame_bytes_{0};
   std::atomic<bool> bad_acknowledgement_{false}, said_goodbye_{false};
   std::atomic<uint64_t> bulk_received_{0}, lane_bytes_received_{0};
   // What comes next comes over lanes: who waits for it looks again soon.

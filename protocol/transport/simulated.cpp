@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <random>
+#include <utility>
 
 namespace gpuwire::transport {
 
@@ -33,6 +34,7 @@ struct Link {
     directions[1].swallow_after = settings.swallow_second_to_first;
     swallows = !settings.swallow_first_to_second || !settings.swallow_second_to_first;
     broken = !settings.cut_first_to_second || !settings.cut_second_to_first;
+    if (broken && settings.was_cut) settings.was_cut();
   }
 
   const SimulatedOptions options;
@@ -103,7 +105,8 @@ class SimulatedTransport final : public Transport {
       in.bytes.erase(in.bytes.begin(), in.bytes.begin() + ptrdiff_t(moved));
       in.visible -= moved;
       in.delivered += moved;
-      if (in.delivered == in.cut_after) link_->broken = true;
+      if (in.delivered == in.cut_after && !std::exchange(link_->broken, true) && link_->options.was_cut)
+        link_->options.was_cut();
       link_->changed.notify_all();
       return {IoStatus::ok, moved};
     }

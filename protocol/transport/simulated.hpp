@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -22,6 +23,8 @@ struct SimulatedOptions {
   // ~0: never.
   uint64_t cut_first_to_second = ~0ull;
   uint64_t cut_second_to_first = ~0ull;
+  // Told when it has broken there, by whoever took the last byte. With the connection's lock.
+  std::function<void()> was_cut = {};
   // Once so many bytes have been sent in one direction, what comes behind them vanishes, in both directions, as do
   // ends: nobody is told. ~0: never.
   uint64_t swallow_first_to_second = ~0ull;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,9 +17,11 @@ namespace gpuwire::simulation {
 
 class BreakingTransport final : public transport::Transport {
  public:
-  // ~0: never.
-  BreakingTransport(std::unique_ptr<transport::Transport> inside, uint64_t receives)
-      : inside_(std::move(inside)), left_(receives) {}
+  // ~0: never. `was_cut` is told when it has broken there.
+  BreakingTransport(std::unique_ptr<transport::Transport> inside, uint64_t receives, std::function<void()> was_cut)
+      : inside_(std::move(inside)), was_cut_(std::move(was_cut)), left_(receives) {
+    if (left_ == 0) was_cut_();
+  }
 
   transport::IoResult try_send(std::span<const iovec> pieces) noexcept override { return inside_->try_send(pieces); }
   transport::IoResult try_receive(std::span<std::byte> out) noexcept override {
@@ -45,7 +48,10 @@ class BreakingTransport final : public transport::Transport {
       auto got = receive(out.first(size_t(std::min<uint64_t>(out.size(), left_))));
       if (got.status == transport::IoStatus::ok) left_ -= got.bytes;
       // Now, and not with the next look: for that, something would have to come.
-      if (left_ == 0) inside_->shutdown();
+      if (left_ == 0) {
+        inside_->shutdown();
+        was_cut_();
+      }
       return got;
     }
     inside_->shutdown();
@@ -53,6 +59,7 @@ class BreakingTransport final : public transport::Transport {
   }
 
   const std::unique_ptr<transport::Transport> inside_;
+  const std::function<void()> was_cut_;
   uint64_t left_;  // the receiving thread's
 };
 

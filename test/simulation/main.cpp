@@ -23,7 +23,7 @@ constexpr uint64_t kScenarioNsMax = 2'000'000'000;
 
 struct Arguments {
   std::string program;
-  uint64_t scenarios = 1000, seed = 1;
+  uint64_t scenarios = 1000, seed = 1, cut_bytes = 0;
   bool shared_memory = false, verbose = false, explain = false;
 };
 
@@ -48,6 +48,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Runs whole sessions over connections that break, one seeded scenario after the other."};
   app.add_option("--scenarios", g_arguments.scenarios, "How many")->capture_default_str();
   app.add_option("--seed", g_arguments.seed, "The first one's seed")->capture_default_str();
+  app.add_option("--cut-bytes", g_arguments.cut_bytes,
+                 "Fails unless connections have been cut at each of so many first bytes");
   app.add_flag("--shared-memory", g_arguments.shared_memory, "Connections are rings in shared memory");
   app.add_flag("--verbose", g_arguments.verbose, "Prints each scenario before it runs");
   app.add_flag("--explain", g_arguments.explain, "Prints where threads are when all of them wait for a second or more");
@@ -87,11 +89,15 @@ int main(int argc, char** argv) {
     longest_ns = scheduled_ns();
     longest = seed;
   }
-  auto first_whole = std::find(cut_at.begin(), cut_at.end(), false) - cut_at.begin();
+  auto first_whole = uint64_t(std::find(cut_at.begin(), cut_at.end(), false) - cut_at.begin());
   fmt::print("cut at each of the first {} bytes of a connection, and at {} of the first {}\n", first_whole,
              std::count(cut_at.begin(), cut_at.end(), true), cut_at.size());
   fmt::print("{} connections, {} bytes sent again, all as without a cut\n", connections, again);
   if (longest)
     fmt::print("by its own clock, the longest scenario (seed {}) took {} ms\n", longest, longest_ns / 1'000'000);
+  if (first_whole < g_arguments.cut_bytes) {
+    fmt::print("failed: no connection was cut behind its first {} bytes\n", first_whole);
+    return 1;
+  }
   return 0;
 }

@@ -77,6 +77,8 @@ void set_driver(test::FakeDriver* driver);
 // Between the session's end and the driver's: the stream's thread is joined.
 void end_scene();
 
+inline constexpr size_t kBulkBytesMax = 500'000;  // of a call, in any scenario
+
 struct Scenario {
   uint64_t seed = 1;
   unsigned threads = 2;
@@ -103,7 +105,7 @@ struct Outcome {
   std::string failure;  // empty: all was as without a cut
   unsigned cuts = 0;
   uint64_t bytes_sent_again = 0;
-  std::vector<uint64_t> cut_at;  // after how many bytes in one direction connections were to break
+  std::vector<uint64_t> cut_at;  // after how many bytes in one direction connections have broken
 };
 Outcome run(const Scenario& scenario);
 
