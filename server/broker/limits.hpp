@@ -36,6 +36,11 @@ inline constexpr uint32_t kQueueLookMs =
 inline constexpr uint32_t kQueueReturnMs =
     30'000;  // for clients that waited under an earlier broker to come back to their places
 inline constexpr unsigned kSpareWorkersMax = 64;
+// Workers of all pools together that are on their way at once; a start that takes longer than kStartHoldMs is not
+// counted, so that a device that hangs holds up nobody else. Beside them there is one attempt of each pool whose starts
+// have failed.
+inline constexpr size_t kParallelStartsMax = 8;
+inline constexpr uint32_t kStartHoldMs = 5000;
 // Lanes of all sessions of a tenant, each with two descriptors and a thread of a worker; as many again may be under way
 // to take the place of those. With the default of four, sixteen sessions have them.
 inline constexpr unsigned kLanesPerTenantMax = 64;

@@ -13,8 +13,8 @@
 #include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
-WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events,
-                       EntryStore* keeping)
+WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, WorkerStarts& starts,
+                       WorkerStarts::Pool number, Events events, EntryStore* keeping)
     : io_(io),
       command_(std::move(command)),
       events_(std::move(events)),
@@ -22,14 +22,18 @@ WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, Share
       retry_timer_(io),
       late_timer_(io),
       shares_(shares),
+      starts_(starts),
+      number_(number),
       keeping_(keeping) {
   await_children();
 }
 
+WorkerPool::~WorkerPool() { starts_.forget(number_); }
+
 void WorkerPool::keep_spares(unsigned spares) {
   spares_ = std::min(spares, kSpareWorkersMax);
   trim();
-  fill();
+  wish();
 }
 
 void WorkerPool::start_one_more() {
@@ -56,12 +60,10 @@ size_t WorkerPool::count(WorkerProcess::State state) const {
 
 // --- starting ------------------------------------------------------------------------------------------------------
 
-void WorkerPool::fill() {
-  if (closed_ || retrying_ || failures_ != 0) return;
-  size_t wanted = spares_ + waiting_.size();
-  for (size_t have = count(WorkerProcess::State::starting) + count(WorkerProcess::State::ready);
-       have < wanted && failures_ == 0; ++have)
-    start_one();
+void WorkerPool::wish() {
+  size_t ready = count(WorkerProcess::State::ready);
+  starts_.wish(number_, !closed_ && !retrying_ && failures_ == 0, spares_ - std::min<size_t>(spares_, ready));
+  if (events_.starts_changed) events_.starts_changed();
 }
 
 WorkerProcess::Events WorkerPool::worker_events() {
@@ -78,12 +80,14 @@ void WorkerPool::start_one() {
   }
   (*worker)->label = fmt::format("worker {}", (*worker)->pid());
   (*worker)->kill_after(kWorkerStartMs);
+  starts_.begun(number_, (*worker)->pid(), std::chrono::steady_clock::now());
   workers_.push_back(std::move(*worker));
 }
 
 void WorkerPool::start_failed(const std::string& reason) {
   if (closed_) return;
   ++failures_;
+  wish();
   spdlog::error("a worker could not start ({} of {} attempts): {}", failures_, kStartAttemptsMax, reason);
   if (failures_ < kStartAttemptsMax) {
     retry_later();
@@ -112,6 +116,7 @@ void WorkerPool::want(SessionId session, std::string label, std::string tenant) 
     events_.refused(session, RefusalCause::shutting_down, "the server is shutting down");
     return;
   }
+  starts_.wait(number_, session, tenant);
   waiting_.push_back({session, std::move(label), std::move(tenant),
                       std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
   match();
@@ -128,15 +133,19 @@ void WorkerPool::match() {
   while (std::exchange(match_again_, false)) {
     for (auto worker = workers_.begin(); worker != workers_.end() && !waiting_.empty(); ++worker) {
       if ((*worker)->state != WorkerProcess::State::ready) continue;
-      Waiting one = std::move(waiting_.front());
-      waiting_.pop_front();
+      auto chosen = starts_.take(number_);
+      auto at = std::find_if(waiting_.begin(), waiting_.end(),
+                             [&](const Waiting& one) { return chosen && one.session == *chosen; });
+      if (at == waiting_.end()) break;
+      Waiting one = std::move(*at);
+      waiting_.erase(at);
       reserve(**worker, std::move(one));
     }
   }
   matching_ = false;
   trim();
   refuse_late();
-  fill();
+  wish();
 }
 
 void WorkerPool::reserve(WorkerProcess& worker, Waiting one) {
@@ -173,9 +182,10 @@ void WorkerPool::hand_over(WorkerProcess& worker, ipc::Serve client) {
   // It died a moment ago. Its end is on its way here; the client goes to the next one.
   worker.state = WorkerProcess::State::ending;
   worker.kill_after(0);
-  waiting_.push_front({worker.session, worker.label, worker.tenant,
-                       std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs),
-                       std::get<ipc::Serve>(std::move(message))});
+  starts_.wait(number_, worker.session, worker.tenant, true);
+  waiting_.push_back({worker.session, worker.label, worker.tenant,
+                      std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs),
+                      std::get<ipc::Serve>(std::move(message))});
   match();
 }
 
@@ -197,6 +207,7 @@ void WorkerPool::let_go() {
 
 void WorkerPool::release(SessionId session) {
   std::erase_if(waiting_, [&](const Waiting& one) { return one.session == session; });
+  starts_.leave(session);
   WorkerProcess* worker = worker_of(session);
   if (!worker || worker->state != WorkerProcess::State::reserved) return;
   worker->state = WorkerProcess::State::ready;
@@ -230,6 +241,7 @@ void WorkerPool::refuse_late() {
   while (!waiting_.empty() && waiting_.front().until <= now) {
     SessionId session = waiting_.front().session;
     waiting_.pop_front();
+    starts_.leave(session);
     events_.refused(session, RefusalCause::busy, fmt::format("no worker was ready within {} s", kWorkerWaitMs / 1000));
   }
   if (waiting_.empty()) {
@@ -243,8 +255,9 @@ void WorkerPool::refuse_late() {
 }
 
 void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
-  std::deque<Waiting> waiting = std::exchange(waiting_, {});
+  std::list<Waiting> waiting = std::exchange(waiting_, {});
   late_timer_.cancel();
+  for (const Waiting& one : waiting) starts_.leave(one.session);
   for (Waiting& one : waiting) events_.refused(one.session, cause, reason);
 }
 
@@ -326,6 +339,7 @@ void WorkerPool::share_again(SessionId session, const ShareToken& token, uint32_
 
 void WorkerPool::worker_ready(WorkerProcess& worker, const Inventory& inventory) {
   if (worker.state != WorkerProcess::State::starting) return;
+  starts_.settled(worker.pid());
   worker.state = WorkerProcess::State::ready;
   worker.cancel_kill();
   failures_ = 0;
@@ -350,6 +364,7 @@ void WorkerPool::await_children() {
 void WorkerPool::reap() {
   // One signal may stand for several processes.
   for (auto it = workers_.begin(); it != workers_.end();) {
+    const pid_t pid = (*it)->pid();
     std::optional<std::string> how = (*it)->reap();
     if (!how) {
       ++it;
@@ -357,6 +372,7 @@ void WorkerPool::reap() {
     }
     std::unique_ptr<WorkerProcess> worker = std::move(*it);
     it = workers_.erase(it);
+    starts_.settled(pid);
     ended(*worker, *how);
   }
   match();
@@ -402,6 +418,7 @@ void WorkerPool::ended_silently(WorkerProcess& worker, const std::string& how) {
 void WorkerPool::close(const std::string& reason) {
   if (closed_) return;
   closed_ = true;
+  wish();
   retry_timer_.cancel();
   refuse_all(RefusalCause::shutting_down, reason);
   for (auto& worker : workers_) {

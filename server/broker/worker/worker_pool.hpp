@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
 #include "server/broker/worker/worker_process.hpp"
+#include "server/broker/worker/worker_starts.hpp"
 
 namespace gpuwire::server {
 
@@ -41,16 +41,21 @@ class WorkerPool {
     // The worker is about to get the session's client, as this message says; may be another worker than the one that
     // was reserved.
     std::function<void(SessionId, WorkerProcess&, const ipc::Serve& client)> serving = {};
+    std::function<void()> starts_changed = {};  // what it wishes of `starts`, or what these count, is another
   };
 
-  // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other.
-  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, Events events,
-             EntryStore* keeping = nullptr);
+  // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other. `starts`: of all pools,
+  // where this one is called `number`; they say when it starts a worker, and who gets one.
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, WorkerStarts& starts,
+             WorkerStarts::Pool number, Events events, EntryStore* keeping = nullptr);
+  ~WorkerPool();
 
   // From now on. Those that are too many end.
   void keep_spares(unsigned spares);
   // One worker even when no spare is wanted, because its ready message says what devices there are.
   void start_one_more();
+  // It is its turn (WorkerStarts::next).
+  void start_one();
   // There are no processes, and nobody waits for one.
   bool idle() const { return workers_.empty() && waiting_.empty(); }
   // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
@@ -83,8 +88,7 @@ class WorkerPool {
     std::optional<ipc::Serve> client;  // it was given to a worker that died before it could read it
     std::string stop_reason;           // not empty: the next worker is told to end it at once
   };
-  void fill();
-  void start_one();
+  void wish();
   void trim();
   void start_failed(const std::string& reason);
   void retry_later();
@@ -116,8 +120,10 @@ class WorkerPool {
   boost::asio::steady_timer retry_timer_;
   boost::asio::steady_timer late_timer_;
   std::list<std::unique_ptr<WorkerProcess>> workers_;
-  std::deque<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
+  std::list<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
   ShareTable& shares_;
+  WorkerStarts& starts_;
+  const WorkerStarts::Pool number_;
   EntryStore* const keeping_;  // null: nothing outlives the broker
   unsigned failures_ = 0;      // in a row
   bool retrying_ = false;

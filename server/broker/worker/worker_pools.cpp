@@ -1,6 +1,7 @@
 #include "server/broker/worker/worker_pools.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <utility>
 
@@ -34,7 +35,12 @@ std::string visible_devices(const DeviceSet& devices, const char* own) {
 
 WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events,
                          EntryStore* keeping)
-    : io_(io), command_(std::move(command)), spares_(spares), events_(std::move(events)), keeping_(keeping) {}
+    : io_(io),
+      command_(std::move(command)),
+      spares_(spares),
+      events_(std::move(events)),
+      keeping_(keeping),
+      hold_timer_(io) {}
 
 void WorkerPools::start() { pool({}).start_one_more(); }
 
@@ -47,7 +53,9 @@ unsigned WorkerPools::spares(const Kind& kind) const {
 
 WorkerPool& WorkerPools::pool(const Kind& kind) {
   auto [at, added] = pools_.try_emplace(kind);
-  if (!added) return *at->second;
+  if (!added) return *at->second.pool;
+  auto& [number, pool] = at->second;
+  number = ++last_number_;
   WorkerCommand command = command_;
   if (kind.management) command.arguments.push_back("--management");
   if (!kind.devices.empty())
@@ -58,10 +66,38 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
     events.hopeless = [](const std::string&) {};
   }
   events.idle = [this] { drop_idle_later(); };
-  at->second = std::make_unique<WorkerPool>(io_, std::move(command), shares_, std::move(events), keeping_);
-  if (closed_.empty()) at->second->keep_spares(spares(kind));
-  else at->second->close(closed_);
-  return *at->second;
+  events.starts_changed = [this] { start_later(); };
+  pool = std::make_unique<WorkerPool>(io_, std::move(command), shares_, starts_, number, std::move(events), keeping_);
+  if (closed_.empty()) pool->keep_spares(spares(kind));
+  else pool->close(closed_);
+  return *pool;
+}
+
+// Not now: a pool may be in the middle of what has changed it.
+void WorkerPools::start_later() {
+  if (std::exchange(starting_later_, true)) return;
+  boost::asio::post(io_, lifetime_.guard([this] {
+    starting_later_ = false;
+    start_more();
+  }));
+}
+
+void WorkerPools::start_more() {
+  auto now = std::chrono::steady_clock::now();
+  while (auto number = starts_.next(now)) {
+    auto found =
+        std::find_if(pools_.begin(), pools_.end(), [&](const auto& one) { return one.second.number == *number; });
+    found->second.pool->start_one();  // if that fails, the pool is not open any more
+  }
+  auto change = starts_.next_change(now);
+  if (!change) {
+    hold_timer_.cancel();
+    return;
+  }
+  hold_timer_.expires_at(*change);
+  hold_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+    if (!error) start_more();
+  }));
 }
 
 void WorkerPools::keep_ready(std::vector<DeviceSet> sets, size_t devices) {
@@ -71,7 +107,7 @@ void WorkerPools::keep_ready(std::vector<DeviceSet> sets, size_t devices) {
     if (set.size() == devices_) set.clear();
     pool({.devices = set});
   }
-  for (auto& [kind, pool] : pools_) pool->keep_spares(spares(kind));
+  for (auto& [kind, one] : pools_) one.pool->keep_spares(spares(kind));
   drop_idle_later();
 }
 
@@ -85,18 +121,18 @@ void WorkerPools::drop_idle_later() {
   // Not now: one of them may be who is calling.
   boost::asio::post(io_, lifetime_.guard([this] {
     std::erase_if(pools_, [this](const auto& one) {
-      return one.first != Kind{} && one.second->idle() && spares(one.first) == 0;
+      return one.first != Kind{} && one.second.pool->idle() && spares(one.first) == 0;
     });
   }));
 }
 
 void WorkerPools::let_go() {
-  for (auto& [kind, pool] : pools_) pool->let_go();
+  for (auto& [kind, one] : pools_) one.pool->let_go();
 }
 
 void WorkerPools::close(const std::string& reason) {
   closed_ = reason;
-  for (auto& [kind, pool] : pools_) pool->close(reason);
+  for (auto& [kind, one] : pools_) one.pool->close(reason);
 }
 
 }  // namespace gpuwire::server

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 
 #include "scheduler/types.hpp"
 #include "server/base/descriptors.hpp"
@@ -15,6 +16,7 @@
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
 #include "server/broker/worker/worker_pool.hpp"
+#include "server/broker/worker/worker_starts.hpp"
 
 namespace gpuwire::server {
 
@@ -51,6 +53,8 @@ class WorkerPools {
   WorkerPool& pool(const Kind& kind);
   unsigned spares(const Kind& kind) const;
   void drop_idle_later();
+  void start_later();
+  void start_more();
 
   boost::asio::io_context& io_;
   const WorkerCommand command_;
@@ -60,7 +64,15 @@ class WorkerPools {
   ShareTable shares_{share_limits(descriptor_limit())};
   std::vector<DeviceSet> ready_sets_;
   size_t devices_ = 0;  // 0: not known yet
-  std::map<Kind, std::unique_ptr<WorkerPool>> pools_;
+  WorkerStarts starts_;
+  boost::asio::steady_timer hold_timer_;  // until a start that takes long holds up the others no more
+  bool starting_later_ = false;
+  WorkerStarts::Pool last_number_ = 0;
+  struct Numbered {
+    WorkerStarts::Pool number = 0;
+    std::unique_ptr<WorkerPool> pool;
+  };
+  std::map<Kind, Numbered> pools_;
   std::string closed_;  // not empty: why
   Lifetime lifetime_;
 };

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
 #include <list>
@@ -13,8 +15,11 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "protocol/wire/preface.hpp"
 #include "server/broker/broker.hpp"
@@ -24,6 +29,7 @@
 #include "test/server/broker/running_broker.hpp"
 #include "test/server/worker/server_process.hpp"
 #include "test/server/worker/wire_client.hpp"
+#include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::test;
@@ -265,6 +271,71 @@ TEST_CASE(
   of_anna.pop_front();
   // A session is over when its worker's process has gone.
   CHECK(eventually([&] { return Caller(broker, {.tenant = "anna"}).served_with() == "16"; }));
+}
+
+namespace {
+
+// Workers that begin one by one, when the test says so.
+struct GatedWorkers {
+  TemporaryDirectory temporary;
+  std::string path = (temporary.path() / "gate").string();
+  server::OwnedDescriptor gate;
+  GatedWorkers() {
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    gate.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    REQUIRE(gate);
+  }
+  void let_begin(size_t workers) {
+    const std::string bytes(workers, 'x');
+    REQUIRE(::write(gate.get(), bytes.data(), bytes.size()) == ssize_t(bytes.size()));
+  }
+  std::vector<std::string> arguments() const { return {"gated", "1", path}; }
+};
+
+// Of this process's children, those that are fake workers.
+size_t fake_workers() {
+  size_t count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child = 0; children >> child;) {
+      std::error_code error;
+      auto program = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", child), error);
+      count += program.filename() == std::filesystem::path(GPUWIRE_TEST_FAKE_WORKER).filename();
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a tenant that asks for many sessions at once makes nobody wait for more than its next one, and no more "
+    "workers start at once than may") {
+  constexpr size_t kFlood = 3 * server::kParallelStartsMax;
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}, {.name = "ben"}, {.name = "carl"}};
+  GatedWorkers workers;
+  RunningBroker broker(workers.arguments(), std::move(configuration), 0);
+  workers.let_begin(1);  // who tells of the devices, and goes when nobody wants it
+  REQUIRE(broker.port() != 0);
+  REQUIRE(eventually([&] { return fake_workers() == 0; }));
+  std::list<Caller> of_anna, others;
+  for (size_t i = 0; i < kFlood; ++i) of_anna.emplace_back(broker, server::LoginRequest{.tenant = "anna"});
+  for (const char* tenant : {"ben", "carl"}) others.emplace_back(broker, server::LoginRequest{.tenant = tenant});
+  broker.act([](Broker&) {});  // what was to be started has been
+  auto granted = [](std::list<Caller>& callers) {
+    return size_t(std::count_if(callers.begin(), callers.end(), [](Caller& one) { return one.told() == "granted"; }));
+  };
+  CHECK(fake_workers() == server::kParallelStartsMax);
+  for (size_t begun = 1; begun <= 3; ++begun) {
+    workers.let_begin(1);
+    REQUIRE(eventually([&] { return granted(of_anna) + granted(others) == begun; }));
+    CHECK(fake_workers() <= server::kParallelStartsMax + begun);
+  }
+  CHECK(granted(others) == 2);  // in three
+  workers.let_begin(kFlood);
+  CHECK(eventually([&] { return granted(of_anna) == kFlood; }));
+  CHECK(fake_workers() == kFlood + 2);
 }
 
 TEST_CASE("a session that waits for a GPU begins when another's process has ended") {

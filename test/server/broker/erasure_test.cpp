@@ -36,9 +36,11 @@ struct Pool {
                               .heard = [](scheduler::SessionId, ipc::Message&) {},
                               .over = [](scheduler::SessionId, uint32_t, const std::string&) {},
                               .idle = [] {}};
-    pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, std::move(events));
+    pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, starts, 1,
+                                        std::move(events));
   }
   ShareTable shares{share_limits(1024)};
+  WorkerStarts starts;
   std::unique_ptr<WorkerPool> pool;
 };
 
@@ -62,7 +64,7 @@ TEST_CASE("a pool of workers may go between the end of its timer and the handler
   asio::io_context io(1);
   asio::steady_timer first(io, asio::steady_timer::clock_type::now());
   Pool pool(io);
-  pool.pool->keep_spares(1);  // cannot start; it is tried again after kRestartDelayMinMs
+  pool.pool->start_one();  // cannot start; it is tried again after kRestartDelayMinMs
   first.async_wait([&](error_code) { pool.pool.reset(); });
   // Both are over before either is looked at, this one first.
   asio::io_context elsewhere(1);

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <string>
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ void converse(int socket, const std::string& given) {
 
 }  // namespace
 
-// MODE [DEVICES]
+// MODE [DEVICES [GATE]]
 int main(int argc, char** argv) {
   std::string mode = argv[1];
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
@@ -48,6 +49,11 @@ int main(int argc, char** argv) {
   if (mode == "fails") {
     broker.send(ipc::Failed{"the fake device is on holiday"});
     return 1;
+  }
+  if (mode == "gated") {
+    OwnedDescriptor gate(::open(argv[3], O_RDONLY | O_CLOEXEC));  // a FIFO: each byte in it lets one worker begin
+    char byte;
+    if (::read(gate.get(), &byte, 1) != 1) return 1;
   }
   broker.send(ipc::Ready{inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)});
   auto message = broker.await();

@@ -1,0 +1,85 @@
+// Which pool may start a worker now, and who gets one that is ready: tenants in turn, over all pools.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "scheduler/types.hpp"
+#include "server/broker/limits.hpp"
+
+namespace gpuwire::server {
+
+// Pure: it knows neither processes nor a clock. The tenant that was served least recently comes first, and of its
+// sessions the one that has waited longest: between two workers for one tenant every other tenant that waits in the
+// same pool gets one, however many sessions the first has asked for.
+class WorkerStarts {
+ public:
+  using SessionId = scheduler::SessionId;
+  using Pool = uint32_t;
+  using Time = std::chrono::steady_clock::time_point;
+  struct Limits {
+    size_t parallel_max = kParallelStartsMax;
+    // A start that takes longer (a device that hangs) holds up the others no more, and counts to parallel_max no more.
+    std::chrono::milliseconds hold{kStartHoldMs};
+  };
+  WorkerStarts() = default;
+  explicit WorkerStarts(Limits limits) : limits_(limits) {}
+
+  // The session waits for a worker of the pool; `first`: before the others of its tenant.
+  void wait(Pool pool, SessionId session, std::string tenant, bool first = false);
+  // It waits no more.
+  void leave(SessionId session);
+  // Who gets a worker of the pool that is ready; it waits no more, and its tenant is the one served last.
+  std::optional<SessionId> take(Pool pool);
+
+  // `open`: the pool may start workers now. `spares`: how many it lacks beside those for sessions.
+  void wish(Pool pool, bool open, size_t spares);
+  void begun(Pool pool, pid_t worker, Time now);
+  // It has become ready, or has ended.
+  void settled(pid_t worker);
+  void forget(Pool pool);
+
+  // The pool that is to start a worker now: for who waits and for whom none is on its way, in the order of take(), and
+  // then for spares. Nothing: nobody wants one, or parallel_max are on their way.
+  std::optional<Pool> next(Time now) const;
+  // When a start in progress stops to hold up the others. Nothing: none does.
+  std::optional<Time> next_change(Time now) const;
+  size_t in_progress() const { return starts_.size(); }
+
+ private:
+  struct Waiting {
+    SessionId session;
+    std::string tenant;
+    Pool pool;
+  };
+  struct Start {
+    pid_t worker;
+    Pool pool;
+    Time since;
+  };
+  struct Wish {
+    bool open = false;
+    size_t spares = 0;
+  };
+  using Turns = std::map<std::string, uint64_t>;
+  // Of these in the order in which they came, the one whose tenant was served least recently.
+  template <class Iterator>
+  static Iterator least_recent(Iterator begin, Iterator end, const Turns& turns);
+
+  Limits limits_;
+  std::list<Waiting> waiting_;  // in the order in which they came; bounded by the admission
+  std::vector<Start> starts_;
+  std::map<Pool, Wish> wishes_;
+  Turns turns_;  // of tenants that were served while anybody waited: the higher, the later
+  uint64_t last_turn_ = 0;
+};
+
+}  // namespace gpuwire::server
