@@ -205,7 +205,7 @@ CUresult self_test(uint32_t version, uint64_t unix_seconds, uint64_t answer[2]) 
       return result;
     }
     const SelfTestQuestion question{
-        .driver_version = host().driver_version,
+        .driver_version = static_cast<uint32_t>(host().driver_version()),
         .version = version,
         .process_id = static_cast<uint32_t>(getpid()),
         .thread_id = static_cast<uint32_t>(pthread_self()),

@@ -22,7 +22,7 @@ struct ModuleFunction {
 // What the tables ask of the library that hands them out. All members must be set; all are called from any thread and
 // must not throw.
 struct PrivateTableHost {
-  uint32_t driver_version = 0;  // as cuDriverGetVersion says
+  int (*driver_version)() noexcept = nullptr;  // as cuDriverGetVersion says
   // The handle that cuDevicePrimaryCtxRetain will return, without retaining anything. CUDA_ERROR_INVALID_DEVICE leaves
   // *context alone.
   CUresult (*primary_context_handle)(CUcontext* context, CUdevice device) = nullptr;

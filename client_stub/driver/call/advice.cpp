@@ -137,7 +137,10 @@ constexpr CallFacts kCalls[] = {
     {"cuLibraryGetModule", "loading libraries", Kind::load},
     {"cuLibraryGetGlobal", "looking up variables", Kind::load},
     {"cuKernelGetFunction", "looking up kernels", Kind::load},
+    // The first of these that a program calls connects.
     {"cuInit", "starting (cuInit)", Kind::start},
+    {"cuDriverGetVersion", "starting (cuInit)", Kind::start},
+    {"cuGetProcAddress", "starting (cuInit)", Kind::start},
 };
 
 bool is_form_of(std::string_view name, std::string_view stem) noexcept {

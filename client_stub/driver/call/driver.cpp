@@ -1,9 +1,12 @@
 // Starting the driver, versions, entry points.
 #include <algorithm>
+#include <atomic>
+#include <string>
 #include <string_view>
 
 #include "client/hand.hpp"
 #include "client/symbols.hpp"
+#include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "protocol/cuda_abi/proc_address.hpp"
 
@@ -16,7 +19,7 @@ CUresult hand::cuInit(unsigned int flags) {
 
 CUresult hand::cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
-  *version = kDriverVersion;
+  *version = driver_version();
   return CUDA_SUCCESS;
 }
 
@@ -36,12 +39,33 @@ void* exported_address(std::string_view symbol) noexcept {
   return found != symbols.end() && std::string_view(found->name) == symbol ? found->address : nullptr;
 }
 
+// The oldest driver that a server works with (docs/install.md).
+constexpr int kDriverVersionMin = 12000;
+
+// Once a process: cudart asks for hundreds of symbols.
+void report_newer_program(int asked, int known) noexcept {
+  static constinit std::atomic_flag said;
+  if (said.test_and_set(std::memory_order_relaxed)) return;
+  auto text = [](int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); };
+  const bool servers = server_driver_version() == known;
+  try {
+    const std::string why = servers ? ", but the server's driver offers CUDA " + text(known)
+                                    : ", but this client offers CUDA " + text(known);
+    say("the program asks for CUDA " + text(asked) + why +
+        (servers ? ": it needs a newer driver there" : ": it needs a newer gpuwire"));
+  } catch (...) {  // no memory
+  }
+}
+
 }  // namespace
 
 CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
                                    CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
-  cuda_abi::ProcAddress answer = cuda_abi::resolve_proc_address(symbol, version, flags, kDriverVersion);
+  // Nobody has to be asked about what every driver knows that a server can have.
+  int known = version <= kDriverVersionMin ? kDriverVersionMin : driver_version();
+  if (version > known) report_newer_program(version, known);
+  cuda_abi::ProcAddress answer = cuda_abi::resolve_proc_address(symbol, version, flags, known);
   if (answer.result) return answer.result;
   *function = answer.symbol ? exported_address(answer.symbol) : nullptr;
   // A symbol of NVIDIA's library that has no meaning here (OpenGL, EGL, VDPAU) is one that this driver does not have.

@@ -80,7 +80,7 @@ CUresult guarded(Arguments... arguments) noexcept {
 }
 
 constexpr cuda_abi::PrivateTableHost kHost{
-    .driver_version = kDriverVersion,
+    .driver_version = driver_version,
     .primary_context_handle = primary_context_handle,
     .current_context = current_context,
     .context_id = context_id,

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 
@@ -29,6 +30,11 @@ CUresult g_failed =
     CUDA_SUCCESS;  // under g_initialising: the first failure stands, so that a program's retries say it once
 bool g_handlers_installed = false;
 
+// Connected by a question about the driver's version, and not taken by cuInit yet. Whoever exchanges it out has it.
+constinit std::atomic<ServerSession*> g_connected{nullptr};
+// Of the server's driver; 0: not known. A number alone: nothing is published through it.
+constinit std::atomic<int> g_server_driver_version{0};
+
 // A CUDA context does not survive fork(): the child keeps its memory, and nothing else (the session closes its
 // connection by itself). If the parent had not initialised, the child may.
 void in_child() noexcept {
@@ -38,6 +44,7 @@ void in_child() noexcept {
   address_reservations().after_fork_in_child();
   managed_faults().after_fork_in_child();
   error_log().after_fork_in_child();
+  if (ServerSession* unused = g_connected.exchange(nullptr)) unused->after_fork_in_child();  // the child makes its own
   Process* owner = g_process.load(std::memory_order_relaxed);
   if (!owner) return;
   owner->server->after_fork_in_child();
@@ -49,6 +56,7 @@ void in_child() noexcept {
 // Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with
 // CUDA_ERROR_DEINITIALIZED, as natively.
 void at_exit() noexcept {
+  if (ServerSession* unused = g_connected.exchange(nullptr)) unused->end();
   Process* owner = g_process.load(std::memory_order_acquire);
   if (!owner) return;
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
@@ -59,9 +67,14 @@ void at_exit() noexcept {
   print_account(*owner);
 }
 
-CUresult connect(ServerSession& session) {
+const char* server_name() noexcept {
   const char* server = std::getenv("GPUWIRE_SERVER");
-  if (!server || !*server) {
+  return server && *server ? server : nullptr;
+}
+
+CUresult connect(ServerSession& session) {
+  const char* server = server_name();
+  if (!server) {
     say("no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- "
         "PROGRAM'");
     return CUDA_ERROR_NO_DEVICE;
@@ -70,6 +83,27 @@ CUresult connect(ServerSession& session) {
   CUresult result = session.connect(server, error);
   if (result) say(error);
   return result;
+}
+
+// A session for this process, or why there is none. Under g_initialising; a failure stands.
+std::unique_ptr<ServerSession> connect_process(CUresult& result) {
+  if (!g_handlers_installed) {
+    g_handlers_installed = true;
+    pthread_atfork(nullptr, nullptr, in_child);
+    std::atexit([] { at_exit(); });
+  }
+  report_attached_tools();
+  std::unique_ptr<ServerSession> server;
+  try {
+    server = std::make_unique<ServerSession>();
+    result = connect(*server);
+  } catch (...) {
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  g_failed = result;
+  if (result) return nullptr;
+  g_server_driver_version.store(server->connection().facts().driver_version, std::memory_order_relaxed);
+  return server;
 }
 
 }  // namespace
@@ -98,6 +132,7 @@ CUresult install_process(std::unique_ptr<ServerSession> server, const char* visi
       owner->devices.push_back({ordinal, &facts.devices[size_t(ordinal)], context});
     }
     if (owner->devices.empty()) return CUDA_ERROR_NO_DEVICE;
+    g_server_driver_version.store(facts.driver_version, std::memory_order_relaxed);
     owner->server = std::move(server);
     g_process.store(owner.release(), std::memory_order_release);
     return CUDA_SUCCESS;
@@ -124,23 +159,29 @@ CUresult initialise_process() noexcept {
   if (process()) return CUDA_SUCCESS;
   if (absent_process() == CUDA_ERROR_DEINITIALIZED) return CUDA_ERROR_DEINITIALIZED;
   if (g_failed) return g_failed;
-  if (!g_handlers_installed) {
-    g_handlers_installed = true;
-    pthread_atfork(nullptr, nullptr, in_child);
-    std::atexit([] { at_exit(); });
-  }
-  report_attached_tools();
-  std::unique_ptr<ServerSession> server;
-  CUresult result;
-  try {
-    server = std::make_unique<ServerSession>();
-    result = connect(*server);
-  } catch (...) {
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  CUresult result = CUDA_SUCCESS;
+  std::unique_ptr<ServerSession> server(g_connected.exchange(nullptr));
+  if (!server) server = connect_process(result);
   if (result == CUDA_SUCCESS) result = install_process(std::move(server), std::getenv("CUDA_VISIBLE_DEVICES"));
   g_failed = result;
   return result;
+}
+
+int server_driver_version() noexcept {
+  const int version = g_server_driver_version.load(std::memory_order_relaxed);
+  return version > 0 ? version : 0;  // it came from the network
+}
+
+int driver_version() noexcept {
+  if (server_driver_version() == 0 && server_name()) {
+    std::lock_guard lock(g_initialising);
+    if (!g_failed && !process() && !g_connected.load() && absent_process() != CUDA_ERROR_DEINITIALIZED) {
+      CUresult result = CUDA_SUCCESS;
+      g_connected.store(connect_process(result).release());
+    }
+  }
+  const int version = server_driver_version();
+  return version ? std::min(version, kDriverVersionMax) : kDriverVersionMax;
 }
 
 void uninstall_process_for_test() noexcept {
@@ -148,6 +189,7 @@ void uninstall_process_for_test() noexcept {
   t_context = nullptr;
   g_absent.store(CUDA_ERROR_NOT_INITIALIZED);
   g_failed = CUDA_SUCCESS;
+  g_server_driver_version.store(0);
   delete owner;
 }
 

@@ -19,7 +19,7 @@ namespace gpuwire::client {
 
 class ServerSession;
 
-inline constexpr int kDriverVersion = 13000;  // what cuDriverGetVersion says, whatever the server's driver is
+inline constexpr int kDriverVersionMax = 13000;  // of the API that the stub knows, as cuDriverGetVersion says it
 
 // A device that the program sees.
 struct Device {
@@ -54,6 +54,13 @@ CUresult absent_process() noexcept;
 
 // cuInit without its argument check.
 CUresult initialise_process() noexcept;
+
+// What cuDriverGetVersion says: the server's driver, or the stub if that is older. The first question connects, for the
+// cuInit that follows, and leaves the process uninitialised: a child of fork() may still begin its own. With no server
+// in reach it is the stub's.
+int driver_version() noexcept;
+// The server's own, whatever the stub knows. 0: no server has been in reach yet.
+int server_driver_version() noexcept;
 
 // A process over a session that is connected: initialise_process(), and the tests. Publishes it.
 CUresult install_process(std::unique_ptr<ServerSession> server, const char* visible_devices) noexcept;

@@ -27,7 +27,7 @@ CUresult fake_primary(CUcontext* out, CUdevice device) {
 
 const PrivateTableHost& fake_host() {
   static const PrivateTableHost host{
-      .driver_version = 13000,
+      .driver_version = []() noexcept { return 13000; },
       .primary_context_handle = fake_primary,
       .current_context =
           [](CUcontext* out) {

@@ -100,6 +100,11 @@ Driver::Driver() : engine(make_engine()) {
 
 Driver& driver() noexcept { return *the_driver; }
 
+int driver_version() noexcept {
+  static const uint64_t version = setting("GPUWIRE_SOFTWARE_DRIVER_VERSION", kDriverVersionMax);
+  return static_cast<int>(std::min<uint64_t>(version, kDriverVersionMax));
+}
+
 CUresult initialise_driver() {
   const std::lock_guard lock(initialise_mutex);
   if (status.load(std::memory_order_acquire) == Status::not_initialised) {

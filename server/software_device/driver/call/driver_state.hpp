@@ -23,7 +23,7 @@
 
 namespace gpuwire::software_device {
 
-inline constexpr int kDriverVersion = 13000;
+inline constexpr int kDriverVersionMax = 13000;  // of the API that the library knows
 inline constexpr uint32_t kComputeMajor = 9;
 inline constexpr uint32_t kComputeMinor = 0;
 inline constexpr uint32_t kMultiprocessors = 4;
@@ -138,6 +138,10 @@ class Driver {
 
 // Valid once cuInit has succeeded in this process.
 Driver& driver() noexcept;
+
+// What cuDriverGetVersion says: GPUWIRE_SOFTWARE_DRIVER_VERSION, as 12040, or else kDriverVersionMax; never above that.
+// Any time, also before cuInit.
+int driver_version() noexcept;
 
 // Builds the driver; CUDA_ERROR_NO_DEVICE when it is configured without devices.
 CUresult initialise_driver();

@@ -67,7 +67,7 @@ CUresult self_test_devices(std::vector<cuda_abi::SelfTestDevice>* out) {
 void report(const char* line) { std::fprintf(stderr, "gpuwire software device: %s\n", line); }
 
 constexpr cuda_abi::PrivateTableHost kHost{
-    .driver_version = kDriverVersion,
+    .driver_version = driver_version,
     .primary_context_handle = primary_context_handle,
     .current_context = cuCtxGetCurrent,
     .context_id = context_id,

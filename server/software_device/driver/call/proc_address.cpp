@@ -26,7 +26,7 @@ CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuu
     return CUDA_ERROR_INVALID_VALUE;
   }
   const auto answer =
-      gpuwire::cuda_abi::resolve_proc_address(name, version, flags, gpuwire::software_device::kDriverVersion);
+      gpuwire::cuda_abi::resolve_proc_address(name, version, flags, gpuwire::software_device::driver_version());
   if (answer.result != CUDA_SUCCESS) {
     return answer.result;
   }

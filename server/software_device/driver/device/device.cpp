@@ -41,7 +41,7 @@ CUresult cuDriverGetVersion(int* version) {
   if (version == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *version = kDriverVersion;
+  *version = driver_version();
   return CUDA_SUCCESS;
 }
 

@@ -1,0 +1,57 @@
+// What a program learns of the driver's version, argument 1, as 12040: before cuInit, without becoming one that fork()
+// cannot copy. With another argument it ends without ever calling cuInit.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "driver_check.hpp"
+
+namespace {
+
+constexpr int kFetchSince = 13000;  // cuMemPrefetchBatchAsync
+
+bool use_device() {
+  retain_primary();
+  CUdeviceptr memory;
+  unsigned word = 0;
+  OK(cuMemAlloc(&memory, sizeof word));
+  OK(cuMemsetD32(memory, 42, 1));
+  OK(cuMemcpyDtoH(&word, memory, sizeof word));
+  int version = 0;
+  OK(cuDriverGetVersion(&version));
+  std::printf("version %d, word %u\n", version, word);
+  return word == 42;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count < 2) return 1;
+  const int expected = std::atoi(arguments[1]);
+  int version = 0;
+  OK(cuDriverGetVersion(&version));
+  DEMAND(version == expected);
+  int devices = 0;
+  FAILS(cuDeviceGetCount(&devices), CUDA_ERROR_NOT_INITIALIZED);
+  if (count > 2) {
+    std::printf("PASSED\n");
+    return 0;
+  }
+
+  CUdriverProcAddressQueryResult status{};
+  void* function = nullptr;
+  OK(cuGetProcAddress("cuMemAlloc", &function, expected, CU_GET_PROC_ADDRESS_DEFAULT, &status));
+  DEMAND(function != nullptr && status == CU_GET_PROC_ADDRESS_SUCCESS);
+  FAILS(cuGetProcAddress("cuMemAlloc", &function, expected + 10, CU_GET_PROC_ADDRESS_DEFAULT, &status),
+        CUDA_ERROR_INVALID_VALUE);
+  OK(cuGetProcAddress("cuMemPrefetchBatchAsync", &function, expected, CU_GET_PROC_ADDRESS_DEFAULT, &status));
+  DEMAND((function != nullptr) == (expected >= kFetchSince));
+
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child == 0) _exit(use_device() ? 0 : 1);
+  int ended = -1;
+  waitpid(child, &ended, 0);
+  DEMAND(WIFEXITED(ended) && WEXITSTATUS(ended) == 0);
+  DEMAND(use_device());
+  std::printf("PASSED\n");
+}

@@ -1,0 +1,53 @@
+"""Programs see the version of the server's driver, and one that is newer is told so by CUDA's own error."""
+
+import os
+import socket
+import unittest
+
+from support import DEVICE, RUN_LIMIT_SECONDS, ServerCase, one_line_naming, run, wait_until
+
+
+@unittest.skipIf(DEVICE != "software", "the version of another driver cannot be chosen")
+class OlderDriver(ServerCase):
+    server_environment = {**os.environ, "GPUWIRE_SOFTWARE_DRIVER_VERSION": "12040"}
+
+    def test_a_runtime_newer_than_the_driver_says_insufficient_and_one_line_names_both_versions(self):
+        ran = run(self.server.address, "first_error")  # has the static runtime of the toolkit that builds the tests: 13
+        self.assertEqual((ran.returncode, ran.stdout), (3, "cudaErrorInsufficientDriver\n"), ran.stderr)
+        self.assertTrue(one_line_naming(ran.stderr, "CUDA 13.0", "CUDA 12.4", "server's driver"), ran.stderr)
+
+    def test_versions_and_entry_points_are_those_of_the_servers_driver_before_cuinit_and_around_fork(self):
+        ran = run(self.server.address, "driver_version", "12040")
+        self.assert_passed(ran)
+        self.assertTrue(one_line_naming(ran.stderr, "CUDA 12.5", "CUDA 12.4", "server's driver"), ran.stderr)
+
+
+class OnlyAsked(ServerCase):
+    def test_a_program_that_only_asks_the_version_says_goodbye(self):
+        ran = run(self.server.address, "driver_version", "13000", "only")
+        self.assert_passed(ran)
+        self.assertEqual(ran.stderr, "")
+        wait_until(lambda: "session 1 of open" in self.server_log(), RUN_LIMIT_SECONDS, "the session is over")
+        self.assertNotIn("without a goodbye", self.server_log())
+
+
+class OwnDriver(ServerCase):
+    def test_a_program_that_is_newer_than_the_client_is_told_so(self):
+        ran = run(self.server.address, "driver_version", "13000")
+        self.assert_passed(ran)
+        self.assertTrue(one_line_naming(ran.stderr, "CUDA 13.1", "CUDA 13.0"), ran.stderr)
+
+
+class NoServer(unittest.TestCase):
+    def test_without_a_server_the_version_is_the_clients_and_a_line_says_why(self):
+        closed = socket.socket()  # bound, so that nobody else is there, and not listening
+        self.addCleanup(closed.close)
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        ran = run(address, "driver_version", "13000", "only")
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+        self.assertTrue(one_line_naming(ran.stderr, address, "refused"), ran.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
