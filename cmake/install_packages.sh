@@ -4,7 +4,7 @@ set -eu
 wanted="g++ cmake ninja-build python3 ccache capnproto libcapnp-dev libboost-dev libssl-dev zlib1g-dev doctest-dev
   libspdlog-dev
 libfmt-dev libcli11-dev libtomlplusplus-dev libexpected-dev liblz4-dev libzstd-dev libxxhash-dev
-  nlohmann-json3-dev libseccomp-dev prometheus-cpp-dev openssl"
+  nlohmann-json3-dev libseccomp-dev prometheus-cpp-dev openssl python3-yaml"
 
 # For gpuwire-slurm and its tests: 16 s, 20 MB. Daemons come with them, so only where no service manager would start
 # these.

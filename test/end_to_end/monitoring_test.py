@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, audit_lines, child
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 OTHER_USER = 54321  # whoever that is
+MONITORING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "packaging", "monitoring")
+PROMTOOL = shutil.which("promtool")  # Debian's package prometheus has it; it is too large to install for these tests
 
 
 class Monitored(unittest.TestCase):
@@ -310,6 +313,32 @@ class Metrics(Monitored):
             program.communicate(timeout=RUN_LIMIT_SECONDS)
         wait_until(lambda: self.scrape().get('gpuwire_sessions_ended_total{tenant="open",cause="finished"}') == 2,
                    RUN_LIMIT_SECONDS, "two ended sessions")
+
+    @unittest.skipUnless(PROMTOOL, "promtool is not installed")
+    def test_promtool_finds_nothing_to_say_about_a_scrape_with_sessions(self):
+        for program in self.neighbours(2)[:1]:
+            program.communicate(timeout=RUN_LIMIT_SECONDS)
+        wait_until(lambda: self.scrape().get('gpuwire_sessions_ended_total{tenant="open",cause="finished"}') == 1,
+                   RUN_LIMIT_SECONDS, "an ended session")
+        with urllib.request.urlopen(self.url, timeout=RUN_LIMIT_SECONDS) as answer:
+            scraped = answer.read()
+        self.assert_promtool_is_content("metrics", input=scraped)
+        # It does find a counter that is not named as one.
+        self.assertIn("counter metrics should have", self.promtool("metrics", input=scraped.replace(
+            b"gpuwire_sessions_begun_total", b"gpuwire_sessions_begun")).stderr.decode())
+
+    @unittest.skipUnless(PROMTOOL, "promtool is not installed")
+    def test_promtool_finds_nothing_to_say_about_the_alert_rules(self):
+        self.assert_promtool_is_content("rules", "--lint=all", "--lint-fatal",
+                                        os.path.join(MONITORING, "prometheus_alerts.yml"))
+
+    def promtool(self, *what, **extra):
+        return subprocess.run([PROMTOOL, "check", *what], capture_output=True, timeout=RUN_LIMIT_SECONDS, check=False,
+                              **extra)
+
+    def assert_promtool_is_content(self, *what, **extra):
+        ran = self.promtool(*what, **extra)
+        self.assertEqual((ran.returncode, ran.stderr), (0, b""), ran.stdout.decode())
 
     def test_when_the_server_has_gone_the_exporter_says_so(self):
         self.assertEqual(self.scrape()["gpuwire_up"], 1)

@@ -200,7 +200,7 @@ class Guides(Lab):
                                      capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True)
             self.assertEqual(ran.stdout, f"gpuwire {VERSION}\n")
 
-        # recipes_test.py does what the file says.
+        # containers_test.py does what the file says.
         for line in self.next_block("Containers"):
             for file in re.findall(r"-f (\S+)", line):
                 self.assertTrue(os.path.exists(os.path.join(SOURCE, file)), file)

@@ -31,8 +31,11 @@ mkdir -p mnt
 pivot_root . mnt
 cd /
 umount -l /mnt
-# What a server of this machine has left is not there.
-rm -rf /etc/gpuwire /var/cache/gpuwire /var/lib/gpuwire /var/log/gpuwire
+# What a server of this machine has left is not there. One that runs may write there meanwhile.
+for try in 1 2 3 4 5 6 7 8 9 10; do
+  rm -rf /etc/gpuwire /var/cache/gpuwire /var/lib/gpuwire /var/log/gpuwire && break
+done 2>/dev/null
+test ! -e /var/cache/gpuwire
 ip link set lo up 2>/dev/null || true
 exec python3 -c '
 import signal, sys
@@ -151,6 +154,16 @@ class Machine:
     def start(self, *words, user="root", **extra):
         return subprocess.Popen(self._words(words, user), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, **extra)
+
+    def stop(self, process):
+        """Asks what `start` has started to end, and waits. What is seen from here is nsenter, which passes no signal on.
+        """
+        children = f"/proc/{process.pid}/task/{process.pid}/children"
+        if process.poll() is None:
+            with open(children, encoding="ascii") as file:
+                for child in file.read().split():
+                    os.kill(int(child), signal.SIGTERM)
+        return process.communicate(timeout=LIMIT_SECONDS)
 
     def changes(self):
         """The paths that it has and this machine has not, and those that it has no longer."""
