@@ -120,7 +120,7 @@ function(gpuwire_capnp_sources variable folder)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
-# gpuwire_program(NAME SOURCES... LINK targets...): a command behind the front door that needs nothing but the C
+# gpuwire_program(NAME SOURCES... LINK targets...): a command behind `gpuwire` that needs nothing but the C
 # library.
 function(gpuwire_program name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})

@@ -32,7 +32,7 @@ const Session* Policy::State::undrained_for(const Session& session) const {
       if (other->rank > session.rank) continue;
       // What is in flight behind a gate that has seen its drain came by itself; nobody made way for it.
       if (other->drained || other->overdue) continue;
-      if (now - other->closed_at < std::min(wait, patience_with(*other))) return other;
+      if (now - other->closed_at < std::min(wait, drain_wait_of(*other))) return other;
     }
   }
   return nullptr;
@@ -134,7 +134,7 @@ std::optional<Time> Policy::State::next_due() const {
   by(now + settings.linger);
   for (const auto& [id, session] : sessions) {
     if (session->seen.in_flight && !session->gate.open && !session->drained) {
-      by(session->closed_at + std::min(patience_with(*session), now - session->closed_at < settings.slice
+      by(session->closed_at + std::min(drain_wait_of(*session), now - session->closed_at < settings.slice
                                                                     ? settings.slice
                                                                     : settings.drain_wait_max));
     }

@@ -73,7 +73,7 @@ void Policy::remove_session(SessionId id, Time now) {
   Session& session = *found->second;
   // It ends in the middle of what others wait for: the next one of its tenant does not begin that anew.
   if (!session.gate.open && !session.drained && !session.overdue)
-    state.lose_patience(session, state.now - session.closed_at);
+    state.shorten_drain_wait(session, state.now - session.closed_at);
   state.end_lease(session);
   std::erase_if(state.claims, [&](const LeaseClaim& claim) { return claim.session == &session; });
   for (const DeviceIndex index : session.devices) {
@@ -162,7 +162,7 @@ SessionAccount Policy::account(SessionId id) const {
   account.leases = session.leases;
   account.gpu_time = session.gpu_time;
   account.deficit = session.tenant->devices[session.devices.front()].deficit;
-  account.drain_wait = session.drained || session.overdue ? Duration{} : state_->patience_with(session);
+  account.drain_wait = session.drained || session.overdue ? Duration{} : state_->drain_wait_of(session);
   account.drain_wait_max = state_->drain_wait(session);
   state_->explain_hold(session, account);
   return account;

@@ -195,9 +195,9 @@ struct Policy::State {
   // progress.cpp
   void watch_progress();
   bool stalled(const Session& session) const;
-  Duration patience_with(const Session& session) const;
-  void lose_patience(const Session& session, Duration by);
-  void gain_patience(const Session& session);
+  Duration drain_wait_of(const Session& session) const;
+  void shorten_drain_wait(const Session& session, Duration by);
+  void restore_drain_wait(const Session& session);
   void note_no_show(Session& session);
 
   // regime_choice.cpp

@@ -25,13 +25,13 @@ bool Policy::State::stalled(const Session& session) const {
 
 // The tenant's and the device's, and not the session's: programs that come one after the other have no more of it than
 // one that stays.
-Duration Policy::State::patience_with(const Session& session) const {
+Duration Policy::State::drain_wait_of(const Session& session) const {
   Duration wait = settings.drain_wait_max;
   for (const DeviceIndex index : session.devices) wait = std::min(wait, session.tenant->devices[index].drain_wait);
   return wait;
 }
 
-void Policy::State::lose_patience(const Session& session, Duration by) {
+void Policy::State::shorten_drain_wait(const Session& session, Duration by) {
   for (const DeviceIndex index : session.devices) {
     TenantOnDevice& there = share(*session.tenant, index);
     there.drain_wait = std::max(there.drain_wait - by, std::min(kDrainWaitMin, settings.drain_wait_max));
@@ -39,7 +39,7 @@ void Policy::State::lose_patience(const Session& session, Duration by) {
   }
 }
 
-void Policy::State::gain_patience(const Session& session) {
+void Policy::State::restore_drain_wait(const Session& session) {
   for (const DeviceIndex index : session.devices) {
     TenantOnDevice& there = share(*session.tenant, index);
     for (; there.drain_wait < settings.drain_wait_max && now - there.drain_wait_grew_at >= kDrainWaitGrows;
@@ -56,12 +56,12 @@ void Policy::State::watch_progress() {
     const bool hangs = closed ? draining && waited >= settings.drain_wait_max : stalled(*session);
     if (hangs && !session->kept_waiting) {
       session->kept_waiting = true;
-      lose_patience(*session, settings.drain_wait_max);
+      shorten_drain_wait(*session, settings.drain_wait_max);
     }
-    session->overdue |= in_flight && (hangs || (draining && waited >= patience_with(*session)));
+    session->overdue |= in_flight && (hangs || (draining && waited >= drain_wait_of(*session)));
     if (in_flight) continue;
     // Work that was not waited for and ends in time all the same is long, and does not hang.
-    if (draining && !hangs) gain_patience(*session);
+    if (draining && !hangs) restore_drain_wait(*session);
     session->overdue = session->kept_waiting = false;
     session->drained = session->drained || closed;
   }

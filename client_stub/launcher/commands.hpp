@@ -14,7 +14,7 @@ struct Command {
 
 // Folder of the running program; empty if /proc cannot tell.
 std::string program_folder();
-// The folder of the commands, from that of the front door, without dots when it exists.
+// The folder of the commands, from that of the `gpuwire` command, without dots when it exists.
 std::string command_folder(const std::string& front_door_folder);
 // Every gpuwire-<command> in the folder, by name.
 std::vector<Command> installed_commands(const std::string& folder);

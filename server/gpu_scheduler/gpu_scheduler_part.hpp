@@ -18,7 +18,7 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   GpuSchedulerPart(boost::asio::io_context& io, SessionControl& control, GpuSchedulerSettings settings);
 
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                          ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,

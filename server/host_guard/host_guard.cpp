@@ -73,9 +73,9 @@ tl::expected<void, std::string> HostGuard::attach(const SessionRecord& session, 
   return {};
 }
 
-tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionSpec& order,
+tl::expected<void, std::string> HostGuard::attach_management(const SessionRecord& session, SessionSpec& spec,
                                                              ipc::SessionDescriptors& descriptors) {
-  return attach(session, order, descriptors);
+  return attach(session, spec, descriptors);
 }
 
 void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {

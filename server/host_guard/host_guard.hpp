@@ -42,9 +42,9 @@ class HostGuard final : public SessionAttachments {
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                          ipc::SessionDescriptors& descriptors) override;
-  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& spec,
                                                     ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,

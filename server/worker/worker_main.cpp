@@ -77,9 +77,9 @@ ConfinementRules confinement_rules(const WorkerOptions& options) {
 }
 
 // Of this machine's memory, for a session: its tenant's bound, and what the software device keeps there. 0: no bound.
-uint64_t own_memory_of(const SessionSpec& order, const DriverLibrary& driver) {
-  if (order.host_memory_bytes == 0 || order.host_memory_bytes >= kPageBytesMax) return 0;
-  uint64_t bytes = order.host_memory_bytes;
+uint64_t own_memory_of(const SessionSpec& spec, const DriverLibrary& driver) {
+  if (spec.host_memory_bytes == 0 || spec.host_memory_bytes >= kPageBytesMax) return 0;
+  uint64_t bytes = spec.host_memory_bytes;
   if (driver.software())
     for (const ServerDevice& device : inventory_of(driver).devices) bytes += device.bytes;
   return bytes;
@@ -91,9 +91,9 @@ unsigned usable_cores() {
 }
 
 // A Unix socket is as fast as the memory; several only take cores.
-unsigned lanes_max(const SessionSpec& order, const transport::Transport& connection) {
+unsigned lanes_max(const SessionSpec& spec, const transport::Transport& connection) {
   std::string_view road = connection.road();
-  return road == "tcp" || road == "tls" ? std::min(order.lanes_max, wire::kLanesMax) : 0;
+  return road == "tcp" || road == "tls" ? std::min(spec.lanes_max, wire::kLanesMax) : 0;
 }
 
 // Another thread may still be sending what comes before the session's last words; it stops when the process does.
@@ -164,7 +164,7 @@ std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options, ToB
 }
 
 // Of the tenant's store, if it has one. One that cannot be had costs time, not correctness.
-std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, const SessionSpec& order,
+std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
                                         const DriverStack& stack, ToBroker& broker) {
   std::vector<ChunkFile> files;
   uint64_t uncharged_bytes = 0;
@@ -175,7 +175,7 @@ std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, co
       broker.note("no chunk store: " + file.error());
       continue;
     }
-    if (descriptor == &descriptors.chunk_memory && !order.chunks_charged) uncharged_bytes = file->bytes();
+    if (descriptor == &descriptors.chunk_memory && !spec.chunks_charged) uncharged_bytes = file->bytes();
     files.push_back(std::move(*file));
   }
   if (files.empty()) return nullptr;
@@ -268,10 +268,10 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       [&](std::span<std::byte> out) { return inside.try_peek(out); }, rdma.fabric, rdma.none, kTimeout));
 }
 
-[[noreturn]] void serve(OwnedDescriptor client, const resume::SessionId& id, SessionSpec order,
+[[noreturn]] void serve(OwnedDescriptor client, const resume::SessionId& id, SessionSpec spec,
                         const DriverTable& driver, const DriverStack& stack, const Prepared& prepared) {
   ToBroker& broker = prepared.broker;
-  auto transport = open_transport(std::move(client), order.tls_key, broker, prepared.rdma);
+  auto transport = open_transport(std::move(client), spec.tls_key, broker, prepared.rdma);
   if (!transport) {
     broker.ended(EndCause::fault, transport.error());
     std::exit(0);
@@ -282,9 +282,9 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     std::exit(0);
   }
   ::prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0);  // from here on the watchdog ends the session with a word to the client
-  if (stack.ledger()) show_limits(prepared.welcome, order);
+  if (stack.ledger()) show_limits(prepared.welcome, spec);
   resume::Secret secret{};
-  if (order.resume_grace_ms && !resume::make_random(secret)) order.resume_grace_ms = 0;
+  if (spec.resume_grace_ms && !resume::make_random(secret)) spec.resume_grace_ms = 0;
   Reports reports(broker.channel);
   // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own
   // hand-over: relaxed would do.
@@ -299,8 +299,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .welcome = &prepared.welcome,
        .id = id,
        .resume_secret = secret,
-       .resume_grace_ms = order.resume_grace_ms,
-       .lanes_max = lanes_max(order, *link.transport()),
+       .resume_grace_ms = spec.resume_grace_ms,
+       .lanes_max = lanes_max(spec, *link.transport()),
        .wants_heartbeats =
            [&](const transport::ConnectionEnd& said) {
              way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
@@ -312,7 +312,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .host_memory = stack.ledger() ? &stack.ledger()->host_memory() : nullptr,
        .cores = usable_cores(),
        .settings = {.module_cache = prepared.module_cache,
-                    .tenant = order.identified ? "tenant " + order.tenant : "",
+                    .tenant = spec.identified ? "tenant " + spec.tenant : "",
                     .shares = &prepared.shares,
                     .chunks = prepared.chunks,
                     .keeping_memory =
@@ -384,7 +384,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                                                                     : transport::LostPeer::replaceable);
   };
   link.observe([&](link::Link::State state) {
-    uint32_t stay = stay_ms(way, link.kind_of_loss(), {order.resume_grace_ms, order.hang_up_grace_ms});
+    uint32_t stay = stay_ms(way, link.kind_of_loss(), {spec.resume_grace_ms, spec.hang_up_grace_ms});
     if (state == link::Link::State::attached) {
       watch_connection();
       session.connection_attached();
@@ -441,10 +441,10 @@ std::unique_ptr<Management> open_management(const WorkerOptions& options, const 
 
 // Null: NVML shows the devices as they are.
 tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(OwnedDescriptor tenant_page,
-                                                                                const SessionSpec& order,
+                                                                                const SessionSpec& spec,
                                                                                 Management* management) {
   if (!management || !tenant_page) return nullptr;
-  auto view = ManagementView::open(std::move(tenant_page), order, management->library().devices());
+  auto view = ManagementView::open(std::move(tenant_page), spec, management->library().devices());
   if (view) (*view)->put_before(management->library().table());
   return view;
 }

@@ -123,11 +123,11 @@ void BrokerSession::worker_reserved(pid_t worker) {
 
 void BrokerSession::prepare_order() {
   const SessionRecord& session = record();
-  order_.number = uint64_t(number_);
-  order_.peer = session.peer;
-  order_.tenant = session.tenant;
-  order_.identified = session.security != "plain" && session.security != "tls";
-  for (scheduler::DeviceIndex device : session.devices) order_.devices.push_back({.index = device});
+  spec_.number = uint64_t(number_);
+  spec_.peer = session.peer;
+  spec_.tenant = session.tenant;
+  spec_.identified = session.security != "plain" && session.security != "tls";
+  for (scheduler::DeviceIndex device : session.devices) spec_.devices.push_back({.index = device});
   if (!session.management) allow_graces(session);
 }
 
@@ -151,16 +151,16 @@ void BrokerSession::allow_graces(const SessionRecord& session) {
   auto most = tenant && tenant->settings.resume_grace_max_ms
                   ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms)
                   : around_.graces.resume;
-  order_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
-  order_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
-  order_.lanes_max = around_.lanes_max;
+  spec_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
+  spec_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
+  spec_.lanes_max = around_.lanes_max;
 }
 
 bool BrokerSession::attach(std::string& error) {
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
-    auto attached = session.management ? part->attach_management(session, order_, descriptors_)
-                                       : part->attach(session, order_, descriptors_);
+    auto attached = session.management ? part->attach_management(session, spec_, descriptors_)
+                                       : part->attach(session, spec_, descriptors_);
     if (!attached) {
       error = attached.error();
       return false;
@@ -185,7 +185,7 @@ KeptSession BrokerSession::kept() const {
                    .queue_round = round_,
                    .device_uuids = {},
                    .stop_reason = stop_reason_,
-                   .resume_grace_ms = order_.resume_grace_ms};
+                   .resume_grace_ms = spec_.resume_grace_ms};
   for (scheduler::DeviceIndex device : session.devices)
     kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
   for (size_t i = 0; i < attached_; ++i) around_.parts[i]->note(session, kept);
@@ -229,8 +229,8 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
            : session.state == SessionState::running ? SessionPhase::running
                                                     : SessionPhase::begins;
   entry_ = entry.name;
-  order_.number = uint64_t(number_);
-  order_.resume_grace_ms = kept.resume_grace_ms;
+  spec_.number = uint64_t(number_);
+  spec_.resume_grace_ms = kept.resume_grace_ms;
   auto copy = [&](KeptDescriptor which) {
     return OwnedDescriptor(::fcntl(entry.descriptors[size_t(which)].get(), F_DUPFD_CLOEXEC, 0));
   };
@@ -271,10 +271,10 @@ void BrokerSession::client_arrived(OwnedDescriptor client, std::string tls_key) 
 
 // A session that was stopped meanwhile goes to its worker all the same, which alone can tell the client why.
 void BrokerSession::give() {
-  order_.tls_key = std::move(client_->tls_key);
+  spec_.tls_key = std::move(client_->tls_key);
   descriptors_.client = std::move(client_->socket);
   client_.reset();
-  pool().give(number_, {record().wire_id, order_, std::move(descriptors_)});
+  pool().give(number_, {record().wire_id, spec_, std::move(descriptors_)});
   if (!stop_reason_.empty()) happen(SessionChange::stopped, {.text = stop_reason_});
 }
 
@@ -295,7 +295,7 @@ void BrokerSession::heard(ipc::Message& message) {
 bool BrokerSession::heard_of_connection(const ipc::Message& message) {
   if (auto* detached = std::get_if<ipc::Detached>(&message)) {
     // A worker's own figure: what it says in excess harms nobody, and is not shown.
-    std::chrono::milliseconds grace(std::min<int64_t>(detached->grace_ms, order_.resume_grace_ms));
+    std::chrono::milliseconds grace(std::min<int64_t>(detached->grace_ms, spec_.resume_grace_ms));
     happen(SessionChange::detached, {.text = detached->why, .grace = grace});
     return true;
   }

@@ -137,7 +137,7 @@ class BrokerSession {
   unsigned workers_lost_ = 0;     // that died before they had the client
   std::optional<Client> client_;  // arrived, while there is no worker
   std::string stop_reason_;       // not empty: it is to end as soon as its client can be told
-  SessionSpec order_;
+  SessionSpec spec_;
   ipc::SessionDescriptors descriptors_;  // of the parts, until the worker has them
   std::string entry_;                    // the name of what is laid down for the next broker; empty: nothing is
   size_t attached_ = 0;                  // how many parts

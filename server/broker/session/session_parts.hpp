@@ -31,15 +31,15 @@ class SessionAttachments {
   // After devices_known(), and after each reload of the configuration.
   virtual void tenants_changed(const TenantDirectory& tenants) { (void)tenants; }
 
-  // The session has its devices; `order.devices` holds them in the order in which its worker counts them, without
-  // limits. The part fills its fields of the order and its own of the descriptors. The error refuses the session;
+  // The session has its devices; `spec.devices` holds them in the order in which its worker counts them, without
+  // limits. The part fills its fields of the spec and its own of the descriptors. The error refuses the session;
   // ended() is not called for this part then. Not for management sessions.
-  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+  virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                                  ipc::SessionDescriptors& descriptors) = 0;
   // The same for a session that asks NVML and has no devices; the part may enter those that it is to be shown.
-  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
+  virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& spec,
                                                             ipc::SessionDescriptors& descriptors) {
-    (void)session, (void)order, (void)descriptors;
+    (void)session, (void)spec, (void)descriptors;
     return {};
   }
   // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be

@@ -10,13 +10,13 @@ namespace {
 constexpr unsigned kLanesUseful = 2;  // one is no faster than the session's own connection
 }
 
-tl::expected<void, std::string> TenantLanes::attach(const SessionRecord& session, SessionSpec& order,
+tl::expected<void, std::string> TenantLanes::attach(const SessionRecord& session, SessionSpec& spec,
                                                     ipc::SessionDescriptors&) {
   unsigned left = kLanesPerTenantMax - std::min(kLanesPerTenantMax, held_by(session.tenant));
-  unsigned lanes = std::min<unsigned>(order.lanes_max, left);
+  unsigned lanes = std::min<unsigned>(spec.lanes_max, left);
   // Lanes are of sessions that outlive their connection.
-  if (lanes < kLanesUseful || order.resume_grace_ms == 0) lanes = 0;
-  order.lanes_max = lanes;
+  if (lanes < kLanesUseful || spec.resume_grace_ms == 0) lanes = 0;
+  spec.lanes_max = lanes;
   give(session, lanes);
   return {};
 }

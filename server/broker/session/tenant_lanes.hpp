@@ -13,7 +13,7 @@ namespace gpuwire::server {
 // over; one for which too few are left has fewer, or none, and lacks nothing else. The broker's thread only.
 class TenantLanes final : public SessionAttachments {
  public:
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                          ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,

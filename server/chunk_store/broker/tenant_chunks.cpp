@@ -105,7 +105,7 @@ void TenantChunks::make_disk(Store& store) {
   store.disk = std::move(file);
 }
 
-tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& session, SessionSpec& order,
+tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& session, SessionSpec& spec,
                                                      ipc::SessionDescriptors& descriptors) {
   auto found = stores_.find(session.tenant_id);
   if (found == stores_.end()) return {};
@@ -115,7 +115,7 @@ tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& sessio
   if (store.disk && !has_size(store.disk, store.disk_bytes)) store.disk.reset();
   if (store.disk_bytes && !store.disk) make_disk(store);
   charge_if_used(session.tenant_id, store);
-  order.chunks_charged = store.charged;
+  spec.chunks_charged = store.charged;
   descriptors.chunk_memory = copy_of(store.memory);
   descriptors.chunk_disk = copy_of(store.disk);
   return {};

@@ -32,7 +32,7 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
   explicit TenantChunks(Settings settings) : settings_(std::move(settings)) {}
 
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                          ipc::SessionDescriptors& descriptors) override;
   void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
   void ended(const SessionRecord& session) override;

@@ -240,14 +240,14 @@ std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const 
   return uint32_t(free - taken.begin());
 }
 
-tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order,
+tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& spec,
                                                         ipc::SessionDescriptors& descriptors) {
   TenantState& state = tenants_[session.tenant_id];
   descriptors.tenant_page.reset(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
   if (!descriptors.tenant_page) return tl::unexpected(std::string("no descriptor is left"));
-  order.ledger_slot = slot;
-  order.host_memory_bytes = state.host_bytes;
-  for (SessionSpec::Device& device : order.devices) {
+  spec.ledger_slot = slot;
+  spec.host_memory_bytes = state.host_bytes;
+  for (SessionSpec::Device& device : spec.devices) {
     uint64_t limit = ledger_->share(session.tenant_id, device.index).limit_bytes;
     if (device.index < totals_.size() && limit < totals_[device.index]) device.limit_bytes = limit;
   }
@@ -255,7 +255,7 @@ tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& ses
   return {};
 }
 
-tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& order,
+tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& session, SessionSpec& spec,
                                                      ipc::SessionDescriptors& descriptors) {
   if (!ledger_) return tl::unexpected(std::string("the server does not know its devices yet"));
   auto state = with_page(session.tenant_id);
@@ -268,7 +268,7 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   TenantPage& page = **of.page;
   take_slot(of, session.number, *slot);
   page.slot[*slot].client_pid = session.client_pid;
-  auto handed = hand_page(session, *slot, order, descriptors);
+  auto handed = hand_page(session, *slot, spec, descriptors);
   if (!handed) give_back_all(session.number, session.tenant_id);
   keep_reach_fresh();
   return handed;
@@ -283,12 +283,12 @@ void BrokerLedger::take_slot(TenantState& state, SessionId session, uint32_t slo
   state.slots[session] = slot;
 }
 
-tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& order,
+tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& spec,
                                                                 ipc::SessionDescriptors& descriptors) {
   if (!ledger_) return {};
   if (auto state = with_page(session.tenant_id); !state) return tl::unexpected(state.error());
-  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) order.devices.push_back({.index = device});
-  return hand_page(session, kLeftSlot, order, descriptors);
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) spec.devices.push_back({.index = device});
+  return hand_page(session, kLeftSlot, spec, descriptors);
 }
 
 void BrokerLedger::ended(const SessionRecord& session) {

@@ -45,9 +45,9 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
-  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                          ipc::SessionDescriptors& descriptors) override;
-  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& order,
+  tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& spec,
                                                     ipc::SessionDescriptors& descriptors) override;
   void note(const SessionRecord& session, KeptSession& kept) const override;
   void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
@@ -104,7 +104,7 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   uint64_t spare(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes) const;
   enum class Raised : uint8_t { yes, over_limit, short_of_memory };
 
-  tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& order,
+  tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& spec,
                                             ipc::SessionDescriptors& descriptors);
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;

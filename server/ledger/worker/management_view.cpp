@@ -33,18 +33,18 @@ int memory_info_2(nvmlDevice device, void* memory) {
 }  // namespace
 
 tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page,
-                                                                                const SessionSpec& order,
+                                                                                const SessionSpec& spec,
                                                                                 std::span<const nvmlDevice> devices) {
   auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
-  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), order, devices));
+  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), spec, devices));
 }
 
-ManagementView::ManagementView(SharedPage<TenantPage> page, const SessionSpec& order,
+ManagementView::ManagementView(SharedPage<TenantPage> page, const SessionSpec& spec,
                                std::span<const nvmlDevice> devices)
     : page_(std::move(page)) {
-  for (size_t i = 0; i < devices.size() && i < order.devices.size(); ++i) {
-    if (order.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], order.devices[i].index);
+  for (size_t i = 0; i < devices.size() && i < spec.devices.size(); ++i) {
+    if (spec.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], spec.devices[i].index);
   }
   the_view = this;
 }

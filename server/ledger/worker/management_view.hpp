@@ -17,8 +17,8 @@ namespace gpuwire::server {
 // One at a time in a process: NVML's functions have no room for an argument of ours. Executor thread only.
 class ManagementView {
  public:
-  // `devices`: the library's, as the order counts them.
-  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionSpec& order,
+  // `devices`: the library's, as the session spec counts them.
+  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionSpec& spec,
                                                                          std::span<const nvmlDevice> devices);
   ~ManagementView();
   ManagementView(const ManagementView&) = delete;
@@ -35,7 +35,7 @@ class ManagementView {
   const nvml::Table& bare() const { return bare_; }
 
  private:
-  ManagementView(SharedPage<TenantPage> page, const SessionSpec& order, std::span<const nvmlDevice> devices);
+  ManagementView(SharedPage<TenantPage> page, const SessionSpec& spec, std::span<const nvmlDevice> devices);
 
   SharedPage<TenantPage> page_;
   std::vector<std::pair<nvmlDevice, uint32_t>> columns_;

@@ -1,5 +1,5 @@
-// A worker's share in its tenant's ledger: the page that came with the order, the driver behind it, and the way to the
-// broker.
+// A worker's share in its tenant's ledger: the page that came with the session spec, the driver behind it, and the way
+// to the broker.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ class HostAccount final : public HostMemory {
 class WorkerLedger {
  public:
   // `driver` and what leads to the broker outlive it. The error ends the session: its memory would pass uncharged.
-  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& order,
+  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& spec,
                                                                        const DriverTable& driver, bool software,
                                                                        ipc::Channel& broker,
                                                                        ipc::BlockingRequests& requests);
@@ -46,7 +46,7 @@ class WorkerLedger {
   void rest() { driver_.rest(); }
 
  private:
-  WorkerLedger(SharedPage<TenantPage> page, const SessionSpec& order, const DriverTable& driver, bool software,
+  WorkerLedger(SharedPage<TenantPage> page, const SessionSpec& spec, const DriverTable& driver, bool software,
                ipc::Channel& broker, ipc::BlockingRequests& requests);
 
   const DriverTable& bare_;

@@ -163,10 +163,10 @@ Inventory inventory_of(const DriverLibrary& driver) {
   return inventory;
 }
 
-void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& order) {
+void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& spec) {
   auto devices = welcome.getRoot<schema::Welcome>().getDevices();
-  for (unsigned i = 0; i < devices.size() && i < order.devices.size(); ++i) {
-    uint64_t limit = order.devices[i].limit_bytes;
+  for (unsigned i = 0; i < devices.size() && i < spec.devices.size(); ++i) {
+    uint64_t limit = spec.devices[i].limit_bytes;
     if (limit != 0 && limit < devices[i].getTotalBytes()) devices[i].setTotalBytes(limit);
   }
 }

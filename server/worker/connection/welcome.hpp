@@ -24,6 +24,6 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
 Inventory inventory_of(const DriverLibrary& driver);
 
 // The devices' memory in the message becomes what the session may have of it.
-void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& order);
+void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& spec);
 
 }  // namespace gpuwire::server

@@ -4,7 +4,7 @@
 
 using namespace gpuwire::test;
 
-TEST_CASE("the front door lists the commands that are installed") {
+TEST_CASE("gpuwire lists the commands that are installed") {
   Installation here;
   auto help = here.start({"--help"});
   CHECK(help.exit_code == 0);

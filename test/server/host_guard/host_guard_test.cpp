@@ -48,9 +48,9 @@ class Worker {
     REQUIRE(::read(answers_[0], &done, 1) == 1);
   }
   std::string kill_order() const {
-    std::string order;
-    std::ifstream("/proc/" + std::to_string(pid) + "/oom_score_adj") >> order;
-    return order;
+    std::string adjustment;
+    std::ifstream("/proc/" + std::to_string(pid) + "/oom_score_adj") >> adjustment;
+    return adjustment;
   }
   bool killed() const {
     siginfo_t how{};
@@ -107,9 +107,9 @@ struct Fixture {
     record.tenant = name;
     record.tenant_id = tenants.find(name)->id;
     record.worker_pid = worker.pid;
-    SessionSpec order;
+    SessionSpec spec;
     ipc::SessionDescriptors descriptors;
-    REQUIRE(guard.attach(record, order, descriptors));
+    REQUIRE(guard.attach(record, spec, descriptors));
     return record;
   }
   // Lets the guard look until it holds.

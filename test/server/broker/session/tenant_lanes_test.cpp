@@ -16,12 +16,12 @@ struct Server {
   unsigned begin(SessionRecord& session, const std::string& tenant, unsigned most, uint32_t grace_ms = 1000) {
     session.number = scheduler::SessionId(++last);
     session.tenant = tenant;
-    SessionSpec order;
-    order.resume_grace_ms = grace_ms;
-    order.lanes_max = most;
+    SessionSpec spec;
+    spec.resume_grace_ms = grace_ms;
+    spec.lanes_max = most;
     ipc::SessionDescriptors descriptors;
-    REQUIRE(lanes.attach(session, order, descriptors));
-    return order.lanes_max;
+    REQUIRE(lanes.attach(session, spec, descriptors));
+    return spec.lanes_max;
   }
 };
 

@@ -14,9 +14,9 @@ using namespace gpuwire::test;
 TEST_CASE("sessions of a tenant share one page and one limit, and other tenants have another page") {
   Fixture fixture({tenant("a", 0, 100 * kMiB), tenant("b", 0, 0)});
   auto one = fixture.begin("a"), two = fixture.begin("a"), other = fixture.begin("b");
-  CHECK(one->order.ledger_slot != two->order.ledger_slot);
-  CHECK(one->order.devices[0].limit_bytes == 100 * kMiB);
-  CHECK(other->order.devices[0].limit_bytes == 0);
+  CHECK(one->spec.ledger_slot != two->spec.ledger_slot);
+  CHECK(one->spec.devices[0].limit_bytes == 100 * kMiB);
+  CHECK(other->spec.devices[0].limit_bytes == 0);
   CHECK(one->ledger->reserve(0, 60 * kMiB));
   CHECK_FALSE(two->ledger->reserve(0, 41 * kMiB));
   CHECK(two->ledger->reserve(0, 40 * kMiB));
@@ -35,8 +35,8 @@ TEST_CASE("slots are given out by the broker's own count, whatever a worker writ
   for (PageSlot& slot : page.slot) slot.session = 0;
   page.slots = UINT32_MAX;
   auto fourth = fixture.begin("a");
-  std::set<uint32_t> slots{one->order.ledger_slot, two->order.ledger_slot, third->order.ledger_slot,
-                           fourth->order.ledger_slot};
+  std::set<uint32_t> slots{one->spec.ledger_slot, two->spec.ledger_slot, third->spec.ledger_slot,
+                           fourth->spec.ledger_slot};
   CHECK(slots.size() == 4);
   CHECK(slots.count(kLeftSlot) == 0);
   CHECK(page.slots == *slots.rbegin() + 1);
@@ -132,7 +132,7 @@ TEST_CASE("a session that ends gives everything back, whatever its worker was do
   auto one = fixture.begin("a"), two = fixture.begin("a");
   REQUIRE(one->ledger->reserve(0, 500 * kMiB));
   REQUIRE(one->ledger->reserve(kHostColumn, 5));
-  one->page().turn = one->order.ledger_slot + 1;  // killed while it reserved
+  one->page().turn = one->spec.ledger_slot + 1;  // killed while it reserved
   fixture.ledger.ended(one->record);
   CHECK(fixture.control.reconsidered == 1);
   CHECK(two->page().turn == 0);
@@ -141,7 +141,7 @@ TEST_CASE("a session that ends gives everything back, whatever its worker was do
   CHECK(two->page().column[0].allowance == 100 * kMiB);
   // Its slot is free again.
   auto three = fixture.begin("a");
-  CHECK(three->order.ledger_slot == one->order.ledger_slot);
+  CHECK(three->spec.ledger_slot == one->spec.ledger_slot);
 }
 
 TEST_CASE("what a session has shared stays charged while another may have it open") {
@@ -161,7 +161,7 @@ TEST_CASE("a worker that lies gets no more than its tenant's limit, and harms no
   Fixture fixture({tenant("a", 0, 200 * kMiB), tenant("b", 500 * kMiB, 0)});
   auto liar = fixture.begin("a"), honest = fixture.begin("b");
   TenantPage& page = liar->page();
-  page.column[0].used[liar->order.ledger_slot] = UINT64_MAX;
+  page.column[0].used[liar->spec.ledger_slot] = UINT64_MAX;
   page.column[0].used[7] = UINT64_MAX;
   page.column[0].allowance = UINT64_MAX;
   page.slots = UINT32_MAX;
@@ -170,7 +170,7 @@ TEST_CASE("a worker that lies gets no more than its tenant's limit, and harms no
   CHECK_FALSE(liar->ask(0, UINT64_MAX));
   CHECK_FALSE(liar->ask(77, 1));
   CHECK(honest->ledger->reserve(0, 900 * kMiB));
-  page.column[0].used[liar->order.ledger_slot] = 0;
+  page.column[0].used[liar->spec.ledger_slot] = 0;
   page.slots = 0;
   CHECK_FALSE(liar->ask(0, 150 * kMiB));
   CHECK(fixture.free_bytes("b") == 100 * kMiB);
@@ -184,8 +184,8 @@ TEST_CASE("a worker that clears the words of its tenant's page gives nobody's sl
   for (PageSlot& slot : first->page().slot) slot.session = 0;
   first->page().slots = UINT32_MAX;
   auto third = fixture.begin("a");
-  CHECK(third->order.ledger_slot != first->order.ledger_slot);
-  CHECK(third->order.ledger_slot != second->order.ledger_slot);
+  CHECK(third->spec.ledger_slot != first->spec.ledger_slot);
+  CHECK(third->spec.ledger_slot != second->spec.ledger_slot);
 }
 
 TEST_CASE("a configuration that is read again takes effect on sessions that there are") {
@@ -235,8 +235,8 @@ TEST_CASE("memory that sessions hold when their broker dies is theirs under the 
   CHECK(next.free_bytes("b") == 300 * kMiB);
   CHECK(next.free_bytes("a") == 200 * kMiB);
   Worker other(next.ledger, next.control, next.tenants, "a", 9, {0});
-  CHECK(other.order.ledger_slot != one->order.ledger_slot);
-  CHECK(other.order.ledger_slot != two->order.ledger_slot);
+  CHECK(other.spec.ledger_slot != one->spec.ledger_slot);
+  CHECK(other.spec.ledger_slot != two->spec.ledger_slot);
   CHECK(other.ledger->used_by_tenant(0) == 700 * kMiB);
   next.ledger.ended(one->record);
   CHECK(next.free_bytes("b") == 800 * kMiB);
@@ -274,7 +274,7 @@ TEST_CASE("a session whose slot is another's, or none, is not adopted") {
   KeptEntry none;
   SessionRecord other = one->record;
   other.number = SessionId(77);
-  for (uint32_t slot : {one->order.ledger_slot, kLeftSlot, kPageSlotsMax, UINT32_MAX}) {
+  for (uint32_t slot : {one->spec.ledger_slot, kLeftSlot, kPageSlotsMax, UINT32_MAX}) {
     KeptSession kept;
     kept.ledger_slot = slot;
     CHECK_FALSE(next.ledger.adopt(other, kept, none));

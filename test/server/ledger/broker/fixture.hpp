@@ -53,12 +53,12 @@ class Worker final : public AllowanceSource {
     record.devices = devices;
     record.memory_bytes = reserved_bytes;
     if (reserved_bytes) REQUIRE(broker.reserve(record.number, record.tenant_id, devices, reserved_bytes));
-    for (uint32_t device : devices) order.devices.push_back({.index = device});
+    for (uint32_t device : devices) spec.devices.push_back({.index = device});
     ipc::SessionDescriptors descriptors;
-    REQUIRE(broker.attach(record, order, descriptors));
+    REQUIRE(broker.attach(record, spec, descriptors));
     REQUIRE(descriptors.tenant_page);
     page_.emplace(SharedPage<TenantPage>::map(std::move(descriptors.tenant_page)).value());
-    ledger = std::make_unique<SessionLedger>(**page_, order.ledger_slot, this);
+    ledger = std::make_unique<SessionLedger>(**page_, spec.ledger_slot, this);
   }
 
   bool ask(uint32_t column, uint64_t bytes) override {
@@ -70,7 +70,7 @@ class Worker final : public AllowanceSource {
   TenantPage& page() { return **page_; }
 
   SessionRecord record;
-  SessionSpec order;
+  SessionSpec spec;
   std::unique_ptr<SessionLedger> ledger;
   unsigned asked = 0;
 

@@ -134,7 +134,7 @@ TEST_CASE("a reservation goes on under the next broker, whatever stands in the p
   REQUIRE(next.adopt(before.ledger, *other));
   next.ledger.all_adopted();
   CHECK(next.ledger.reserved_bytes(0) == 600 * kMiB);
-  CHECK(owner->page().column[0].reserved[owner->order.ledger_slot] == 600 * kMiB);
+  CHECK(owner->page().column[0].reserved[owner->spec.ledger_slot] == 600 * kMiB);
   CHECK(next.free_bytes("a") == 0);
   CHECK(next.free_bytes("b") == 300 * kMiB);
   CHECK(owner->ledger->reserve(0, 550 * kMiB));
