@@ -14,10 +14,10 @@ FIRST_BYTES = 20_000
 
 class UnreliableWay:
     """Listens on `address`. Connections are cut after `cut_bytes` (least, most; both directions together), half of them
-    with a reset, until `cuts` have been; those
-    behind them last. One that ends by itself before leaves its cut to the next. `made` counts connections, `lost` those
-    that were cut, `carried` the bytes of all. `recorded`: what clients have sent at the beginning of each connection,
-    when `record_bytes` says how much of it is wanted."""
+    with a reset, until `cuts` have been; those behind them last. One that ends by itself before leaves its cut to the
+    next. `made` counts connections, `lost` those that were cut, `carried` the bytes of all. `block()` ends them all;
+    `swallow()` ends none, and they lead nowhere. `recorded`: what clients have sent at the beginning of each
+    connection, when `record_bytes` says how much of it is wanted."""
 
     def __init__(self, server_address, cuts, seed, cut_bytes, record_bytes=0):
         self.cut_bytes, self.record_bytes = cut_bytes, record_bytes
@@ -26,6 +26,7 @@ class UnreliableWay:
         self._random, self._left = random.Random(seed), cuts
         self._lock = threading.Lock()
         self._blocked, self._open = False, set()
+        self._swallows, self._held = False, []
         host, port = server_address.rsplit(":", 1)
         self._server = (host, int(port))
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -45,6 +46,21 @@ class UnreliableWay:
     def unblock(self):
         self._blocked = False
 
+    def swallow(self):
+        """What either end sends over the connections that there are is taken and never passed on, nor is either end's
+        leaving. Others are accepted, and stand still until pass_on()."""
+        with self._lock:
+            self._swallows = True
+            for connection in self._open:
+                connection.swallows = True
+
+    def pass_on(self):
+        """Connections made from now on, and those that stand still, are as they were before swallow()."""
+        with self._lock:
+            self._swallows, held, self._held = False, self._held, []
+        for connection in held:
+            connection.start()
+
     def _serve(self):
         while True:
             try:
@@ -60,7 +76,18 @@ class UnreliableWay:
                 continue
             for link in (client, server):
                 link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _Connection(self, client, server).start()
+            self._begin(_Connection(self, client, server))
+
+    def _begin(self, connection):
+        with self._lock:
+            self._open.add(connection)
+            if self._swallows:
+                self._held.append(connection)
+                return
+            blocked = self._blocked
+        if blocked:
+            connection.end()
+        connection.start()
 
     def not_cut(self):
         """A connection that was to be cut has ended by itself."""
@@ -94,10 +121,9 @@ class _Connection:
         self.left, self.reset = way.planned()
         self.lock = threading.Lock()
         self.running = 2
+        self.swallows = False  # written under the way's lock
         self.start_bytes = bytearray()
         way.recorded.append(self.start_bytes)
-        with way._lock:
-            way._open.add(self)
 
     def start(self):
         client, server = self.links
@@ -108,6 +134,8 @@ class _Connection:
         buffer = memoryview(bytearray(PIECE_BYTES))
         try:
             while size := source.recv_into(buffer):
+                if self.swallows:
+                    continue
                 if from_client and len(self.start_bytes) < self.way.record_bytes:
                     self.start_bytes += buffer[:size]
                 with self.lock:
@@ -144,7 +172,8 @@ class _Connection:
                 pass
 
     def _pass_on_is_over(self):
-        self.end()
+        if not self.swallows:
+            self.end()
         with self.lock:
             self.running -= 1
             last = self.running == 0
