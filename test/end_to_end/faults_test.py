@@ -77,7 +77,13 @@ class Faults(ServerCase):
         wait_until(lambda: len(self.worker_ids()) <= len(before), RUN_LIMIT_SECONDS, "the dead client's worker")
 
     def test_a_killed_worker_ends_its_session_with_an_error(self):
-        copier = start(self.server.address, "endless_copies")
+        self.assert_worker_s_death_is_told()
+
+    def test_a_worker_that_is_killed_while_copies_are_kept_for_it_ends_its_session_with_an_error(self):
+        self.assert_worker_s_death_is_told("kept")
+
+    def assert_worker_s_death_is_told(self, *arguments):
+        copier = start(self.server.address, "endless_copies", *arguments)
         self.assertEqual(copier.stdout.readline(), "copying\n")
         os.kill(self.worker_of("endless_copies"), signal.SIGKILL)
         out, err = copier.communicate(timeout=RUN_LIMIT_SECONDS)

@@ -72,8 +72,9 @@ class Programs(ServerCase):
 
     def test_what_a_blocking_copy_brought_is_there_for_whoever_looks(self):
         for way in ("stream", "rows", "priority", "earlier", "green", "context", "process"):
-            with self.subTest(way):
-                self.assert_passed(run(self.server.address, "upload_order", way))
+            for size in ((), ("large",)):
+                with self.subTest(way, size=size):
+                    self.assert_passed(run(self.server.address, "upload_order", way, *size))
 
     def test_what_captures_forbid_is_refused_with_a_server_and_without(self):
         self.assert_passed(run(self.server.address, "forbidden_in_captures"))

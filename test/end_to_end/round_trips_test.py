@@ -37,6 +37,9 @@ class RoundTrips(ServerCase):
     def test_a_pageable_copy_of_two_megabytes_waits_for_nothing(self):
         self.assert_waits_per_step(0, "large_pageable")
 
+    def test_a_step_with_a_blocking_copy_of_a_batch_waits_for_nothing(self):
+        self.assert_waits_per_step(0, "blocking_pageable")
+
     def test_replaying_a_graph_waits_for_nothing(self):
         self.assert_waits_per_step(0, "graph")
 

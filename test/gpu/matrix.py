@@ -194,8 +194,9 @@ def rows(build: str) -> List[Row]:
         program("graph_orders", "200"),
         program("graph_capture", right=same_output),
         program("forbidden_in_captures"),
-        *(program("upload_order", way)
-          for way in ("stream", "rows", "priority", "earlier", "green", "context", "process")),
+        *(program("upload_order", way, *size)
+          for way in ("stream", "rows", "priority", "earlier", "green", "context", "process")
+          for size in ((), ("large",))),
         program("graph_memory_nodes", right=same_output),
         program("graph_updates", right=same_output),
         program("graph_conditional"),

@@ -38,6 +38,8 @@ class PendingCopies final : public SessionPart {
   // Is a copy into any of these bytes still under way? Costs one atomic load when there is none at all. Pitched ones
   // count as touching everything.
   bool touches(const void* data, size_t bytes) const noexcept;
+  // Is any copy at all?
+  bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
   // Lost: nothing arrives any more. Closed: whoever is in the middle of reading still stores to these.
   void ended(SessionEnd how) noexcept override;

@@ -87,9 +87,10 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 namespace {
 
-// Data need not be waited for, unless the program may go on with them in a stream that does not wait for this one.
-bool may_be_posted(const Caller& caller, uint64_t stream, bool arrived) noexcept {
-  return !arrived || (stream <= wire::kStreamLegacy && caller.server->posted_uploads.allowed());
+// Data need not be waited for, unless the program may go on with them in a stream that does not wait for this one, or
+// look at what comes before them.
+bool may_be_posted(const Caller& caller, uint64_t stream, size_t bytes, bool arrived) noexcept {
+  return !arrived || (stream <= wire::kStreamLegacy && caller.server->posted_uploads.allowed(caller, bytes));
 }
 
 }  // namespace
@@ -103,13 +104,12 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   ChunkedUploads& chunks = caller.server->chunked_uploads;
   const bool chunked = bytes >= kChunkedCopyBytesMin && chunks.possible();
   if (chunked && chunks.asks()) return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
-  // Not when the program may take it that the data are there: it may go on in a stream that is yet to be made, and
-  // waits for no other.
-  if (after == Source::free && bytes > wire::kPostedBulkBytesMax) {
+  const bool postable = may_be_posted(caller, stream, bytes, arrived);
+  if (!stays && postable && bytes > wire::kPostedBulkBytesMax) {
     kept = caller.session->keep(bytes);
     if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
   }
-  if (stays || kept || (bytes <= wire::kPostedBulkBytesMax && may_be_posted(caller, stream, arrived))) {
+  if (stays || kept || (postable && bytes <= wire::kPostedBulkBytesMax)) {
     auto piece = [&, keep = chunked && chunks.keeps()](size_t offset, size_t piece_bytes) {
       return wire::message::CopyToDevice{.destination = destination + offset,
                                          .stream = stream,
@@ -117,9 +117,9 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
                                          .keep = keep};
     };
     if (arrived) caller.server->posted_uploads.posting(caller);
+    uint64_t sequence = 0;
     for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
       Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
-      uint64_t sequence = 0;
       if (chunked) chunks.probe(caller, {from + offset, bulk.bytes});
       CUresult error =
           send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
@@ -127,7 +127,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
       note_stream_work(caller, stream, sequence);
       if (chunked) chunks.time(caller, {from + offset, bulk.bytes});
     }
-    return arrived ? caller.server->posted_uploads.posted(caller) : CUDA_SUCCESS;
+    return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;
   }
   return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
 }
@@ -234,8 +234,8 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
                   uint64_t stream, bool arrived) {
   const size_t bytes = size.bytes();
   std::shared_ptr<std::byte> kept;
-  if (may_be_posted(caller, stream, arrived) &&
-      (bytes <= wire::kPostedBulkBytesMax || (!arrived && (kept = caller.session->keep(bytes))))) {
+  if (may_be_posted(caller, stream, bytes, arrived) &&
+      (bytes <= wire::kPostedBulkBytesMax || (kept = caller.session->keep(bytes)))) {
     BoxPiece all{.size = size};
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, all, offset, out); };
     Bulk bulk{.bytes = bytes, .gather = &gather};
@@ -249,7 +249,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
                                                   copy_of(destination, all, stream, arrived), bulk, &sequence);
     if (error) return error;
     note_stream_work(caller, stream, sequence);
-    return arrived ? caller.server->posted_uploads.posted(caller) : CUDA_SUCCESS;
+    return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;
   }
   // Pieces of rows are gathered when they are sent, which may be later: one piece at a time.
   return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {

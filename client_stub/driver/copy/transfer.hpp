@@ -25,7 +25,7 @@ enum class Source : uint8_t {
 };
 
 // Host to device. Returns when the source has been copied (Session::keep()) or sent; waits for what is too large to be
-// copied, and where `after` says so.
+// copied, and where `after` says so and the program could tell (posted_uploads.hpp).
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
                         uint64_t stream, Source after);
 // Device to host. Returns when the data are there.

@@ -179,8 +179,9 @@ CUresult hand::cuEventQuery(CUevent event) {
   }
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (event_done(*on.state)) return finished(on);
-  uint64_t now = on.caller.server->progress();
   uint64_t record = on.state->record.load(std::memory_order_acquire);
+  on.caller.server->posted_uploads.settle(on.caller, record);
+  uint64_t now = on.caller.server->progress();
   if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
   bool watched = on.state->watched.load(std::memory_order_relaxed) >= record;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
@@ -221,6 +222,10 @@ CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent
     if (!timed) return CUDA_ERROR_INVALID_HANDLE;
   }
   if (from.state->context != to.state->context) return CUDA_ERROR_INVALID_HANDLE;
+  for (const EventState* state : {from.state, to.state}) {
+    if (!event_done(*state))
+      to.caller.server->posted_uploads.settle(to.caller, state->record.load(std::memory_order_acquire));
+  }
   return leave(to.caller, forward::cuEventElapsedTime_v2(to.caller, milliseconds, start, end));
 }
 

@@ -112,8 +112,9 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
   if (CUresult error = refuse_captured(on)) return error;
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (stream_idle(*on.state)) return finished(on);
-  uint64_t now = on.caller.server->progress();
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
+  on.caller.server->posted_uploads.settle(on.caller, work);
+  uint64_t now = on.caller.server->progress();
   bool watched = on.state->watched.load(std::memory_order_acquire) > work;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) {
     // A program that goes on asking may have written what a kernel in the NULL stream waits for.

@@ -1,12 +1,14 @@
-// Copies 64 MiB to and fro until a call fails; prints "copying" after the first copy and the error's name at the end.
-// Exit code 3.
+// Copies 64 MiB to and fro until a call fails, or with "kept" 1 MiB to the device alone, which a session keeps instead
+// of waiting; prints "copying" after the first copy and the error's name at the end. Exit code 3.
 #include <cuda_runtime.h>
 
 #include <cstdio>
+#include <string>
 #include <vector>
 
-int main() {
-  std::vector<char> host(size_t(64) << 20, 1);
+int main(int argc, char** argv) {
+  const bool kept = argc > 1 && std::string(argv[1]) == "kept";
+  std::vector<char> host(size_t(kept ? 1 : 64) << 20, 1);
   void* device = nullptr;
   cudaError_t error = cudaMalloc(&device, host.size());
   bool said = false;
@@ -17,7 +19,7 @@ int main() {
       std::fflush(stdout);
       said = true;
     }
-    if (error == cudaSuccess) error = cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost);
+    if (error == cudaSuccess && !kept) error = cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost);
   }
   std::printf("%s\n", cudaGetErrorName(error));
   // What comes after the end of the session fails at once and does not hang.

@@ -10,7 +10,8 @@
 
 namespace {
 
-constexpr size_t kLargeBytes = 1 << 20;
+constexpr size_t kSmallBytes = 256 << 10;
+constexpr size_t kLargeBytes = 17 << 20;  // more than a session keeps of one copy until its server has it
 
 __global__ void add_one(unsigned* value) { *value += 1; }
 
@@ -39,7 +40,7 @@ void pageable(Memory& memory) {
 }
 // So small that a session keeps them without an answer, as long as it has room.
 void sending(Memory& memory) {
-  CHECK_RUNTIME(cudaMemcpyAsync(memory.large, memory.pageable.data(), kLargeBytes / 4, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMemcpyAsync(memory.large, memory.pageable.data(), kSmallBytes, cudaMemcpyHostToDevice));
 }
 void reading(Memory& memory) {
   CHECK_RUNTIME(cudaMemcpy(&memory.value, memory.device, sizeof memory.value, cudaMemcpyDeviceToHost));

@@ -13,9 +13,10 @@
 
 namespace {
 
-constexpr int kFloats = 64 * 28 * 28;       // a batch of small images: 200,704 bytes
-constexpr int kLargeFloats = 2 << 20;       // 8 MiB
-constexpr int kPageableFloats = 512 << 10;  // 2 MiB
+constexpr int kFloats = 64 * 28 * 28;           // a batch of small images: 200,704 bytes
+constexpr int kLargeFloats = 2 << 20;           // 8 MiB
+constexpr int kPageableFloats = 512 << 10;      // 2 MiB
+constexpr int kBatchFloats = 64 * 3 * 32 * 32;  // a batch of small colour images: 0.8 MB
 constexpr int kLaunches = 50;
 
 __global__ void add(float* data, const float* other, int count) {
@@ -34,7 +35,8 @@ struct Step {
   cudaStream_t compute, copies;
   cudaEvent_t copied, computed;
 
-  Step() {
+  // `copies_flags`: of the stream for copies.
+  explicit Step(unsigned copies_flags) {
     CHECK_RUNTIME(cudaMallocHost(&pinned, kFloats * sizeof(float)));
     CHECK_RUNTIME(cudaMallocHost(&large_pinned, kLargeFloats * sizeof(float)));
     CHECK_RUNTIME(cudaMalloc(&data, kFloats * sizeof(float)));
@@ -42,7 +44,7 @@ struct Step {
     CHECK_RUNTIME(cudaMalloc(&large, kLargeFloats * sizeof(float)));
     CHECK_RUNTIME(cudaMalloc(&loss, sizeof(float)));
     CHECK_RUNTIME(cudaStreamCreate(&compute));
-    CHECK_RUNTIME(cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking));
+    CHECK_RUNTIME(cudaStreamCreateWithFlags(&copies, copies_flags));
     CHECK_RUNTIME(cudaEventCreateWithFlags(&copied, cudaEventDisableTiming));
     CHECK_RUNTIME(cudaEventCreate(&computed));
     for (int i = 0; i < kFloats; ++i) pinned[i] = 1.f;
@@ -70,9 +72,9 @@ struct Step {
     CHECK_RUNTIME(cudaStreamWaitEvent(copies, computed));
   }
 
-  bool pageable_arrived(float expected) {
-    std::vector<float> back(kPageableFloats);
-    CHECK_RUNTIME(cudaMemcpyAsync(back.data(), large, kPageableFloats * sizeof(float), cudaMemcpyDeviceToHost, copies));
+  bool pageable_arrived(float expected, int floats) {
+    std::vector<float> back(floats);
+    CHECK_RUNTIME(cudaMemcpyAsync(back.data(), large, floats * sizeof(float), cudaMemcpyDeviceToHost, copies));
     CHECK_RUNTIME(cudaStreamSynchronize(copies));
     return std::all_of(back.begin(), back.end(), [expected](float value) { return value == expected; });
   }
@@ -126,7 +128,8 @@ void graph(Step& step, int steps) {
 int main(int argc, char** argv) {
   std::string mode = argc > 1 ? argv[1] : "step";
   int steps = argc > 2 ? std::atoi(argv[2]) : 10;
-  Step step;
+  // What waits for no other stream makes blocking copies wait.
+  Step step(mode == "blocking_pageable" ? cudaStreamDefault : cudaStreamNonBlocking);
   bool right = true;
   if (mode == "new_kernels") {
     launch_new(step.loss, steps, std::make_integer_sequence<int, 32>());
@@ -146,6 +149,11 @@ int main(int argc, char** argv) {
                                       cudaMemcpyHostToDevice, step.copies));
         std::fill(values.begin(), values.end(), -1.f);
       }
+      if (mode == "blocking_pageable") {
+        std::vector<float> values(kBatchFloats, float(i));
+        CHECK_RUNTIME(cudaMemcpy(step.large, values.data(), kBatchFloats * sizeof(float), cudaMemcpyHostToDevice));
+        std::fill(values.begin(), values.end(), -1.f);
+      }
       if (mode == "large_pinned") {
         CHECK_RUNTIME(cudaMemcpyAsync(step.large, step.large_pinned, kLargeFloats * sizeof(float),
                                       cudaMemcpyHostToDevice, step.copies));
@@ -158,7 +166,8 @@ int main(int argc, char** argv) {
       if (mode == "malloc_async") CHECK_RUNTIME(cudaFreeAsync(scratch, step.compute));
     }
     right = right && converged(step.item());
-    if (mode == "large_pageable") right = right && step.pageable_arrived(float(steps - 1));
+    if (mode == "large_pageable") right = right && step.pageable_arrived(float(steps - 1), kPageableFloats);
+    if (mode == "blocking_pageable") right = right && step.pageable_arrived(float(steps - 1), kBatchFloats);
     if (mode == "large_pinned") right = right && step.large_arrived();
   }
   CHECK_RUNTIME(cudaDeviceSynchronize());

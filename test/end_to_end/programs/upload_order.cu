@@ -1,10 +1,12 @@
-// "upload_order WAY": the data of a blocking copy are on the device when it has returned, whoever looks: while the NULL
-// stream is still busy with what came before the copy, something comes into being that does not wait for the NULL
-// stream.
+// "upload_order WAY [large]": the data of a blocking copy are on the device when it has returned, whoever looks: while
+// the NULL stream is still busy with what came before the copy, something comes into being that does not wait for the
+// NULL stream. And the program has changed the source by then. Natively a large copy waits for the stream, a small one
+// does not (CUDA programming guide, "Asynchronous concurrent execution").
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -24,35 +26,40 @@ __global__ void take(const int* in, int* out, int count) {
 
 namespace {
 
-constexpr int kCount = 2000;
-constexpr size_t kBytes = kCount * sizeof(int);
-constexpr long long kBusyCycles = 2'000'000'000;  // a second or so
+constexpr int kSmallCount = 2000, kLargeCount = 260'000;  // 8 KB and 1 MB
+constexpr long long kBusyCycles = 2'000'000'000;          // a second or so
 
-std::vector<int> g_values(kCount);
+std::vector<int> g_values;  // what is copied
 CUdeviceptr g_data = 0, g_taken = 0;
 CUcontext g_context = nullptr;
 
+size_t data_bytes() { return g_values.size() * sizeof(int); }
+
 // A kernel that runs for long in the NULL stream, and the copy behind it.
 void upload() {
+  std::vector<int> source = g_values;
   busy<<<1, 1>>>(kBusyCycles);
-  OK(cuMemcpyHtoD(g_data, g_values.data(), kBytes));
+  OK(cuMemcpyHtoD(g_data, source.data(), data_bytes()));
+  std::fill(source.begin(), source.end(), -1);
 }
 void upload_rows() {
+  std::vector<int> source = g_values;
   CUDA_MEMCPY2D box{};
   box.srcMemoryType = CU_MEMORYTYPE_HOST;
-  box.srcHost = g_values.data();
+  box.srcHost = source.data();
   box.dstMemoryType = CU_MEMORYTYPE_DEVICE;
   box.dstDevice = g_data;
-  box.srcPitch = box.dstPitch = box.WidthInBytes = kBytes / 10;
+  box.srcPitch = box.dstPitch = box.WidthInBytes = data_bytes() / 10;
   box.Height = 10;
   busy<<<1, 1>>>(kBusyCycles);
   OK(cuMemcpy2D(&box));
+  std::fill(source.begin(), source.end(), -1);
 }
 
 void look_in(CUstream stream) {
-  std::vector<int> seen(kCount);
-  take<<<1, 128, 0, stream>>>(reinterpret_cast<int*>(g_data), reinterpret_cast<int*>(g_taken), kCount);
-  OK(cuMemcpyDtoHAsync(seen.data(), g_taken, kBytes, stream));
+  std::vector<int> seen(g_values.size());
+  take<<<1, 128, 0, stream>>>(reinterpret_cast<int*>(g_data), reinterpret_cast<int*>(g_taken), int(g_values.size()));
+  OK(cuMemcpyDtoHAsync(seen.data(), g_taken, data_bytes(), stream));
   OK(cuStreamSynchronize(stream));
   DEMAND(seen == g_values);
 }
@@ -97,9 +104,9 @@ void a_green_context() {
 void a_context() {
   upload();
   CUcontext other;
-  std::vector<int> seen(kCount);
+  std::vector<int> seen(g_values.size());
   OK(cuCtxCreate(&other, nullptr, 0, 0));
-  OK(cuMemcpyDtoH(seen.data(), g_data, kBytes));
+  OK(cuMemcpyDtoH(seen.data(), g_data, data_bytes()));
   DEMAND(seen == g_values);
 }
 
@@ -118,10 +125,10 @@ int in_other_process(int socket) {
   int descriptor = receive_descriptor(socket);
   retain_primary();
   CUmemGenericAllocationHandle memory;
-  std::vector<int> seen(kCount);
+  std::vector<int> seen(g_values.size());
   auto shared = reinterpret_cast<void*>(intptr_t(descriptor));
   OK(cuMemImportFromShareableHandle(&memory, shared, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-  OK(cuMemcpyDtoH(seen.data(), map(memory), kBytes));
+  OK(cuMemcpyDtoH(seen.data(), map(memory), data_bytes()));
   DEMAND(seen == g_values);
   return 0;
 }
@@ -157,13 +164,15 @@ const std::map<std::string, std::function<void()>> kWays = {
 }  // namespace
 
 int main(int argc, char** argv) {
-  auto way = kWays.find(argc == 2 ? argv[1] : "");
+  const bool large = argc == 3 && std::string(argv[2]) == "large";
+  auto way = kWays.find(argc == 2 || large ? argv[1] : "");
   if (way == kWays.end()) {
-    std::printf("usage: upload_order WAY, one of:");
+    std::printf("usage: upload_order WAY [large], one of:");
     for (auto& [name, _] : kWays) std::printf(" %s", name.c_str());
     std::printf("\n");
     return 2;
   }
+  g_values.resize(large ? kLargeCount : kSmallCount);
   std::iota(g_values.begin(), g_values.end(), 1);
   if (way->first == "process") {  // before there is a driver in this one
     int sockets[2];
@@ -174,9 +183,9 @@ int main(int argc, char** argv) {
   }
   retain_primary();
   OK(cuCtxGetCurrent(&g_context));
-  OK(cuMemAlloc(&g_data, kBytes));
-  OK(cuMemAlloc(&g_taken, kBytes));
-  OK(cuMemsetD8(g_data, 0, kBytes));
+  OK(cuMemAlloc(&g_data, data_bytes()));
+  OK(cuMemAlloc(&g_taken, data_bytes()));
+  OK(cuMemsetD8(g_data, 0, data_bytes()));
   busy<<<1, 1>>>(1);
   take<<<1, 1>>>(nullptr, nullptr, 0);
   OK(cuCtxSynchronize());

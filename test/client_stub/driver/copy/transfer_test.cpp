@@ -133,20 +133,108 @@ TEST_CASE("A copy of some megabytes to the device is posted with a copy of the b
   CHECK(process.session->in_flight_max() == 0);
 }
 
-TEST_CASE(
-    "A copy of some megabytes without a stream waits until the device has the data, which streams that are made later "
-    "rely on") {
+TEST_CASE("A copy of some megabytes without a stream is posted with a copy of the bytes, too, and counts as awaited") {
   MemoryProcess process;
-  auto bytes = random_bytes(size_t(1) << 20, 7);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(800) << 10, kKeptBlockBytesMax}) {
+    CAPTURE(bytes_count);
+    auto bytes = random_bytes(bytes_count, 7);
+    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    SentFrame frame = process.session->newest();
+    CHECK(frame.kind == wire::FrameKind::posted);
+    CHECK(frame.bulk == bytes);
+    frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+  }
+  CHECK(process.session->in_flight_max() == 0);
+}
+
+TEST_CASE("Rows of some megabytes without a stream are posted packed, too, and count as awaited") {
+  MemoryProcess process;
+  auto host = random_bytes(1024 * 1024, 8);
+  CUDA_MEMCPY2D copy{};
+  copy.srcMemoryType = CU_MEMORYTYPE_HOST;
+  copy.srcHost = host.data();
+  copy.srcPitch = 1024;
+  copy.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.dstDevice = kBase;
+  copy.dstPitch = 2048;
+  copy.WidthInBytes = 1000;
+  copy.Height = 1024;
+  REQUIRE(hand::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
   SentFrame frame = process.session->newest();
-  CHECK(frame.kind == wire::FrameKind::called);
-  frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+  CHECK(frame.kind == wire::FrameKind::posted);
+  REQUIRE(frame.bulk.size() == 1000 * 1024);
+  for (size_t row : {0, 511, 1023})
+    CHECK(std::memcmp(frame.bulk.data() + 1000 * row, host.data() + 1024 * row, 1000) == 0);
+  frame.read<schema::Copy2D>([](auto box) { CHECK(box.getBlocking()); });
+  CHECK(process.session->in_flight_max() == 0);
+}
+
+TEST_CASE("A copy without a stream is waited for where the host could see what comes before it, unless it is short") {
+  MemoryProcess process;
+  SUBCASE("an asynchronous copy into pinned memory is under way") {
+    void* pinned = nullptr;
+    REQUIRE(hand::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+    REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
+  }
+  SUBCASE("the device has pinned memory") {
+    void* pinned = nullptr;
+    CUdeviceptr device = 0;
+    REQUIRE(hand::cuMemHostAlloc(&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
+    REQUIRE(hand::cuMemHostGetDevicePointer_v2(&device, pinned, 0) == CUDA_SUCCESS);
+    REQUIRE(test::server_session().host_regions.any());
+  }
+  SUBCASE("a function of the program is to be called") { REQUIRE(test::server_session().host_callbacks.add({}) != 0); }
+  for (size_t bytes_count : {kCopyBesideWorkBytesMax + 1, size_t(2) << 20}) {
+    CAPTURE(bytes_count);
+    auto bytes = random_bytes(bytes_count, 9);
+    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(process.session->newest().kind == wire::FrameKind::called);
+  }
+  auto bytes = random_bytes(kCopyBesideWorkBytesMax, 10);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+}
+
+TEST_CASE("What is asked about work before a copy that the program was told of is answered when the copy has arrived") {
+  MemoryProcess process;
+  constexpr uint32_t kStreamQuery = 2503, kEventQuery = 2704, kEventElapsedTime = 2706;
+  auto bytes = random_bytes(size_t(1) << 20, 11);
+  CUevent before = nullptr, also_before = nullptr, behind = nullptr;
+  for (CUevent* event : {&before, &also_before, &behind}) REQUIRE(hand::cuEventCreate(event, 0) == CUDA_SUCCESS);
+  for (CUevent event : {before, also_before}) REQUIRE(hand::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
+  process.session->answer_with(kEventQuery, CUDA_ERROR_NOT_READY);
+  CHECK(hand::cuEventQuery(before) == CUDA_ERROR_NOT_READY);  // watched from here on
+  // The server says "ready" once it has said that the copy is there.
+  bool arrived = false;
+  auto ready_then = [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+    reply.initRoot<schema::Result>().setResult(arrived ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+  };
+  for (uint32_t ordinal : {kEventQuery, kStreamQuery}) process.session->serve(ordinal, ready_then);
+  process.session->serve(uint32_t(SessionOrdinal::copy_to_device),
+                         [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+                           reply.initRoot<schema::Result>();
+                           arrived = true;
+                         });
+  auto awaited = [&] { return process.session->count(uint32_t(SessionOrdinal::copy_to_device)); };
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  SUBCASE("an event") { CHECK(hand::cuEventQuery(before) == CUDA_SUCCESS); }
+  SUBCASE("the stream") { CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_SUCCESS); }
+  SUBCASE("the time between two events") {
+    float milliseconds = 0;
+    hand::cuEventElapsedTime_v2(&milliseconds, before, also_before);
+    CHECK(process.session->newest().ordinal == kEventElapsedTime);
+  }
+  CHECK(arrived);
+  CHECK(awaited() == 2);
+  // Once for a copy, and not for what comes behind it.
+  hand::cuEventQuery(also_before);
+  REQUIRE(hand::cuEventRecord(behind, nullptr, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(behind) == CUDA_SUCCESS);
+  CHECK(awaited() == 2);
 }
 
 TEST_CASE(
-    "A small copy without a stream is waited for as soon as something is there that does not wait for the NULL "
-    "stream") {
+    "A copy without a stream is waited for as soon as something is there that does not wait for the NULL stream") {
   struct Way {
     const char* name;
     std::function<CUresult()> begin;
@@ -161,14 +249,17 @@ TEST_CASE(
       {"a context", [&] { return hand::cuDevicePrimaryCtxRetain(&context, 1); }},
       {"another process", [&] { return hand::cuIpcGetMemHandle(&handle, kBase); }},
   };
-  for (const Way& way : ways) {
+  for (size_t number = 0; number < 2 * std::size(ways); ++number) {
+    const Way& way = ways[number / 2];
+    const size_t bytes_count = number % 2 ? size_t(2) << 20 : 4096;
     CAPTURE(way.name);
+    CAPTURE(bytes_count);
     MemoryProcess process(2);
     process.session->serve(forward_ordinal::cuIpcGetMemHandle,
                            [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
                              reply.initRoot<schema::CuIpcGetMemHandleResults>().initPHandle(sizeof(CUipcMemHandle));
                            });
-    auto bytes = random_bytes(4096, 3);
+    auto bytes = random_bytes(bytes_count, 3);
     CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     const size_t before = process.session->total();
     CHECK(way.begin() == CUDA_SUCCESS);
@@ -214,7 +305,10 @@ TEST_CASE("A stream that waits for the NULL stream, or no copy before it, makes 
 
 TEST_CASE("A copy that was posted while another thread made a stream waits for itself") {
   MemoryProcess process;
-  auto bytes = random_bytes(4096, 5);
+  size_t bytes_count = 4096;
+  SUBCASE("a short one") {}
+  SUBCASE("one of two megabytes") { bytes_count = size_t(2) << 20; }
+  auto bytes = random_bytes(bytes_count, 5);
   // The stream is made after the copy was found fit to be posted, and before its frame is begun.
   bool made = false;
   process.session->before_frames([&](uint32_t ordinal) {
@@ -235,6 +329,8 @@ TEST_CASE("A copy beyond what the session keeps for its server waits until it ha
   while (auto block = process.session->keep(kKeptBlockBytesMax)) unacknowledged.push_back(std::move(block));
   auto bytes = random_bytes(size_t(1) << 20, 6);
   CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::called);
+  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::called);
   unacknowledged.pop_back();
   CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
