@@ -30,6 +30,8 @@ constexpr std::chrono::milliseconds kCloseEffort{200};
 constexpr int kThreadEndMs = 500;
 // One wait for the connection to take more; repeated as long as it lives.
 constexpr std::chrono::milliseconds kWritableWait{100};
+// Between two looks at the connection by programs that poll: about what a look costs.
+constexpr int64_t kLookIntervalNs = 1000;
 // One wait for room in the window; bounded, because room that comes of sending is told to nobody.
 constexpr std::chrono::milliseconds kRoomWait{5};
 // One wait for something to arrive; repeated as long as the connection lives.
@@ -327,6 +329,14 @@ void ConnectedSession::abandon(Slot& slot) noexcept {
 
 void ConnectedSession::flush() noexcept {
   if (state() == CUDA_SUCCESS) link_.pump();
+}
+
+void ConnectedSession::look() noexcept {
+  const int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  int64_t due = next_look_ns_.load(std::memory_order_relaxed);
+  if (now < due || !next_look_ns_.compare_exchange_strong(due, now + kLookIntervalNs, std::memory_order_relaxed))
+    return;
+  if (state() == CUDA_SUCCESS && link_.state() == link::Link::State::attached) receive_if_free();
 }
 
 bool ConnectedSession::give_descriptor(uint64_t number, int descriptor) noexcept {

@@ -53,6 +53,7 @@ class ConnectedSession final : public Session, public Road {
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
   void flush() noexcept override;
+  void look() noexcept override;
   const char* road_name() const override { return link_.transport()->road(); }
   Lanes lanes() const noexcept override;
   // What of what was sent is kept until the server has it.
@@ -135,7 +136,7 @@ class ConnectedSession final : public Session, public Road {
   static bool in_notice_handler();
   // Lays down the receive role and wakes a thread that needs it. `lock` is on receive_mutex_.
   void pass_on_role(std::unique_lock<std::mutex>& lock);
-  // For the session thread: takes what is there if no other thread receives or is about to.
+  // For the session thread and look(): takes what is there if no other thread receives or is about to.
   bool receive_if_free();
   // For the session thread: sleeps until there is something to do, at most so long.
   void thread_sleep(std::chrono::nanoseconds at_most);
@@ -194,6 +195,7 @@ class ConnectedSession final : public Session, public Road {
   // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see
   // after it.
   std::atomic<bool> closing_{false};
+  std::atomic<int64_t> next_look_ns_{0};  // of look(), by the steady clock; publishes nothing: relaxed
 
   SessionThread thread_;
 };

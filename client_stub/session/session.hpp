@@ -184,6 +184,9 @@ class Session {
 
   // Sends what is buffered now.
   virtual void flush() noexcept = 0;
+  // Takes what has come unasked, for a program that asks again and again for what a notice will tell. Waits for
+  // nothing, and does nothing if some thread has looked a moment ago.
+  virtual void look() noexcept {}
   // Returns when everything that was appended before has been sent, or the session has ended: nobody reads a caller's
   // memory any more.
   virtual void finish_sending() noexcept = 0;

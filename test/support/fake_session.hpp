@@ -150,7 +150,18 @@ class FakeSession final : public client::Session, public client::Road {
     return CUDA_SUCCESS;
   }
   void expect_reply(Slot&, const client::BulkSink&) noexcept override {}
-  void flush() noexcept override {}
+  // What a thread finds when it has sent what was buffered.
+  std::function<void()> on_flush;
+  void flush() noexcept override {
+    ++flushes;
+    if (on_flush) on_flush();
+  }
+  std::atomic<size_t> flushes{0};
+  // What a thread finds that looks for what has come unasked.
+  std::function<void()> on_look;
+  void look() noexcept override {
+    if (on_look) on_look();
+  }
   void finish_sending() noexcept override { ++sendings_finished; }
   std::atomic<size_t> sendings_finished{0};
   uint64_t last_sequence() const noexcept override { return sequence_; }

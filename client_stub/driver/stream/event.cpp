@@ -53,6 +53,25 @@ void settle(const EventCall& on, uint64_t record) noexcept {
   on.caller.server->note_progress();
 }
 
+// Asks for a notice when this record of the event is done. The frame leaves with those that follow, or by a flush.
+CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
+  if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
+  CUresult error = send::post_watch_event(*on.caller.session, on.caller.context,
+                                          {.event = reinterpret_cast<uint64_t>(event), .record = record});
+  // Release: who sees that the record is watched from its beginning also sees the `asked` of then.
+  if (error == CUDA_SUCCESS) raise(on.state->watched, record);
+  return error;
+}
+
+// The program asks for the event again and again: its new record is watched, so that no question has to travel. `seen`:
+// ServerSession::progress() before the record, which the program has learned nothing about since.
+void watch_from_beginning(CUevent event, uint64_t record, uint64_t seen) noexcept {
+  EventCall on(event);
+  if (on.error) return;
+  on.state->asked.store(seen, std::memory_order_relaxed);
+  static_cast<void>(watch(on, event, record));  // else the question travels
+}
+
 template <class Forward>
 CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forward_call) {
   StreamCall on(stream, per_thread);
@@ -61,24 +80,24 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   // An event and the stream it is recorded in belong to one context (CUDA driver API, cuEventRecord), green ones
   // counting as their primary.
   if (!state || state->context != owner(on.caller)) return CUDA_ERROR_INVALID_HANDLE;
+  const bool polled = state->polled.exchange(false, std::memory_order_relaxed);
+  const uint64_t seen = on.caller.server->progress();
   uint64_t sequence = 0;
   CUresult result = forward_call(on, sequence);
   bool null_of_green = on.wire_stream <= wire::kStreamLegacy && on.caller.state->is_green();
   uint64_t stream_noted = null_of_green ? kNoStream : on.wire_stream;
-  if (result == CUDA_SUCCESS)
-    note_record(*state, stream_noted, on.state->capture.load(std::memory_order_relaxed), sequence);
+  const uint64_t capture = on.state->capture.load(std::memory_order_relaxed);
+  if (result == CUDA_SUCCESS) note_record(*state, stream_noted, capture, sequence);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
+  else if (result == CUDA_SUCCESS && polled && capture == 0) watch_from_beginning(event, sequence, seen);
   return leave(on.caller, result);
 }
 
-// Asks for a notice when this record of the event is done.
-CUresult watch(const EventCall& on, CUevent event, uint64_t record) noexcept {
-  if (on.state->watched.load(std::memory_order_relaxed) >= record) return CUDA_SUCCESS;
-  raise(on.state->watched, record);
-  CUresult error = send::post_watch_event(*on.caller.session, on.caller.context,
-                                          {.event = reinterpret_cast<uint64_t>(event), .record = record});
-  if (error == CUDA_SUCCESS) on.caller.session->flush();
-  return error;
+// Answers the question for an event that is watched. A program that goes on asking reads what the server tells itself:
+// the session's own thread would be later.
+CUresult read_watched(const EventCall& on) noexcept {
+  on.caller.session->look();
+  return event_done(*on.state) ? finished(on) : CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace
@@ -178,18 +197,28 @@ CUresult hand::cuEventQuery(CUevent event) {
     return CUDA_ERROR_CAPTURED_EVENT;
   }
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
-  if (event_done(*on.state)) return finished(on);
-  uint64_t record = on.state->record.load(std::memory_order_acquire);
+  const uint64_t record = on.state->record.load(std::memory_order_acquire);
+  const bool watched = on.state->watched.load(std::memory_order_acquire) >= record;
+  const bool done = event_done(*on.state);
+  if (record != 0 && (watched || !done) && !on.state->polled.load(std::memory_order_relaxed)) {
+    on.state->polled.store(true, std::memory_order_relaxed);
+    if (watched && !done) on.caller.session->flush();  // the record is on its way from here on
+  }
+  if (done) return finished(on);
+  if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
   on.caller.server->posted_uploads.settle(on.caller, record);
   uint64_t now = on.caller.server->progress();
-  if (is_shared(*on.state)) return leave(on.caller, forward::cuEventQuery(on.caller, event));
-  bool watched = on.state->watched.load(std::memory_order_relaxed) >= record;
-  if (watched && on.state->asked.load(std::memory_order_relaxed) == now) return CUDA_ERROR_NOT_READY;
+  if (watched) {
+    if (on.state->asked.load(std::memory_order_relaxed) == now) return read_watched(on);
+    // The progress may be this record's own, which came since it was looked at.
+    if (event_done(*on.state)) return finished(on);
+  }
   CUresult result = forward::cuEventQuery(on.caller, event);
   if (result == CUDA_SUCCESS) settle(on, record);
   if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);
   on.state->asked.store(now, std::memory_order_relaxed);
   if (CUresult error = watch(on, event, record)) return leave(on.caller, error);
+  on.caller.session->flush();
   return CUDA_ERROR_NOT_READY;
 }
 

@@ -121,6 +121,8 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
     if (on.wire_stream <= wire::kStreamLegacy) on.caller.server->host_regions.push(on.caller);
     return CUDA_ERROR_NOT_READY;
   }
+  // The progress may be this stream's own, which came since it was looked at.
+  if (watched && stream_idle(*on.state)) return finished(on);
   CUresult result = forward::cuStreamQuery(on.caller, on.stream());
   if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, work);
   if (result != CUDA_ERROR_NOT_READY) return leave(on.caller, result);

@@ -46,7 +46,10 @@ struct EventState {
   std::atomic<uint64_t> stream{0};   // wire handle of the stream it was recorded in
   std::atomic<uint64_t> done{0};     // newest record known to be done
   std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
-  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready
+  std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready, or
+                                     // before a record that is watched from the beginning
+  std::atomic<bool> polled{false};   // the newest record was asked about before it was known to be done, or is watched
+                                     // and was asked about: the next one is watched, too. A hint: relaxed
   std::atomic<int32_t> failed{0};
   std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
 };

@@ -83,6 +83,7 @@ uint64_t create_event_handle(ServerSession* session, ContextState* context) noex
   for (auto* value : {&state->record, &state->stream, &state->done, &state->watched, &state->asked, &state->capture}) {
     value->store(0, std::memory_order_relaxed);
   }
+  state->polled.store(false, std::memory_order_relaxed);
   state->failed.store(0, std::memory_order_relaxed);
   uint64_t handle = handles().create(wire::HandleKind::event, session, state);
   state->handle.store(handle, std::memory_order_release);

@@ -2,7 +2,8 @@
 //
 // A program that polls for short work asks right behind its launch. "Not ready", answered at once, costs it a second
 // answer: the notice that the work is done. Waited for, the first answer says so. For long work waiting is in vain, and
-// is given up after two such queries until a query would have been worth it again.
+// is given up after two such queries until a query would have been worth it again. A watch is such a question, too: one
+// that comes right behind its record has no query before it, and the watcher's thread would have to be woken for it.
 #pragma once
 
 #include <algorithm>

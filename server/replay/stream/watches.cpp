@@ -8,6 +8,7 @@
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"
+#include "server/replay/stream/patient_query.hpp"
 #include "server/replay/stream/watched_events.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
@@ -68,7 +69,9 @@ void watch_event(Replay& replay, Call& call) {
     return finish(replay, call, CUDA_SUCCESS);
   }
   CUevent event = static_cast<CUevent>(native);
-  CUresult result = drive(replay.driver().cuEventQuery, event);
+  // A watch comes right behind a record that the program is going to poll for, or behind a query that was waited for in
+  // vain.
+  CUresult result = query_patiently(replay, [&] { return drive(replay.driver().cuEventQuery, event); });
   if (result == CUDA_ERROR_NOT_READY) {
     WatchedEvents& watched = replay.state().watched_events();
     watched.enter(event);

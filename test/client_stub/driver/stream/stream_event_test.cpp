@@ -229,6 +229,97 @@ TEST_CASE("an event is asked about once for each record") {
   CHECK(process.session->count(kWatchEvent) == 2);
 }
 
+TEST_CASE("an event that is polled is watched from its next record on, and no question about it travels") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CUevent event = process.event();
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kWatchEvent) == 0);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  for (size_t round = 1; round <= 3; ++round) {
+    CAPTURE(round);
+    process.completed_event(event, process.session->last_sequence());
+    CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+    REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+    CHECK(process.session->count(kWatchEvent) == round + 1);
+    const uint64_t record = process.session->newest().sequence - 1;
+    process.session->newest().read<schema::WatchEvent>(
+        [&](schema::WatchEvent::Reader watch) { CHECK(watch.getRecord() == record); });
+    // The first question sends what is not sent yet, once.
+    const size_t flushes = process.session->flushes, total = process.session->total();
+    CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(process.session->flushes == flushes + 1);
+    CHECK(process.session->total() == total);
+  }
+  CHECK(process.session->count(kEventQuery) == 1);
+}
+
+TEST_CASE("a program that asks for a watched event takes what has come for it by itself") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CUevent event = process.event();
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  const uint64_t record = process.session->newest().sequence;
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  process.session->on_look = [&] { process.completed_event(event, record); };
+  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(process.session->count(kEventQuery) == 1);
+}
+
+TEST_CASE("a record that is told to be done while it is asked for is not asked for at the server") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CUevent event = process.event();
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  const uint64_t record = process.session->newest().sequence - 1;
+  // Between the look at what is known of the record and the one at the progress.
+  process.session->on_flush = [&] { process.completed_event(event, record); };
+  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(process.session->count(kEventQuery) == 1);
+}
+
+TEST_CASE("a record behind one that nobody asked about is not watched, nor one of a capture or of a shared event") {
+  CurrentProcess process;
+  CUstream stream = process.stream();
+  CUevent event = process.event(), shared = process.event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kWatchEvent) == 2);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kWatchEvent) == 2);
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(hand::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
+    CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  }
+  CHECK(process.session->count(kWatchEvent) == 2);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kWatchEvent) == 3);
+  REQUIRE(hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kWatchEvent) == 3);
+}
+
+TEST_CASE("an event that is watched from its record on is asked about when the program has learned of other progress") {
+  CurrentProcess process;
+  CUstream stream = process.stream(), other = process.stream();
+  CUevent event = process.event();
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kEventQuery) == 1);
+  REQUIRE(hand::cuStreamWaitEvent(other, event, 0, false) == CUDA_SUCCESS);
+  process.work(other);
+  REQUIRE(hand::cuStreamSynchronize(other, false) == CUDA_SUCCESS);
+  process.session->answer_with(kEventQuery, CUDA_SUCCESS);
+  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(process.session->count(kEventQuery) == 2);
+}
+
 TEST_CASE("an event that another wait implies is asked about again") {
   CurrentProcess process;
   CUstream one = process.stream(), two = process.stream();

@@ -174,6 +174,19 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(looks == server::QueryPatience::kVainMax + 1);
 }
 
+TEST_CASE_FIXTURE(Fixture, "a watch of an event that is nearly done is answered when it is, without the watcher") {
+  record_held_work_and_poll_as_long_as_it_takes();
+  int looks = 0;
+  session.enough_looks = [&] {
+    if (++looks == 3) driver.release();
+    return false;
+  };
+  watch_event(event, 4);
+  CHECK(looks == 3);
+  REQUIRE(session.notices(wire::NoticeOrdinal::completion).size() == 1);
+  CHECK(session.notices(wire::NoticeOrdinal::completion)[0]->as<schema::Completion>().getRecord() == 4);
+}
+
 TEST_CASE_FIXTURE(Fixture, "a query is not waited for where the replay does not poll") {
   driver.hold = true;
   driver.table.cuEventRecord(native, nullptr);

@@ -1,0 +1,23 @@
+// A question of the client for work that may be done soon: waited for a little before it is answered.
+#pragma once
+
+#include <cuda.h>
+
+#include "server/replay/call/polling.hpp"
+#include "server/replay/session/replay_state.hpp"
+
+namespace gpuwire::server {
+
+// Executor only. Asks `query`, for as long as QueryPatience allows.
+template <class Query>
+CUresult query_patiently(Replay& replay, Query query) {
+  QueryPatience& patience = replay.state().query_patience();
+  CUresult result = query();
+  if (auto spin = patience.allowed(replay.poll_time()); result == CUDA_ERROR_NOT_READY && spin.count() > 0) {
+    result = poll_for(replay, query, spin);
+    patience.waited(result != CUDA_ERROR_NOT_READY);
+  }
+  return result;
+}
+
+}  // namespace gpuwire::server
