@@ -1,6 +1,9 @@
 #include "client_stub/driver/launch/occupancy.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
@@ -9,24 +12,23 @@
 namespace gpuwire::client {
 namespace {
 
-enum class Question : uint64_t { blocks = 0, dynamic_bytes = 1 };
+enum class Question : uint64_t { blocks = 0, dynamic_bytes = 1, active_clusters = 2, cluster_size = 3 };
 
 // The answer from the function's cache, or `ask`ed and kept.
 template <class Ask>
-CUresult answer(FunctionState& function, std::array<uint64_t, 4> key, uint64_t& value, Ask&& ask) {
-  {
-    std::lock_guard lock(function.mutex);
-    if (auto known = function.occupancy.find(key); known != function.occupancy.end()) {
-      value = known->second;
-      return CUDA_SUCCESS;
-    }
-  }
+CUresult answer(FunctionState& function, std::string_view question, uint64_t& value, Ask&& ask) {
+  if (function.kernels_library()) return ask();
+  uint64_t settings = 0;
+  if (function.occupancy.find(question, value, settings)) return CUDA_SUCCESS;
   CUresult result = ask();
-  if (result) return result;
-  std::lock_guard lock(function.mutex);
-  if (function.occupancy.size() >= kOccupancyAnswersMax) function.occupancy.clear();
-  function.occupancy.emplace(key, value);
-  return CUDA_SUCCESS;
+  if (!result) function.occupancy.keep(question, value, settings);
+  return result;
+}
+
+using Numbers = std::array<uint64_t, 4>;
+
+std::string_view bytes_of(const Numbers& question) {
+  return {reinterpret_cast<const char*>(question.data()), sizeof question};
 }
 
 uint64_t topic(Question question, const Caller& caller, unsigned flags) {
@@ -40,14 +42,14 @@ CUfunction as_function(const FunctionState& function) { return reinterpret_cast<
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
                           unsigned flags, int& blocks) {
   uint64_t value = 0;
-  CUresult result =
-      answer(function, {topic(Question::blocks, caller, flags), uint64_t(block_threads), dynamic_bytes, 0}, value, [&] {
-        int asked = 0;
-        CUresult error = forward::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-            caller, &asked, as_function(function), block_threads, dynamic_bytes, flags);
-        value = uint64_t(asked);
-        return error;
-      });
+  const Numbers question{topic(Question::blocks, caller, flags), uint64_t(block_threads), dynamic_bytes, 0};
+  CUresult result = answer(function, bytes_of(question), value, [&] {
+    int asked = 0;
+    CUresult error = forward::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+        caller, &asked, as_function(function), block_threads, dynamic_bytes, flags);
+    value = uint64_t(asked);
+    return error;
+  });
   if (!result) blocks = int(value);
   return result;
 }
@@ -86,6 +88,45 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
   return CUDA_SUCCESS;
 }
 
+// The whole configuration, as it lies in memory: what does not count may cost a question, but never gives a wrong
+// answer. The current context counts, too: a green one has fewer multiprocessors. Empty: more than is kept.
+std::string question_about(Question question, const Caller& caller, const CUlaunchConfig& config) {
+  const size_t attributes_bytes = size_t(config.numAttrs) * sizeof *config.attrs;
+  const std::array<uint64_t, 7> numbers{topic(question, caller, 0),
+                                        caller.context_handle,
+                                        uint64_t(config.gridDimX) << 32 | config.gridDimY,
+                                        uint64_t(config.gridDimZ) << 32 | config.blockDimX,
+                                        uint64_t(config.blockDimY) << 32 | config.blockDimZ,
+                                        config.sharedMemBytes,
+                                        reinterpret_cast<uint64_t>(config.hStream)};
+  std::string out;
+  if (sizeof numbers + attributes_bytes > kOccupancyQuestionBytesMax) return out;
+  out.reserve(sizeof numbers + attributes_bytes);
+  out.append(reinterpret_cast<const char*>(numbers.data()), sizeof numbers);
+  if (attributes_bytes > 0) out.append(reinterpret_cast<const char*>(config.attrs), attributes_bytes);
+  return out;
+}
+
+template <class Ask>
+CUresult about_clusters(Question question, int* out, CUfunction func, const CUlaunchConfig* config, Ask&& ask) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  if (!out || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  FunctionState* function = find_launchable(func);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const std::string asked = question_about(question, caller, *config);
+  if (asked.empty()) return leave(caller, ask(caller, out, func, config));
+  uint64_t value = 0;
+  CUresult result = answer(*function, asked, value, [&] {
+    int answered = 0;
+    CUresult error = ask(caller, &answered, func, config);
+    value = uint64_t(answered);
+    return error;
+  });
+  if (!result) *out = int(value);
+  return leave(caller, result);
+}
+
 }  // namespace
 
 namespace hand {
@@ -114,11 +155,11 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t value = 0;
-  CUresult result = answer(
-      *function, {topic(Question::dynamic_bytes, caller, 0), uint64_t(blockSize), uint64_t(numBlocks), 0}, value, [&] {
-        return forward::cuOccupancyAvailableDynamicSMemPerBlock(caller, &value, as_function(*function), numBlocks,
-                                                                blockSize);
-      });
+  const Numbers question{topic(Question::dynamic_bytes, caller, 0), uint64_t(blockSize), uint64_t(numBlocks), 0};
+  CUresult result = answer(*function, bytes_of(question), value, [&] {
+    return forward::cuOccupancyAvailableDynamicSMemPerBlock(caller, &value, as_function(*function), numBlocks,
+                                                            blockSize);
+  });
   if (!result) *dynamicSmemSize = value;
   return leave(caller, result);
 }
@@ -142,21 +183,12 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfu
                                                          dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
 }
 
-// Asked each time: the answer depends on the whole configuration, and programs ask once for a kernel.
 CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!numClusters || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  if (!find_launchable(func)) return CUDA_ERROR_INVALID_HANDLE;
-  return leave(caller, forward::cuOccupancyMaxActiveClusters(caller, numClusters, func, config));
+  return about_clusters(Question::active_clusters, numClusters, func, config, forward::cuOccupancyMaxActiveClusters);
 }
 
 CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!clusterSize || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  if (!find_launchable(func)) return CUDA_ERROR_INVALID_HANDLE;
-  return leave(caller, forward::cuOccupancyMaxPotentialClusterSize(caller, clusterSize, func, config));
+  return about_clusters(Question::cluster_size, clusterSize, func, config, forward::cuOccupancyMaxPotentialClusterSize);
 }
 
 }  // namespace hand

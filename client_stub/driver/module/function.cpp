@@ -37,16 +37,54 @@ CUresult check_setting(const Caller& caller, FunctionState& function, CUfunction
   }
 }
 
+// The functions that were made of a kernel, on one device.
+template <class Visit>
+void for_each_made(FunctionState& kernel, Visit&& visit) {
+  std::lock_guard lock(kernel.mutex);
+  for (auto& [context, made] : kernel.functions) visit(*made);
+}
+
+// What the occupancy of this function may depend on has changed. A kernel and the functions made of it are one to the
+// driver, and a kernel may stand for the function of the current context.
+void forget_occupancy(FunctionState& function) {
+  FunctionState* kernel = function.kernel ? function.kernel : &function;
+  if (ModuleState* library = function.kernels_library()) {
+    function.occupancy.forget();
+    std::lock_guard lock(library->mutex);
+    auto named = library->functions.find(function.name);
+    if (named == library->functions.end()) return;
+    kernel = named->second.get();
+  }
+  kernel->occupancy.forget();
+  for_each_made(*kernel, [](FunctionState& made) { made.occupancy.forget(); });
+}
+
+void forget_attribute(FunctionState& function, CUfunction_attribute attribute, size_t device) {
+  if (device < function.on_device.size()) function.on_device[device].forget(attribute);
+}
+
 void note_setting(FunctionState& function, CUfunction_attribute attribute, int value, int device) {
-  if (size_t(device) < function.on_device.size())
-    function.on_device[size_t(device)].set(attribute, value, CUDA_SUCCESS);
-  std::lock_guard lock(function.mutex);
-  function.occupancy.clear();
+  const auto on = size_t(device);
+  if (ModuleState* library = function.kernels_library()) {
+    std::lock_guard lock(library->mutex);
+    if (auto named = library->functions.find(function.name); named != library->functions.end()) {
+      for_each_made(*named->second, [&](FunctionState& made) { forget_attribute(made, attribute, on); });
+    }
+  } else if (on < function.on_device.size()) {
+    function.on_device[on].set(attribute, value, CUDA_SUCCESS);
+  }
   // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they
   // ask again.
-  for (auto& [context, made] : function.functions) {
-    if (size_t(device) < made->on_device.size()) made->on_device[size_t(device)].forget(attribute);
-  }
+  for_each_made(function, [&](FunctionState& made) { forget_attribute(made, attribute, on); });
+  forget_occupancy(function);
+}
+
+// Is it known to be set so? Programs set the same before each launch.
+bool has_setting(const FunctionState& function, CUfunction_attribute attribute, int value, int device) {
+  int known = 0;
+  CUresult result;
+  return !function.kernels_library() && size_t(device) < function.on_device.size() &&
+         function.on_device[size_t(device)].get(attribute, known, result) && result == CUDA_SUCCESS && known == value;
 }
 
 CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {
@@ -80,17 +118,21 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   int device = function->context ? function->context->device : caller.state->device;
   if (CUresult error = check_setting(caller, *function, attrib, value, device)) return error;
+  const bool changes = !has_setting(*function, attrib, value, device);
   CUresult result = forward::cuFuncSetAttribute(caller, hfunc, attrib, value);
-  if (!result) note_setting(*function, attrib, value, device);
+  if (!result && changes) note_setting(*function, attrib, value, device);
   return leave(caller, result);
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  if (!find_launchable(hfunc)) return CUDA_ERROR_INVALID_HANDLE;
+  FunctionState* function = find_launchable(hfunc);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuFuncSetCacheConfig(caller, hfunc, config));
+  CUresult result = forward::cuFuncSetCacheConfig(caller, hfunc, config);
+  if (!result) forget_occupancy(*function);
+  return leave(caller, result);
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
@@ -173,18 +215,22 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (CUresult error = check_setting(caller, *state, attrib, val, dev)) return error;
+  const bool changes = !has_setting(*state, attrib, val, dev);
   CUresult result = forward::cuKernelSetAttribute(caller, attrib, val, kernel, dev);
-  if (!result) note_setting(*state, attrib, val, dev);
+  if (!result && changes) note_setting(*state, attrib, val, dev);
   return leave(caller, result);
 }
 
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (!find_kernel(kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  FunctionState* state = find_kernel(kernel);
+  if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
-  return leave(caller, forward::cuKernelSetCacheConfig(caller, kernel, config, dev));
+  CUresult result = forward::cuKernelSetCacheConfig(caller, kernel, config, dev);
+  if (!result) forget_occupancy(*state);
+  return leave(caller, result);
 }
 
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {

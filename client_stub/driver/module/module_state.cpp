@@ -189,15 +189,29 @@ CUresult function_attribute(const Caller& caller, FunctionState& function, unsig
   if (attribute >= kFunctionAttributes || device < 0 || size_t(device) >= function.on_device.size())
     return CUDA_ERROR_INVALID_VALUE;
   FunctionAttributes& known = function.on_device[device];
+  const bool kept = !can_be_set(attribute) || !function.kernels_library();
   CUresult result;
-  if (known.get(attribute, value, result)) return result;
+  if (kept && known.get(attribute, value, result)) return result;
   result = function.kind == wire::HandleKind::kernel
                ? forward::cuKernelGetAttribute(caller, &value, CUfunction_attribute(attribute),
                                                reinterpret_cast<CUkernel>(function.handle), device)
                : forward::cuFuncGetAttribute(caller, &value, CUfunction_attribute(attribute),
                                              reinterpret_cast<CUfunction>(function.handle));
-  if (result == CUDA_SUCCESS) known.set(attribute, value, result);
+  if (kept && result == CUDA_SUCCESS) known.set(attribute, value, result);
   return result;
+}
+
+bool can_be_set(unsigned attribute) noexcept {
+  switch (attribute) {
+    case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
+    case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+    case CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE: return true;
+    default: return false;
+  }
 }
 
 void retire_module(ModuleState* state) noexcept {

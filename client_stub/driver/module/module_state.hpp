@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,6 +18,7 @@
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
+#include "client_stub/driver/launch/occupancy_answers.hpp"
 #include "client_stub/driver/module/program_image.hpp"
 #include "wire/session_messages.hpp"
 
@@ -27,7 +27,6 @@ namespace gpuwire::client {
 struct ModuleState;
 
 inline constexpr unsigned kFunctionAttributes = CU_FUNC_ATTRIBUTE_MAX;
-inline constexpr size_t kOccupancyAnswersMax = 256;  // kept per function; the whole cache is dropped when it is full
 
 // CUfunction_attribute values of a function on one device. Each stands for itself: relaxed reads and writes are enough.
 class FunctionAttributes {
@@ -69,9 +68,13 @@ struct FunctionState {
   uint32_t parameter_bytes = 0;               // of the packed parameters
   std::vector<FunctionAttributes> on_device;  // by the program's ordinal
 
-  std::mutex mutex;                                             // all below; a leaf lock
+  std::mutex mutex;                                             // `functions`; no lock but that of `occupancy` within
   std::unordered_map<ContextState*, FunctionState*> functions;  // of a kernel: cuKernelGetFunction
-  std::map<std::array<uint64_t, 4>, uint64_t> occupancy;        // by kind of question and arguments
+  OccupancyAnswers occupancy;
+
+  // The library whose kernel this is under another handle: it was looked up in the module that the library is in a
+  // context. What is set there holds here without a word, so nothing that can be set is kept. Null: it is no such one.
+  ModuleState* kernels_library() const noexcept;
 };
 
 struct Variable {
@@ -115,6 +118,11 @@ struct ModuleState {
   std::unordered_map<ContextState*, uint64_t> modules;  // of a library: cuLibraryGetModule by context
   std::optional<std::vector<std::string>> names;        // of all functions, in the driver's order
 };
+
+inline ModuleState* FunctionState::kernels_library() const noexcept { return module ? module->library : nullptr; }
+
+// Attributes of functions that a program can set (section "Execution Control" of the driver API, cuFuncSetAttribute).
+bool can_be_set(unsigned attribute) noexcept;
 
 ModuleState* find_module(CUmodule module) noexcept;
 ModuleState* find_library(CUlibrary library) noexcept;

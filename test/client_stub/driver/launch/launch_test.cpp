@@ -1,5 +1,8 @@
 #include <cstring>
+#include <string>
+#include <vector>
 
+#include "client/forward.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "schema/api_occupancy.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
@@ -212,6 +215,137 @@ TEST_CASE("The best block size is the one with the most threads on a multiproces
   CHECK(hand::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 256) == CUDA_SUCCESS);
   CHECK(block == 192);
   CHECK(grid == 20);
+}
+
+TEST_CASE(
+    "What is set of a kernel or of a function made of it is asked about anew of both, and what is the same of none") {
+  KernelProcess process;
+  CUfunction made = nullptr;
+  REQUIRE(hand::cuKernelGetFunction(&made, process.kernel) == CUDA_SUCCESS);
+  int answer = 3;
+  process.session->answer(test::kOccupancyWithFlags, [&](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(answer);
+  });
+  auto blocks = [](CUfunction function) {
+    int out = 0;
+    CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&out, function, 64, 0) == CUDA_SUCCESS);
+    return out;
+  };
+  auto both_are = [&](int expected) { return blocks(process.function) == expected && blocks(made) == expected; };
+  const auto attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  CHECK(both_are(3));
+  answer = 2;
+  CHECK(both_are(3));
+  CHECK(process.session->count(test::kOccupancyWithFlags) == 2);
+  SUBCASE("the kernel") {
+    REQUIRE(hand::cuKernelSetAttribute(attribute, 8192, process.kernel, 0) == CUDA_SUCCESS);
+    CHECK(both_are(2));
+    answer = 1;
+    REQUIRE(hand::cuKernelSetAttribute(attribute, 8192, process.kernel, 0) == CUDA_SUCCESS);
+  }
+  SUBCASE("the function") {
+    REQUIRE(hand::cuFuncSetAttribute(made, attribute, 8192) == CUDA_SUCCESS);
+    CHECK(both_are(2));
+    answer = 1;
+    REQUIRE(hand::cuFuncSetAttribute(made, attribute, 8192) == CUDA_SUCCESS);
+  }
+  SUBCASE("the kernel's cache") {
+    REQUIRE(hand::cuKernelSetCacheConfig(process.kernel, CU_FUNC_CACHE_PREFER_SHARED, 0) == CUDA_SUCCESS);
+  }
+  SUBCASE("the function's cache") {
+    REQUIRE(hand::cuFuncSetCacheConfig(made, CU_FUNC_CACHE_PREFER_SHARED) == CUDA_SUCCESS);
+  }
+  CHECK(both_are(2));
+  CHECK(process.session->count(test::kOccupancyWithFlags) == 4);
+}
+
+TEST_CASE("A kernel that is a function of its library's module, too, is asked about anew when that is set") {
+  KernelProcess process;
+  CUmodule module = nullptr;
+  CUfunction made = nullptr, of_module = nullptr;
+  REQUIRE(hand::cuKernelGetFunction(&made, process.kernel) == CUDA_SUCCESS);
+  REQUIRE(hand::cuLibraryGetModule(&module, process.library) == CUDA_SUCCESS);
+  REQUIRE(hand::cuModuleGetFunction(&of_module, module, "k") == CUDA_SUCCESS);
+  process.session->answer(test::kOccupancyWithFlags, [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(3);
+  });
+  auto ask = [&](CUfunction function) {
+    int blocks = 0;
+    CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 64, 0) == CUDA_SUCCESS);
+    return process.session->count(test::kOccupancyWithFlags);
+  };
+  CHECK(ask(process.function) == 1);
+  CHECK(ask(made) == 2);
+  // Of the module's function nothing is kept: the kernel can be set without a word to it.
+  CHECK(ask(of_module) == 3);
+  CHECK(ask(of_module) == 4);
+  const auto attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+  REQUIRE(hand::cuFuncSetAttribute(of_module, attribute, 8192) == CUDA_SUCCESS);
+  CHECK(ask(process.function) == 5);
+  CHECK(ask(made) == 6);
+  const size_t before = process.session->total();
+  int value = 0;
+  for (CUfunction function : {of_module, made})
+    CHECK(hand::cuFuncGetAttribute(&value, attribute, function) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 2);
+}
+
+TEST_CASE("What was asked before something was set is not kept behind it") {
+  OccupancyAnswers answers;
+  uint64_t value = 0, settings = 0;
+  REQUIRE_FALSE(answers.find("question", value, settings));
+  answers.forget();
+  answers.keep("question", 7, settings);
+  REQUIRE_FALSE(answers.find("question", value, settings));
+  answers.keep("question", 8, settings);
+  REQUIRE(answers.find("question", value, settings));
+  CHECK(value == 8);
+  for (size_t i = 0; i < kOccupancyAnswersMax; ++i) answers.keep(std::to_string(i), i, settings);
+  CHECK_FALSE(answers.find("question", value, settings));  // there was no room for all
+}
+
+TEST_CASE("How many clusters fit is asked once for each configuration and each setting") {
+  KernelProcess process;
+  constexpr auto kActive = forward_ordinal::cuOccupancyMaxActiveClusters,
+                 kPotential = forward_ordinal::cuOccupancyMaxPotentialClusterSize;
+  process.session->answer(kActive, [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuOccupancyMaxActiveClustersResults>().setNumClusters(5);
+  });
+  process.session->answer(kPotential, [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuOccupancyMaxPotentialClusterSizeResults>().setClusterSize(8);
+  });
+  CUlaunchAttribute cluster{};
+  cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+  cluster.value.clusterDim = {2, 1, 1};
+  CUlaunchConfig config{4, 1, 1, 32, 1, 1, 0, nullptr, &cluster, 1};
+  auto active = [&] {
+    int count = 0;
+    CHECK(hand::cuOccupancyMaxActiveClusters(&count, process.function, &config) == CUDA_SUCCESS);
+    CHECK(count == 5);
+    return process.session->count(kActive);
+  };
+  CHECK(active() == 1);
+  CHECK(active() == 1);
+  int size = 0;
+  for (int i = 0; i < 2; ++i)
+    CHECK(hand::cuOccupancyMaxPotentialClusterSize(&size, process.function, &config) == CUDA_SUCCESS);
+  CHECK(size == 8);
+  CHECK(process.session->count(kPotential) == 1);
+  cluster.value.clusterDim.x = 4;
+  CHECK(active() == 2);
+  config.sharedMemBytes = 1024;
+  CHECK(active() == 3);
+  config.numAttrs = 0;
+  CHECK(active() == 4);
+  REQUIRE(hand::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, process.kernel, 0) ==
+          CUDA_SUCCESS);
+  CHECK(active() == 5);
+  // More than is kept of a question.
+  std::vector<CUlaunchAttribute> many(kOccupancyQuestionBytesMax / sizeof(CUlaunchAttribute) + 1);
+  config.attrs = many.data();
+  config.numAttrs = unsigned(many.size());
+  CHECK(active() == 6);
+  CHECK(active() == 7);
 }
 
 TEST_CASE("A function made from a kernel is one per context and knows its parameters") {
