@@ -1,5 +1,6 @@
 """Runs a sequence on two sides, says where they differ, and makes a sequence that differs short."""
 
+import fnmatch
 import os
 import subprocess
 import tempfile
@@ -72,17 +73,17 @@ def split(output):
 
 @dataclass
 class Rule:
-    """A difference that is meant to be: which call, what each side says, and why."""
+    """A difference that is meant to be: which calls, what each side says, and why."""
 
-    call: str
+    calls: list  # names; "*" in them stands for any letters
     direct: str
     remote: str
+    device: str  # what is compared: "cuda", "software", or "any"
     reason: str
 
     def explains(self, difference):
-        return all(wanted in ("*", found)
-                   for wanted, found in ((self.call, difference.call), (self.direct, difference.direct),
-                                         (self.remote, difference.remote)))
+        return (self.direct, self.remote) == (difference.direct, difference.remote) and any(
+            fnmatch.fnmatchcase(difference.call, name) for name in self.calls)
 
 
 @dataclass
@@ -102,11 +103,12 @@ class Difference:
         return f"{self.number} {self.call}: direct {self.direct}, remote {self.remote}"
 
 
-def read_rules(path):
+def read_rules(path, device=None):
+    """The rules that count for a device; all without one."""
     rules = [Rule(**row) for row in tomllib.loads(Path(path).read_text())["rule"]]
     if len(rules) > RULES_MAX:
         raise ValueError(f"more than {RULES_MAX} rules: a list that explains everything compares nothing")
-    return rules
+    return [rule for rule in rules if device is None or rule.device in ("any", device)]
 
 
 def differences(direct, remote, rules=()):

@@ -1,5 +1,6 @@
 """The parts of the differential machine that need no device: sequences, comparing, shrinking, rules."""
 
+import fnmatch
 import sys
 import unittest
 from pathlib import Path
@@ -65,8 +66,9 @@ class Comparing(unittest.TestCase):
                           "end"], ["0 cuInit CUDA_SUCCESS", "1 cuMemFree_v2 CUDA_ERROR_INVALID_VALUE", "end"]
         found = comparing.differences(direct, remote)
         self.assertEqual([each.kind for each in found], [("cuMemFree_v2", "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE")])
-        rule = comparing.Rule("cuMemFree_v2", "*", "CUDA_ERROR_INVALID_VALUE", "for the test")
-        self.assertEqual(comparing.differences(direct, remote, [rule]), [])
+        answers = ("CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE", "any", "for the test")
+        self.assertEqual(comparing.differences(direct, remote, [comparing.Rule(["cuMemFree*"], *answers)]), [])
+        self.assertEqual(len(comparing.differences(direct, remote, [comparing.Rule(["cuMemAlloc*"], *answers)])), 1)
 
     def test_a_side_that_ends_early_differs(self):
         found = comparing.differences(["0 cuInit CUDA_SUCCESS", "end"], ["- - ended:-11"])
@@ -79,6 +81,21 @@ class Comparing(unittest.TestCase):
     def test_the_rules_can_be_read_and_are_few(self):
         for rule in comparing.read_rules(HERE / "explained.toml"):
             self.assertGreater(len(rule.reason), 20)
+
+    def test_each_rule_is_about_calls_that_there_are_and_about_few_of_them(self):
+        names = {function.name for function in API.functions}
+        for rule in comparing.read_rules(HERE / "explained.toml"):
+            self.assertIn(rule.device, ("any", "cuda", "software"))
+            for pattern in rule.calls:
+                self.assertTrue(fnmatch.filter(names, pattern), pattern)
+            meant = {name for pattern in rule.calls for name in fnmatch.filter(names, pattern)}
+            self.assertLess(len(meant), len(names) / 4, rule)
+            self.assertNotIn("*", (rule.direct, rule.remote))
+
+    def test_rules_about_nvidias_driver_explain_nothing_between_software_devices(self):
+        software, cuda = (comparing.read_rules(HERE / "explained.toml", device) for device in ("software", "cuda"))
+        self.assertFalse([rule for rule in software if "CAPTURE" in rule.direct + rule.remote])
+        self.assertTrue([rule for rule in cuda if "CAPTURE" in rule.direct + rule.remote])
 
     def test_each_rule_is_said_to_users(self):
         text = " ".join((HERE.parents[1] / "docs" / "differences.md").read_text().split())

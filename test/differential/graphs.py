@@ -220,7 +220,7 @@ def captured(sequence, thread):
                 lambda: sequence.call(thread, "cuStreamSynchronize", stream),
                 lambda: sequence.call(thread, "cuEventSynchronize", event),
                 lambda: sequence.call(thread, "cuMemsetD8Async", block, 1, 16, 0),
-                lambda: sequence.call(thread, "cuStreamQuery", stream),
+                lambda: sequence.call(thread, "~cuStreamQuery", stream),
             )()
         elif action == "ask":
             sequence.call(thread, "cuStreamIsCapturing", sequence.pick(stream, other), "?i32")

@@ -402,7 +402,7 @@ def host_memory(sequence, thread):
 
 def managed(sequence, thread):
     """Managed memory: who touches it, what is advised."""
-    size = sequence.pick(64, 4096, 200000)
+    size = sequence.pick(64, 4096, 200000, PAGE)
     block, out = sequence.new("memory", size)
     if not sequence.risky(thread, "cuMemAllocManaged", (out, 0), (size, 0), (1, 0, 4, 99)):
         sequence.call(thread, "cuMemAllocManaged", out, size, 1)
@@ -413,7 +413,8 @@ def managed(sequence, thread):
     sequence.risky(thread, "cuMemAdvise", (block, 0), (size, 0, size + 10000000), (sequence.pick(1, 2), 0, 99), 0)
     sequence.risky(thread, "cuMemPrefetchAsync", (block, 0), (size, 0, size + 10000000),
                    (sequence.pick(0, -1), sequence.devices + 7), 0)
-    sequence.risky(thread, "cuMemRangeGetAttribute", ("?i32", 0), (4, 8), (1, 99), (block, 0), size)
+    if size == PAGE:  # smaller allocations share pages, and what is advised about those
+        sequence.risky(thread, "cuMemRangeGetAttribute", ("?i32", 0), (4, 8), (1, 99), (block, 0), size)
     sequence.risky(thread, "cuPointerGetAttribute", ("?u32", 0), 8, (block, 0))
     sequence.call(thread, "cuCtxSynchronize")
     yield

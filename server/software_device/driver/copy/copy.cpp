@@ -27,6 +27,9 @@ CUresult copy_now(const CopyRequest& request) {
 
 CUresult copy_in_stream(const CopyRequest& request, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (const CUresult forbidden = permit_work(stream); forbidden != CUDA_SUCCESS) {
+      return forbidden;
+    }
     auto work = check_copy(request);
     if (!work) {
       return work.error();

@@ -1,6 +1,7 @@
 // Filling memory.
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/copy/copy_request.hpp"
+#include "server/software_device/driver/stream/capture.hpp"
 #include "server/software_device/driver/stream/stream_work.hpp"
 
 using namespace gpuwire::software_device;
@@ -9,6 +10,9 @@ namespace {
 
 CUresult fill(const FillWork& work, CUstream handle, bool wait) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+    if (const CUresult forbidden = permit_work(stream); forbidden != CUDA_SUCCESS) {
+      return forbidden;
+    }
     if (work.width == 0 || work.height == 0) {
       return CUDA_SUCCESS;
     }

@@ -221,13 +221,13 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice ordinal) {
 }
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
-  return with_device(ordinal, [&](Device& device) {
+  return with_device(ordinal, [&](Device& device) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     return with_pool(handle, [&](const std::shared_ptr<Pool>& pool) -> CUresult {
       if (pool->device != device.ordinal) {
         return CUDA_ERROR_INVALID_VALUE;
-      }
-      if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-        return refused;
       }
       const std::lock_guard lock(device.pool_mutex);
       device.current_pool = pool;

@@ -293,6 +293,12 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!aligned(address) || !aligned(bytes) || !driver().reservations.covers(address, bytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    // Work under way may use the pages, and would end the process rather than its context without them.
+    for (const auto& slot : driver().contexts.all()) {
+      if (const auto context = slot->live()) {
+        context->synchronize();  // its fault is its own
+      }
+    }
     // A range that is not mapped is unmapped with success, as by the driver.
     for (const uint64_t begin : mappings_in(address, bytes)) {
       const auto removed =

@@ -70,13 +70,16 @@ CUresult cuModuleLoad(CUmodule* out, const char* path) {
 }
 
 CUresult cuModuleUnload(CUmodule handle) {
-  return with_context([&](Context& context) -> CUresult {
+  return with_any_context([&](Context& context) -> CUresult {
     const auto module = driver().modules.find(handle);
     if (module == nullptr || module->library != nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;
+      return context.fault() != CUDA_SUCCESS ? context.fault() : CUDA_ERROR_INVALID_HANDLE;
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
+    }
+    if (const CUresult fault = context.fault(); fault != CUDA_SUCCESS) {
+      return fault;
     }
     const auto owner = module->context().lock();
     if (owner.get() != &context) {

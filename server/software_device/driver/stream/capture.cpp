@@ -100,7 +100,18 @@ CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
   });
 }
 
+// For calls that change a capture: the legacy stream is one that they may not even name beside a blocking capture.
+template <typename Body>
+CUresult with_captured_stream(CUstream handle, Body&& body) noexcept {
+  return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
+    const CUresult forbidden = permit_stream_call(context, *stream);
+    return forbidden != CUDA_SUCCESS ? forbidden : body(context, stream);
+  });
+}
+
 }  // namespace
+
+CUresult permit_work(const Stream& stream) { return is_capturing(stream) ? permit_captured(stream) : CUDA_SUCCESS; }
 
 CUresult permit_captured(const Stream& stream) {
   const std::lock_guard lock(graph_mutex());
@@ -208,7 +219,7 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
 using namespace gpuwire::software_device;
 
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
-  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) {
+  return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) {
     const std::lock_guard lock(graph_mutex());
     return begin(stream, nullptr, {}, mode);
   });
@@ -220,7 +231,7 @@ CUresult cuStreamBeginCapture(CUstream handle) {
 
 CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
                                      const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
-  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+  return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     auto graph = driver().graphs.find(graph_handle);
     if (graph == nullptr || (count != 0 && dependencies == nullptr)) {
@@ -234,7 +245,7 @@ CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, cons
 }
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
-  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+  return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (out != nullptr) {
       *out = nullptr;  // whatever comes (as measured on driver 580, like what follows)
@@ -268,11 +279,11 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
-    if (status == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     if (stream->kind == Stream::Kind::legacy && blocking_capture_in(context)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (status == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;
     }
     const std::lock_guard lock(graph_mutex());
     if (stream->capture == nullptr) {
@@ -320,7 +331,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
 
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream handle, CUgraphNode* dependencies, const CUgraphEdgeData* edges,
                                               size_t count, unsigned int flags) {
-  return with_shared_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
+  return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (stream->capture == nullptr) {
       return CUDA_ERROR_ILLEGAL_STATE;

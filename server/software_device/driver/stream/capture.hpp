@@ -33,6 +33,8 @@ inline bool is_capturing(const Stream& stream) { return stream.capturing.load(st
 
 // CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a captured stream that can take nothing any more.
 CUresult permit_captured(const Stream& stream);
+// The same for every stream: before the other arguments of work are looked at.
+CUresult permit_work(const Stream& stream);
 // Adds work to the graph that the stream is captured into.
 CUresult capture_work(Context& context, Stream& stream, NodePayload payload);
 // For calls that a captured stream cannot take: makes the capture invalid and returns `reason`.

@@ -9,7 +9,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-constexpr unsigned kKnownFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
+constexpr unsigned kKnownFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
 
 template <typename Body>
 CUresult with_event(CUevent handle, Body&& body) noexcept {
@@ -56,11 +56,13 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
 
 CUresult cuEventCreate(CUevent* out, unsigned int flags) {
   return with_context([&](Context& context) -> CUresult {
-    if ((flags & CU_EVENT_INTERPROCESS) != 0) {
-      return not_supported("an event for other processes (CU_EVENT_INTERPROCESS)");
-    }
-    if (out == nullptr || (flags & ~kKnownFlags) != 0) {
+    // An event for other processes has no times (CUDA driver API, cuEventCreate).
+    const bool shared = (flags & CU_EVENT_INTERPROCESS) != 0;
+    if (out == nullptr || (flags & ~kKnownFlags) != 0 || (shared && (flags & CU_EVENT_DISABLE_TIMING) == 0)) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (shared) {
+      return not_supported("an event for other processes (CU_EVENT_INTERPROCESS)");
     }
     auto event = std::make_shared<Event>();
     event->handle = driver().events.reserve();
