@@ -11,7 +11,7 @@
 
 #include "protocol/wire/frame.hpp"
 #include "server/replay/memory/memory.hpp"
-#include "server/replay/stream/query_patience.hpp"
+#include "server/replay/stream/query_spin.hpp"
 
 namespace gpuwire::server {
 
@@ -38,7 +38,7 @@ struct SessionSettings {
 };
 
 // Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions(), watched_events() and
-// query_patience(), which say themselves what any thread may do.
+// query_spin(), which say themselves what any thread may do.
 class ReplayState {
  public:
   ReplayState(Replay& replay, SessionSettings settings);
@@ -68,7 +68,7 @@ class ReplayState {
   // Handles of graphs inside other graphs or of captures under way: not the program's to destroy.
   std::unordered_set<uint64_t>& inner_graphs() { return inner_graphs_; }
   WatchedEvents& watched_events() { return *watched_events_; }
-  QueryPatience& query_patience() { return query_patience_; }
+  QuerySpin& query_spin() { return query_spin_; }
   ShareExchange* shares() { return shares_; }
   const std::string& tenant() const { return tenant_; }
   ChunkStore* chunks() { return chunks_; }
@@ -95,7 +95,7 @@ class ReplayState {
   std::unique_ptr<GraphMemory> graph_memory_;
   std::unique_ptr<HostRegions> host_regions_;
   std::unique_ptr<WatchedEvents> watched_events_;
-  QueryPatience query_patience_;
+  QuerySpin query_spin_;
   std::deque<PostponedFree> postponed_frees_;
   std::unordered_set<uint64_t> inner_graphs_;
   bool ended_ = false;

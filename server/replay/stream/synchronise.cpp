@@ -13,7 +13,7 @@
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"
-#include "server/replay/stream/patient_query.hpp"
+#include "server/replay/stream/spinning_query.hpp"
 #include "server/replay/stream/watched_events.hpp"
 
 namespace gpuwire::server {
@@ -40,7 +40,7 @@ void answer_query(Replay& replay, Call& call, CUresult result) {
 // A query of the client; of work that may be done soon, it is waited for a little.
 template <class Query>
 void query(Replay& replay, Call& call, Query ask) {
-  answer_query(replay, call, query_patiently(replay, ask));
+  answer_query(replay, call, query_spinning(replay, ask));
 }
 
 // An event behind everything that is on the stream now. Empty: the driver refuses; `result` says why.

@@ -8,7 +8,7 @@
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"
-#include "server/replay/stream/patient_query.hpp"
+#include "server/replay/stream/spinning_query.hpp"
 #include "server/replay/stream/watched_events.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
@@ -43,7 +43,7 @@ struct Watch {
   uint64_t record = 0;
   uint64_t stream = 0;
   uint64_t sequence = 0;
-  QueryPatience::Clock::time_point asked = QueryPatience::Clock::now();
+  QuerySpin::Clock::time_point asked = QuerySpin::Clock::now();
 };
 
 // The data of copies that precede the completion leave first.
@@ -71,14 +71,14 @@ void watch_event(Replay& replay, Call& call) {
   CUevent event = static_cast<CUevent>(native);
   // A watch comes right behind a record that the program is going to poll for, or behind a query that was waited for in
   // vain.
-  CUresult result = query_patiently(replay, [&] { return drive(replay.driver().cuEventQuery, event); });
+  CUresult result = query_spinning(replay, [&] { return drive(replay.driver().cuEventQuery, event); });
   if (result == CUDA_ERROR_NOT_READY) {
     WatchedEvents& watched = replay.state().watched_events();
     watched.enter(event);
     auto lease = std::make_shared<PooledEvent>(context->events->lease());
     auto done = [&replay, &watched, watch, event, lease](CUresult completed) {
       watched.leave(event);
-      replay.state().query_patience().completed(QueryPatience::Clock::now() - watch.asked);
+      replay.state().query_spin().completed(QuerySpin::Clock::now() - watch.asked);
       send_completion(replay, watch, completed);
     };
     if (replay.watcher().watch(context->native, event, done)) return finish(replay, call, CUDA_SUCCESS);
@@ -107,7 +107,7 @@ void watch_stream(Replay& replay, Call& call) {
     CUevent native = event.get();
     auto shared = std::make_shared<PooledEvent>(std::move(event));
     auto done = [&replay, watch, shared](CUresult completed) {
-      replay.state().query_patience().completed(QueryPatience::Clock::now() - watch.asked);
+      replay.state().query_spin().completed(QuerySpin::Clock::now() - watch.asked);
       send_completion(replay, watch, completed);
     };
     if (replay.watcher().watch(context->native, native, done)) return finish(replay, call, CUDA_SUCCESS);

@@ -53,7 +53,7 @@ struct Fixture {
   }
   void record_held_work_and_poll_as_long_as_it_takes() {
     session.poll_limit = std::chrono::hours(1);
-    session.state().query_patience().set_limit(std::chrono::hours(1));
+    session.state().query_spin().set_limit(std::chrono::hours(1));
     driver.hold = true;
     driver.table.cuEventRecord(native, nullptr);
   }
@@ -163,7 +163,7 @@ TEST_CASE_FIXTURE(Fixture,
     return true;
   };
   for (int i = 0; i < 5; ++i) CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
-  CHECK(looks == server::QueryPatience::kVainMax);
+  CHECK(looks == server::QuerySpin::kVainMax);
 
   // Work that ends soon after such an answer makes the next one worth waiting for.
   watch_event(event, 1);
@@ -171,7 +171,7 @@ TEST_CASE_FIXTURE(Fixture,
   session.watcher().poll();
   driver.table.cuEventRecord(native, nullptr);
   CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
-  CHECK(looks == server::QueryPatience::kVainMax + 1);
+  CHECK(looks == server::QuerySpin::kVainMax + 1);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a watch of an event that is nearly done is answered when it is, without the watcher") {

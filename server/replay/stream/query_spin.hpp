@@ -12,7 +12,7 @@
 
 namespace gpuwire::server {
 
-class QueryPatience {
+class QuerySpin {
  public:
   using Duration = std::chrono::microseconds;
   using Clock = std::chrono::steady_clock;
@@ -21,7 +21,7 @@ class QueryPatience {
   static constexpr Duration kLimit{30};
   static constexpr int kVainMax = 2;
 
-  explicit QueryPatience(Duration limit = kLimit) : limit_(limit) {}
+  explicit QuerySpin(Duration limit = kLimit) : limit_(limit) {}
 
   // Executor: how long to wait for the answer of the query that is asked now, by a replay that may poll for
   // `poll_time`.

@@ -8,14 +8,14 @@
 
 namespace gpuwire::server {
 
-// Executor only. Asks `query`, for as long as QueryPatience allows.
+// Executor only. Asks `query`, for as long as QuerySpin allows.
 template <class Query>
-CUresult query_patiently(Replay& replay, Query query) {
-  QueryPatience& patience = replay.state().query_patience();
+CUresult query_spinning(Replay& replay, Query query) {
+  QuerySpin& policy = replay.state().query_spin();
   CUresult result = query();
-  if (auto spin = patience.allowed(replay.poll_time()); result == CUDA_ERROR_NOT_READY && spin.count() > 0) {
+  if (auto spin = policy.allowed(replay.poll_time()); result == CUDA_ERROR_NOT_READY && spin.count() > 0) {
     result = poll_for(replay, query, spin);
-    patience.waited(result != CUDA_ERROR_NOT_READY);
+    policy.waited(result != CUDA_ERROR_NOT_READY);
   }
   return result;
 }
