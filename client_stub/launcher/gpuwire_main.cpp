@@ -63,7 +63,8 @@ std::string program_of(const std::string& command, const std::vector<gpuwire::la
       std::none_of(installed.begin(), installed.end(), [&](const auto& one) { return one.name == command; });
   for (int i = 2; i < argc; ++i) {
     std::string_view word = argv[i];
-    elsewhere |= word == "-s" || word == "--server" || word.starts_with("--server=") || word == "--profile";
+    elsewhere |= word == "-s" || word == "--server" || word.starts_with("--server=") || word == "--use" ||
+                 word.starts_with("--use=");
   }
   return elsewhere ? "tenant-" + command : command;
 }

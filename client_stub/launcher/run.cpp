@@ -45,11 +45,24 @@ void append_to_python_path(const std::string& folder) {
   setenv("PYTHONPATH", (before.empty() ? folder : before + ":" + folder).c_str(), 1);
 }
 
+// Every process of the program appends to it (client_stub/driver/profile), so its beginning is made here, once: that of
+// a JSON array. Empty, or why it cannot be.
+std::string begin_profile(const std::string& file) {
+  FILE* out = std::fopen(file.c_str(), "we");
+  if (!out) return std::strerror(errno);
+  const bool written = std::fputs("[\n", out) >= 0;
+  return std::fclose(out) == 0 && written ? std::string() : std::strerror(errno);
+}
+
 }  // namespace
 
 void add_observation_options(CLI::App& app, RunOptions& options) {
   app.add_option("--trace", options.trace,
                  "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")
+      ->type_name("FILE");
+  app.add_option("--profile", options.profile,
+                 "Write to FILE when each CUDA call, wait, kernel and copy began and how long it took; Perfetto "
+                 "(ui.perfetto.dev) and chrome://tracing show it")
       ->type_name("FILE");
   // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
   app.add_flag("--stats{summary}", options.stats,
@@ -73,6 +86,12 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
   if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
   // The program may change its folder before it makes its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
+  if (!options.profile.empty()) {
+    const std::string file = std::filesystem::absolute(options.profile).string();
+    if (std::string reason = begin_profile(file); !reason.empty())
+      return tl::unexpected(RunError{kRunUsageError, "cannot write the profile " + file + ": " + reason});
+    setenv("GPUWIRE_PROFILE_FILE", file.c_str(), 1);
+  }
   if (!options.stats.empty()) setenv("GPUWIRE_STATS", options.stats == "summary" ? "1" : options.stats.c_str(), 1);
   return {};
 }

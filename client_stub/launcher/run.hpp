@@ -13,6 +13,7 @@ namespace gpuwire::launcher {
 struct RunOptions {
   SessionOptions session;
   std::string trace;                 // file, empty: none
+  std::string profile;               // likewise
   std::string stats;                 // "", "summary" or "calls"
   std::vector<std::string> program;  // and its arguments
 };
@@ -22,7 +23,7 @@ inline constexpr int kRunUsageError = 2;
 inline constexpr int kRunCannotExecute = 126;
 inline constexpr int kRunNotFound = 127;
 
-// --trace and --stats.
+// --trace, --profile and --stats.
 void add_observation_options(CLI::App& app, RunOptions& options);
 
 // An error of the user's, or of the installation, with the exit code for it.

@@ -18,6 +18,7 @@ constexpr const char* kDescription =
 
 constexpr const char* kEnvironment =
     "  GPUWIRE_TRACE           set from --trace for the program\n"
+    "  GPUWIRE_PROFILE_FILE    set from --profile for the program\n"
     "  GPUWIRE_STATS           set from --stats for the program: 1, calls or why\n"
     "  GPUWIRE_CACHE_KEY_FILE  under which key the server keeps the program's GPU code; none: it does not\n"
     "  CUDA_VISIBLE_DEVICES    as ever; numbers and UUIDs are those of the server's devices\n";
@@ -38,7 +39,7 @@ int options_end(int argc, char** argv) {
   int at = 1;
   while (at < argc && argv[at][0] == '-' && std::strcmp(argv[at], "--") != 0) {
     std::string_view option = argv[at++];
-    if ((option == "--trace" || gpuwire::launcher::takes_value(option)) && at < argc) ++at;
+    if ((option == "--trace" || option == "--profile" || gpuwire::launcher::takes_value(option)) && at < argc) ++at;
   }
   return at;
 }

@@ -15,8 +15,8 @@ namespace gpuwire::launcher {
 
 namespace {
 
-constexpr std::array<std::string_view, 9> kWithValue = {"-s",           "--server", "--profile", "--identity", "--ca",
-                                                        "--token-file", "--gpus",   "--memory",  "--transport"};
+constexpr std::array<std::string_view, 9> kWithValue = {"-s",           "--server", "--use",    "--identity", "--ca",
+                                                        "--token-file", "--gpus",   "--memory", "--transport"};
 
 bool is_set(const char* variable) {
   const char* value = std::getenv(variable);
@@ -33,8 +33,7 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
                  "The server: HOST[:PORT] (port 9750; with TLS, but on this machine), tls://..., tcp://... (bare) or "
                  "unix:/PATH")
       ->type_name("SERVER");
-  app.add_option("--profile", options.profile, "Settings that the configuration has under this name")
-      ->type_name("NAME");
+  app.add_option("--use", options.use, "Settings that the configuration has under this name")->type_name("NAME");
   app.add_option("--identity", options.identity, "Who you are: a file with your certificate and its key")
       ->type_name("FILE");
   app.add_option("--ca", options.authorities, "Whose signature makes a server yours: a file with the CA's certificate")
@@ -66,13 +65,12 @@ bool takes_value(std::string_view word) {
 }
 
 tl::expected<void, std::string> set_environment(const SessionOptions& options) {
-  const char* variable = std::getenv("GPUWIRE_PROFILE");
-  auto configured =
-      read_client_configuration(configuration_files(program_folder()), !options.profile.empty() ? options.profile
-                                                                       : variable               ? variable
-                                                                                                : "");
+  const char* variable = std::getenv("GPUWIRE_USE");
+  auto configured = read_client_configuration(configuration_files(program_folder()), !options.use.empty() ? options.use
+                                                                                     : variable           ? variable
+                                                                                                          : "");
   if (!configured) return tl::unexpected(configured.error());
-  const ClientSettings& named = options.profile.empty() ? ClientSettings{} : configured->profile;
+  const ClientSettings& named = options.use.empty() ? ClientSettings{} : configured->profile;
   auto set = [&](const char* name, const std::string& option, std::string ClientSettings::*member) {
     std::string value = option;
     if (value.empty()) value = named.*member;

@@ -17,7 +17,7 @@ namespace gpuwire::launcher {
 
 struct SessionOptions {
   std::string server;                        // as docs/cli.md says; empty: not said
-  std::string profile;                       // of the configuration files; empty: not said
+  std::string use;                           // a profile of the configuration files; empty: not said
   std::string identity, authorities, token;  // files; empty: not said
   unsigned gpus = 0;                         // 0: not said
   uint64_t memory_bytes = 0;                 // 0: not said
@@ -38,7 +38,7 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options);
 inline constexpr const char* kSessionEnvironment =
     "Environment:\n"
     "  GPUWIRE_SERVER          the server, when --server is not given\n"
-    "  GPUWIRE_PROFILE         the profile of the configuration, when --profile is not given\n"
+    "  GPUWIRE_USE             which settings of the configuration, when --use is not given\n"
     "  GPUWIRE_IDENTITY        file with certificate and key, when --identity is not given\n"
     "  GPUWIRE_CA              file with the server's CA, when --ca is not given\n"
     "  GPUWIRE_TOKEN_FILE      file with a token, when --token-file is not given\n"

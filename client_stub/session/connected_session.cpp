@@ -13,6 +13,7 @@
 #include "client_stub/session/fork_guard.hpp"
 #include "client_stub/session/handshake.hpp"
 #include "client_stub/session/server_reconnector.hpp"
+#include "client_stub/session/wait_observer.hpp"
 #include "protocol/transport/looking.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/wire/message_reader.hpp"
@@ -273,7 +274,7 @@ class ConnectedSession::Stall {
 };
 
 void ConnectedSession::count_stall(Clock::time_point begun) noexcept {
-  const uint64_t ns = uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count());
+  const uint64_t ns = note_wait(WaitKind::room, begun);
   ++t_traffic.stalls;
   t_traffic.wait_ns += ns;
   stats_.stalls.fetch_add(1, std::memory_order_relaxed);
@@ -388,7 +389,7 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
     if (!own.call->arrived) --awaited_;
     calls_.remove(own.call);
   }
-  uint64_t waited_ns = uint64_t(std::chrono::nanoseconds(Clock::now() - begun).count());
+  uint64_t waited_ns = note_wait(WaitKind::reply, begun);
   t_traffic.waits += another;
   t_traffic.wait_ns += waited_ns;
   stats_.waits.fetch_add(another, std::memory_order_relaxed);

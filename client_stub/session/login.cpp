@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "client_stub/session/rdma_library.hpp"
+#include "client_stub/session/wait_observer.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/frame_receiver.hpp"
 #include "protocol/transport/rdma_setup.hpp"
@@ -242,7 +243,7 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
     auto answer = read_answer(receiver.header(), receiver.message());
     if (!answer) return tl::unexpected(answer.error());
     if (answer->kind == Answer::Kind::admitted) {
-      if (since) told(admitted_line(entry, Clock::now() - *since));
+      if (since) told(admitted_line(entry, std::chrono::nanoseconds(note_wait(WaitKind::queue, *since))));
       return {};
     }
     if (answer->kind == Answer::Kind::told || answer->kind == Answer::Kind::told_all) {

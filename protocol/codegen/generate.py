@@ -14,6 +14,7 @@ import emit_coverage
 import emit_gate
 import emit_mocks
 import emit_names
+import emit_profiler
 import emit_schema
 import emit_server
 import emit_session
@@ -40,6 +41,7 @@ def outputs(api):
         "server/driver_table.hpp": emit_server.driver_table_header(api),
         "server/driver_table.cpp": emit_server.driver_table_source(api),
         "server/gated_driver.cpp": emit_gate.source(api),
+        "server/timed_driver.cpp": emit_profiler.source(api),
         "server/hand.hpp": emit_server.hand_header(api),
         "server/replay_functions.hpp": emit_server.replay_functions_header(api),
         "server/replay_table.cpp": emit_server.replay_table_source(api),

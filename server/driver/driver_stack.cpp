@@ -24,6 +24,8 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
   if (descriptors.session_page) {
     auto page = SharedPage<SessionPage>::map(std::move(descriptors.session_page));
     if (!page) return tl::unexpected(page.error());
+    stack.behind_gate_ = std::make_unique<DriverTable>(library);
+    front = stack.behind_gate_.get();
     stack.gated_ =
         std::make_unique<GatedDriver>(std::move(*page), std::move(descriptors.doorbell), *front, settings.cores);
     front = &stack.gated_->table;
@@ -37,6 +39,8 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
   }
   stack.table_ = std::make_unique<DriverTable>(*front);
   guard.put_before(*stack.table_);
+  // Where nothing stands before the functions that give work, they are timed where they are called.
+  stack.profiler_ = std::make_unique<GpuProfiler>(stack.gated_ ? *stack.behind_gate_ : *stack.table_);
   return stack;
 }
 

@@ -13,6 +13,7 @@
 #include "server/ipc/blocking_requests.hpp"
 #include "server/ipc/message.hpp"
 #include "server/ledger/worker/worker_ledger.hpp"
+#include "server/profiler/gpu_profiler.hpp"
 
 namespace gpuwire::server {
 
@@ -31,7 +32,9 @@ struct GatedDriver {
 //   1. the IPC guard: a handle that is not the tenant's is refused before anything is charged for it;
 //   2. the ledger:    what the call takes is charged, before the GPU is asked for;
 //   3. the gate:      the GPU's time;
-//   4. the library.
+//   4. the profiler:  how long work takes on the GPU, without its wait at the gate; only where a client has asked for
+//   it;
+//   5. the library.
 //
 // The first two may wait for the broker, and whoever waits behind the gate is in flight, with the GPU kept for it: so
 // they stand before it. What is reserved for a call that stands at the gate is given back when the gate refuses it.
@@ -56,11 +59,15 @@ class DriverStack {
   // Null: there is none.
   GatedDriver* gated() const { return gated_.get(); }
   WorkerLedger* ledger() const { return ledger_.get(); }
+  // Null: there is no driver.
+  GpuProfiler* profiler() const { return profiler_.get(); }
 
  private:
+  std::unique_ptr<DriverTable> behind_gate_;  // the library's, in which the profiler may come to stand
   std::unique_ptr<GatedDriver> gated_;
   std::unique_ptr<WorkerLedger> ledger_;
   std::unique_ptr<DriverTable> table_;
+  std::unique_ptr<GpuProfiler> profiler_;
 };
 
 }  // namespace gpuwire::server

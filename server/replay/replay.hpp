@@ -25,6 +25,7 @@ struct DriverTable;  // generated: generated/server/driver_table.hpp, one pointe
                      // driver lacks it
 class Management;    // server/management/management.hpp
 class CompletionWatcher;  // completion.hpp
+class Profiler;           // profiler.hpp
 class ReplayState;        // replay_state.hpp
 
 // Client handle -> the driver's. Every lookup checks kind, generation and presence. Executor thread only.
@@ -57,6 +58,8 @@ class HandleTable {
   // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays,
   // textures.
   void erase_context(uint32_t context);
+  // `seen` is told of each stream that is inserted from now on.
+  void observe_streams(std::function<void(uint64_t handle, void* native)> seen) { stream_seen_ = std::move(seen); }
 
  private:
   struct Slot;
@@ -72,6 +75,7 @@ class HandleTable {
   uint32_t stream_context_ = 0;
   HostCharge charge_;
   bool out_of_memory_ = false;
+  std::function<void(uint64_t, void*)> stream_seen_;  // empty: nobody asks
 };
 
 // The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after
@@ -195,6 +199,9 @@ class Replay {
   // Executor only. What the session has spent so far, and that it has looked for a completion for so long.
   virtual SessionTimes times() const { return {}; }
   virtual void note_polled(std::chrono::nanoseconds) {}
+
+  // For a client that asks for a profile; null: nothing can be timed here.
+  virtual Profiler* profiler() { return nullptr; }
 
   // Of a management session; null in one that runs a program.
   virtual Management* management() { return nullptr; }

@@ -328,7 +328,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
              return confine_to_tenant(prepared.rules, own);
            },
        .management = prepared.management,
-       .gate = stack.gated() ? &stack.gated()->gate : nullptr});
+       .gate = stack.gated() ? &stack.gated()->gate : nullptr,
+       .profiler = prepared.management ? nullptr : stack.profiler()});
   link::Heartbeat heartbeat(link, link::GivingUp::closes);
   Resumption resumption(
       {.link = link,

@@ -35,7 +35,8 @@ ORDER = [{
     "server/control/view": "broker tool", "server/login": "auth", "server/keeper": "keeper",
     "server/broker": "broker", "server/replay": "worker"
 }, {
-    "server/control": "broker", "server/management": "worker", "server/gate": "worker", "server/ledger/worker": "worker"
+    "server/control": "broker", "server/management": "worker", "server/gate": "worker",
+    "server/ledger/worker": "worker", "server/profiler": "worker"
 }, {
     "server/gpu_scheduler": "broker", "server/host_guard": "broker", "server/ledger/broker": "broker",
     "server/chunk_store/broker": "broker",

@@ -16,6 +16,7 @@
 #include "client_stub/driver/call/error_text.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/session/server_session.hpp"
@@ -31,6 +32,7 @@ constexpr unsigned kTracePathShownMax = 512;
 
 // Set before the library's first call can be made, by observe_from_environment(); then constant.
 int g_trace = -1;
+bool g_profile = false;
 AccountDepth g_depth = AccountDepth::none;
 uint64_t g_started_ns = 0;
 uint64_t g_ended_ns = 0;  // by ask_server_account() and print_account(), which follow each other on one thread
@@ -74,6 +76,24 @@ const char* class_name(CallClass call_class) noexcept {
   return "";
 }
 
+// What the call has sent and waited for goes with it; the waits are spans of their own inside.
+void profile_call(uint64_t started, uint64_t ended, const char* name, CallClass call_class, CUresult result) noexcept {
+  char text[256];
+  size_t length = 0;
+  auto add = [&](const char* format, auto value) {
+    const int more = std::snprintf(text + length, sizeof text - length, format, value);
+    if (more > 0) length = std::min(length + size_t(more), sizeof text - 1);
+  };
+  add(R"("class":"%s")", class_name(call_class));
+  const char* error = result == CUDA_SUCCESS ? nullptr : error_name(result);
+  if (result != CUDA_SUCCESS) add(R"(,"result":"%s")", error ? error : "?");
+  const uint64_t sent = t_traffic.bytes_sent - t_traffic_before.bytes_sent;
+  const uint64_t received = t_traffic.bytes_received - t_traffic_before.bytes_received;
+  if (sent) add(R"(,"bytes_sent":%llu)", static_cast<unsigned long long>(sent));
+  if (received) add(R"(,"bytes_received":%llu)", static_cast<unsigned long long>(received));
+  profile_span("api", name, started, ended, {text, length});
+}
+
 }  // namespace
 
 void observe_from_environment() noexcept {
@@ -90,7 +110,9 @@ void observe_from_environment() noexcept {
       say(line);
     }
   }
-  if (g_depth != AccountDepth::none || g_trace >= 0) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
+  g_profile = begin_profile_from_environment();
+  if (g_depth != AccountDepth::none || g_trace >= 0 || g_profile)
+    g_entry.fetch_or(kObserved, std::memory_order_relaxed);
 }
 
 uint64_t observe_begin() noexcept {
@@ -105,6 +127,7 @@ void observe_end(uint64_t started, const char* name, CallClass described, CUresu
   uint64_t ended = now_ns();
   CallClass call_class = actual_class(described);
   account_call(name, call_class, t_traffic_before, t_traffic, ended - started);
+  if (g_profile) profile_call(started, ended, name, call_class, result);
   if (g_trace < 0) return;
   char text[kTraceLineBytesMax];
   text[0] = 0;

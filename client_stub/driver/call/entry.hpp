@@ -11,12 +11,14 @@ namespace gpuwire::client {
 enum class CallClass : uint8_t { local, posted, called };
 
 // What every call has to do besides its work, as bits. Read relaxed: nothing else is published through it.
-// kObserved: set once at start from GPUWIRE_TRACE and GPUWIRE_STATS, before the first call returns.
+// kObserved: set once at start from GPUWIRE_TRACE, GPUWIRE_STATS and GPUWIRE_PROFILE_FILE, before the first call
+// returns.
 // kManaged: the process has managed memory; a thread that can name any got it after the bit was set.
 inline constexpr uint8_t kObserved = 1, kManaged = 2;
 extern std::atomic<uint8_t> g_entry;
 
-// Called once, when the library is loaded: GPUWIRE_TRACE names a file, GPUWIRE_STATS asks for an account at the end.
+// Called once, when the library is loaded: GPUWIRE_TRACE and GPUWIRE_PROFILE_FILE name files, GPUWIRE_STATS asks for an
+// account at the end.
 void observe_from_environment() noexcept;
 
 // Slow path, out of line: counts the call, and writes a trace line if tracing is on. `print` formats the arguments

@@ -1,6 +1,9 @@
 #include "client_stub/driver/session/notices.hpp"
 
+#include <algorithm>
+
 #include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
@@ -84,6 +87,7 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
       session_.chunked_uploads.found(found.getSequence(), found.getFound());
       return;
     }
+    case wire::NoticeOrdinal::profile_spans: return session_.gpu_spans.told(message.getRoot<schema::ProfileSpans>());
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
     case wire::NoticeOrdinal::output:
     case wire::NoticeOrdinal::region_data:
@@ -133,7 +137,7 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
 }
 
 std::chrono::nanoseconds Notices::upkeep(std::chrono::steady_clock::time_point now) noexcept {
-  return session_.kept_memory.look(now);
+  return std::min(session_.kept_memory.look(now), profile_file().upkeep());
 }
 
 // The session has told the user why; from here on enter() returns its state.

@@ -62,6 +62,7 @@ void at_exit() noexcept {
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
   g_process.store(nullptr, std::memory_order_release);
   ask_server_account(*owner);
+  owner->server->gpu_spans.finish();
   owner->server->end();
   managed_faults().stop();
   print_account(*owner);
@@ -82,6 +83,7 @@ CUresult connect(ServerSession& session) {
   std::string error;
   CUresult result = session.connect(server, error);
   if (result) say(error);
+  else session.gpu_spans.begin();
   return result;
 }
 

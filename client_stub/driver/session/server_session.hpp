@@ -24,6 +24,7 @@
 #include "client_stub/driver/module/image_uploads.hpp"
 #include "client_stub/driver/managed_memory/managed_allocations.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/profile/gpu_spans.hpp"
 #include "client_stub/driver/session/notices.hpp"
 #include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/driver/copy/pending_copies.hpp"
@@ -99,6 +100,7 @@ class ServerSession {
   AllocationHolders allocation_holders{parts_};
   ArrayShapes array_shapes{parts_};
   ImageUploads image_uploads{parts_};
+  GpuSpans gpu_spans{*this, parts_};
   // Neither the end of the session nor a child has anything to do with it.
   PostedUploads posted_uploads;
   ChunkedUploads chunked_uploads{dedup_wish(std::getenv("GPUWIRE_DEDUP"))};

@@ -24,7 +24,9 @@ struct Tool {
 
 Tool g_tools[] = {
     {"libcupti.so",
-     "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity",
+     "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity; `gpuwire "
+     "run "
+     "--profile FILE` does",
      {}},
     {"libsanitizer-",
      "compute-sanitizer does not work through gpuwire: nothing is checked; run it on a machine with the GPU",

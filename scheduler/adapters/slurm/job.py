@@ -96,7 +96,7 @@ def environment_lines(site, server, folder, gpus, memory):
     )
     if ran.returncode != 0:
         raise SiteError(f"{shlex.join(site.client)} env: {ran.stderr.strip()}")
-    lines = [f"gpus\t{gpus}", "unset\tGPUWIRE_PROFILE"]
+    lines = [f"gpus\t{gpus}", "unset\tGPUWIRE_USE"]
     seen = set()
     for line in ran.stdout.splitlines():
         name, _, value = shlex.split(line.removeprefix("export ").rstrip(";"))[0].partition("=")

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/driver_table.hpp"
+#include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
 
 namespace gpuwire::server {
@@ -184,6 +185,7 @@ void ContextTable::abandon(Context& context) {
   }
   context.staging.reset();
   context.events.reset();
+  if (Profiler* profiler = replay_.profiler()) profiler->context_ends(context.native);
   if (context.beside) drive(driver_.cuStreamDestroy_v2, std::exchange(context.beside, nullptr));
   handles_.erase_context(wire_context(context.handle));
   handles_.erase(wire::HandleKind::context, context.handle);

@@ -60,6 +60,8 @@ class ContextTable {
   void enter_any();
   // Is this the executor, whose contexts these are? Any thread may ask.
   bool on_executor() const { return executor_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  // No handle is bound to a context.
+  bool empty() const { return order_.empty(); }
   // The one made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);

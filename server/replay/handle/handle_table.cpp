@@ -83,6 +83,8 @@ bool HandleTable::insert(wire::HandleKind kind, uint64_t handle, void* native) {
   slot = {native, ++insertions_, owner, wire::handle_generation(handle), true};
   ++counts_[unsigned(kind)];
   ++size_;
+  if (kind == wire::HandleKind::stream && stream_seen_) [[unlikely]]
+    stream_seen_(handle, native);
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/managed_memory/managed_memory.hpp"
@@ -149,6 +150,8 @@ void module_function(Replay& replay, Call& call) {
   if (result == CUDA_SUCCESS && !replay.handles().insert(kind, params.getHandle(), native))
     result = CUDA_ERROR_INVALID_HANDLE;
   if (result == CUDA_SUCCESS) {
+    if (Profiler* profiler = replay.profiler())
+      profiler->name_function(native, {params.getName().begin(), params.getName().size()});
     if (auto* loaded = replay.state().modules().loaded(params.getModule()))
       loaded->functions.push_back(params.getHandle());
   }

@@ -1,12 +1,15 @@
-// The calls that measure the connection, and tell where the session's time went.
+// The calls that measure the connection, tell where the session's time went, and ask for a profile.
 #include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "protocol/wire/limits.hpp"
 #include "server/base/zeroed_memory.hpp"
+#include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
+#include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
+#include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "wire/session_frames.hpp"
 
@@ -55,6 +58,47 @@ void session_account(Replay& replay, Call& call) {
   reply.setHeld(times.held_count);
   reply.setGpuNs(ns(times.gpu));
   reply.setGpuCounted(times.gpu_counted);
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
+}
+
+namespace {
+
+void tell_clock(Replay& replay, Call& call, CUresult result) {
+  SmallMessage<> message;
+  auto reply = message.root<schema::ProfileClockReply>();
+  reply.setResult(result);
+  reply.setDeferred(replay.take_deferred());
+  // Last, so that little comes between it and the reply's way.
+  if (Profiler* profiler = replay.profiler()) reply.setNowNs(profiler->now_ns());
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
+}
+
+}  // namespace
+
+void profile_begin(Replay& replay, Call& call) {
+  Profiler* profiler = replay.profiler();
+  if (!profiler) return tell_clock(replay, call, CUDA_ERROR_NOT_SUPPORTED);
+  // With a context, other threads may be in the functions that are about to be timed.
+  const bool early = replay.state().contexts().empty();
+  tell_clock(replay, call, early ? profiler->begin(replay.handles(), replay.outbox()) : CUDA_ERROR_ILLEGAL_STATE);
+}
+
+void profile_clock(Replay& replay, Call& call) {
+  tell_clock(replay, call, replay.profiler() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
+}
+
+void profile_end(Replay& replay, Call& call) {
+  Profiler* profiler = replay.profiler();
+  const Profiler::Totals totals = profiler ? profiler->end() : Profiler::Totals{};
+  SmallMessage<> message;
+  auto reply = message.root<schema::ProfileEndReply>();
+  reply.setResult(profiler ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
+  reply.setDeferred(replay.take_deferred());
+  reply.setTimed(totals.timed);
+  reply.setDropped(totals.dropped);
+  reply.setErrorNs(totals.error_ns);
   call.answered = true;
   replay.outbox().reply(call.header.sequence, *message);
 }

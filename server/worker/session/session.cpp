@@ -15,6 +15,7 @@
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
 #include "server/replay/call/polling.hpp"
+#include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/memory/memory.hpp"
@@ -65,6 +66,11 @@ Session::Session(SessionParts parts)
       watcher_(watcher_driver(*parts_.driver), spin(parts_.cores).watch_spin_us, [this] { enter_thread(); }),
       waiters_([this] { enter_thread(); }),
       poll_time_(spin(parts_.cores).wait_poll_us) {
+  if (parts_.profiler)
+    parts_.profiler->frames_from([this] {
+      const wire::FrameHeader& header = source_.header();
+      return Profiler::Frame{header.context, header.sequence};
+    });
   if (Gate* gate = parts_.gate) {
     source_.look_longer(gate->spin_us());
     source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
@@ -453,6 +459,7 @@ void Session::tell_ending(const SessionEnd& end) {
 
 bool Session::release() {
   if (parts_.gate) parts_.gate->stop();
+  if (parts_.profiler) parts_.profiler->stop();
   out_of_order_reader_.stop();
   bool at_rest = !state_ || state_->end();
   watcher_.stop();

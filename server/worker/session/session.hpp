@@ -70,6 +70,7 @@ struct SessionParts {
   bool captures_output =
       true;              // what the driver prints into the process's standard output and error goes to the client
   Gate* gate = nullptr;  // that stands before the driver's functions; null: none
+  Profiler* profiler = nullptr;  // for a client that wants a profile; null: nothing can be timed
 };
 
 // Who the client says it is; for logs only.
@@ -126,6 +127,7 @@ class Session final : public Replay {
   void expect_answers() override { out_of_order_reader_.start(); }
   void answer_awaited() override { out_of_order_reader_.awake(); }
   HostMemory* host_memory() override { return parts_.host_memory; }
+  Profiler* profiler() override { return parts_.profiler; }
   Management* management() override { return parts_.management; }
   SessionTimes times() const override;
   void note_polled(std::chrono::nanoseconds spent) override { polled_ += spent; }

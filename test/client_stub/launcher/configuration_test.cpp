@@ -42,10 +42,10 @@ TEST_CASE("a profile that an option names comes before the environment, the usua
              "server = \"user:1\"\nprofile = \"small\"\n[profiles.small]\ngpus = 1\n[profiles.big]\nserver = "
              "\"big:1\"\ngpus = 8\n");
   CHECK(seen.run({}) == "user:1|1||\n");
-  CHECK(seen.run({"--profile", "big"}) == "big:1|8||\n");
-  CHECK(seen.run({"--profile", "big"}, {{"GPUWIRE_SERVER", "environment:1"}}) == "big:1|8||\n");
-  CHECK(seen.run({}, {{"GPUWIRE_PROFILE", "big"}, {"GPUWIRE_SERVER", "environment:1"}}) == "environment:1|8||\n");
-  CHECK(seen.run({"--profile", "big", "--gpus", "2"}) == "big:1|2||\n");
+  CHECK(seen.run({"--use", "big"}) == "big:1|8||\n");
+  CHECK(seen.run({"--use", "big"}, {{"GPUWIRE_SERVER", "environment:1"}}) == "big:1|8||\n");
+  CHECK(seen.run({}, {{"GPUWIRE_USE", "big"}, {"GPUWIRE_SERVER", "environment:1"}}) == "environment:1|8||\n");
+  CHECK(seen.run({"--use", "big", "--gpus", "2"}) == "big:1|2||\n");
 }
 
 TEST_CASE("the transport is chosen like everything else, and only one that there is") {
@@ -64,7 +64,7 @@ TEST_CASE("a profile of the system's is completed by the user's of the same name
   Seen seen;
   seen.write(kSystemFile, "[profiles.lab]\nserver = \"lab:1\"\ngpus = 1\n");
   seen.write(kUserFile, "[profiles.lab]\ngpus = 2\n");
-  CHECK(seen.run({"--profile", "lab"}) == "lab:1|2||\n");
+  CHECK(seen.run({"--use", "lab"}) == "lab:1|2||\n");
 }
 
 TEST_CASE("files of the configuration are meant from its folder, or from the home folder") {
@@ -95,7 +95,7 @@ TEST_CASE("a mistake in a file is one line with its place, and no program runs")
   CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is no size"));
   CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server must be a text"));
   CHECK(has(said("server = \n"), file + ":1: "));
-  CHECK(has(said("server = \"x:1\"\n", {"--profile", "none"}), "there is no profile \"none\" in " + file));
+  CHECK(has(said("server = \"x:1\"\n", {"--use", "none"}), "there is no profile \"none\" in " + file));
 }
 
 TEST_CASE("info asks the server of the configuration") {

@@ -1,0 +1,243 @@
+#include "client_stub/driver/profile/profile_file.hpp"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "client_stub/driver/call/say.hpp"
+#include "client_stub/session/wait_observer.hpp"
+
+namespace gpuwire::client {
+
+namespace {
+
+constexpr char kBeginning[] = "[\n";
+constexpr uint64_t kGpuProcessBit = 1u << 30;  // above every process number of Linux (at most 2^22)
+constexpr size_t kPathShownMax = 512;
+
+uint64_t now_ns() noexcept {
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
+}
+
+bool write_all(int file, std::string_view text) noexcept {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return false;
+    text.remove_prefix(size_t(written));
+  }
+  return true;
+}
+
+// Appears with its beginning, or not at all: several processes may find that there is none.
+bool create(const char* path) {
+  const std::string own = std::string(path) + "." + std::to_string(::getpid());
+  const int file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) return false;
+  bool there = write_all(file, kBeginning);
+  ::close(file);
+  there = there && (::link(own.c_str(), path) == 0 || errno == EEXIST);
+  const int error = errno;
+  ::unlink(own.c_str());
+  errno = error;
+  return there;
+}
+
+// How long a sequence of UTF-8 is that begins there; 0: none.
+size_t utf8_length(std::string_view text) noexcept {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const size_t length = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  if (first < 0xc2 || length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
+  const auto second = static_cast<unsigned char>(text[1]);
+  // Longer than they need be, halves of surrogates, past the last character.
+  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) ||
+      (first == 0xf4 && second > 0x8f))
+    return 0;
+  return length;
+}
+
+void note_wait_span(WaitKind kind, uint64_t begun_ns, uint64_t ended_ns) noexcept {
+  switch (kind) {
+    case WaitKind::reply: return profile_span("wait", "wait for the reply", begun_ns, ended_ns, {});
+    case WaitKind::room: return profile_span("wait", "wait for room to send", begun_ns, ended_ns, {});
+    case WaitKind::queue: return profile_span("queue", "wait in the server's queue", begun_ns, ended_ns, {});
+  }
+}
+
+}  // namespace
+
+std::string json_text(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const auto c = static_cast<unsigned char>(text[0]);
+    size_t taken = 1;
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += char(c);
+    } else if (c >= 0x20 && c < 0x7f) {
+      out += char(c);
+    } else if (c >= 0x80 && (taken = utf8_length(text)) != 0) {
+      out.append(text.substr(0, taken));
+    } else {
+      taken = 1;
+      out += '?';
+    }
+    text.remove_prefix(taken);
+  }
+  return out;
+}
+
+ProfileFile::~ProfileFile() {
+  flush();
+  if (file_ >= 0) ::close(file_);
+}
+
+bool ProfileFile::open(const char* path, std::string& error) noexcept {
+  try {
+    int file = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (file < 0 && errno == ENOENT && create(path)) file = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (file < 0) {
+      const int why = errno;
+      error = "cannot write the profile " + std::string(path).substr(0, kPathShownMax) + ": " + std::strerror(why);
+      return false;
+    }
+    buffer_.reserve(kBufferBytes + kEventBytesMax);
+    file_ = file;
+    return true;
+  } catch (...) {  // no memory
+    return false;
+  }
+}
+
+void ProfileFile::name_process() {
+  named_ = true;
+  char name[32] = {};
+  ::prctl(PR_GET_NAME, name, 0, 0, 0);
+  const std::string shown = json_text(name);
+  const long pid = ::getpid();
+  char text[256];
+  auto say = [&](const char* format, auto... values) {
+    const int length = std::snprintf(text, sizeof text, format, values...);
+    append({text, std::min(size_t(std::max(length, 0)), sizeof text - 1)});
+  };
+  say(R"("ph":"M","name":"process_name","pid":%ld,"args":{"name":"%s"})", pid, shown.c_str());
+  say(R"("ph":"M","name":"process_name","pid":%)" PRIu64 R"(,"args":{"name":"GPU work of %s %ld"})",
+      gpu_process_number(), shown.c_str(), pid);
+}
+
+void ProfileFile::append(std::string_view members) {
+  if (buffer_.empty()) held_since_ns_ = now_ns();
+  buffer_ += '{';
+  buffer_.append(members);
+  buffer_ += "},\n";
+}
+
+void ProfileFile::event(std::string_view members) noexcept {
+  if (file_ < 0 || members.size() > kEventBytesMax) return;
+  try {
+    std::lock_guard lock(mutex_);
+    if (full_) return;
+    if (!named_) name_process();
+    append(members);
+    if (through_ || buffer_.size() >= kBufferBytes || now_ns() - held_since_ns_ >= kHeldNs) write_buffer();
+  } catch (...) {}  // no memory for its name
+}
+
+// Whole lines at once. A process that is killed in the middle leaves what was written.
+void ProfileFile::write_buffer() noexcept {
+  if (buffer_.empty()) return;
+  if (written_bytes_ + buffer_.size() > kFileBytesMax) {
+    full_ = true;
+    say("the profile ends here: it has become too long");
+  } else if (!write_all(file_, buffer_)) {
+    full_ = true;
+    say("the profile ends here: its file takes no more");
+  }
+  written_bytes_ += buffer_.size();
+  buffer_.clear();
+}
+
+void ProfileFile::flush() noexcept {
+  if (file_ < 0) return;
+  std::lock_guard lock(mutex_);
+  write_buffer();
+}
+
+std::chrono::nanoseconds ProfileFile::upkeep() noexcept {
+  if (file_ < 0) return std::chrono::nanoseconds::max();
+  std::lock_guard lock(mutex_);
+  if (!buffer_.empty() && now_ns() - held_since_ns_ >= kHeldNs) write_buffer();
+  return std::chrono::nanoseconds(kHeldNs);
+}
+
+void ProfileFile::write_through() noexcept {
+  if (file_ < 0) return;
+  std::lock_guard lock(mutex_);
+  through_ = true;
+  write_buffer();
+}
+
+void ProfileFile::after_fork_in_child() noexcept {
+  new (&mutex_) std::mutex;
+  new (&buffer_) std::string;  // the parent's may be half changed
+  held_since_ns_ = written_bytes_ = 0;
+  named_ = full_ = through_ = false;
+}
+
+ProfileFile& profile_file() noexcept {
+  alignas(ProfileFile) static char place[sizeof(ProfileFile)];
+  static ProfileFile* file = new (place) ProfileFile;
+  return *file;
+}
+
+bool begin_profile_from_environment() noexcept {
+  const char* path = std::getenv("GPUWIRE_PROFILE_FILE");
+  if (!path || !*path) return false;
+  std::string error;
+  if (!profile_file().open(path, error)) {
+    say(error);
+    return false;
+  }
+  pthread_atfork(nullptr, nullptr, [] { profile_file().after_fork_in_child(); });
+  // Behind what initialise_process() registers later, so after the end of the session.
+  std::atexit([] { profile_file().write_through(); });
+  g_wait_observer.store(&note_wait_span, std::memory_order_relaxed);
+  return true;
+}
+
+uint64_t gpu_process_number() noexcept { return kGpuProcessBit | uint64_t(::getpid()); }
+
+void profile_span(const char* category, const char* name, uint64_t begun_ns, uint64_t ended_ns,
+                  std::string_view arguments) noexcept {
+  char text[1024];
+  const uint64_t took = ended_ns > begun_ns ? ended_ns - begun_ns : 0;
+  const int length =
+      std::snprintf(text, sizeof text,
+                    R"("ph":"X","cat":"%s","name":"%s","ts":%)" PRIu64
+                    ".%03u"
+                    R"(,"dur":%)" PRIu64
+                    ".%03u"
+                    R"(,"pid":%ld,"tid":%ld,"args":{%.*s})",
+                    category, name, begun_ns / 1000, unsigned(begun_ns % 1000), took / 1000, unsigned(took % 1000),
+                    long(::getpid()), long(::syscall(SYS_gettid)), int(arguments.size()), arguments.data());
+  if (length > 0 && size_t(length) < sizeof text) profile_file().event({text, size_t(length)});
+}
+
+}  // namespace gpuwire::client

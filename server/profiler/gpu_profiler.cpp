@@ -1,0 +1,424 @@
+#include "server/profiler/gpu_profiler.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <system_error>
+
+#include "protocol/wire/handle.hpp"
+#include "server/profiler/timed_driver.hpp"
+#include "server/replay/replay.hpp"
+#include "server/session_notices.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
+
+constexpr uint64_t kOwnStream = ~0ull;  // a stream of ours that the client does not know
+
+uint64_t clock_ns() { return uint64_t(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count()); }
+uint64_t ns(std::chrono::nanoseconds time) { return uint64_t(time.count()); }
+
+// What the driver calls a function, without the number of its version.
+std::string_view plain_name(std::string_view call) {
+  for (std::string_view version : {"_v2", "_v3"})
+    if (call.ends_with(version)) call.remove_suffix(version.size());
+  return call;
+}
+
+// The form of which the driver's table has a place; a driver older than 12.8 has none of it.
+using ElapsedTime = CUresult(CUDAAPI*)(float*, CUevent, CUevent);
+ElapsedTime elapsed_time([[maybe_unused]] const DriverTable& driver) {
+#if CUDA_VERSION >= 12080
+  return driver.cuEventElapsedTime_v2;
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace
+
+uint64_t GpuProfiler::now_ns() const { return clock_ns(); }
+
+CUresult GpuProfiler::begin(HandleTable& handles, Outbox& outbox) {
+  if (begun_) return CUDA_ERROR_ILLEGAL_STATE;
+  driver_ = table_;
+  const bool complete = driver_.cuEventCreate && driver_.cuEventRecord && driver_.cuEventQuery &&
+                        elapsed_time(driver_) && driver_.cuEventDestroy_v2 && driver_.cuCtxGetCurrent &&
+                        driver_.cuCtxSetCurrent && driver_.cuStreamCreate && driver_.cuStreamDestroy_v2 &&
+                        driver_.cuStreamIsCapturing;
+  if (!complete) return CUDA_ERROR_NOT_SUPPORTED;
+  outbox_ = &outbox;
+  executor_ = std::this_thread::get_id();
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error&) {
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
+  handles.observe_streams([this](uint64_t handle, void* native) { streams_.insert_or_assign(native, handle); });
+  put_profiler_before(table_, *this);
+  begun_ = measuring_ = true;
+  return CUDA_SUCCESS;
+}
+
+// --- names ---------------------------------------------------------------------------------------------------------
+
+void GpuProfiler::name_function(const void* native, std::string_view name) {
+  if (!measuring_) return;
+  name = name.substr(0, kProfiledNameBytesMax);
+  if (name_bytes_ + name.size() > kProfiledNamesBytesMax) name = {};
+  name_bytes_ += name.size();
+  // A function of a module that is gone may have had the same address.
+  names_.insert_or_assign(native, Name{std::string(name)});
+}
+
+uint32_t GpuProfiler::number_of(Name& name) {
+  if (!name.has_number) {
+    std::lock_guard lock(mutex_);
+    name.has_number = true;
+    name.number = names_numbered_++;
+    new_names_.push_back(name.text);
+  }
+  return name.number;
+}
+
+uint32_t GpuProfiler::number_of(const TimedWork& work) {
+  if (work.kind != SpanKind::kernel) {
+    auto [label, added] = labels_.try_emplace(work.call);
+    if (added) label->second.text = plain_name(work.call);
+    return number_of(label->second);
+  }
+  auto found = names_.find(work.kernel);
+  if (found == names_.end()) {
+    // Every kernel of a library was named when the client asked for it, so this is a function.
+    const char* name = nullptr;
+#if CUDA_VERSION >= 12030
+    if (driver_.cuFuncGetName && driver_.cuFuncGetName(&name, work.kernel) != CUDA_SUCCESS) name = nullptr;
+#endif
+    name_function(work.kernel, name ? name : "");
+    found = names_.find(work.kernel);
+  }
+  return number_of(found->second.text.empty() ? without_name_ : found->second);
+}
+
+uint64_t GpuProfiler::handle_of(CUstream stream) const {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY) return wire::kStreamNull;
+  auto found = streams_.find(stream);
+  return found == streams_.end() ? kOwnStream : found->second;
+}
+
+// --- around a call, on the executor --------------------------------------------------------------------------------
+
+bool GpuProfiler::capturing(CUstream stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream's answer is an error while a capture forbids it: nothing may be recorded there either.
+  return driver_.cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+GpuProfiler::Context* GpuProfiler::current() {
+  CUcontext native = nullptr;
+  if (driver_.cuCtxGetCurrent(&native) != CUDA_SUCCESS || !native) return nullptr;
+  if (last_ && last_->native == native) return last_;
+  auto found = std::ranges::find(contexts_, native, &Context::native);
+  if (found != contexts_.end()) return last_ = &*found;
+  if (contexts_.size() >= kTimedContextsMax) return nullptr;
+  std::lock_guard lock(mutex_);
+  contexts_.emplace_front().native = native;
+  return last_ = &contexts_.front();
+}
+
+bool GpuProfiler::take_pair(Context& context, Pair& pair) {
+  {
+    std::lock_guard lock(mutex_);
+    if (context.failed || pending_ >= kTimedPendingMax) return false;
+    if (!context.free.empty()) {
+      std::tie(pair.start, pair.end) = context.free.back();
+      context.free.pop_back();
+      return true;
+    }
+  }
+  if (driver_.cuEventCreate(&pair.start, CU_EVENT_DEFAULT) != CUDA_SUCCESS) return false;
+  if (driver_.cuEventCreate(&pair.end, CU_EVENT_DEFAULT) == CUDA_SUCCESS) return true;
+  driver_.cuEventDestroy_v2(pair.start);
+  return false;
+}
+
+GpuProfiler::Pair GpuProfiler::before(const TimedWork& work) {
+  Pair pair;
+  if (!measuring_ || !on_executor() || capturing(work.stream)) return pair;
+  Context* context = current();
+  if (context) begin_anchor(*context);
+  if (context && take_pair(*context, pair)) {
+    if (driver_.cuEventRecord(pair.start, work.stream) == CUDA_SUCCESS) {
+      pair.context = context;
+      return pair;
+    }
+    std::lock_guard lock(mutex_);
+    context->free.emplace_back(pair.start, pair.end);  // a stream of another context
+  }
+  std::lock_guard lock(mutex_);
+  ++dropped_;
+  return {};
+}
+
+void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
+  const bool recorded = done && driver_.cuEventRecord(pair.end, work.stream) == CUDA_SUCCESS;
+  const Frame frame = frame_ ? frame_() : Frame{};
+  Pending pending{.span = {.kind = uint32_t(work.kind),
+                           .name = recorded ? number_of(work) : 0,
+                           .context = frame.context,
+                           .stream = handle_of(work.stream),
+                           .sequence = frame.sequence,
+                           .bytes = work.bytes},
+                  .start = pair.start,
+                  .end = pair.end};
+  std::lock_guard lock(mutex_);
+  if (!recorded) {
+    pair.context->free.emplace_back(pair.start, pair.end);
+    dropped_ += done;
+    return;
+  }
+  pair.context->lanes[work.stream].pending.push_back(std::move(pending));
+  if (pending_++ == 0) changed_.notify_one();
+}
+
+// --- the GPU's time by the clock -----------------------------------------------------------------------------------
+
+// Recorded where nothing else is, so that the GPU comes to it at once. What it costs is paid once a second.
+void GpuProfiler::begin_anchor(Context& context) {
+  const uint64_t now = clock_ns();
+  if (context.asked_ns && now - context.asked_ns < ns(kAnchorAge)) return;
+  Anchor anchor;
+  {
+    std::lock_guard lock(mutex_);
+    if (context.failed || context.next.event) return;
+    context.asked_ns = now;
+    anchor.event = std::exchange(context.spare, nullptr);
+  }
+  if (!context.beside && driver_.cuStreamCreate(&context.beside, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+    context.beside = nullptr;
+  if (!anchor.event && driver_.cuEventCreate(&anchor.event, CU_EVENT_DEFAULT) != CUDA_SUCCESS) anchor.event = nullptr;
+  anchor.before_ns = clock_ns();
+  const bool recorded =
+      context.beside && anchor.event && driver_.cuEventRecord(anchor.event, context.beside) == CUDA_SUCCESS;
+  const uint64_t until = anchor.before_ns + ns(kAnchorSpin);
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (recorded && (result = driver_.cuEventQuery(anchor.event)) == CUDA_ERROR_NOT_READY && clock_ns() < until) {}
+  if (recorded && result == CUDA_SUCCESS) anchor.after_ns = clock_ns();
+  std::lock_guard lock(mutex_);
+  if (!recorded) {
+    context.spare = anchor.event;
+    return;
+  }
+  context.next = anchor;
+  if (anchor.after_ns) promote(context);
+}
+
+// What is known best counts, until it is too old.
+void GpuProfiler::promote(Context& context) {
+  const Anchor& next = context.next;
+  const Anchor& old = context.anchor;
+  const bool better = !old.event || next.error_ns() <= std::max(ns(kAnchorErrorMax), old.error_ns()) ||
+                      next.before_ns - old.before_ns > ns(kAnchorAgeMax);
+  context.spare = better ? old.event : next.event;
+  if (better) context.anchor = next;
+  context.next = {};
+}
+
+// --- what is done, with the lock -----------------------------------------------------------------------------------
+
+void GpuProfiler::drop(Context& context) {
+  context.failed = true;
+  for (auto& [stream, lane] : context.lanes) {
+    dropped_ += lane.pending.size();
+    pending_ -= lane.pending.size();
+    for (Pending& pending : lane.pending) context.free.emplace_back(pending.start, pending.end);
+    lane.pending.clear();
+  }
+}
+
+bool GpuProfiler::take_times(const Context& context, Lane& lane, Pending& pending) {
+  float to_start = 0, took = 0;
+  const ElapsedTime elapsed = elapsed_time(driver_);
+  if (elapsed(&to_start, context.anchor.event, pending.start) != CUDA_SUCCESS ||
+      elapsed(&took, pending.start, pending.end) != CUDA_SUCCESS || !std::isfinite(to_start) || !std::isfinite(took))
+    return false;
+  constexpr double kNsInMs = 1e6;
+  const double start = double(context.anchor.middle_ns()) + double(to_start) * kNsInMs;
+  // A stream's work follows each other; the next anchor may say otherwise by its error.
+  pending.span.start_ns = std::max(start > 0 ? uint64_t(start) : 0, lane.last_end_ns);
+  pending.span.end_ns = std::max(pending.span.start_ns, uint64_t(std::max(0.0, start + double(took) * kNsInMs)));
+  lane.last_end_ns = pending.span.end_ns;
+  return true;
+}
+
+// Asks for the oldest of each stream, until one is not done or `spans_max` are known: how many.
+size_t GpuProfiler::collect(Context& context, size_t spans_max) {
+  if (context.failed) return 0;
+  if (context.next.event && !context.next.after_ns) {
+    const CUresult result = driver_.cuEventQuery(context.next.event);
+    if (result == CUDA_SUCCESS) {
+      context.next.after_ns = clock_ns();
+      promote(context);
+    } else if (result != CUDA_ERROR_NOT_READY) {
+      drop(context);
+      return 0;
+    }
+  }
+  if (!context.anchor.event) return 0;
+  size_t known = 0;
+  for (auto& [stream, lane] : context.lanes) {
+    while (!lane.pending.empty() && known < spans_max) {
+      Pending& oldest = lane.pending.front();
+      const CUresult result = driver_.cuEventQuery(oldest.end);
+      if (result == CUDA_ERROR_NOT_READY) break;
+      if (result != CUDA_SUCCESS) {
+        drop(context);
+        return known;
+      }
+      if (take_times(context, lane, oldest)) {
+        if (ready_.empty()) ready_since_ns_ = clock_ns();
+        ready_.push_back(oldest.span);
+        error_ns_ = std::max(error_ns_, context.anchor.error_ns());
+      } else {
+        ++dropped_;
+      }
+      context.free.emplace_back(oldest.start, oldest.end);
+      lane.pending.pop_front();
+      --pending_;
+      ++known;
+    }
+  }
+  if (context.lanes.size() > kTimedLanesKept)
+    std::erase_if(context.lanes, [](const auto& lane) { return lane.second.pending.empty(); });
+  return known;
+}
+
+void GpuProfiler::destroy(Context& context) {
+  for (auto [start, end] : context.free) {
+    driver_.cuEventDestroy_v2(start);
+    driver_.cuEventDestroy_v2(end);
+  }
+  for (CUevent event : {context.anchor.event, context.next.event, context.spare})
+    if (event) driver_.cuEventDestroy_v2(event);
+  if (context.beside) driver_.cuStreamDestroy_v2(context.beside);
+}
+
+void GpuProfiler::context_ends(CUcontext native) {
+  if (!begun_) return;
+  last_ = nullptr;
+  std::lock_guard lock(mutex_);
+  auto found = std::ranges::find(contexts_, native, &Context::native);
+  if (found == contexts_.end()) return;
+  collect(*found, kTimedPendingMax);
+  drop(*found);
+  destroy(*found);
+  contexts_.erase(found);
+}
+
+// --- telling -------------------------------------------------------------------------------------------------------
+
+// One notice of what is ready; names come no later than what has them. False: there was nothing.
+bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
+  std::vector<std::string> names;
+  size_t bytes = 0;
+  while (!new_names_.empty() && bytes < kNamesInNoticeBytes) {
+    bytes += new_names_.front().size() + sizeof(uint64_t);
+    names.push_back(std::move(new_names_.front()));
+    new_names_.pop_front();
+  }
+  std::vector<wire::message::ProfileSpan> spans;
+  if (new_names_.empty()) {
+    const size_t count = std::min(ready_.size(), kSpansInNotice);
+    spans.assign(ready_.begin(), ready_.begin() + std::ptrdiff_t(count));
+    ready_.erase(ready_.begin(), ready_.begin() + std::ptrdiff_t(count));
+  }
+  if (names.empty() && spans.empty()) return false;
+  timed_ += spans.size();
+  wire::message::ProfileSpans message{
+      .spans = spans, .first_name = names_told_, .dropped = dropped_, .error_ns = error_ns_};
+  names_told_ += uint32_t(names.size());
+  sending_ = true;
+  lock.unlock();
+  std::vector<std::string_view> texts(names.begin(), names.end());
+  message.names = texts;
+  notify::profile_spans(*outbox_, message);
+  lock.lock();
+  sending_ = false;
+  sent_.notify_all();
+  return true;
+}
+
+void GpuProfiler::collect_done() {
+  for (Context& context : contexts_) {
+    if (ready_.size() >= kSpansReadyMax) return;
+    if (std::ranges::all_of(context.lanes, [](const auto& lane) { return lane.second.pending.empty(); }) &&
+        !context.next.event)
+      continue;
+    driver_.cuCtxSetCurrent(context.native);
+    collect(context, kProfilerLookSpans);
+  }
+}
+
+void GpuProfiler::run() {
+  if (driver_.cuThreadExchangeStreamCaptureMode) {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver_.cuThreadExchangeStreamCaptureMode(&mode);
+  }
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    const size_t pending = pending_;
+    collect_done();
+    const bool progress = pending_ < pending;
+    const bool full = ready_.size() >= kSpansInNotice;
+    const bool old = !ready_.empty() && clock_ns() - ready_since_ns_ >= ns(kSpansHeld);
+    // Whatever was ready when the end was asked for is sent before it is told.
+    while ((full || old || at_once_) && !stopping_ && send_ready(lock)) {}
+    if (at_once_ && pending_ == 0) {
+      at_once_ = false;
+      sent_.notify_all();
+    }
+    if (stopping_) break;
+    if (progress) {
+      // Whoever waits for the lock gets it now.
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    } else if (pending_ == 0 && ready_.empty()) {
+      changed_.wait(lock, [&] { return stopping_ || at_once_ || pending_ != 0 || !ready_.empty(); });
+    } else {
+      changed_.wait_for(lock, kProfilerLook);
+    }
+  }
+}
+
+Profiler::Totals GpuProfiler::end() {
+  std::unique_lock lock(mutex_);
+  if (measuring_ && thread_.joinable()) {
+    at_once_ = true;
+    changed_.notify_one();
+    sent_.wait_for(lock, kProfilerEndWait, [&] { return !at_once_ || stopping_; });
+    if (at_once_) {  // what has not ended by now stays untimed
+      for (Context& context : contexts_) drop(context);
+      changed_.notify_one();
+      sent_.wait(lock, [&] { return !at_once_ || stopping_; });
+    }
+    sent_.wait(lock, [&] { return !sending_; });
+  }
+  measuring_ = false;
+  return {.timed = timed_, .dropped = dropped_, .error_ns = error_ns_};
+}
+
+void GpuProfiler::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_one();
+  if (thread_.joinable()) thread_.join();
+  measuring_ = false;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,156 @@
+// Times what a session gives the GPU, by pairs of events around it, and tells its client.
+#pragma once
+
+#include <cuda.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/driver_table.hpp"
+#include "server/profiler/limits.hpp"
+#include "server/replay/call/profiler.hpp"
+#include "wire/session_messages.hpp"
+
+namespace gpuwire::server {
+
+enum class SpanKind : uint8_t { kernel, copy, memset, graph };  // as protocol/api/session.toml numbers them
+
+// One call that gives the GPU work, as the profiler sees it.
+struct TimedWork {
+  SpanKind kind = SpanKind::kernel;
+  const char* call = "";        // the driver function; lives as long as the program
+  CUfunction kernel = nullptr;  // or a CUkernel in its place
+  CUstream stream = nullptr;
+  uint64_t bytes = 0;
+};
+
+// Nothing of the program's is changed: where an event cannot be had or recorded (a capture, a context or stream that
+// failed, too much at once) the work goes untimed, and is counted as dropped unless it was only recorded.
+class GpuProfiler final : public Profiler {
+ public:
+  // `table` outlives it. begin() puts the profiler before the functions of `table` that give work.
+  explicit GpuProfiler(DriverTable& table) : table_(table) {}
+  ~GpuProfiler() override { stop(); }
+  GpuProfiler(const GpuProfiler&) = delete;
+  GpuProfiler& operator=(const GpuProfiler&) = delete;
+
+  CUresult begin(HandleTable& handles, Outbox& outbox) override;
+  void frames_from(std::function<Frame()> frame) override { frame_ = std::move(frame); }
+  void name_function(const void* native, std::string_view name) override;
+  void context_ends(CUcontext native) override;
+  Totals end() override;
+  uint64_t now_ns() const override;
+  void stop() override;
+
+  // --- for the generated wrappers ----------------------------------------------------------------------------------
+  // What `table` was before.
+  const DriverTable& driver() const { return driver_; }
+  template <class Call>
+  CUresult time(const TimedWork& work, Call&& call) {
+    Pair pair = before(work);
+    const CUresult result = call();
+    if (pair.context) after(work, pair, result == CUDA_SUCCESS);
+    return result;
+  }
+
+ private:
+  struct Pending {
+    wire::message::ProfileSpan span;  // but its times
+    CUevent start = nullptr, end = nullptr;
+  };
+  struct Lane {
+    std::deque<Pending> pending;  // in the order of the stream
+    uint64_t last_end_ns = 0;
+  };
+  struct Anchor {
+    CUevent event = nullptr;
+    uint64_t before_ns = 0, after_ns = 0;  // the GPU came to it between the two; after_ns 0: not known yet
+    uint64_t error_ns() const { return (after_ns - before_ns) / 2; }
+    uint64_t middle_ns() const { return before_ns + error_ns(); }
+  };
+  struct Context {
+    CUcontext native = nullptr;
+    CUstream beside = nullptr;  // the anchors' own, which waits for no other
+    Anchor anchor, next;        // anchor.after_ns 0: there is none yet; next.event null: none is under way
+    CUevent spare = nullptr;    // for the next one
+    uint64_t asked_ns = 0;      // when the last one was begun
+    bool failed = false;        // nothing is timed there any more
+    std::unordered_map<CUstream, Lane> lanes;
+    std::vector<std::pair<CUevent, CUevent>> free;
+  };
+  // Of one call; private to the executor until it is pending.
+  struct Pair {
+    Context* context = nullptr;  // null: the call is not timed
+    CUevent start = nullptr, end = nullptr;
+  };
+  struct Name {
+    std::string text;
+    bool has_number = false;
+    uint32_t number = 0;
+  };
+
+  bool on_executor() const { return std::this_thread::get_id() == executor_; }
+  Pair before(const TimedWork& work);
+  void after(const TimedWork& work, const Pair& pair, bool done);
+  bool capturing(CUstream stream) const;
+  Context* current();
+  bool take_pair(Context& context, Pair& pair);
+  void begin_anchor(Context& context);
+  void promote(Context& context);
+  uint32_t number_of(const TimedWork& work);
+  uint32_t number_of(Name& name);
+  uint64_t handle_of(CUstream stream) const;
+
+  // With mutex_ held.
+  void drop(Context& context);
+  size_t collect(Context& context, size_t spans_max);
+  void collect_done();
+  bool take_times(const Context& context, Lane& lane, Pending& pending);
+  void destroy(Context& context);
+  bool send_ready(std::unique_lock<std::mutex>& lock);
+  void run();
+
+  DriverTable& table_;
+  DriverTable driver_;  // written by begin(), before it is used
+  Outbox* outbox_ = nullptr;
+
+  // Executor only.
+  std::thread::id executor_;
+  std::function<Frame()> frame_;
+  Context* last_ = nullptr;  // the context that was current last
+  bool begun_ = false;
+  bool measuring_ = false;                        // until end()
+  std::unordered_map<const void*, Name> names_;   // of functions and kernels
+  std::unordered_map<const char*, Name> labels_;  // of calls
+  size_t name_bytes_ = 0;
+  Name without_name_{"(kernel)"};
+  std::unordered_map<const void*, uint64_t> streams_;  // to the client's handles
+
+  std::mutex mutex_;
+  std::condition_variable changed_, sent_;
+  // All under mutex_. Contexts are added and removed by the executor alone, which may keep a pointer without it.
+  std::list<Context> contexts_;
+  size_t pending_ = 0;
+  std::vector<wire::message::ProfileSpan> ready_;
+  std::deque<std::string> new_names_;  // not told yet
+  uint32_t names_told_ = 0, names_numbered_ = 0;
+  uint64_t ready_since_ns_ = 0;
+  uint64_t timed_ = 0, dropped_ = 0, error_ns_ = 0;
+  bool at_once_ = false;  // what is ready is sent without waiting for more
+  bool sending_ = false;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server

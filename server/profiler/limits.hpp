@@ -1,0 +1,36 @@
+// Bounds of a profile's measuring.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace gpuwire::server {
+
+using namespace std::chrono_literals;
+
+inline constexpr size_t kTimedPendingMax =
+    8192;  // work of which the times are not known yet; what comes past it is not timed
+inline constexpr size_t kSpansReadyMax =
+    4096;  // spans that wait to be sent; work past them is not asked for its times yet
+inline constexpr size_t kSpansInNotice = 1024;
+inline constexpr size_t kNamesInNoticeBytes = 64 * 1024;
+inline constexpr size_t kProfiledNameBytesMax = 4096;       // longer ones are cut
+inline constexpr size_t kProfiledNamesBytesMax = 16 << 20;  // all of a session; work past them has a name in common
+inline constexpr size_t kTimedContextsMax = 1024;
+inline constexpr size_t kTimedLanesKept = 64;  // of streams without work, in a context
+
+inline constexpr std::chrono::nanoseconds kProfilerLook = 1ms;  // between two looks while work is pending
+inline constexpr size_t kProfilerLookSpans = 64;                // asked for with the lock held
+inline constexpr std::chrono::nanoseconds kSpansHeld = 20ms;    // so long spans wait for more to be sent with them
+inline constexpr std::chrono::nanoseconds kProfilerEndWait =
+    2s;  // for what still runs, when the client asks for the end
+
+// An anchor is an event of which it is known when the GPU came to it. cuEventElapsedTime tells a number of 24 bits:
+// past 16 s from its anchor a time is not known to the microsecond any more.
+inline constexpr std::chrono::nanoseconds kAnchorAge = 1s;         // then the next one is made
+inline constexpr std::chrono::nanoseconds kAnchorAgeMax = 8s;      // then the next one is taken, however it was seen
+inline constexpr std::chrono::nanoseconds kAnchorSpin = 100us;     // so long the executor looks whether it is done
+inline constexpr std::chrono::nanoseconds kAnchorErrorMax = 50us;  // a better-known one is kept until it is too old
+
+}  // namespace gpuwire::server
