@@ -21,6 +21,7 @@
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
 #include "protocol/wire/rdma.hpp"
+#include "protocol/wire/terminal_text.hpp"
 #include "schema/login.capnp.h"
 
 namespace gpuwire::client {
@@ -48,8 +49,7 @@ constexpr size_t kAnswerBytesMax = 1 << 20;  // to a query
 // What somebody else wrote and a terminal will show.
 std::string printable(std::string text) {
   if (text.size() > kReasonBytesMax) text.resize(kReasonBytesMax);
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < ' ' || c == 0x7f) c = ' ';
+  wire::blank_controls(text);
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <sys/random.h>
 
 #include "protocol/transport/control_message.hpp"
+#include "protocol/wire/terminal_text.hpp"
 #include "schema/handshake.capnp.h"
 
 namespace gpuwire::resume {
@@ -82,6 +83,7 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
     received = resumed.getReceived();
     auto reason = resumed.getRefused();
     refused.assign(reason.begin(), std::min<size_t>(reason.size(), wire::kRefusalBytesMax));
+    wire::blank_controls(refused);
   });
   if (!heard) return tl::unexpected<Failure>({false, heard.error()});
   if (!refused.empty()) return tl::unexpected<Failure>({true, refused});

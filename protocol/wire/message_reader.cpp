@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/wire/terminal_text.hpp"
+
 namespace gpuwire::wire {
 
 namespace {
@@ -29,7 +31,9 @@ std::string describe_exception(std::exception_ptr thrown) {
     std::rethrow_exception(thrown);
   } catch (const kj::Exception& error) {
     auto text = error.getDescription();
-    return "bad message: " + std::string(text.begin(), std::find(text.begin(), text.end(), '\n'));
+    std::string line = "bad message: " + std::string(text.begin(), std::find(text.begin(), text.end(), '\n'));
+    blank_controls(line);  // it may quote bytes of the message
+    return line;
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {

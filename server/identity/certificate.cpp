@@ -154,9 +154,13 @@ std::string openssl_error(std::string_view what) {
   return fmt::format("{}: {}", what, static_cast<const char*>(text));
 }
 
+// WallTime counts nanoseconds in 64 bits: it ends in April 2262.
+constexpr int kYearMin = 1970, kYearMax = 2261;
+
 std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute,
                                  unsigned second) {
   using namespace std::chrono;
+  if (year < kYearMin || year > kYearMax) return std::nullopt;
   const year_month_day date{std::chrono::year{year}, std::chrono::month{month}, std::chrono::day{day}};
   if (!date.ok() || hour > 23 || minute > 59 || second > 60) return std::nullopt;
   return sys_days(date) + hours(hour) + minutes(minute) + seconds(second);
@@ -235,6 +239,7 @@ std::string serial_of(const X509* certificate) {
 WallTime expiry_of(const X509* certificate) {
   std::tm utc{};
   ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &utc);
+  if (utc.tm_year + 1900 > kYearMax) return WallTime::max();  // RFC 5280 (4.1.2.5) has 99991231235959Z for "no end"
   return utc_time(utc.tm_year + 1900, unsigned(utc.tm_mon + 1), unsigned(utc.tm_mday), unsigned(utc.tm_hour),
                   unsigned(utc.tm_min), unsigned(utc.tm_sec))
       .value_or(WallTime());

@@ -40,7 +40,7 @@ struct Authority {
   KeyHandle key;
 };
 
-// Nothing: there is no such day or hour.
+// Nothing: there is no such day or hour, or a WallTime cannot be it (years from 1970 to 2261 can).
 std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigned hour, unsigned minute,
                                  unsigned second);
 
@@ -61,6 +61,7 @@ tl::expected<CertificateHandle, std::string> read_certificate(const std::string&
 tl::expected<KeyHandle, std::string> read_key(const std::string& pem);
 
 std::string serial_of(const X509* certificate);
+// WallTime::max(): later than a WallTime can say.
 WallTime expiry_of(const X509* certificate);
 // The DNS names and IP addresses that it holds for.
 std::vector<std::string> hosts_of(const X509* certificate);

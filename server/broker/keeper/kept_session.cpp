@@ -175,6 +175,8 @@ tl::expected<KeptSession, std::string> decode_kept_session(const std::string& te
   try {
     capnp::FlatArrayMessageReader message({words.data(), words.size()});
     auto root = message.getRoot<kept::Session>();
+    if (root.getDevices().size() > kDevicesMax)
+      return tl::unexpected(fmt::format("a session with {} devices", root.getDevices().size()));
     KeptSession session = read(root);
     auto id = root.getWireId();
     if (id.size() != session.record.wire_id.size())

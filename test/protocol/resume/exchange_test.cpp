@@ -74,6 +74,19 @@ TEST_CASE("a wrong secret and another session are refused in words, on every tra
   }
 }
 
+TEST_CASE("a refusal is one line that does nothing to a terminal") {
+  auto ends = test::pair_kinds()[1].make(1);
+  std::thread server([&] {
+    CHECK(resume::hear(*ends.second, kSession, kSecret, kLimit));
+    resume::refuse(*ends.second, "no\x1b[2J\n\x7f \xc2\x9b end", kLimit);
+  });
+  auto answer = resume::ask(*ends.first, {kSession, kSecret, 1, 0}, kLimit);
+  server.join();
+  REQUIRE_FALSE(answer);
+  CHECK(answer.error().refused);
+  CHECK(answer.error().cause == "no [2J      end");
+}
+
 TEST_CASE("a proof counts for one challenge, one connection and one attempt") {
   resume::Challenge challenge{5};
   auto proof = resume::proof_of(kSecret, challenge, "binding", kSession, 1);

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
@@ -127,6 +128,24 @@ TEST_CASE("a small message cannot be made to look long") {
     for (int i = 0; i < 1'000'000; ++i) reader.getRoot<schema::Welcome>().getDevices();
   });
   CHECK(again);
+}
+
+TEST_CASE("what is wrong with a message is said in one line that does nothing to a terminal, whatever it quotes") {
+  capnp::MallocMessageBuilder builder;
+  builder.initRoot<schema::Hello>().setProgram("program");  // eight bytes with its end, which is taken away
+  for (char end : {'\x1b', '\n', '\r', '\x7f', '\1'}) {
+    auto words = words_of(builder);
+    auto bytes = reinterpret_cast<char*>(words.data());
+    auto program = std::search(bytes, bytes + words.size() * sizeof words[0], "program", "program" + 7);
+    program[7] = end;
+    auto bad = read_guarded([&] {
+      SegmentReader reader(view(words));
+      static_cast<void>(reader.getRoot<schema::Hello>().getProgram());
+    });
+    REQUIRE(bad);
+    INFO(*bad);
+    CHECK(std::none_of(bad->begin(), bad->end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }));
+  }
 }
 
 TEST_CASE("nesting has a limit") {

@@ -79,6 +79,23 @@ TEST_CASE("no certificate outlives its authority, and an expired one signs nothi
         "the certificate authority has expired");
 }
 
+TEST_CASE("times are those that a clock of 64 bits of nanoseconds can say, and no others") {
+  CHECK(utc_time(1970, 1, 1, 0, 0, 0) == WallTime());
+  CHECK(utc_time(2261, 12, 31, 23, 59, 59) < WallTime::max());
+  CHECK(utc_time(2261, 12, 31, 23, 59, 59) > kNow);
+  for (int year : {0, 25, 1969, 2262, 2555, 9999}) CHECK_FALSE(utc_time(year, 6, 15, 12, 0, 0));
+}
+
+TEST_CASE("a certificate whose end no clock of ours reaches has not expired") {
+  auto certificate = read_certificate(Lab().issued.certificate_pem).value();
+  for (const char* end : {"22620101000000Z", "25550615120000Z", "99991231235959Z"}) {
+    REQUIRE(ASN1_TIME_set_string(X509_getm_notAfter(certificate.get()), end) == 1);
+    CHECK(expiry_of(certificate.get()) == WallTime::max());
+  }
+  REQUIRE(ASN1_TIME_set_string(X509_getm_notAfter(certificate.get()), "22611231235959Z") == 1);
+  CHECK(expiry_of(certificate.get()) == utc_time(2261, 12, 31, 23, 59, 59));
+}
+
 TEST_CASE("another lab's certificate is foreign") {
   Lab ours, theirs;
   Issued client = issue_client_certificate(theirs.authority, "alice", {kNow, kClientDays}).value();

@@ -2,7 +2,11 @@
 
 #include <string>
 
+#include <capnp/message.h>
+#include <capnp/serialize.h>
 #include <doctest/doctest.h>
+
+#include "server/broker/keeper/kept_session.capnp.h"
 
 using namespace gpuwire;
 using namespace gpuwire::server;
@@ -92,6 +96,25 @@ TEST_CASE("a note whose bits have changed is read as something or nothing, withi
     if (auto session = decode_kept_session(changed))
       CHECK(session->record.devices.size() == session->device_uuids.size());
   }
+}
+
+TEST_CASE("a note with more devices than any is written with is no session") {
+  auto note = [](unsigned devices) {
+    const KeptSession one = a_session();
+    capnp::MallocMessageBuilder message;
+    auto root = message.initRoot<kept::Session>();
+    root.setNumber(uint64_t(one.record.number));
+    root.setWireId({one.record.wire_id.data(), one.record.wire_id.size()});
+    root.initDevices(devices);
+    auto words = capnp::messageToFlatArray(message);
+    return std::string(words.asChars().begin(), words.asChars().size());
+  };
+  auto most = decode_kept_session(note(64));
+  REQUIRE(most);
+  CHECK(most->record.devices.size() == 64);
+  auto more = decode_kept_session(note(65));
+  REQUIRE_FALSE(more);
+  CHECK(more.error() == "a session with 65 devices");
 }
 
 TEST_CASE("what is shared is noted under its token, with its session, kind and user") {
