@@ -9,6 +9,9 @@ namespace gpuwire::server {
 inline constexpr size_t kHalfOpenMax = 128;  // connections whose preface is still awaited, or that are being refused
 inline constexpr size_t kHalfOpenPerAddressMax = 64;       // of these, from one address
 inline constexpr size_t kQueryAnswerBytesMax = 512 << 10;  // what a tenant asks about its own
+// Of a tenant's questions so many are answered at once, and one more in each of these spans.
+inline constexpr unsigned kQueriesAtOnce = 40;
+inline constexpr uint32_t kQueryRefillMs = 50;
 inline constexpr size_t kLoginBacklogMax =
     256;  // messages that the login process has not taken; connections beyond are refused
 inline constexpr uint32_t kLoginLivedMs = 1000;  // a login process that lived so long is started again at once

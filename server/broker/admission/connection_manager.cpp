@@ -230,6 +230,13 @@ void ConnectionManager::requested(ipc::Login request) {
 
 // A tenant's question about its own; it takes no place and is no session.
 void ConnectionManager::queried(const ipc::Login& request) {
+  if (!query_budget_.take(request.tenant)) {
+    std::string why =
+        fmt::format("the tenant asks too often: {} questions at once are answered, and {} a second; try again",
+                    kQueriesAtOnce, 1000 / kQueryRefillMs);
+    tell({request.peer, "query", why, request.tenant, request.credential, 0});
+    return login_.refused(request.connection, why);
+  }
   auto answer = query_ ? query_(request.tenant, request.query)
                        : tl::expected<std::string, std::string>(tl::unexpect, "this server answers no questions");
   if (answer && answer->size() <= kQueryAnswerBytesMax) login_.told(request.connection, *answer);

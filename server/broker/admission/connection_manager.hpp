@@ -15,6 +15,7 @@
 #include "server/broker/admission/listener.hpp"
 #include "server/broker/admission/identity_watch.hpp"
 #include "server/broker/admission/login_process.hpp"
+#include "server/broker/admission/query_budget.hpp"
 #include "server/broker/session/sessions.hpp"
 #include "server/config/configuration.hpp"
 
@@ -65,7 +66,11 @@ class ConnectionManager {
   using RefusalObserver = std::function<void(const ipc::TurnedAway& refusal)>;
   // What answers a tenant's questions, as Login::query has them; an error is a refusal. Before the first connection.
   using Query = std::function<tl::expected<std::string, std::string>(const std::string& tenant, const std::string&)>;
-  void set_query(Query query) { query_ = std::move(query); }
+  // So often as QueryBudget says.
+  void set_query(Query query, QueryBudget budget = QueryBudget()) {
+    query_ = std::move(query);
+    query_budget_ = std::move(budget);
+  }
   void observe_refusals(RefusalObserver observer) { refusal_observers_.push_back(std::move(observer)); }
 
  private:
@@ -107,6 +112,7 @@ class ConnectionManager {
       returning_;  // clients of running sessions, with a new connection; bounded by the login process
   std::vector<RefusalObserver> refusal_observers_;
   Query query_;
+  QueryBudget query_budget_;
   struct Told {
     std::chrono::steady_clock::time_point since;
     uint32_t told = 0, untold = 0;  // since then

@@ -101,13 +101,15 @@ std::optional<wire::Preface> WireClient::read_preface(std::string& text) {
   return preface;
 }
 
-bool WireClient::ask(std::string& text, const std::string& token) {
+bool WireClient::ask(std::string& text, const std::string& token, const std::string& resume, const std::string& query) {
   if (!send_preface()) return false;
   auto preface = read_preface(text);
   if (!preface || preface->status != 0) return false;
   capnp::MallocMessageBuilder builder;
   auto login = builder.initRoot<schema::Login>();
   if (!token.empty()) login.setToken(token);
+  if (!resume.empty()) login.setResume({reinterpret_cast<const capnp::byte*>(resume.data()), resume.size()});
+  if (!query.empty()) login.setQuery(query);
   auto segment = builder.getSegmentsForOutput()[0];
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
                            .ordinal = uint32_t(wire::ControlOrdinal::login),
@@ -120,7 +122,7 @@ std::string WireClient::answer(std::string& text) {
   if (!frame || frame->header.ordinal != uint32_t(wire::ControlOrdinal::login_answer)) return {};
   std::string said;
   frame->with<schema::LoginAnswer>([&](schema::LoginAnswer::Reader read) {
-    said = read.isAdmitted() ? "admitted" : read.isQueued() ? "queued" : "refused";
+    said = read.isAdmitted() ? "admitted" : read.isQueued() ? "queued" : read.isTold() ? "told" : "refused";
     if (read.isRefused()) text = read.getRefused();
   });
   return said;

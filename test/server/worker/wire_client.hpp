@@ -53,8 +53,11 @@ class WireClient {
   // Preface and login, to the server's word that it may begin; `text` gets the reason of a refusal, of either kind.
   // Without a token: as whoever the server takes it for.
   bool log_in(std::string& text, const std::string& token = {});
-  // The login's first half, and the next answer: "admitted", "queued", "refused"; "": the connection ended.
-  bool ask(std::string& text, const std::string& token = {});
+  // The login's first half, and the next answer: "admitted", "queued", "refused", "told"; "": the connection ended.
+  // `resume`: the identity of the session that the connection is to carry on; `query`: what is asked in place of a
+  // session.
+  bool ask(std::string& text, const std::string& token = {}, const std::string& resume = {},
+           const std::string& query = {});
   std::string answer(std::string& text);
   // All that, Hello, and the Welcome that answers.
   bool open_session(uint16_t port);

@@ -76,6 +76,17 @@ std::string refused_for(RunningBroker& broker, const std::string& token) {
   return text;
 }
 
+// What a client hears that wants to carry this session on, or asks this; as answer(), and the text of a refusal.
+std::string told(RunningBroker& broker, const std::string& token, const std::string& resume,
+                 const std::string& query = {}) {
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.ask(text, token, resume, query));
+  std::string said = client.answer(text);
+  return said == "refused" ? text : said;
+}
+
 }  // namespace
 
 TEST_CASE("a token makes its tenant, and nobody comes in without") {
@@ -206,4 +217,38 @@ TEST_CASE("a server with an identity takes nobody before its login process has r
   REQUIRE(answer);
   CHECK(answer->status == 0);
   CHECK(broker.port() != 0);
+}
+
+TEST_CASE("a tenant that asks all the time is refused in one line, and others and its own programs are served") {
+  Lab lab;
+  std::string anna = lab.token("anna"), ben = lab.token("ben");
+  RunningBroker broker(1, lab.configuration());
+  REQUIRE(broker.port() != 0);
+  size_t answers = 0, refusals = 0;
+  const auto now = std::chrono::steady_clock::now();
+  broker.act([&](Broker& of) {
+    of.connections().set_query(
+        [&](const std::string& tenant, const std::string& query) {
+          ++answers;
+          return tl::expected<std::string, std::string>(tenant + " asks " + query);
+        },
+        server::QueryBudget([now] { return now; }));
+    of.connections().observe_refusals([&](const server::ipc::TurnedAway& refusal) {
+      refusals += refusal.kind == "query" && refusal.tenant == "anna";
+    });
+  });
+  for (unsigned i = 0; i < server::kQueriesAtOnce; ++i) REQUIRE(told(broker, anna, {}, "queue text") == "told");
+  constexpr size_t kMore = 20;
+  for (size_t i = 0; i < kMore; ++i)
+    REQUIRE(told(broker, anna, {}, "queue text") ==
+            "the tenant asks too often: 40 questions at once are answered, and 20 a second; try again");
+  CHECK(told(broker, ben, {}, "top text") == "told");
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  CHECK(client.log_in(text, anna));
+  broker.act([&](Broker&) {
+    CHECK(answers == server::kQueriesAtOnce + 1);
+    CHECK(refusals == kMore);
+  });
 }
