@@ -6,7 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "protocol/transport/descriptor_passing.hpp"
@@ -88,6 +90,11 @@ bool Channel::send(Message&& message) {
 size_t Channel::waiting() const {
   std::lock_guard lock(mutex_);
   return waiting_.size();
+}
+
+bool Channel::read_by_other_end() const {
+  int unread_bytes = 0;
+  return waiting() == 0 && ::ioctl(descriptor_.get(), SIOCOUTQ, &unread_bytes) == 0 && unread_bytes == 0;
 }
 
 short Channel::events() const { return short(POLLIN | (waiting() ? POLLOUT : 0)); }

@@ -36,6 +36,8 @@ class Channel {
   bool send(Message&& message);
   // How many wait; whoever sends what strangers cause looks here first.
   size_t waiting() const;
+  // The other end has read, or thrown away, everything that was sent: nothing waits here or with the kernel.
+  bool read_by_other_end() const;
 
   // What to poll for.
   short events() const;

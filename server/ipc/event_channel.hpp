@@ -37,6 +37,7 @@ class EventChannel {
   // As Channel's.
   bool send(Message&& message) { return channel_.send(std::move(message)); }
   size_t waiting() const { return channel_.waiting(); }
+  bool read_by_other_end() const { return channel_.read_by_other_end(); }
   bool flush(std::chrono::milliseconds limit) { return channel_.flush(limit); }
   int descriptor() const { return channel_.descriptor(); }
   // Hears what has arrived by now, so many messages at most: of a process that has ended.

@@ -251,6 +251,11 @@ void ConnectionManager::requested_again(const ipc::Login& request) {
     tell({request.peer, "resume", session.error(), request.tenant, request.credential, 0});
     return login_.refused(request.connection, session.error());
   }
+  if (!parts_.sessions.takes_connections((*session)->number)) {
+    const char* why = "the session's worker takes no connections: too many wait for it, and it reads none";
+    tell({request.peer, "resume", why, request.tenant, request.credential, 0});
+    return login_.refused(request.connection, why);
+  }
   returning_[request.connection] = (*session)->number;
   login_.admitted(request.connection);
 }

@@ -166,8 +166,17 @@ tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::s
   return tl::unexpected(std::string("the session has ended"));
 }
 
+bool Sessions::takes_connections(SessionId number) {
+  const SessionRecord* session = registry_.find(number);
+  return session && around_.pool_for(*session).takes_descriptor(number);
+}
+
 void Sessions::carry_on(SessionId number, OwnedDescriptor client, std::string tls_key) {
-  send(number, ipc::Attach{std::move(client), std::move(tls_key)});
+  const SessionRecord* session = registry_.find(number);
+  if (!session) return;
+  ipc::Attach connection{std::move(client), std::move(tls_key)};
+  if (!around_.pool_for(*session).hand(number, std::move(connection)))
+    registry_.resume_refused(number, "its worker takes no connections: too many wait for it, and it reads none");
 }
 
 void Sessions::warn(SessionId number, const std::string& text) {

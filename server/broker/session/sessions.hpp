@@ -70,7 +70,10 @@ class Sessions final : public SessionControl {
   // why there is none.
   tl::expected<const SessionRecord*, std::string> resumable(const std::string& wire_id,
                                                             const std::string& tenant) const;
-  // A connection of its client, which the worker has to prove yet.
+  // Whether its worker may be given one more connection: it reads what it is sent.
+  bool takes_connections(scheduler::SessionId session);
+  // A connection of its client, which the worker has to prove yet. It is closed, and audited, where the worker takes
+  // none.
   void carry_on(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
   // The client has gone before it was served.

@@ -13,8 +13,9 @@
 #include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
-WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, WorkerStarts& starts,
-                       WorkerStarts::Pool number, Events events, EntryStore* keeping)
+WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares,
+                       UnreadDescriptors& unread, WorkerStarts& starts, WorkerStarts::Pool number, Events events,
+                       EntryStore* keeping)
     : io_(io),
       command_(std::move(command)),
       events_(std::move(events)),
@@ -22,13 +23,17 @@ WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, Share
       retry_timer_(io),
       late_timer_(io),
       shares_(shares),
+      unread_(unread),
       starts_(starts),
       number_(number),
       keeping_(keeping) {
   await_children();
 }
 
-WorkerPool::~WorkerPool() { starts_.forget(number_); }
+WorkerPool::~WorkerPool() {
+  starts_.forget(number_);
+  for (auto& worker : workers_) unread_.forget(worker.get());
+}
 
 void WorkerPool::keep_spares(unsigned spares) {
   spares_ = std::min(spares, kSpareWorkersMax);
@@ -176,6 +181,7 @@ void WorkerPool::hand_over(WorkerProcess& worker, ipc::Serve client) {
   ipc::Message message(std::move(client));
   if (worker.send(std::move(message))) {
     worker.state = WorkerProcess::State::serving;
+    watch(worker);
     spdlog::debug("{}: worker {}", worker.label, worker.pid());
     return;
   }
@@ -196,6 +202,7 @@ void WorkerPool::adopt(SessionId session, std::string label, std::string tenant,
   adopted->session = session;
   adopted->label = std::move(label);
   adopted->tenant = std::move(tenant);
+  watch(*adopted);
   workers_.push_back(std::move(adopted));
 }
 
@@ -219,6 +226,20 @@ void WorkerPool::release(SessionId session) {
 bool WorkerPool::send(SessionId session, ipc::Message message) {
   WorkerProcess* worker = worker_of(session);
   return worker && worker->state == WorkerProcess::State::serving && worker->send(std::move(message));
+}
+
+void WorkerPool::watch(WorkerProcess& worker) {
+  unread_.watch(&worker, worker.tenant, [&worker] { return worker.has_read_all(); });
+}
+
+bool WorkerPool::takes_descriptor(SessionId session) {
+  WorkerProcess* worker = worker_of(session);
+  return worker && unread_.room(worker);
+}
+
+bool WorkerPool::hand(SessionId session, ipc::Message message) {
+  WorkerProcess* worker = worker_of(session);
+  return worker && unread_.add(worker) && send(session, std::move(message));
 }
 
 bool WorkerPool::stop(SessionId session, const std::string& reason) {
@@ -315,7 +336,8 @@ void WorkerPool::answer_share(WorkerProcess& worker, ipc::Share share) {
 
 void WorkerPool::answer_claim(WorkerProcess& worker, const ipc::Claim& claim) {
   ipc::Answer answer{claim.request, false, {}};
-  if (int found = shares_.find(claim.token, claim.kind, {worker.tenant, claim.user}); found >= 0) {
+  if (int found = shares_.find(claim.token, claim.kind, {worker.tenant, claim.user});
+      found >= 0 && unread_.add(&worker)) {
     answer.descriptor.reset(::fcntl(found, F_DUPFD_CLOEXEC, 0));
     answer.yes = bool(answer.descriptor);
   }
@@ -380,6 +402,7 @@ void WorkerPool::reap() {
 }
 
 void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
+  unread_.forget(&worker);
   for (const ShareToken& token : shares_.forget(&worker)) {
     if (keeping_) keeping_->remove(kept_name(token));
   }

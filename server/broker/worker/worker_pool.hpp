@@ -18,6 +18,7 @@
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
+#include "server/broker/worker/unread_descriptors.hpp"
 #include "server/broker/worker/worker_process.hpp"
 #include "server/broker/worker/worker_starts.hpp"
 
@@ -44,10 +45,10 @@ class WorkerPool {
     std::function<void()> starts_changed = {};  // what it wishes of `starts`, or what these count, is another
   };
 
-  // `keeping` outlives it. `shares`: of all the pools whose sessions may share with each other. `starts`: of all pools,
-  // where this one is called `number`; they say when it starts a worker, and who gets one.
-  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, WorkerStarts& starts,
-             WorkerStarts::Pool number, Events events, EntryStore* keeping = nullptr);
+  // `keeping` outlives it. `shares`, `unread`: of all the pools whose sessions may share with each other. `starts`: of
+  // all pools, where this one is called `number`; they say when it starts a worker, and who gets one.
+  WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, UnreadDescriptors& unread,
+             WorkerStarts& starts, WorkerStarts::Pool number, Events events, EntryStore* keeping = nullptr);
   ~WorkerPool();
 
   // From now on. Those that are too many end.
@@ -74,6 +75,9 @@ class WorkerPool {
   void release(SessionId session);
   // False: no worker serves it, or has not read for long.
   bool send(SessionId session, ipc::Message message);
+  // As send(), one with a descriptor, where the worker has not left too many of those unread.
+  bool hand(SessionId session, ipc::Message message);
+  bool takes_descriptor(SessionId session);
   // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
   bool stop(SessionId session, const std::string& reason);
 
@@ -100,6 +104,7 @@ class WorkerPool {
   void answer_share(WorkerProcess& worker, ipc::Share share);
   void answer_claim(WorkerProcess& worker, const ipc::Claim& claim);
   void match();
+  void watch(WorkerProcess& worker);
   void reserve(WorkerProcess& worker, Waiting one);
   void hand_over(WorkerProcess& worker, ipc::Serve client);
   WorkerProcess* worker_of(SessionId session);
@@ -122,6 +127,7 @@ class WorkerPool {
   std::list<std::unique_ptr<WorkerProcess>> workers_;
   std::list<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
   ShareTable& shares_;
+  UnreadDescriptors& unread_;
   WorkerStarts& starts_;
   const WorkerStarts::Pool number_;
   EntryStore* const keeping_;  // null: nothing outlives the broker

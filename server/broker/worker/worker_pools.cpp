@@ -67,7 +67,8 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   }
   events.idle = [this] { drop_idle_later(); };
   events.starts_changed = [this] { start_later(); };
-  pool = std::make_unique<WorkerPool>(io_, std::move(command), shares_, starts_, number, std::move(events), keeping_);
+  pool = std::make_unique<WorkerPool>(io_, std::move(command), shares_, unread_, starts_, number, std::move(events),
+                                      keeping_);
   if (closed_.empty()) pool->keep_spares(spares(kind));
   else pool->close(closed_);
   return *pool;

@@ -62,6 +62,7 @@ class WorkerPools {
   const WorkerPool::Events events_;
   EntryStore* const keeping_;
   ShareTable shares_{share_limits(descriptor_limit())};
+  UnreadDescriptors unread_;
   std::vector<DeviceSet> ready_sets_;
   size_t devices_ = 0;  // 0: not known yet
   WorkerStarts starts_;

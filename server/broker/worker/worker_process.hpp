@@ -55,6 +55,8 @@ class WorkerProcess {
   void let_go() { pid_ = -1; }
   // As Channel's.
   bool send(ipc::Message&& message) { return channel_.send(std::move(message)); }
+  // It has read everything that it was sent.
+  bool has_read_all() const { return channel_.read_by_other_end(); }
   // Kills the process when it has not ended after `ms`. A later call replaces an earlier one.
   void kill_after(uint32_t ms);
   void cancel_kill() { kill_timer_.cancel(); }

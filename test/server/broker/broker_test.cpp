@@ -17,6 +17,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -354,6 +355,59 @@ TEST_CASE("a session that waits for a GPU begins when another's process has ende
   CHECK(fourth.told() == "place 1");
   second.leave();
   CHECK(fourth.served_with() == "1");
+}
+
+namespace {
+
+// One that the session is given to carry it on.
+struct Connection {
+  server::OwnedDescriptor own;
+  Connection(RunningBroker& broker, scheduler::SessionId session) {
+    int ends[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    own.reset(ends[0]);
+    broker.act([&](Broker& of) { of.sessions().carry_on(session, server::OwnedDescriptor(ends[1]), {}); });
+  }
+  bool closed() const {
+    pollfd watched{own.get(), POLLIN, 0};
+    return ::poll(&watched, 1, 0) == 1;
+  }
+  bool answered() const {
+    char byte = 0;
+    ssize_t got;
+    do got = ::recv(own.get(), &byte, 1, 0);
+    while (got < 0 && errno == EINTR);
+    return got == 1 && byte == 'a';
+  }
+};
+
+}  // namespace
+
+TEST_CASE("connections for a worker that reads none are bounded and closed beyond, and one that reads gets them all") {
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna"}, {.name = "ben"}};
+  RunningBroker broker("listens", std::move(configuration));
+  REQUIRE(broker.port() != 0);
+  std::vector<std::string> refused;
+  broker.act([&](Broker& of) {
+    of.registry().observe([&](const server::SessionEvent& event) {
+      if (event.kind == server::SessionEvent::Kind::resume_refused) refused.push_back(event.text);
+    });
+  });
+  Caller deaf(broker, {.tenant = "anna"}), listens(broker, {.tenant = "ben"});
+  CHECK(deaf.served_with() == "all");
+  REQUIRE(eventually([&] { return listens.told() == "granted"; }));
+  std::list<Connection> unread;
+  for (size_t i = 0; i < server::kUnreadPerWorkerMax; ++i) unread.emplace_back(broker, deaf.session());
+  broker.act([&](Broker& of) { CHECK_FALSE(of.sessions().takes_connections(deaf.session())); });
+  for (int i = 0; i < 3; ++i) CHECK(Connection(broker, deaf.session()).closed());
+  CHECK(std::none_of(unread.begin(), unread.end(), [](const Connection& one) { return one.closed(); }));
+  for (size_t i = 0; i < 3 * server::kUnreadPerWorkerMax; ++i)
+    REQUIRE(Connection(broker, listens.session()).answered());
+  broker.act([&](Broker&) {
+    CHECK(refused ==
+          std::vector<std::string>(3, "its worker takes no connections: too many wait for it, and it reads none"));
+  });
 }
 
 TEST_CASE("a session that waits for memory begins when a running one has freed it") {

@@ -36,10 +36,11 @@ struct Pool {
                               .heard = [](scheduler::SessionId, ipc::Message&) {},
                               .over = [](scheduler::SessionId, uint32_t, const std::string&) {},
                               .idle = [] {}};
-    pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, starts, 1,
+    pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, unread, starts, 1,
                                         std::move(events));
   }
   ShareTable shares{share_limits(1024)};
+  UnreadDescriptors unread;
   WorkerStarts starts;
   std::unique_ptr<WorkerPool> pool;
 };

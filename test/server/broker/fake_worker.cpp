@@ -40,6 +40,15 @@ void converse(int socket, const std::string& given) {
 
 }  // namespace
 
+// Takes each connection that it is given, says a byte on it and closes it.
+void take_connections(ipc::Channel& broker) {
+  while (auto message = broker.await()) {
+    if (std::holds_alternative<ipc::Stop>(*message)) return;
+    auto* attach = std::get_if<ipc::Attach>(&*message);
+    if (attach && attach->socket) ::send(attach->socket.get(), "a", 1, MSG_NOSIGNAL);
+  }
+}
+
 // MODE [DEVICES [GATE]]
 int main(int argc, char** argv) {
   std::string mode = argv[1];
@@ -85,6 +94,7 @@ int main(int argc, char** argv) {
     ::send(ipc::kDescriptor, "and another thing", 16, MSG_NOSIGNAL);
     for (;;) ::pause();
   }
+  if (mode == "listens" && session->spec.tenant == "ben") take_connections(broker);
   converse(client.get(), mode == "lanes" ? std::to_string(session->spec.lanes_max) : visible_devices());
   client.reset();
   broker.send(ipc::Ended{EndCause::finished, "the client left"});

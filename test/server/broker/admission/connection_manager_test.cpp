@@ -76,6 +76,16 @@ std::string refused_for(RunningBroker& broker, const std::string& token) {
   return text;
 }
 
+// Of the only session that there is.
+std::string identity_of_session(RunningBroker& broker) {
+  std::string identity;
+  broker.act([&](Broker& of) {
+    const auto& id = of.registry().all().begin()->second.wire_id;
+    identity.assign(id.begin(), id.end());
+  });
+  return identity;
+}
+
 // What a client hears that wants to carry this session on, or asks this; as answer(), and the text of a refusal.
 std::string told(RunningBroker& broker, const std::string& token, const std::string& resume,
                  const std::string& query = {}) {
@@ -217,6 +227,30 @@ TEST_CASE("a server with an identity takes nobody before its login process has r
   REQUIRE(answer);
   CHECK(answer->status == 0);
   CHECK(broker.port() != 0);
+}
+
+TEST_CASE("a client is refused in words when its session's worker reads none of the connections that wait for it") {
+  Lab lab;
+  std::string anna = lab.token("anna");
+  RunningBroker broker(1, lab.configuration());
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.log_in(text, anna));
+  REQUIRE(eventually([&] { return told(broker, anna, identity_of_session(broker)) == "admitted"; }));
+  const std::string identity = identity_of_session(broker);
+  broker.act([&](Broker& of) {
+    const scheduler::SessionId session = of.registry().all().begin()->first;
+    for (size_t i = 0; i < server::kUnreadPerWorkerMax; ++i) {
+      int ends[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+      server::OwnedDescriptor own(ends[0]);
+      of.sessions().carry_on(session, server::OwnedDescriptor(ends[1]), {});
+    }
+  });
+  CHECK(told(broker, anna, identity) ==
+        "the session's worker takes no connections: too many wait for it, and it reads none");
+  CHECK(session_of(broker) == "anna by token");
 }
 
 TEST_CASE("a tenant that asks all the time is refused in one line, and others and its own programs are served") {
