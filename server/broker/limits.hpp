@@ -54,6 +54,8 @@ inline constexpr uint32_t kSessionEventRefillMs = 10'000;
 // Descriptors that a worker was sent and has not read, which the kernel or the broker keeps meanwhile: connections of
 // its session, and what it has asked others to share. More than two sets of lanes and an attempt for each.
 inline constexpr size_t kUnreadPerWorkerMax = 128, kUnreadPerTenantMax = 512;
+// Causes of ended sessions, for clients that come back to them.
+inline constexpr size_t kEndedPerTenantMax = 64, kEndedMax = 1024, kEndedCauseBytesMax = 256;
 // Descriptors kept for sessions to share, where the process may have enough of them (share_limits).
 inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096, kSharesMax = 8192;
 // Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of

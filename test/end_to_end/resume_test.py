@@ -237,11 +237,10 @@ class Lanes(ResumeCase):
         self.assertEqual(self.audited('"event":"detached"'), detached)
 
 
-class Hostile(ResumeCase):
+class HostileCase(ResumeCase):
     """Somebody who knows a session's identity, or has seen its client resume it, and wants it."""
 
     SERVER_WORDS = 'open_tenant = "open"\nsessions_max = 200\n'
-    AT_ONCE, THREADS = 1000, 40
 
     @classmethod
     def setUpClass(cls):
@@ -260,6 +259,7 @@ class Hostile(ResumeCase):
         self.attached_before = self.audited('"event":"attached"')
         self.way_of_victim = self.way(1, SEED, record_bytes=2000)
         self.victim = start(self.way_of_victim.address, "neighbour")
+        self.addCleanup(self.victim.kill)
         self.assertEqual(self.victim.stdout.readline(), "working\n")
         # It has resumed once, and that was overheard: preface, Login with the session's identity, the question, the
         # proof.
@@ -272,10 +272,6 @@ class Hostile(ResumeCase):
             self.frames.append(rest[:size])
             rest = rest[size:]
         self.session_id = self.frames[0][-16:]
-
-    def tearDown(self):
-        out, err = self.victim.communicate(timeout=RUN_LIMIT_SECONDS)
-        self.assertTrue(out.rstrip().endswith("PASSED"), f"the victim noticed: {out}{err}")
 
     def connection(self):
         host, port = self.server.address.rsplit(":", 1)
@@ -299,6 +295,42 @@ class Hostile(ResumeCase):
             return read_frame(link)[1]
         except (EOFError, OSError):
             return b""
+
+
+class Expired(HostileCase):
+    # Long enough for the victim's own resumption on a busy machine.
+    GRACE = "15s"
+
+    def test_a_session_whose_grace_is_over_is_nobody_s_any_more_and_its_own_client_hears_why(self):
+        why = "the session has ended: the client did not come back within 15 s"
+        self.way_of_victim.block()
+        wait_until(lambda: self.audited('"event":"ended"', '"cause":"resume_grace"') == 1, RUN_LIMIT_SECONDS,
+                   "the end of the session")
+        attached = self.audited('"event":"attached"')
+        with self.connection() as link:
+            self.assertIn(why.encode(), self.log_in(link, self.session_id), "who knows its identity")
+        with self.connection() as link:
+            link.sendall(self.frames[0])
+            self.assertIn(why.encode(), read_frame(link)[1], "a replay")
+        with self.connection() as link:
+            answer = self.log_in(link, self.session_id, self.token)
+            self.assertIn(b"the session has ended", answer, "another tenant")
+            self.assertNotIn(b"come back", answer, "what another tenant is told")
+        self.assertEqual(self.audited('"event":"refused"', '"why":"resume"', '"tenant":"open"', why), 2)
+        self.assertEqual(self.audited('"event":"refused"', '"why":"resume"', '"tenant":"other"'), 1)
+        self.way_of_victim.unblock()
+        out, err = self.victim.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertFalse(out.rstrip().endswith("PASSED"), out)
+        self.assertTrue("the session does not go on" in err, err)
+        self.assertEqual(self.audited('"event":"attached"'), attached)
+
+
+class Hostile(HostileCase):
+    AT_ONCE, THREADS = 1000, 40
+
+    def tearDown(self):
+        out, err = self.victim.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertTrue(out.rstrip().endswith("PASSED"), f"the victim noticed: {out}{err}")
 
     def test_nobody_else_gets_in(self):
         refused = self.audited('"event":"resume_refused"')
@@ -387,7 +419,7 @@ class Endings(ResumeCase):
         out, err = copier.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertIn("cudaError", out)
         self.assertEqual(sum(line.startswith("gpuwire") for line in err.splitlines()), 1, err)
-        self.assertIn("the session has ended", err)
+        self.assertIn("the session has ended: its process ended with signal 9", err)
 
 
 class Detached(ServerCase):
@@ -457,7 +489,7 @@ class Detached(ServerCase):
         self.way.unblock()
         out, err = self.running.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertNotEqual(self.running.returncode, 0)
-        self.assertIn("the session has ended", err)
+        self.assertRegex(err, "the session has ended: .*enough")
 
 
 class Silent(ResumeCase):

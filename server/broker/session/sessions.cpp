@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 
 #include "server/broker/limits.hpp"
+#include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
 
@@ -163,7 +164,15 @@ tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::s
     if (server::resumable(session->phase())) return registry_.find(number);
     if (!session->stop_reason().empty()) return tl::unexpected("the session has ended: " + session->stop_reason());
   }
-  return tl::unexpected(std::string("the session has ended"));
+  const std::string why = ended_.why(tenant, wire_id);
+  return tl::unexpected(why.empty() ? "the session has ended" : "the session has ended: " + why);
+}
+
+// Who has said goodbye does not come back.
+void Sessions::note_end(const SessionEvent& event) {
+  if (event.kind != SessionEvent::Kind::ended || event.session.management) return;
+  if (event.end_cause != uint32_t(EndCause::finished))
+    ended_.add(event.session.tenant, event.session.wire_id, event.text);
 }
 
 bool Sessions::takes_connections(SessionId number) {

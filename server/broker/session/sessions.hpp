@@ -15,6 +15,7 @@
 #include "server/base/lifetime.hpp"
 #include "server/broker/admission/admission.hpp"
 #include "server/broker/session/broker_session.hpp"
+#include "server/broker/session/ended_sessions.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/broker/worker/worker_pool.hpp"
 
@@ -32,7 +33,9 @@ class Sessions final : public SessionControl {
         admission_(admission),
         around_{io, registry, admission, parts_, std::move(pool_for), begin_ms, [this](scheduler::SessionId over) {
                   forget_later(over);
-                }} {}
+                }} {
+    registry_.observe([this](const SessionEvent& event) { note_end(event); });
+  }
 
   // Before the first session; the part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
@@ -92,6 +95,7 @@ class Sessions final : public SessionControl {
  private:
   // Whether it is the tenant's, and runs a program.
   bool called_so(scheduler::SessionId session, const std::string& wire_id, const std::string& tenant) const;
+  void note_end(const SessionEvent& event);
   // Tells the session of an event. False: there is none (any more).
   template <class Event>
   bool tell(scheduler::SessionId session, Event&& event);
@@ -103,6 +107,7 @@ class Sessions final : public SessionControl {
   std::vector<SessionAttachments*> parts_;
   SessionSurroundings around_;
   std::map<scheduler::SessionId, std::unique_ptr<BrokerSession>> sessions_;
+  EndedSessions ended_;
   Lifetime lifetime_;
 };
 

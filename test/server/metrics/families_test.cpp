@@ -47,6 +47,20 @@ TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
     CHECK_MESSAGE(has_line(text, line), line);
 }
 
+TEST_CASE("The time left to a tenant's detached sessions is that of the first to end, and 0 without one") {
+  Snapshot snapshot = sample_snapshot();
+  auto shows = [&](const char* line) { return has_line(metrics_text(&snapshot), line); };
+  CHECK(shows(R"(gpuwire_detached_seconds_left{tenant="alice"} 0)"));
+  for (double left_s : {250.5, 41.25, 100.0}) {
+    SessionMetrics detached = snapshot.sessions.front();
+    detached.state = "detached";
+    detached.detached_left_s = left_s;
+    snapshot.sessions.push_back(detached);
+  }
+  CHECK(shows(R"(gpuwire_detached_seconds_left{tenant="alice"} 41.25)"));
+  CHECK(shows(R"(gpuwire_detached_seconds_left{tenant="bob"} 0)"));
+}
+
 TEST_CASE("The tenants' GPU time adds up to the devices'") {
   Snapshot snapshot = sample_snapshot();
   double tenants = 0, devices = 0;

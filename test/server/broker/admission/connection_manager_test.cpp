@@ -229,6 +229,39 @@ TEST_CASE("a server with an identity takes nobody before its login process has r
   CHECK(broker.port() != 0);
 }
 
+TEST_CASE("a client that comes back to a session that has ended hears why, and nobody of another tenant does") {
+  Lab lab;
+  std::string anna = lab.token("anna"), ben = lab.token("ben");
+  RunningBroker broker(1, lab.configuration());
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.log_in(text, anna));
+  REQUIRE(eventually([&] { return told(broker, anna, identity_of_session(broker)) == "admitted"; }));
+  const std::string identity = identity_of_session(broker);
+  pid_t worker = 0;
+  broker.act([&](Broker& of) { worker = of.registry().all().begin()->second.worker_pid; });
+  REQUIRE(::kill(worker, SIGKILL) == 0);
+  REQUIRE(eventually([&] { return session_of(broker) == "none"; }));
+  CHECK(told(broker, anna, identity) == "the session has ended: its process ended with signal 9 (Killed)");
+  CHECK(told(broker, ben, identity) == "the session has ended");
+  CHECK(told(broker, anna, std::string(16, 'x')) == "the session has ended");
+}
+
+TEST_CASE("of a session that has ended with its program there is nothing to tell") {
+  Lab lab;
+  std::string anna = lab.token("anna");
+  RunningBroker broker(1, lab.configuration());
+  WireClient client;
+  std::string text;
+  REQUIRE(client.connect(broker.port()));
+  REQUIRE(client.log_in(text, anna));
+  const std::string identity = identity_of_session(broker);
+  client.close();
+  REQUIRE(eventually([&] { return session_of(broker) == "none"; }));
+  CHECK(told(broker, anna, identity) == "the session has ended");
+}
+
 TEST_CASE("a client is refused in words when its session's worker reads none of the connections that wait for it") {
   Lab lab;
   std::string anna = lab.token("anna");
