@@ -58,6 +58,9 @@ class Programs(ServerCase):
     def test_a_program_goes_on_while_a_host_function_stands(self):
         self.assert_passed(run(self.server.address, "callbacks_busy", *(["native"] if DEVICE == "cuda" else [])))
 
+    def test_memory_is_freed_between_host_functions_and_nobody_waits_for_ever(self):
+        self.assert_passed(run(self.server.address, "freed_between_callbacks"))
+
     def test_any_number_of_threads_waits_for_what_a_later_call_ends(self):
         self.assert_passed(run(self.server.address, "many_waits"))
 

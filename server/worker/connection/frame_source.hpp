@@ -55,6 +55,8 @@ class FrameSource final : public BulkReader {
   const std::string& fault() const { return decoder_.fault(); }
   // The second thread has seen this frame, and executed it if it is one of those that need not wait.
   bool seen_ahead() const { return seen_ahead_; }
+  // This frame has been executed, and what follows may wait for answers of the client.
+  void finish_frame() { finished_.store(header().sequence, std::memory_order_release); }
   // Position in the client's stream behind this frame and its bulk.
   uint64_t frame_end() const { return frame_end_; }
 
@@ -93,6 +95,10 @@ class FrameSource final : public BulkReader {
   template <class Visit>
   void for_each_kept(Visit&& visit) const {
     kept_.for_each(visit);
+  }
+  // Any thread: is the frame in hand one that finish_frame() has been called for?
+  bool finished(const wire::FrameHeader& header) const {
+    return header.sequence <= finished_.load(std::memory_order_acquire);
   }
   // With the role: all frames up to this one have been seen.
   void set_seen(uint64_t sequence) { seen_ = sequence; }
@@ -134,6 +140,7 @@ class FrameSource final : public BulkReader {
   bool broken_ = false;
   bool heartbeats_ = false;
   bool seen_ahead_ = false;
+  std::atomic<uint64_t> finished_{0};  // a sequence number; partner: finished()
   bool kept_role_ = false;
   uint64_t frame_end_ = 0;
   Clock::duration waited_{};

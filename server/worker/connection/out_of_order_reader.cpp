@@ -97,7 +97,7 @@ bool OutOfOrderReader::serve() {
   // The executor may be slow for want of a core, with a write in hand that an answer behind it counts on: those never
   // pass each other.
   const wire::FrameHeader& in_hand = source.header();
-  if (in_hand.sequence > seen_ && parts_.out_of_turn(in_hand)) {
+  if (in_hand.sequence > seen_ && !source.finished(in_hand) && parts_.out_of_turn(in_hand)) {
     keep_reading();
   } else {
     if (source.received() != received_) catch_up();

@@ -301,7 +301,10 @@ std::optional<SessionEnd> Session::execute_call() {
     if (auto end = stopped()) return end;  // a read that was broken off looks like a fault
     return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
   }
-  run_postponed_frees(*this);
+  if (!state_->postponed_frees().empty()) {
+    source_.finish_frame();  // frees wait for host functions, whose answers are then read ahead
+    run_postponed_frees(*this);
+  }
   executed_ = header.sequence;
   outbox_.acknowledge(source_.frame_end());
   return std::nullopt;
