@@ -15,7 +15,9 @@
 #include "schema/handshake.capnp.h"
 #include "schema/login.capnp.h"
 #include "schema/session.capnp.h"
+#include "test/fuzz/corpus_connections.hpp"
 #include "test/fuzz/corpus_images.hpp"
+#include "test/fuzz/corpus_kept.hpp"
 #include "wire/session_frames.hpp"
 #include "wire/session_structures.hpp"
 
@@ -26,9 +28,10 @@ using namespace gpuwire::wire;
 
 std::filesystem::path g_folder;
 
-void write(const std::string& name, const std::string& bytes) {
-  std::ofstream(g_folder / name, std::ios::binary) << '\x10' << bytes;
+void write_whole(const std::string& name, const std::string& bytes) {
+  std::ofstream(g_folder / name, std::ios::binary) << bytes;
 }
+void write(const std::string& name, const std::string& bytes) { write_whole(name, '\x10' + bytes); }
 
 std::string frame(FrameKind kind, uint32_t ordinal, capnp::MessageBuilder& message, size_t bulk = 0) {
   auto words = message.getSegmentsForOutput()[0];
@@ -245,5 +248,15 @@ int main(int argc, char** argv) {
   test::add_images(write);
   enter("broker_corpus");
   test::add_broker_messages(write);
+  enter("resume_corpus");
+  test::add_resumptions(write);
+  enter("rdma_corpus");
+  test::add_rdma(write_whole);
+  enter("shared_memory_corpus");
+  test::add_shared_memory(write_whole);
+  enter("kept_corpus");
+  test::add_kept_entries(write);
+  enter("register_corpus");
+  test::add_registers(write);
   return 0;
 }

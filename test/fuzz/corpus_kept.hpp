@@ -1,0 +1,11 @@
+// What the server lays down for itself: entries with its keeper, and the register of credentials.
+#pragma once
+
+#include "test/fuzz/corpus_images.hpp"
+
+namespace gpuwire::test {
+
+void add_kept_entries(const WriteInput& write);
+void add_registers(const WriteInput& write);
+
+}  // namespace gpuwire::test

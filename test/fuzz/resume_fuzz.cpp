@@ -1,0 +1,39 @@
+// The input is what a peer says where a connection is to carry a session on: to the client, whose secret it does not
+// know, and to the server, to which it has to prove that it does. Nobody without the secret gets in, and what is said
+// to be the cause is one line.
+#include <chrono>
+#include <cstdlib>
+
+#include "protocol/resume/exchange.hpp"
+#include "protocol/wire/limits.hpp"
+#include "test/fuzz/frame_fuzz.hpp"
+#include "test/fuzz/recorded.hpp"
+
+using namespace gpuwire;
+
+namespace {
+
+constexpr std::chrono::seconds kLimit{10};  // a recording is never waited for
+constexpr resume::SessionId kSession{1, 2, 3};
+constexpr resume::Secret kSecret{4, 5, 6};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  auto bytes = std::as_bytes(std::span(data + 1, size - 1));
+  const size_t piece = 1 + size_t(data[0]);
+  test::Recorded server(bytes, piece);
+  std::optional<resume::Lane> lane;
+  if (data[0] % 4 == 0) lane = {.set = 1, .number = 2, .count = 3};
+  auto received = resume::ask(server, {kSession, kSecret, 7, 1000, "127.0.0.1:1", "machine", lane}, kLimit);
+  if (!received) {
+    test::check_line(received.error().cause);
+    if (received.error().cause.size() > wire::kRefusalBytesMax + 256) std::abort();
+  }
+  test::Recorded client(bytes, piece);
+  auto heard = resume::hear(client, kSession, kSecret, kLimit);
+  if (heard) std::abort();
+  test::check_line(heard.error());
+  return 0;
+}
