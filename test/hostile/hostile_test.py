@@ -24,6 +24,8 @@ TENANTS = ("greedy", "anna", "ben")
 ROUND_TRIPS = 50
 VICTIMS = 8
 LOGIN_PROCESSES_KILLED = 4
+ROUNDS = 12
+END_SECONDS = 10  # then a program that should end is killed: it proves nothing by how long it took
 HALF_LOGINS = 128  # as many as one address may have
 HALF_LOGINS_BETWEEN = 32  # fewer than push out who has been there as long as they
 DESCRIPTORS = 1024
@@ -103,6 +105,33 @@ class Hostile(unittest.TestCase):
             wait_until(lambda: not self.admitted_still(tenant), RUN_LIMIT_SECONDS, f"{tenant}'s session to end")
         self.assertEqual((len(failures), failures), (0, []), "".join(self.server.log[-10:]))
 
+    def program(self, tenant, *words):
+        """One that goes on until its standard input closes, at the end of the test."""
+        started = subprocess.Popen(command(self.server.address, *words), stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file(tenant)})
+        self.addCleanup(self.end, started)
+        return started
+
+    @staticmethod
+    def end(program):
+        """A program that has been told to end and does not, as one whose kernel never ends, is killed."""
+        program.stdin.close()
+        try:
+            program.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
+        program.stdout.close()
+        program.stderr.close()
+
+    def assert_works(self, program, rounds):
+        """Each of so many lines is answered by so many rounds of work that the program has checked."""
+        for done in range(rounds):
+            program.stdin.write("go\n")
+            program.stdin.flush()
+            self.assertEqual(program.stdout.readline(), "done\n", f"after {done} of {rounds}")
+
     def admitted_still(self, tenant):
         """The tenant's sessions that the server has admitted and not told the end of."""
         sessions = set()
@@ -131,10 +160,7 @@ class Hostile(unittest.TestCase):
         self.assert_served("anna", "ben", "anna", "ben")
 
     def test_a_session_that_shares_all_it_may_leaves_descriptors_to_others(self):
-        hoarder = subprocess.Popen(command(self.server.address, "share_hoarder", str(ATTEMPTS_TO_SHARE)),
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file("greedy")})
-        self.addCleanup(hoarder.communicate)
+        hoarder = self.program("greedy", "share_hoarder", str(ATTEMPTS_TO_SHARE))
         shared = hoarder.stdout.readline().split()
         self.assertEqual(shared[:1], ["shared"], shared)
         self.assertGreater(int(shared[1]), 0)
@@ -241,6 +267,46 @@ class Hostile(unittest.TestCase):
         finally:
             over.set()
             thread.join()
+
+    def test_work_that_never_drains_takes_the_gpu_from_nobody(self):
+        attacker = self.program("greedy", "saturate", "hostile")
+        self.assertEqual(attacker.stdout.readline(), "working\n")
+        for tenant in ("anna", "ben"):
+            victim = self.program(tenant, "rounds")
+            self.assertEqual(victim.stdout.readline(), "ready\n")
+            self.assert_works(victim, ROUNDS)
+        self.assertIsNone(attacker.poll(), "the attacker has ended")
+
+    def test_a_kernel_that_never_ends_takes_the_gpu_from_nobody(self):
+        attacker = self.program("greedy", "saturate", "endless")
+        self.assertEqual(attacker.stdout.readline(), "working\n")
+        victims = [self.program(tenant, "rounds") for tenant in ("anna", "ben")]
+        for victim in victims:
+            self.assertEqual(victim.stdout.readline(), "ready\n")
+        for _ in range(ROUNDS):
+            for victim in victims:
+                self.assert_works(victim, 1)
+
+    def test_who_takes_all_the_memory_leaves_what_others_are_guaranteed(self):
+        hoarder = self.program("greedy", "takes_memory")
+        self.assertEqual(hoarder.stdout.readline(), "ready\n")
+        victim = self.program("anna", "takes_memory")
+        self.assertEqual(victim.stdout.readline(), "ready\n")
+        hoarder.stdin.write("all\n")
+        hoarder.stdin.flush()
+        self.assertEqual(hoarder.stdout.readline(), "taken\n")
+        # What is guaranteed holds the program's context, too.
+        victim.stdin.write("take 128\n")
+        victim.stdin.flush()
+        self.assertEqual(victim.stdout.readline(), "taken\n")
+
+    def test_copies_without_end_keep_nobody_s_calls_from_being_answered(self):
+        attacker = self.program("greedy", "endless_copies")
+        self.assertEqual(attacker.stdout.readline(), "copying\n")
+        victim = self.program("ben", "rounds")
+        self.assertEqual(victim.stdout.readline(), "ready\n")
+        self.assert_works(victim, ROUNDS)
+        self.assert_served("anna", "anna")
 
     def test_a_token_with_something_behind_a_nul_is_refused(self):
         for behind in (b"\0", b"\0more"):
