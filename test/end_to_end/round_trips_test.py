@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 
 from support import RUN_LIMIT_SECONDS, ServerCase, command
@@ -45,6 +46,16 @@ class RoundTrips(ServerCase):
 
     def test_a_kernel_waits_at_its_first_launch_only(self):
         self.assert_waits_per_step(1, "new_kernels")
+
+    def test_kernels_that_an_earlier_program_used_wait_for_the_first_of_them_only(self):
+        with tempfile.TemporaryDirectory() as home:
+            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            self.waits("new_kernels", 2 * STEPS, user)
+            few, _ = self.waits("new_kernels", STEPS, user)
+            many, account = self.waits("new_kernels", 2 * STEPS, user)
+            self.assertEqual(many, few, account)
+            more, account = self.waits("new_kernels", 3 * STEPS, user)
+            self.assertEqual(more - many, STEPS, account)
 
     def test_allocating_waits_once_and_freeing_does_not(self):
         self.assert_waits_per_step(1, "malloc")

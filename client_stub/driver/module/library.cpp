@@ -1,6 +1,4 @@
 // Libraries and their kernels: nothing is sent before a kernel or a variable of a library is first used.
-#include <algorithm>
-
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client/session_sends.hpp"
@@ -181,11 +179,10 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, C
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
-  for (size_t i = 0; !result && i < std::min<size_t>(names.size(), numKernels); ++i) {
-    FunctionState* kernel = nullptr;
-    result = find_function(caller, *state, names[i], kernel);
-    if (!result) kernels[i] = reinterpret_cast<CUkernel>(kernel->handle);
-  }
+  if (names.size() > numKernels) names.resize(numKernels);
+  std::vector<FunctionState*> found;
+  if (!result) result = find_functions(caller, *state, names, found);
+  for (size_t i = 0; i < found.size(); ++i) kernels[i] = reinterpret_cast<CUkernel>(found[i]->handle);
   return leave(caller, result);
 }
 

@@ -1,6 +1,4 @@
 // Modules: loaded by the very call, so that what is wrong with an image is told by it.
-#include <algorithm>
-
 #include "client/hand.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
@@ -35,6 +33,7 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
     return leave(caller, result);
   }
   state->loaded = CUDA_SUCCESS;
+  note_image(*state, **image);
   *module = reinterpret_cast<CUmodule>(state->handle);
   handles().attach(state->kind, state->handle, state.get());
   state.release();
@@ -116,11 +115,10 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunct
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
-  for (size_t i = 0; !result && i < std::min<size_t>(names.size(), numFunctions); ++i) {
-    FunctionState* function = nullptr;
-    result = find_function(caller, *state, names[i], function);
-    if (!result) functions[i] = reinterpret_cast<CUfunction>(function->handle);
-  }
+  if (names.size() > numFunctions) names.resize(numFunctions);
+  std::vector<FunctionState*> found;
+  if (!result) result = find_functions(caller, *state, names, found);
+  for (size_t i = 0; i < found.size(); ++i) functions[i] = reinterpret_cast<CUfunction>(found[i]->handle);
   return leave(caller, result);
 }
 

@@ -150,7 +150,7 @@ ImageTarget image_target() {
 
 // The first attempt takes it that the server has the image, as it has of every program but the first.
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
-                    FunctionQuestion* along) {
+                    FunctionQuestions* along) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   image_traffic().used.fetch_add(1, std::memory_order_relaxed);
   for (int attempt = 0; attempt < kLoadAttemptsMax; ++attempt) {
@@ -160,7 +160,7 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     bool missing = false;
     CUresult result = finish_load(caller, options, sequence, missing);
     if (result == CUDA_SUCCESS) return asked;
-    if (along && asked == CUDA_SUCCESS) along->finish(caller);
+    if (along && asked == CUDA_SUCCESS) along->drop(caller);
     if (!missing) return result;
     if (CUresult error = deliver_image(caller, image)) return error;
   }
@@ -173,7 +173,7 @@ CUresult tell_unusable(const ImageTarget& target, const ImageError& error) {
   return error.result;
 }
 
-CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along) {
+CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestions* along) {
   if (state.loaded) return *state.loaded;
   std::shared_ptr<const ProgramImage> image = state.image;
   if (!image) {
@@ -185,6 +185,8 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
     }
     image = *selected;
   }
+  note_image(state, *image);
+  if (along) along->look_ahead(caller);
   CUresult result = load_image(caller, *image, state.handle, state.options, along);
   // What the session answers for itself (it has ended) is not a fact about the library.
   if (caller.session->state() == CUDA_SUCCESS) state.loaded = result;

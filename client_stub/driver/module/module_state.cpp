@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <utility>
 
 #include "client/forward.hpp"
 #include "client/session_sends.hpp"
@@ -58,20 +59,87 @@ void end_function(FunctionState& function) noexcept { handles().forget(function.
 
 }  // namespace
 
-CUresult FunctionQuestion::begin(const Caller& caller) {
-  device_ = module_.context ? module_.context->device : caller.state ? caller.state->device : 0;
-  CUresult result =
-      send::begin_module_function(*caller.session, caller.context,
-                                  {.module = module_.handle, .name = name_, .handle = function_.handle}, sequence_);
-  under_way_ = result == CUDA_SUCCESS;
-  return result;
+FunctionQuestions::~FunctionQuestions() {
+  for (Question& question : questions_) {
+    if (question.function) end_function(*question.function);
+  }
 }
 
-CUresult FunctionQuestion::finish(const Caller& caller) {
-  under_way_ = false;
-  return send::finish_module_function(*caller.session, sequence_, [&](schema::FunctionFacts::Reader facts) {
-    if (facts.getResult() == CUDA_SUCCESS) store_facts(facts, function_, process()->devices.size(), device_);
+bool FunctionQuestions::asks(std::string_view name) const noexcept {
+  return std::any_of(questions_.begin(), questions_.end(),
+                     [&](const Question& question) { return question.function->name == name; });
+}
+
+CUresult FunctionQuestions::add(const Caller& caller, std::string_view name) {
+  auto function = std::make_unique<FunctionState>();
+  function->kind = module_.kind == wire::HandleKind::library ? wire::HandleKind::kernel : wire::HandleKind::function;
+  function->name = name;
+  function->module = &module_;
+  function->context = module_.context;
+  Question& question = questions_.emplace_back();
+  function->handle = handles().create(function->kind, caller.server);
+  if (!function->handle) {
+    questions_.pop_back();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  question.function = std::move(function);
+  return CUDA_SUCCESS;
+}
+
+void FunctionQuestions::look_ahead(const Caller& caller) {
+  if (!module_.known || std::exchange(module_.looked_ahead, true)) return;
+  for (const std::string& name : module_.known->ahead()) {
+    if (!asks(name) && !module_.functions.contains(name) && add(caller, name)) return;
+  }
+}
+
+CUresult FunctionQuestions::begin(const Caller& caller) {
+  device_ = module_.context ? module_.context->device : caller.state ? caller.state->device : 0;
+  for (Question& question : questions_) {
+    CUresult error = send::begin_module_function(
+        *caller.session, caller.context,
+        {.module = module_.handle, .name = question.function->name, .handle = question.function->handle},
+        question.sequence);
+    if (error) {
+      drop(caller);
+      return error;
+    }
+    question.begun = true;
+  }
+  under_way_ = true;
+  return CUDA_SUCCESS;
+}
+
+CUresult FunctionQuestions::read(const Caller& caller, Question& question) const {
+  question.begun = false;
+  return send::finish_module_function(*caller.session, question.sequence, [&](schema::FunctionFacts::Reader facts) {
+    if (facts.getResult() == CUDA_SUCCESS) store_facts(facts, *question.function, process()->devices.size(), device_);
   });
+}
+
+CUresult FunctionQuestions::finish(const Caller& caller) {
+  under_way_ = false;
+  CUresult first = CUDA_SUCCESS;
+  for (Question& question : questions_) {
+    CUresult result = read(caller, question);
+    if (&question == &questions_.front()) first = result;
+    if (result) continue;
+    FunctionState* found = question.function.get();
+    if (!module_.functions.try_emplace(found->name, std::move(question.function)).second) continue;  // asked for twice
+    handles().attach(found->kind, found->handle, found);
+  }
+  return first;
+}
+
+void FunctionQuestions::drop(const Caller& caller) {
+  under_way_ = false;
+  for (Question& question : questions_) {
+    if (question.begun) static_cast<void>(read(caller, question));
+  }
+}
+
+void note_image(ModuleState& state, const ProgramImage& image) {
+  state.known.emplace(known_kernels_folder(), image.digest());
 }
 
 ModuleState* find_module(CUmodule module) noexcept {
@@ -94,33 +162,62 @@ Caller caller_for(const Caller& caller, const ModuleState& state) noexcept {
   return other;
 }
 
+namespace {
+
+// With state.mutex.
+FunctionState* known_function(const ModuleState& state, const std::string& name) noexcept {
+  auto known = state.functions.find(name);
+  return known == state.functions.end() ? nullptr : known->second.get();
+}
+
+CUresult ask(const Caller& caller, ModuleState& state, FunctionQuestions& questions, bool ahead) {
+  CUresult result = ensure_loaded(caller, state, ahead ? &questions : nullptr);
+  if (!result && !questions.under_way()) {
+    if (ahead) questions.look_ahead(caller);
+    result = questions.begin(caller);
+  }
+  return result ? result : questions.finish(caller);
+}
+
+}  // namespace
+
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out) {
   if (name.empty() || name.size() > wire::kNameBytesMax) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(state.mutex);
   std::string key(name);
-  if (auto known = state.functions.find(key); known != state.functions.end()) {
-    out = known->second.get();
-    return CUDA_SUCCESS;
-  }
+  if ((out = known_function(state, key))) return CUDA_SUCCESS;
   Caller asking = caller_for(caller, state);
-  auto function = std::make_unique<FunctionState>();
-  function->kind = state.kind == wire::HandleKind::library ? wire::HandleKind::kernel : wire::HandleKind::function;
-  function->name = key;
-  function->module = &state;
-  function->context = state.context;
-  function->handle = handles().create(function->kind, caller.server);
-  if (!function->handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  FunctionQuestion question(state, key, *function);
-  CUresult result = ensure_loaded(asking, state, &question);
-  if (!result && !question.under_way()) result = question.begin(asking);
-  if (!result) result = question.finish(asking);
-  if (result) {
-    end_function(*function);
-    return result;
+  FunctionQuestions questions(state);
+  CUresult result = questions.add(asking, key);
+  if (!result) result = ask(asking, state, questions, true);
+  if (result) return result;
+  out = known_function(state, key);
+  if (state.known) state.known->used(key);
+  return CUDA_SUCCESS;
+}
+
+CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,
+                        std::vector<FunctionState*>& out) {
+  std::lock_guard lock(state.mutex);
+  Caller asking = caller_for(caller, state);
+  for (size_t begin = 0; begin < names.size(); begin += kKernelsAheadMax) {
+    auto batch = names.subspan(begin, std::min(kKernelsAheadMax, names.size() - begin));
+    FunctionQuestions questions(state);
+    bool any = false;
+    for (const std::string& name : batch) {
+      if (known_function(state, name)) continue;
+      if (CUresult error = questions.add(asking, name)) return error;
+      any = true;
+    }
+    if (any) {
+      if (CUresult error = ask(asking, state, questions, false)) return error;
+    }
+    for (const std::string& name : batch) {
+      FunctionState* found = known_function(state, name);
+      if (!found) return CUDA_ERROR_NOT_FOUND;
+      out.push_back(found);
+    }
   }
-  out = function.get();
-  state.functions.emplace(key, std::move(function));
-  handles().attach(out->kind, out->handle, out);
   return CUDA_SUCCESS;
 }
 

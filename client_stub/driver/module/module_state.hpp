@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +20,7 @@
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/launch/occupancy_answers.hpp"
+#include "client_stub/driver/module/known_kernels.hpp"
 #include "client_stub/driver/module/program_image.hpp"
 #include "wire/session_messages.hpp"
 
@@ -117,6 +119,8 @@ struct ModuleState {
   std::unordered_map<std::string, Variable> variables;
   std::unordered_map<ContextState*, uint64_t> modules;  // of a library: cuLibraryGetModule by context
   std::optional<std::vector<std::string>> names;        // of all functions, in the driver's order
+  std::optional<KnownKernels> known;                    // of its image, from when that is loaded on
+  bool looked_ahead = false;                            // those of `known` have been asked for
 };
 
 inline ModuleState* FunctionState::kernels_library() const noexcept { return module ? module->library : nullptr; }
@@ -145,36 +149,58 @@ ImageTarget image_target();
 // what that would run.
 CUresult tell_unusable(const ImageTarget& target, const ImageError& error);
 
-// The question for a function of a module, which may travel along with the module's loading. One thread; begin() and
-// finish() in turn.
-class FunctionQuestion {
+// Questions for functions of a module or a library that are not known yet: they leave together, maybe along with the
+// module's loading, and cost one round trip. One thread, with the module's mutex; add(), then begin() and finish() in
+// turn.
+class FunctionQuestions {
  public:
-  // Fills in `function` from the answer. All three must outlive the question.
-  FunctionQuestion(const ModuleState& module, std::string_view name, FunctionState& function)
-      : module_(module), name_(name), function_(function) {}
+  explicit FunctionQuestions(ModuleState& module) noexcept : module_(module) {}
+  FunctionQuestions(const FunctionQuestions&) = delete;
+  FunctionQuestions& operator=(const FunctionQuestions&) = delete;
+  ~FunctionQuestions();  // ends the handles of those that were not found
+
+  CUresult add(const Caller& caller, std::string_view name);
+  // And those that earlier programs used, the first time.
+  void look_ahead(const Caller& caller);
   bool under_way() const noexcept { return under_way_; }
+  // After an error none is under way.
   CUresult begin(const Caller& caller);
+  // Makes those that were found known. The result is the first question's.
   CUresult finish(const Caller& caller);
+  // Reads the answers and forgets them.
+  void drop(const Caller& caller);
 
  private:
-  const ModuleState& module_;
-  std::string_view name_;
-  FunctionState& function_;
-  uint64_t sequence_ = 0;
+  struct Question {
+    std::unique_ptr<FunctionState> function;
+    uint64_t sequence = 0;
+    bool begun = false;
+  };
+  bool asks(std::string_view name) const noexcept;
+  CUresult read(const Caller& caller, Question& question) const;
+
+  ModuleState& module_;
+  std::vector<Question> questions_;
   int device_ = 0;
   bool under_way_ = false;
 };
 
+// From now on `state` knows which of the image's kernels earlier programs used.
+void note_image(ModuleState& state, const ProgramImage& image);
+
 // Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's.
 // After CUDA_SUCCESS `along` is under way, after anything else it is not.
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
-                    FunctionQuestion* along = nullptr);
+                    FunctionQuestions* along = nullptr);
 // Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is
 // CUDA_SUCCESS.
-CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestion* along = nullptr);
+CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestions* along = nullptr);
 
 // Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out);
+// As find_function() for each of these names, kKernelsAheadMax in one round trip.
+CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,
+                        std::vector<FunctionState*>& out);
 // All names, then all functions. Takes state.mutex.
 CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::string>& out);
 // Takes state.mutex. `managed`: cuLibraryGetManaged.

@@ -42,8 +42,10 @@ inline client::ServerFacts small_device_facts(int devices = 1) {
 
 struct DeviceProcess {
   // `kept_memory`: GPUWIRE_KEPT_MEMORY; what the program frees leaves at once unless a test is about that.
-  explicit DeviceProcess(int devices = 1, const char* kept_memory = "0") {
+  // `look_ahead`: GPUWIRE_LOOK_AHEAD; nothing is read or written in the folder of the user who runs the tests.
+  explicit DeviceProcess(int devices = 1, const char* kept_memory = "0", const char* look_ahead = "off") {
     setenv("GPUWIRE_KEPT_MEMORY", kept_memory, 1);
+    setenv("GPUWIRE_LOOK_AHEAD", look_ahead, 1);
     auto made = std::make_unique<FakeSession>(small_device_facts(devices));
     session = made.get();
     REQUIRE(client::install_process(std::move(made), nullptr) == CUDA_SUCCESS);
