@@ -125,7 +125,7 @@ void Placement::State::walk(Visit&& visit) const {
     if (visit(i, what)) return;
     auto* obstacle = std::get_if<Obstacle>(&what);
     if (obstacle && obstacle->own) continue;
-    Needs& of = obstacle && queue[i].overtaken < kOvertakenMax ? wanted : owed;
+    Needs& of = obstacle && may_be_overtaken(queue[i]) ? wanted : owed;
     for (const DeviceIndex device : possible(queue[i].request)) of[device] |= obstacle ? obstacle->lacks : kEverything;
   }
 }
@@ -165,9 +165,12 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const
   const PlacementRequest request = queue[*found].request;
   for (const Passed& one : passed) {
     const std::vector<DeviceIndex> waits_for = possible(queue[one.index].request);
-    queue[one.index].overtaken += std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
+    const bool overtakes = std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
       return std::count(placed.devices.begin(), placed.devices.end(), device) && (takes(request, device) & one.lacks);
     });
+    // A gang may be more often; that it was often enough is all that counts.
+    unsigned& overtaken = queue[one.index].overtaken;
+    overtaken = std::min(overtaken + overtakes, kOvertakenMax);
   }
   if (waited) count_turn(queue[*found]);
   queue.erase(queue.begin() + ptrdiff_t(*found));

@@ -4,7 +4,9 @@
 // then arrival. Who stands further back may overtake who does not fit now, so that a large request does not leave GPUs
 // empty; but a lower class never takes from a higher one what that one waits for on a GPU, memory or a session's place
 // there, and within a class a request is overtaken so kOvertakenMax times at most. From then on nobody from behind it
-// gets that until it has started.
+// gets that until it has started. A request for several GPUs, a gang, has them kept only from the moment on at which
+// none but sessions that have begun after it came are in its way: what one that was there before leaves free would
+// stand idle for as long as that one runs.
 //
 // Who waits for memory is passed by sessions that reserve none: those that hold it now would not end sooner without
 // them. That stops when only sessions that have passed it are in its way. A tenant is always given what it is

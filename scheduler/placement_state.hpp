@@ -86,6 +86,14 @@ struct Placement::State {
   // Sum of Need: what it would take there that others may be waiting for.
   uint8_t takes(const PlacementRequest& request, DeviceIndex device) const;
   bool waits_for_own(const PlacementRequest& request) const;
+  // A gang that does not fit as long as sessions run that were there before it, whoever else goes.
+  bool waits_for_older(const Waiting& waiting) const {
+    return waiting.request.gpus > 1 && !fits(waiting.request, {.tenant = {}, .after = waiting.arrival});
+  }
+  // It may be passed by those behind it, and what it wants be taken.
+  bool may_be_overtaken(const Waiting& waiting) const {
+    return waiting.overtaken < kOvertakenMax || waits_for_older(waiting);
+  }
   uint64_t most(TenantId tenant, DeviceIndex device) const {
     return std::min(devices[device].bytes, memory.most ? memory.most(tenant, device) : UINT64_MAX);
   }

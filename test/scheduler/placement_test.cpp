@@ -174,6 +174,11 @@ class Scenario {
     return seen.request.memory_bytes && room(seen.request, {}).first >= seen.request.gpus &&
            room(seen.request, newer).second < seen.request.gpus;
   }
+  // A gang, in whose way are sessions that were there before it.
+  bool is_kept_by_older(const Seen& seen) const {
+    const auto newer = [&](const Running& one) { return one.begun > seen.arrival; };
+    return seen.request.gpus > 1 && room(seen.request, newer).second < seen.request.gpus;
+  }
   bool memory_is_wanted_in_front(const Seen& seen) const {
     return std::any_of(waiting_.begin(), waiting_.end(), [&](const auto& other) {
       return other.second.request.memory_bytes && in_front(other.second, seen);
@@ -185,7 +190,7 @@ class Scenario {
     return std::any_of(used_seen_.begin(), used_seen_.end(), [&](const std::vector<uint64_t>& used) {
       const std::vector<uint64_t> now = std::exchange(used_, used);
       const bool reserves_nothing = started.memory_bytes == 0 && one.request.memory_bytes != 0;
-      const bool may = waits_for_own(one.request) ||
+      const bool may = waits_for_own(one.request) || (one.overtaken >= kOvertakenMax && is_kept_by_older(one)) ||
                        (reserves_nothing && (waits_for_older_memory(one) || memory_is_wanted_in_front(one)));
       used_ = now;
       return may;
@@ -449,9 +454,9 @@ TEST_CASE("who waits for memory hears how much of it programs that run have rese
 }
 
 TEST_CASE("a small request overtakes a large one of its class a few times, then the large one is served first") {
-  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 2}, {16 * kGiB, 2}});
+  Placement placement(std::vector<Placement::Device>{{16 * kGiB, 3}});
   REQUIRE(devices_of(placement.ask(asks(1, 10))).size() == 1);
-  REQUIRE(place_of(placement.ask(asks(2, 10, 2))) == 1);
+  REQUIRE(place_of(placement.ask(asks(2, 10))) == 1);
   unsigned served = 0;
   for (uint64_t small = 10; small < 10 + 3 * kOvertakenMax; ++small) {
     if (devices_of(placement.ask(asks(small, 1))).empty()) break;
@@ -462,6 +467,98 @@ TEST_CASE("a small request overtakes a large one of its class a few times, then 
   placement.leave(SessionId(1));
   auto started = placement.start_waiting();
   REQUIRE(started.size() == 2);
+  CHECK(started[0].first == SessionId(2));
+}
+
+namespace {
+
+// GPUs for one session each. Somebody else's session runs on the first, a gang waits for all, and small ones that come
+// all the time use what is there. Time goes in steps.
+class GangBehindLongSession {
+ public:
+  static constexpr unsigned kGpus = 4, kLongSteps = 300, kSmallStepsMax = 20;
+  static constexpr SessionId kLong{1}, kGang{2};
+
+  explicit GangBehindLongSession(uint64_t seed)
+      : random_(seed), placement_(std::vector<Placement::Device>(kGpus, {16 * kGiB, 1})) {
+    PlacementRequest first = asks(uint64_t(kLong));
+    first.allowed = {0};
+    REQUIRE(devices_of(placement_.ask(first)) == std::vector<DeviceIndex>{0});
+    begun(kLong, {{0}});
+    ends_[kLong] = kLongSteps;
+    REQUIRE(place_of(placement_.ask(asks(uint64_t(kGang), 0, kGpus))) == 1);
+  }
+
+  void run() {
+    for (now_ = 0; !runs_.contains(kGang) && now_ < 2 * kLongSteps; ++now_) {
+      for (auto one = ends_.begin(); one != ends_.end();) {
+        if (one->second > now_) {
+          ++one;
+          continue;
+        }
+        placement_.leave(one->first);
+        runs_.erase(one->first);
+        one = ends_.erase(one);
+      }
+      for (auto& [session, placed] : placement_.start_waiting()) begun(session, placed);
+      for (unsigned come = 0; come < kGpus; ++come) {
+        const SessionId session{++last_};
+        auto answer = placement_.ask(asks(last_));
+        if (auto* placed = std::get_if<Placed>(&answer)) begun(session, *placed);
+      }
+      REQUIRE(placement_.check() == "");
+      if (runs_.contains(kLong)) idle_while_long_ += kGpus - unsigned(runs_.size());
+      while (placement_.waiting().size() > 12) placement_.cancel(placement_.waiting().back().first);
+    }
+  }
+
+  unsigned idle_while_long() const { return idle_while_long_; }
+  bool gang_runs() const { return runs_.contains(kGang); }
+  unsigned now() const { return now_; }
+
+ private:
+  void begun(SessionId session, const Placed& placed) {
+    runs_[session] = placed.devices;
+    ends_[session] = now_ + std::uniform_int_distribution<unsigned>(1, kSmallStepsMax)(random_);
+  }
+
+  std::mt19937_64 random_;
+  Placement placement_;
+  std::map<SessionId, std::vector<DeviceIndex>> runs_;
+  std::map<SessionId, unsigned> ends_;
+  uint64_t last_ = 100;
+  unsigned now_ = 0, idle_while_long_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("while a session that was there before it runs, a gang leaves no GPU idle, and then it is the next") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    GangBehindLongSession scenario(seed);
+    scenario.run();
+    CHECK(scenario.idle_while_long() == 0);
+    REQUIRE(scenario.gang_runs());
+    // Those that run when the long one ends are waited for, and nobody begins any more.
+    CHECK(scenario.now() <= scenario.kLongSteps + scenario.kSmallStepsMax + 1);
+  }
+}
+
+TEST_CASE("a gang that only newer sessions are in the way of has its GPUs kept after it was overtaken a few times") {
+  Placement placement(std::vector<Placement::Device>(2, {16 * kGiB, 1}));
+  REQUIRE(devices_of(placement.ask(asks(1))) == std::vector<DeviceIndex>{0});
+  REQUIRE(place_of(placement.ask(asks(2, 0, 2))) == 1);
+  for (uint64_t small = 10; small < 10 + 4 * kOvertakenMax; ++small) {
+    REQUIRE(devices_of(placement.ask(asks(small))) == std::vector<DeviceIndex>{1});
+    placement.leave(SessionId(small));
+  }
+  REQUIRE(devices_of(placement.ask(asks(3))) == std::vector<DeviceIndex>{1});
+  placement.leave(SessionId(1));
+  CHECK(placement.start_waiting().empty());
+  CHECK(place_of(placement.ask(asks(4))) == 2);
+  placement.leave(SessionId(3));
+  auto started = placement.start_waiting();
+  REQUIRE(started.size() == 1);
   CHECK(started[0].first == SessionId(2));
 }
 
