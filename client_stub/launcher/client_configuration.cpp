@@ -40,6 +40,12 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
     settings.gpus = std::to_string(*count);
     return {};
   }
+  if (key == "progress") {
+    auto shown = node.value_exact<bool>();
+    if (!shown) return Failure(at(file, node, "progress must be true or false"));
+    settings.progress = *shown ? "on" : "off";
+    return {};
+  }
   auto text = node.value_exact<std::string>();
   if (!text || text->empty()) return Failure(at(file, node, std::string(key) + " must be a text"));
   if (key == "memory") {
@@ -61,7 +67,7 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
 }
 
 bool is_setting(std::string_view key) {
-  for (std::string_view known : {"server", "gpus", "memory", "identity", "ca", "token_file", "transport"})
+  for (std::string_view known : {"server", "gpus", "memory", "identity", "ca", "token_file", "transport", "progress"})
     if (key == known) return true;
   return false;
 }
@@ -132,7 +138,7 @@ ClientSettings merged(const ClientSettings& first, const ClientSettings& second)
   ClientSettings out = first;
   for (auto member :
        {&ClientSettings::server, &ClientSettings::identity, &ClientSettings::authorities, &ClientSettings::token,
-        &ClientSettings::gpus, &ClientSettings::memory, &ClientSettings::transport})
+        &ClientSettings::gpus, &ClientSettings::memory, &ClientSettings::transport, &ClientSettings::progress})
     if ((out.*member).empty()) out.*member = second.*member;
   return out;
 }

@@ -18,6 +18,7 @@ struct ClientSettings {
   std::string identity, authorities, token;  // absolute paths
   std::string gpus, memory;                  // numbers; bytes
   std::string transport;                     // auto, tcp, shm or rdma
+  std::string progress;                      // on or off
 };
 
 struct ClientConfiguration {

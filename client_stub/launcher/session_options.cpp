@@ -58,6 +58,8 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
         if (!bytes) throw CLI::ValidationError("--memory", bytes.error());
         return std::to_string(*bytes);
       });
+  app.add_flag("--no-progress", options.no_progress,
+               "Say nothing on the terminal of copies and uploads that take longer than 2 s");
 }
 
 bool takes_value(std::string_view word) {
@@ -87,6 +89,7 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options) {
   set("GPUWIRE_MEMORY", options.memory_bytes ? std::to_string(options.memory_bytes) + "B" : std::string(),
       &ClientSettings::memory);
   set("GPUWIRE_TRANSPORT", options.transport, &ClientSettings::transport);
+  set("GPUWIRE_PROGRESS", options.no_progress ? "off" : "", &ClientSettings::progress);
   if (!is_set("GPUWIRE_SERVER"))
     return tl::unexpected(
         std::string("no server given: use --server HOST:PORT, set GPUWIRE_SERVER, or write server = \"HOST:PORT\" into "

@@ -22,6 +22,7 @@ struct SessionOptions {
   unsigned gpus = 0;                         // 0: not said
   uint64_t memory_bytes = 0;                 // 0: not said
   std::string transport;                     // auto, tcp, shm or rdma; empty: not said
+  bool no_progress = false;
 };
 
 // `resources`: also --gpus and --memory.
@@ -45,7 +46,8 @@ inline constexpr const char* kSessionEnvironment =
     "  GPUWIRE_TRANSPORT       auto, tcp, shm or rdma, when --transport is not given\n";
 inline constexpr const char* kResourceEnvironment =
     "  GPUWIRE_GPUS            how many GPUs, when --gpus is not given\n"
-    "  GPUWIRE_MEMORY          how much memory on each, when --memory is not given\n";
+    "  GPUWIRE_MEMORY          how much memory on each, when --memory is not given\n"
+    "  GPUWIRE_PROGRESS        off: as --no-progress\n";
 inline constexpr const char* kConfigurationFiles =
     "\n"
     "Files:\n"

@@ -204,6 +204,7 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
         std::make_unique<ServerReconnector>(*server, begun->id, begun->secret, begun->lanes != 0,
                                             connected->link_.transport()->peer()),
         begun->resume_grace, begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
+  if (server && progress_is_wanted()) connected->show_progress(standard_error_line());
   return connected;
 }
 
@@ -317,7 +318,9 @@ void ConnectedSession::commit(Slot& slot, size_t words_used) noexcept {
   }
   if (done.wake_thread) link_.wake();
   if (done.flush) link_.pump();
-  if (done.external) look_at_lanes();
+  if (!done.external) return;
+  look_at_lanes();
+  if (progress_ && !slot.call) progress_->posted(done.bulk_bytes, done.bytes_end);
 }
 
 void ConnectedSession::abandon(Slot& slot) noexcept {
@@ -389,6 +392,7 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
     if (!own.call->arrived) --awaited_;
     calls_.remove(own.call);
   }
+  look_at_progress();
   uint64_t waited_ns = note_wait(WaitKind::reply, begun);
   t_traffic.waits += another;
   t_traffic.wait_ns += waited_ns;
@@ -416,6 +420,7 @@ void ConnectedSession::await_reply(OwnCall& own) {
       lock.unlock();
       link_.pump();
       if (!link_.sent(call.bytes_end)) link_.wait(transport::kWritable, kWritableWait);
+      look_at_progress();
       lock.lock();
       continue;
     }
@@ -455,11 +460,23 @@ void ConnectedSession::outlive_connections(std::unique_ptr<Reconnector> reconnec
   link_.outlive_connections();
   // A connection that this side gives up must not look to the server like the end of the program.
   if (heartbeat.count() > 0) heartbeat_.emplace(link_, link::GivingUp::resets, heartbeat);
-  link_.while_waiting([this] { look_at_heartbeat(); });
+  link_.while_waiting([this] {
+    look_at_heartbeat();
+    look_at_progress();
+  });
   if (lanes_most_ != 0) lane_opener_.emplace(link_, *reconnector_, lanes_most_);
   watch_connection(*link_.transport());
   // The heartbeats are its work, also of a program that posts nothing.
   if (heartbeat_ && outgoing_.thread_is_wanted() && !thread_.start()) outgoing_.thread_is_unavailable();
+}
+
+void ConnectedSession::show_progress(std::unique_ptr<ProgressLine> line, TransferProgress::Now now) {
+  progress_ = std::make_shared<TransferProgress>(traffic_, std::move(line), now);
+}
+
+void ConnectedSession::tell(const std::string& text) {
+  if (progress_) progress_->clear();
+  print_line(fmt::format("{}: {}", address_, text));
 }
 
 void ConnectedSession::watch_connection(transport::Transport& connection) const noexcept {
@@ -468,6 +485,7 @@ void ConnectedSession::watch_connection(transport::Transport& connection) const 
 }
 
 transport::Nanoseconds ConnectedSession::until_look(transport::Nanoseconds wait) const noexcept {
+  if (progress_) wait = std::min(wait, progress_->left());
   return heartbeat_ ? std::min(wait, heartbeat_->left(Clock::now())) : wait;
 }
 
@@ -478,6 +496,7 @@ unsigned ConnectedSession::wait_receiving(unsigned interest, transport::Nanoseco
   }
   unsigned ready = link_.wait(interest, until_look(timeout));
   if (!ready) look_at_heartbeat();
+  look_at_progress();
   return ready;
 }
 
@@ -489,8 +508,7 @@ void ConnectedSession::reconnect() {
   if (closing_.load(std::memory_order_relaxed)) return;
   stats_.losses.fetch_add(1, std::memory_order_relaxed);
   std::string cause = link_.loss();
-  Reconnection attempts(resume_grace_,
-                        [this](const std::string& line) { print_line(fmt::format("{}: {}", address_, line)); });
+  Reconnection attempts(resume_grace_, [this](const std::string& line) { tell(line); });
   while (!ended() && !closing_.load(std::memory_order_relaxed)) {
     auto got = reconnector_->reconnect(link_.received());
     if (ended()) return;
@@ -536,6 +554,7 @@ void ConnectedSession::await_sent(uint64_t bytes_end) {
     // Somebody has to get another connection, perhaps this thread.
     if (link_.state() == link::Link::State::detached) await_change([&] { return link_.sent(bytes_end); });
     else link_.wait(transport::kWritable, kWritableWait);
+    look_at_progress();
   }
 }
 
@@ -552,8 +571,9 @@ void ConnectedSession::end(CUresult result, std::string reason, bool tell) {
     if (ending_) return;
     ending_ = true;
   }
+  if (progress_) progress_->stop();
   // Before another thread's call fails: the program may end at once when it does.
-  if (tell && !closing) print_line(fmt::format("{}: {}", address_, reason));
+  if (tell && !closing) this->tell(reason);
   {
     std::lock_guard lock(receive_mutex_);
     ended_result_.store(result, std::memory_order_release);

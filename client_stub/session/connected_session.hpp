@@ -17,6 +17,7 @@
 #include "client_stub/session/road.hpp"
 #include "client_stub/session/session.hpp"
 #include "client_stub/session/session_thread.hpp"
+#include "client_stub/session/transfer_progress.hpp"
 #include "protocol/link/heartbeat.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/transport/frame_receiver.hpp"
@@ -52,6 +53,8 @@ class ConnectedSession final : public Session, public Road {
   void abandon(Slot& slot) noexcept override;
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
+  std::shared_ptr<TransferProgress> progress() const noexcept override { return progress_; }
+  uint64_t appended_bytes() const noexcept override { return outgoing_.appended_bytes(); }
   void flush() noexcept override;
   void look() noexcept override;
   const char* road_name() const override { return link_.transport()->road(); }
@@ -69,6 +72,8 @@ class ConnectedSession final : public Session, public Road {
   // out.
   void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace,
                            std::chrono::milliseconds heartbeat);
+  // Before the first call: transfers that take long are shown there.
+  void show_progress(std::unique_ptr<ProgressLine> line, TransferProgress::Now now = TransferProgress::Clock::now);
 
  private:
   friend class SessionThread;
@@ -99,6 +104,18 @@ class ConnectedSession final : public Session, public Road {
     ConnectedSession& session_;
   };
 
+  class LinkTraffic final : public Traffic {
+   public:
+    explicit LinkTraffic(const link::Link& link) : link_(link) {}
+    uint64_t moved_bytes(Direction direction) const noexcept override {
+      return direction == Direction::to_gpu ? link_.bytes_sent() : link_.received();
+    }
+    bool has_left(uint64_t position) const noexcept override { return link_.sent(position); }
+
+   private:
+    const link::Link& link_;
+  };
+
   // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------
   // With the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
   bool receive_one(OwnCall* own);
@@ -122,6 +139,12 @@ class ConnectedSession final : public Session, public Road {
   void look_at_heartbeat() noexcept {
     if (heartbeat_) heartbeat_->look(link::Heartbeat::Clock::now());
   }
+  // Shows how far transfers are, if that is due. Any thread.
+  void look_at_progress() noexcept {
+    if (progress_) progress_->look();
+  }
+  // A line for the user, who may be looking at the progress.
+  void tell(const std::string& text);
   // How the system is to notice that it leads nowhere.
   void watch_connection(transport::Transport& connection) const noexcept;
   // `wait`, but not past the next look.
@@ -170,6 +193,9 @@ class ConnectedSession final : public Session, public Road {
   std::optional<LaneOpener> lane_opener_;  // as well; none: the session has no lanes. Uses the reconnector
   std::optional<link::Heartbeat>
       heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
+
+  LinkTraffic traffic_{link_};
+  std::shared_ptr<TransferProgress> progress_;  // as well; null: nobody is to be told
 
   // Held by the thread that has the receive role (receiving_).
   Arrivals arrivals_{*this};

@@ -54,6 +54,7 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   link::ExternalBulk outside{static_cast<const std::byte*>(frame_bulk_.data), frame_bulk_.bytes, frame_bulk_.gather,
                              std::move(frame_bulk_.keeper)};
   committed.external = external(frame_bulk_);
+  committed.bulk_bytes = frame_bulk_.bytes;
   if (!committed.external && frame_bulk_.bytes) {
     if (frame_bulk_.gather) (*frame_bulk_.gather)(0, {frame_at_ + bytes, frame_bulk_.bytes});
     else std::memcpy(frame_at_ + bytes, frame_bulk_.data, frame_bulk_.bytes);

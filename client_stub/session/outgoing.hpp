@@ -37,6 +37,7 @@ class Outgoing {
     bool failed = false;     // no memory; nothing was appended
     uint64_t bytes_end = 0;  // position in the stream behind this frame
     bool external = false;   // its bulk is read from the caller's memory
+    uint64_t bulk_bytes = 0;
   };
   Committed commit(size_t words_used);
   void abandon();

@@ -103,6 +103,7 @@ class NoticeHandler {
 };
 
 struct PendingCall;
+class TransferProgress;
 
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
@@ -181,6 +182,11 @@ class Session {
   // Memory of at least `bytes` for a Bulk with a keeper. Null: it cannot be had just now, or never; then the bulk goes
   // with a call. Any thread.
   virtual std::shared_ptr<std::byte> keep(size_t) noexcept { return nullptr; }
+
+  // Where transfers that a caller waits for are told of (transfer_progress.hpp). Null: nobody wants to know.
+  virtual std::shared_ptr<TransferProgress> progress() const noexcept { return nullptr; }
+  // The position behind the last frame that was appended.
+  virtual uint64_t appended_bytes() const noexcept { return 0; }
 
   // Sends what is buffered now.
   virtual void flush() noexcept = 0;

@@ -70,6 +70,7 @@ void SessionThread::run() {
     bool busy = received || session_.link_.bytes_sent() != before;
     quiet = busy ? 0 : quiet + 1;
     session_.look_at_heartbeat();
+    session_.look_at_progress();
     const std::chrono::nanoseconds rest = session_.notices_.upkeep(std::chrono::steady_clock::now());
     if (quiet < kQuietTicksMax) {
       timespec tick{0, kTickNs};

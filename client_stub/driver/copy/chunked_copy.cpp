@@ -6,6 +6,7 @@
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/call.hpp"
+#include "client_stub/session/transfer_progress.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -23,6 +24,7 @@ ChunkedCopy::ChunkedCopy(const Caller& caller, CUdeviceptr destination, const st
       parallel_(bytes >= kHelpedBytesMin ? digest::helpers_here(kDigestHelpersMax) : 0) {}
 
 CUresult ChunkedCopy::send() {
+  const LongTransfer transfer = long_transfer(*caller_.session, Direction::to_gpu, bytes_);
   const auto begun = ChunkedUploads::Clock::now();
   for (size_t offset = 0; offset < bytes_ && !result_;) {
     const size_t rest = bytes_ - offset;

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
 #include "client_stub/driver/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
+#include "client_stub/session/transfer_progress.hpp"
 
 namespace gpuwire::client {
 
@@ -18,6 +20,7 @@ struct CopyDestination {
   size_t bytes = 0;      // all of the copy; more is a fault of the server
   // Pitched destinations: gets each piece with its offset in the packed data; `data` is then unused.
   std::function<void(size_t offset, std::span<const std::byte> piece)> scatter;
+  std::shared_ptr<LongTransfer> transfer;  // lives as long as the copy is under way; may be null
 };
 
 // Any thread; one leaf lock.

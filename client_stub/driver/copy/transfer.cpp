@@ -9,6 +9,7 @@
 #include "client_stub/driver/copy/chunked_copy.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/call.hpp"
+#include "client_stub/session/transfer_progress.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -133,6 +134,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
 }
 
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream) {
+  const LongTransfer transfer = long_transfer(*caller.session, Direction::from_gpu, bytes);
   Pipeline pipeline(caller);
   auto* to = static_cast<std::byte*>(destination);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
@@ -151,12 +153,17 @@ CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr 
 
 CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream) {
   auto* to = static_cast<std::byte*>(destination);
+  std::shared_ptr<LongTransfer> transfer;
+  if (may_be_long(bytes))
+    if (auto progress = caller.session->progress())
+      transfer = std::make_shared<LongTransfer>(std::move(progress), Direction::from_gpu, bytes);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     size_t count = std::min(kPieceBytes, bytes - offset);
     uint64_t sequence = 0;
     CUresult error = send::post_copy_from_device(
-        *caller.session, caller.context, {.source = source + offset, .bytes = count, .stream = stream}, &sequence,
-        [&] { caller.server->pending_copies.expect(sequence, {.data = to + offset, .bytes = count}); });
+        *caller.session, caller.context, {.source = source + offset, .bytes = count, .stream = stream}, &sequence, [&] {
+          caller.server->pending_copies.expect(sequence, {to + offset, count, {}, transfer});
+        });
     if (error) return error;
     note_stream_work(caller, stream, sequence);
   }
@@ -251,6 +258,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
     note_stream_work(caller, stream, sequence);
     return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;
   }
+  const LongTransfer transfer = long_transfer(*caller.session, Direction::to_gpu, bytes);
   // Pieces of rows are gathered when they are sent, which may be later: one piece at a time.
   return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
     Gather gather = [&](size_t offset, std::span<std::byte> out) { gather_rows(source, piece, offset, out); };
@@ -267,6 +275,7 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
 
 CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
                    uint64_t stream) {
+  const LongTransfer transfer = long_transfer(*caller.session, Direction::from_gpu, size.bytes());
   Pipeline pipeline(caller);
   CUresult result = for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
     auto scatter = [destination, piece](size_t offset, std::span<const std::byte> in) {

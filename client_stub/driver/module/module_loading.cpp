@@ -11,6 +11,7 @@
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/transfer_progress.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -31,6 +32,7 @@ CUresult offer_image(const Caller& caller, const ProgramImage& image, bool& have
 }
 
 CUresult send_image(const Caller& caller, const ProgramImage& image) {
+  LongTransfer transfer = long_transfer(*caller.session, Direction::to_gpu, image.bytes());
   for (uint64_t offset = 0; offset < image.bytes();) {
     size_t bytes = std::min<uint64_t>(kImagePieceBytes, image.bytes() - offset);
     std::function<void(size_t, std::span<std::byte>)> gather = [&](size_t at, std::span<std::byte> out) {
@@ -43,6 +45,7 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
     if (error) return error;
     offset += bytes;
   }
+  transfer.posted(caller.session->appended_bytes());
   return CUDA_SUCCESS;
 }
 

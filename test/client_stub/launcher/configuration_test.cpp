@@ -48,6 +48,20 @@ TEST_CASE("a profile that an option names comes before the environment, the usua
   CHECK(seen.run({"--use", "big", "--gpus", "2"}) == "big:1|2||\n");
 }
 
+TEST_CASE("the progress of copies is shown unless somebody does not want it") {
+  Seen seen;
+  seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_PROGRESS\"\n");
+  seen.write(kUserFile, "server = \"x:1\"\n");
+  CHECK(seen.run({}) == "\n");
+  CHECK(seen.run({"--no-progress"}) == "off\n");
+  seen.write(kUserFile, "server = \"x:1\"\nprogress = false\n");
+  CHECK(seen.run({}) == "off\n");
+  CHECK(seen.run({}, {{"GPUWIRE_PROGRESS", "on"}}) == "on\n");
+  CHECK(seen.run({"--no-progress"}, {{"GPUWIRE_PROGRESS", "on"}}) == "off\n");
+  seen.write(kUserFile, "server = \"x:1\"\nprogress = \"no\"\n");
+  CHECK(seen.run({}).find("config.toml:2: progress must be true or false") != std::string::npos);
+}
+
 TEST_CASE("the transport is chosen like everything else, and only one that there is") {
   Seen seen;
   seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_TRANSPORT\"\n");

@@ -156,8 +156,7 @@ class Machine:
                                 stderr=subprocess.PIPE, text=True, **extra)
 
     def stop(self, process):
-        """Asks what `start` has started to end, and waits. What is seen from here is nsenter, which passes no signal on.
-        """
+        """Asks what `start` has started to end, and waits. From here nsenter is seen, which passes no signal on."""
         children = f"/proc/{process.pid}/task/{process.pid}/children"
         if process.poll() is None:
             with open(children, encoding="ascii") as file:

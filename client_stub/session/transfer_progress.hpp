@@ -1,0 +1,139 @@
+// What a user sees of copies and uploads that take long: one line on the terminal, which goes when they are done.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "client_stub/session/session.hpp"
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::client {
+
+// How long bytes have to be on their way until the user is told, and how often the line changes at most.
+inline constexpr std::chrono::seconds kProgressAfter{2};
+inline constexpr std::chrono::milliseconds kProgressInterval{200};
+
+// A terminal's line.
+class ProgressLine {
+ public:
+  virtual ~ProgressLine() = default;
+  // Whether something may be written to it at this moment without waiting.
+  virtual bool is_ready() noexcept = 0;
+  virtual size_t columns() noexcept = 0;
+  virtual void write(std::string_view text) noexcept = 0;
+};
+
+// Standard error; ready while it is a terminal that this process may write to, which neither stops it (a background
+// job's) nor is stopped itself.
+std::unique_ptr<ProgressLine> standard_error_line();
+// Not with GPUWIRE_PROGRESS=off, and not where standard error is no terminal.
+bool progress_is_wanted();
+
+enum class Direction : uint8_t { to_gpu, from_gpu };
+
+// What a session's connection has moved.
+class Traffic {
+ public:
+  virtual ~Traffic() = default;
+  virtual uint64_t moved_bytes(Direction direction) const noexcept = 0;
+  // Everything up to this position of the outgoing stream has left.
+  virtual bool has_left(uint64_t position) const noexcept = 0;
+};
+
+// Of one session. Transfers that overlap are one to the user: bytes of all, since the first began. Nothing of it has a
+// thread: who waits for the server looks. Any thread; one leaf lock.
+class TransferProgress {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Now = Clock::time_point (*)() noexcept;
+
+  TransferProgress(const Traffic& traffic, std::unique_ptr<ProgressLine> line, Now now = Clock::now)
+      : traffic_(traffic), line_(std::move(line)), now_(now) {}
+
+  // Around a transfer whose end somebody sees; use LongTransfer.
+  void begin(Direction direction, uint64_t bytes) noexcept;
+  void end(Direction direction, uint64_t bytes) noexcept;
+  // Bytes to the GPU that nobody waits for now; they are done when everything up to `position` has left.
+  void posted(uint64_t bytes, uint64_t position) noexcept;
+  // A transfer to the GPU that has begun becomes one of those.
+  void posted_begun(uint64_t bytes, uint64_t position) noexcept;
+
+  // Draws what there is to say when it is due. Costs one atomic load when nothing is on its way.
+  void look() noexcept;
+  // Until look() is worth it again; the most that there is when nothing is on its way.
+  std::chrono::nanoseconds left() const noexcept;
+  // Something else is about to be written where the line is.
+  void clear() noexcept;
+  // The session is over: `traffic` is not asked any more.
+  void stop() noexcept;
+
+ private:
+  // Transfers of one direction that overlap.
+  struct Streak {
+    unsigned open = 0;  // transfers whose end is not there yet; the posted ones count as one
+    uint64_t total_bytes = 0, finished_bytes = 0;
+    uint64_t moved_before = 0;  // by the connection, before the first
+    Clock::time_point begun;
+  };
+
+  void open(Direction direction, uint64_t bytes, unsigned transfers) noexcept;
+  void close(Streak& streak) noexcept;
+  void settle() noexcept;
+  void draw(Clock::time_point now) noexcept;
+  std::string text(const Streak& streak, Direction direction, Clock::time_point now) const;
+  void erase() noexcept;
+
+  const Traffic& traffic_;
+  const std::unique_ptr<ProgressLine> line_;
+  const Now now_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_:
+  Streak streaks_[2];
+  bool any_posted_ = false;
+  uint64_t posted_bytes_ = 0, posted_until_ = 0;
+  Clock::time_point looked_;
+  bool drawn_ = false, stopped_ = false;
+
+  // Something is on its way. Written under the lock; relaxed: a thread that begins a transfer sees its own.
+  std::atomic<bool> active_{false};
+};
+
+// A transfer from its beginning to the end of the object; none without a progress to tell.
+class LongTransfer {
+ public:
+  LongTransfer() = default;
+  LongTransfer(std::shared_ptr<TransferProgress> progress, Direction direction, uint64_t bytes) noexcept
+      : progress_(std::move(progress)), direction_(direction), bytes_(bytes) {
+    if (progress_) progress_->begin(direction_, bytes_);
+  }
+  LongTransfer(const LongTransfer&) = delete;
+  LongTransfer& operator=(const LongTransfer&) = delete;
+  ~LongTransfer() {
+    if (progress_) progress_->end(direction_, bytes_);
+  }
+  // All of it was appended before this position.
+  void posted(uint64_t position) noexcept {
+    if (auto progress = std::exchange(progress_, nullptr)) progress->posted_begun(bytes_, position);
+  }
+
+ private:
+  std::shared_ptr<TransferProgress> progress_;
+  Direction direction_ = Direction::to_gpu;
+  uint64_t bytes_ = 0;
+};
+
+// Short ones, which a window of the connection holds, are told of to nobody.
+inline bool may_be_long(uint64_t bytes) noexcept { return bytes > wire::kPostedBulkBytesMax; }
+inline LongTransfer long_transfer(const Session& session, Direction direction, uint64_t bytes) noexcept {
+  return may_be_long(bytes) ? LongTransfer(session.progress(), direction, bytes) : LongTransfer();
+}
+
+}  // namespace gpuwire::client
