@@ -14,7 +14,7 @@ import resume_test
 from ring_peer import LIMIT_SECONDS, READ, WRITTEN, RingPeer
 from stages import CutsAtStages, EndsAtStages
 from support import BUILD, FRAME, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
-from unix_way import UnixWay
+from unreliable_way import UnixWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")

@@ -1,6 +1,7 @@
-"""A way between clients and a server that breaks again and again: a proxy that ends each connection after so many bytes
-as a seed says."""
+"""Ways between clients and a server that break again and again: proxies that end each connection at a place that a seed
+says, by what has passed and not by time. UnreliableWay is one of TCP, UnixWay one of a Unix socket."""
 
+import os
 import random
 import socket
 import struct
@@ -11,26 +12,33 @@ LINGER_NONE = struct.pack("ii", 1, 0)  # a close that resets
 # A login and a resumption take some thousand bytes; a session has to have begun before it can be resumed.
 FIRST_BYTES = 20_000
 
+# Over a Unix socket, until there is shared memory, a connection carries a login and, when it carries a session on, the
+# proof.
+SET_UP_BYTES = (1, 500)
+# From then on nothing but bells, each of a byte, and now and then a descriptor.
+BELLS = (1, 40)
+# Of the connections behind the first, which has to bring a session.
+CUT_IN_SET_UP = 0.3
 
-class UnreliableWay:
-    """Listens on `address`. Connections are cut after `cut_bytes` (least, most; both directions together), half of them
-    with a reset, until `cuts` have been; those behind them last. One that ends by itself before leaves its cut to the
-    next. `made` counts connections, `lost` those that were cut, `carried` the bytes of all. `block()` ends them all;
-    `swallow()` ends none, and they lead nowhere. `recorded`: what clients have sent at the beginning of each
-    connection, when `record_bytes` says how much of it is wanted."""
 
-    def __init__(self, server_address, cuts, seed, cut_bytes, record_bytes=0):
-        self.cut_bytes, self.record_bytes = cut_bytes, record_bytes
+class _Way:
+    """Listens on `address`. Connections are cut until `cuts` have been; those behind them last. One that ends by itself
+    before leaves its cut to the next. `made` counts connections, `lost` those that were cut, `carried` the bytes of
+    all. `block()` ends them all; `swallow()` ends none, and they lead nowhere. `recorded`: what clients have sent at
+    the beginning of each connection, when `record_bytes` says how much of it is wanted.
+
+    Of a kind of way: `_to_server(client)`, the socket that goes on from there; `_cut()`, where the next connection is
+    cut; and how a piece, with descriptors, is taken and given."""
+
+    def __init__(self, listening, address, cuts, seed, record_bytes=0):
+        self.address, self.record_bytes = address, record_bytes
         self.made = self.lost = self.carried = 0
         self.recorded = []
         self._random, self._left = random.Random(seed), cuts
         self._lock = threading.Lock()
         self._blocked, self._open = False, set()
         self._swallows, self._held = False, []
-        host, port = server_address.rsplit(":", 1)
-        self._server = (host, int(port))
-        self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.address = "127.0.0.1:%d" % self._listening.getsockname()[1]
+        self._listening = listening
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self):
@@ -70,16 +78,21 @@ class UnreliableWay:
             try:
                 if self._blocked:
                     raise ConnectionRefusedError
-                server = self._connect(client)
+                server = self._to_server(client)
             except OSError:
                 client.close()
                 continue
-            for link in (client, server):
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._begin(_Connection(self, client, server))
+            self._begin(client, server)
 
-    def _begin(self, connection):
+    def _begin(self, client, server):
         with self._lock:
+            self.made += 1
+            cut = None
+            if self._left > 0:
+                self._left -= 1
+                cut = self._cut()
+            connection = _Connection(self, client, server, cut)
+            self.recorded.append(connection.start_bytes)
             self._open.add(connection)
             if self._swallows:
                 self._held.append(connection)
@@ -89,85 +102,186 @@ class UnreliableWay:
             connection.end()
         connection.start()
 
-    def not_cut(self):
-        """A connection that was to be cut has ended by itself."""
+    def was_cut(self):
         with self._lock:
-            self._left += 1
+            self.lost += 1
 
-    def _connect(self, client):
+    def ended(self, connection):
+        with self._lock:
+            self._open.discard(connection)
+            if connection.cut and not connection.cut.made:
+                self._left += 1
+
+
+class UnreliableWay(_Way):
+    """Connections are cut after `cut_bytes` (least, most; both directions together), half of them with a reset."""
+
+    def __init__(self, server_address, cuts, seed, cut_bytes, record_bytes=0):
+        self.cut_bytes = cut_bytes
+        host, port = server_address.rsplit(":", 1)
+        self._server = (host, int(port))
+        listening = socket.create_server(("127.0.0.1", 0), backlog=128)
+        super().__init__(listening, "127.0.0.1:%d" % listening.getsockname()[1], cuts, seed, record_bytes)
+
+    def _to_server(self, client):
         """A connection to the server whose own end has another number than the client's: by that a server would take it
         for the client's."""
         while True:
             server = socket.create_connection(self._server)
             if server.getsockname()[1] != client.getpeername()[1]:
-                return server
+                break
             server.close()
+        for link in (client, server):
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return server
 
-    def planned(self):
-        """After how many bytes the next connection is to be cut, and whether with a reset; None: never."""
-        with self._lock:
-            self.made += 1
-            if self._left <= 0:
-                return None, False
-            self._left -= 1
-            least, most = self.cut_bytes
-            return self._random.randint(least,
-                                        most) + (FIRST_BYTES if self.made == 1 else 0), self._random.random() < 0.5
+    def _cut(self):
+        first = FIRST_BYTES if self.made == 1 else 0
+        return _BytesCut(self._random.randint(*self.cut_bytes) + first, self._random.random() < 0.5)
+
+    @staticmethod
+    def take(source, buffer):
+        return source.recv_into(buffer), ()
+
+    @staticmethod
+    def give(target, piece, descriptors):
+        target.sendall(piece)
+
+
+class UnixWay(_Way):
+    """Passes on descriptors, too. Connections are cut while shared memory is being set up, or behind some bells."""
+
+    def __init__(self, folder, server_path, cuts, seed):
+        self._server_path = server_path
+        path = os.path.join(folder, f"way-{seed}-{os.urandom(4).hex()}.sock")
+        listening = socket.socket(socket.AF_UNIX)
+        listening.bind(path)
+        listening.listen(128)
+        super().__init__(listening, "unix:" + path, cuts, seed)
+
+    def _to_server(self, client):
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(self._server_path)
+        return server
+
+    def _cut(self):
+        in_set_up = self.made > 1 and self._random.random() < CUT_IN_SET_UP
+        return _BellsCut(self._random.randint(*SET_UP_BYTES) if in_set_up else None, self._random.randint(*BELLS))
+
+    @staticmethod
+    def take(source, buffer):
+        piece, descriptors, _, _ = socket.recv_fds(source, len(buffer), 16)
+        buffer[:len(piece)] = piece
+        return len(piece), descriptors
+
+    @staticmethod
+    def give(target, piece, descriptors):
+        if piece and descriptors:
+            piece = piece[socket.send_fds(target, [piece], descriptors):]
+        target.sendall(piece)
+
+
+class _BytesCut:
+    """Behind so many bytes. `here`: nothing more gets through; `made`: the connection was ended for that."""
+
+    def __init__(self, left, reset):
+        self.here = self.made = False
+        self.reset, self._left = reset, left
+
+    def admit(self, size, with_descriptor):
+        """How much of so many bytes gets through."""
+        size = min(size, self._left)
+        self._left -= size
+        self.here = self._left == 0
+        return size
+
+
+class _BellsCut:
+    """The same behind so many bytes of the set-up or, where these are None, behind so many bells."""
+
+    reset = False
+
+    def __init__(self, set_up_left, bells_left):
+        self.here = self.made = False
+        self._set_up = True
+        self._set_up_left, self._bells_left = set_up_left, bells_left
+
+    def admit(self, size, with_descriptor):
+        if not self._set_up:
+            size = min(size, self._bells_left)
+            self._bells_left -= size
+            self.here = self._bells_left == 0
+            return size
+        if self._set_up_left is not None:
+            size = min(size, self._set_up_left)
+            self._set_up_left -= size
+            self.here = self._set_up_left == 0
+        # The first descriptor is the shared memory's.
+        self._set_up = not with_descriptor
+        return size
 
 
 class _Connection:
-    def __init__(self, way, client, server):
-        self.way, self.links = way, (client, server)
-        self.left, self.reset = way.planned()
+    def __init__(self, way, client, server, cut):
+        self.way, self.links, self.cut = way, (client, server), cut
         self.lock = threading.Lock()
         self.running = 2
         self.swallows = False  # written under the way's lock
         self.start_bytes = bytearray()
-        way.recorded.append(self.start_bytes)
 
     def start(self):
         client, server = self.links
         for source, target in ((client, server), (server, client)):
             threading.Thread(target=self._pass_on, args=(source, target, source is client), daemon=True).start()
 
+    def _admit(self, size, with_descriptor):
+        """How much of so many bytes gets through, and whether the connection is cut behind them."""
+        with self.lock:
+            if self.cut:
+                size = 0 if self.cut.here else self.cut.admit(size, with_descriptor)
+            self.way.carried += size
+            return size, bool(self.cut and self.cut.here)
+
     def _pass_on(self, source, target, from_client):
         buffer = memoryview(bytearray(PIECE_BYTES))
         try:
-            while size := source.recv_into(buffer):
-                if self.swallows:
-                    continue
-                if from_client and len(self.start_bytes) < self.way.record_bytes:
-                    self.start_bytes += buffer[:size]
-                with self.lock:
-                    cut = self.left is not None and size >= self.left
-                    if self.left is not None:
-                        size = min(size, max(self.left, 0))
-                        self.left -= size
-                    self.way.carried += size
-                target.sendall(buffer[:size])
+            while True:
+                size, descriptors = self.way.take(source, buffer)
+                if size == 0:
+                    break
+                try:
+                    if self.swallows:
+                        continue
+                    if from_client and len(self.start_bytes) < self.way.record_bytes:
+                        self.start_bytes += buffer[:size]
+                    size, cut = self._admit(size, bool(descriptors))
+                    self.way.give(target, buffer[:size], descriptors)
+                finally:
+                    for each in descriptors:
+                        os.close(each)
                 if cut:
-                    self._cut()
+                    self._make_cut()
                     break
         except OSError:
             pass
         self._pass_on_is_over()
 
-    def _cut(self):
+    def _make_cut(self):
         with self.lock:
-            if self.left is None or self.left < 0:
+            if self.cut.made:
                 return
-            self.left = -1
-        with self.way._lock:
-            self.way.lost += 1
-        if self.reset:
+            self.cut.made = True
+        self.way.was_cut()
+        if self.cut.reset:
             for link in self.links:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
 
     def end(self):
+        # Without a word to the other side if that is to be a reset; a thread that reads is woken by either.
+        reset = self.cut and self.cut.made and self.cut.reset
         for link in self.links:
             try:
-                # Without a word to the other side if that is to be a reset; a thread that reads is woken by either.
-                link.shutdown(socket.SHUT_RD if self.reset and self.left == -1 else socket.SHUT_RDWR)
+                link.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
             except OSError:
                 pass
 
@@ -178,9 +292,6 @@ class _Connection:
             self.running -= 1
             last = self.running == 0
         if last:
-            if self.left is not None and self.left >= 0:
-                self.way.not_cut()
-            with self.way._lock:
-                self.way._open.discard(self)
+            self.way.ended(self)
             for link in self.links:
                 link.close()
