@@ -89,9 +89,10 @@ struct GpuwireRdmaEnd {
   ucp_context_h context = nullptr;
   const GpuwireRdmaEvents* events = nullptr;
   void* user = nullptr;
-  unsigned under_way = 0;  // requests that UCX has and will complete
-  bool stands = false;     // a message has left: what connects the endpoint has left before it
-  bool broken = false;     // the endpoint, and nothing leaves any more
+  unsigned under_way = 0;         // requests that UCX has and will complete
+  unsigned memory_under_way = 0;  // those of them that are about memory's bytes
+  bool stands = false;            // a message has left: what connects the endpoint has left before it
+  bool broken = false;            // the endpoint, and nothing leaves any more
 };
 
 namespace {
@@ -100,6 +101,7 @@ namespace {
 struct Request {
   GpuwireRdmaEnd* end;
   uint64_t tag;
+  bool of_memory;
 };
 
 void request_clean(void* request) { *static_cast<Request*>(request) = {}; }
@@ -170,6 +172,7 @@ Request take(void* request) {
   request_clean(request);
   ucp_request_free(request);
   --taken.end->under_way;
+  if (taken.of_memory) --taken.end->memory_under_way;
   return taken;
 }
 
@@ -257,11 +260,12 @@ int connect_end(GpuwireRdmaEnd* end, const void* address, size_t bytes, char* er
   return 1;
 }
 
-int outcome_of(GpuwireRdmaEnd* end, ucs_status_ptr_t request, uint64_t tag) {
+int outcome_of(GpuwireRdmaEnd* end, ucs_status_ptr_t request, uint64_t tag, bool of_memory) {
   if (!request) return kGpuwireRdmaDone;
   if (UCS_PTR_IS_ERR(request)) return kGpuwireRdmaFailed;
-  *static_cast<Request*>(request) = {end, tag};
+  *static_cast<Request*>(request) = {end, tag, of_memory};
   ++end->under_way;
+  if (of_memory) ++end->memory_under_way;
   return kGpuwireRdmaUnderWay;
 }
 
@@ -279,7 +283,7 @@ int send_message(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, c
   }
   int outcome = outcome_of(
       end, ucp_am_send_nbx(end->endpoint, kMessageId, header, header_bytes, bytes ? data : nullptr, bytes, &parameters),
-      tag);
+      tag, bytes != 0);
   if (outcome == kGpuwireRdmaDone) end->stands = true;
   return outcome;
 }
@@ -292,7 +296,7 @@ int fetch_message(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, 
   parameters.cb.recv_am = fetch_complete;
   parameters.user_data = end;
   parameters.memh = end->memory;
-  return outcome_of(end, ucp_am_recv_data_nbx(end->worker, arrival, into, bytes, &parameters), tag);
+  return outcome_of(end, ucp_am_recv_data_nbx(end->worker, arrival, into, bytes, &parameters), tag, true);
 }
 
 unsigned progress_end(GpuwireRdmaEnd* end) {
@@ -322,10 +326,18 @@ bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
   return true;
 }
 
+// UCX has no way to give up what is not over in time: it stays, with this object. The memory does not if nothing under
+// way is about it, as of an end that has never been connected.
+int leave_to_ucx(GpuwireRdmaEnd* end) {
+  if (end->memory_under_way != 0) return 0;
+  if (end->memory) ucp_mem_unmap(end->context, end->memory);
+  end->memory = nullptr;
+  return 1;
+}
+
 // UCX ends the process by an assertion when what connects an endpoint is still queued at its close ("got REP message"),
 // or at the end of its worker, which has to outlive what closed endpoints have left to do ("unsupported"). So both are
-// waited for; messages are not, because a peer that is stuck would never take them. What is not over in time stays,
-// with this object.
+// waited for; messages are not, because a peer that is stuck would never take them.
 int close_end(GpuwireRdmaEnd* end) {
   Inside inside;
   // At the end of the process UCX's state is not to be touched, and goes with it.
@@ -336,16 +348,16 @@ int close_end(GpuwireRdmaEnd* end) {
   force.flags = UCP_EP_CLOSE_FLAG_FORCE;
   if (end->endpoint) {
     while (!end->stands && !end->broken) {
-      if (now_ms() > until) return 0;
+      if (now_ms() > until) return leave_to_ucx(end);
       ucp_worker_progress(end->worker);
     }
-    if (!finish(end, ucp_ep_close_nbx(end->endpoint, &force), until)) return 0;
+    if (!finish(end, ucp_ep_close_nbx(end->endpoint, &force), until)) return leave_to_ucx(end);
   }
   while (end->under_way != 0) {
-    if (now_ms() > until) return 0;
+    if (now_ms() > until) return leave_to_ucx(end);
     ucp_worker_progress(end->worker);
   }
-  if (end->worker && !finish(end, ucp_worker_flush_nbx(end->worker, &plain), until)) return 0;
+  if (end->worker && !finish(end, ucp_worker_flush_nbx(end->worker, &plain), until)) return leave_to_ucx(end);
   if (end->memory) ucp_mem_unmap(end->context, end->memory);
   if (end->worker) ucp_worker_destroy(end->worker);
   delete end;

@@ -11,6 +11,7 @@
 #include <random>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "protocol/transport/rdma.hpp"
@@ -57,7 +58,16 @@ class Stranger {
     REQUIRE_MESSAGE(end_, error);
     REQUIRE_MESSAGE(plugin().connect(end_, to.data(), to.size(), error, sizeof error), error);
   }
-  ~Stranger() { plugin().close(end_); }
+  ~Stranger() {
+    if (end_) plugin().close(end_);
+  }
+  // Is the memory free then? If not, it stays.
+  bool close() {
+    static std::vector<std::vector<std::byte>> kept;
+    bool free = plugin().close(std::exchange(end_, nullptr)) != 0;
+    if (!free) kept.push_back(std::move(memory_));
+    return free;
+  }
 
   std::string address() {
     std::string bytes(rdma::kAddressBytesMax, '\0');
@@ -66,9 +76,14 @@ class Stranger {
   }
   // Until it has left.
   void say(const Header& header, size_t bytes = 0, size_t header_bytes = sizeof(Header)) {
+    begin_to_say(header, bytes, header_bytes);
+    while (under_way_ && !broken_) plugin().progress(end_);
+  }
+  // False: it has left, or never will.
+  bool begin_to_say(const Header& header, size_t bytes, size_t header_bytes = sizeof(Header)) {
     header_ = header;
     under_way_ = plugin().send(end_, &header_, header_bytes, memory_.data(), bytes, 0) == kGpuwireRdmaUnderWay;
-    while (under_way_ && !broken_) plugin().progress(end_);
+    return under_way_;
   }
   void progress() { plugin().progress(end_); }
 
@@ -171,6 +186,19 @@ TEST_CASE("an end that goes while it is being connected takes nothing with it, w
     // How far it gets is the machine's to say.
     for (unsigned turns = random() % 50; turns != 0; --turns) std::this_thread::yield();
     one.reset();
+  }
+}
+
+TEST_CASE("an end that nobody has answered gives its memory back, unless something under way is about that") {
+  auto fabric = ::fabric();
+  if (!fabric) return;
+  auto other = end_of(fabric);
+  Stranger silent(fabric, other->address());
+  silent.say({.kind = Kind::greeting});  // so that it can be closed; from here on it does nothing
+  for (size_t bytes : {0, 1000}) {
+    Stranger unanswered(fabric, silent.address());
+    REQUIRE(unanswered.begin_to_say({.kind = Kind::data, .bytes = uint32_t(bytes)}, bytes));
+    CHECK(unanswered.close() == (bytes == 0));
   }
 }
 
