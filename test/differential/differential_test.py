@@ -13,6 +13,7 @@ from grammar import Sequence
 HERE = Path(__file__).resolve().parent
 API = sequences.model.read_api(HERE.parents[1] / "protocol" / "api")
 SEEDS = range(1, 200)
+MANY_SEEDS = range(1, 1500)
 
 
 class Sequences(unittest.TestCase):
@@ -25,6 +26,20 @@ class Sequences(unittest.TestCase):
         called = {line.split()[2].lstrip("~") for seed in SEEDS for line in sequences.make(seed, API)}
         self.assertEqual({name for name in called if name.startswith("cu") and not name.startswith("cuda")} - described,
                          set())
+
+    def test_each_function_is_called_or_is_named_with_the_reason_why_not(self):
+        described = {f.name for f in API.functions if not f.unsupported}
+        called = {line.split()[2].lstrip("~") for seed in MANY_SEEDS for line in sequences.make(seed, API)}
+        never = set(sequences.NEVER_CALLED)
+        self.assertEqual(described - called - never, set(), "in no sequence, and nobody says why")
+        self.assertEqual(never & called, set(), "called all the same")
+        self.assertEqual(never - described, set(), "no function of the description")
+        self.assertLess(len(never), len(described) / 10)
+
+    def test_what_the_software_device_does_not_offer_is_left_out_for_it_alone(self):
+        called = {line.split()[2] for seed in SEEDS for line in sequences.make(seed, API, software=True)}
+        self.assertFalse(called & sequences.LEFT_OUT_BY_SOFTWARE)
+        self.assertFalse(sequences.LEFT_OUT_BY_SOFTWARE & set(sequences.NEVER_CALLED))
 
     def test_every_family_takes_part(self):
         for family in sequences.SCENARIOS:

@@ -36,10 +36,11 @@ class Thing:
 class Sequence:
     """The lines so far. Everything is chosen by one generator of random numbers, so a seed names a sequence."""
 
-    def __init__(self, seed, threads, devices=1):
+    def __init__(self, seed, threads, devices=1, left_out=()):
         self.random = random.Random(seed)
         self.lines, self.threads, self.devices = [], threads, devices
         self.counter = 0
+        self.left_out = left_out               # functions that the device does not offer
         self.contexts = []                     # live ones; the first is device 0's primary one
         self.shared = {}                       # by kind: what scenarios leave for others
 
@@ -47,7 +48,9 @@ class Sequence:
         return self.contexts[thread % len(self.contexts)]
 
     def call(self, thread, name, *arguments):
-        """Adds a line; its number."""
+        """Adds a line; its number. Nothing, for a function that is left out."""
+        if name.lstrip("~") in self.left_out:
+            return None
         self.lines.append(" ".join([str(len(self.lines)), f"t{thread}", name, *map(str, arguments)]))
         return len(self.lines) - 1
 

@@ -124,6 +124,7 @@ def virtual_memory(sequence, thread):
                 space.needs.append(sequence.call(thread, "cuMemsetD8_v2", place, page + 1, PAGE))
                 mapped[page] = True
         elif action == "write" and mapped.get(page):
+            sequence.call(thread, "cuMemGetAccess", "?u64", structure("CUmemLocation", {"type": 1, "id": 0}), place)
             sequence.call(thread, "cuMemsetD32_v2", place, 99, 1024)
             check(sequence, thread, space, 64) if page == 0 else None
         elif action == "free" and mapped:

@@ -3,7 +3,10 @@
 import sys
 from pathlib import Path
 
+import copies
 import graphs
+import nodes
+import questions
 import scenarios
 from grammar import Sequence, structure
 
@@ -26,6 +29,17 @@ SCENARIOS = {
     "memory_operations": scenarios.memory_operations,
     "sharing": scenarios.sharing,
     "runtime": scenarios.runtime,
+    "device_questions": questions.device_questions,
+    "context_questions": questions.context_questions,
+    "stream_questions": questions.stream_questions,
+    "pool_questions": questions.pool_questions,
+    "pointer_questions": questions.pointer_questions,
+    "kernel_questions": questions.kernel_questions,
+    "green_contexts": questions.green_contexts,
+    "tensor_maps": questions.tensor_maps,
+    "copies": copies.copies,
+    "arrays": copies.arrays,
+    "nodes": nodes.nodes,
     "graphs": graphs.built,
     "graph_memory": graphs.with_memory,
     "capture": graphs.captured,
@@ -33,10 +47,49 @@ SCENARIOS = {
 }
 # The software device shares neither memory nor events with other processes.
 NOT_BY_SOFTWARE = {"sharing"}
+# What it does not offer and the client sends without waiting, so that the error comes later; and what such calls make.
+LEFT_OUT_BY_SOFTWARE = {
+    "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", "cuMemcpyBatchAsync",
+    "cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", "cuUserObjectCreate",
+    "cuGraphRetainUserObject", "cuGraphReleaseUserObject", "cuCtxAttach", "cuCtxDetach",
+}
+# In no sequence, and why.
+NEVER_CALLED = {
+    "cuDevicePrimaryCtxReset_v2": "ends what every other scenario has",
+    "cuDevicePrimaryCtxReset": "ends what every other scenario has",
+    "cuDeviceGetLuid": "only Windows has such",
+    "cuDeviceGetHostAtomicCapabilities": "is about the program's own machine: docs/differences.md",
+    "cuDeviceGetP2PAtomicCapabilities": "wants several GPUs",
+    "cuLogsCurrent": "the log is each side's own",
+    "cuLogsDumpToFile": "the log is each side's own",
+    "cuLogsDumpToMemory": "the log is each side's own",
+    "cuLogsRegisterCallback": "the log is each side's own",
+    "cuLogsUnregisterCallback": "the log is each side's own",
+    "cuGraphDebugDotPrint": "writes a file, with addresses in it",
+    "cuGetExportTable": "what it gives is called by libraries alone",
+    "cuIpcOpenMemHandle_v2": "the handle is another process's",
+    "cuIpcOpenMemHandle": "the handle is another process's",
+    "cuIpcOpenEventHandle": "the handle is another process's",
+    "cuMemPoolExportToShareableHandle": "the handle is for another process",
+    "cuMemPoolImportFromShareableHandle": "the handle is another process's",
+    "cuMemPoolImportPointer": "the pointer is another process's",
+    "cuMemImportFromShareableHandle": "the handle is another process's",
+    "cuMemExportToShareableHandle": "the handle is for another process",
+    "cuProfilerStart": "does nothing without a profiler",
+    "cuProfilerStop": "does nothing without a profiler",
+    "cuMulticastCreate": "wants several GPUs",
+    "cuMulticastBindMem": "wants several GPUs",
+    "cuMulticastBindAddr": "wants several GPUs",
+    "cuMulticastGetGranularity": "wants several GPUs",
+}
+# Beside nothing else, for a difference that is known (README.md).
+ALONE = {"green_contexts"}
+ALONE_CHANCE = 0.05
 SCENARIOS_MAX = 6
 THREADS_MAX = 8
 CONTEXTS_MAX = 4
 FAULT_CHANCE = 0.1
+OLDER_CHANCE = 0.1
 
 # Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or
 # NVIDIA's driver crashes.
@@ -116,10 +169,14 @@ def begin(sequence):
 
 def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX):
     """The lines of a seed's sequence. `software`: for the software device, without what it does not offer."""
-    sequence = Sequence(seed, 1, devices)
+    sequence, older = Sequence(seed, 1, devices, LEFT_OUT_BY_SOFTWARE if software else ()), older_names(api)
     sequence.threads = sequence.pick(1, 1, 2, 4, THREADS_MAX)
     begin(sequence)
     names = families or [name for name in SCENARIOS if not (software and name in NOT_BY_SOFTWARE)]
+    if not families:
+        alone = sequence.chance(ALONE_CHANCE)
+        names = [name for name in names if (name in ALONE) == alone]
+        scenarios_max = 1 if alone else scenarios_max
     running = []
     for _ in range(sequence.random.randrange(1, scenarios_max + 1)):
         thread, name = sequence.random.randrange(sequence.threads), sequence.random.choice(names)
@@ -131,4 +188,21 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
     if not families and sequence.chance(FAULT_CHANCE):
         for _ in scenarios.fault(sequence, 0):
             pass
-    return sequence.lines
+    return [older_name(line, older, sequence.random) for line in sequence.lines]
+
+
+def older_names(api):
+    """The names under which a function went before, by its name."""
+    older = {}
+    for function in api.functions:
+        if function.same_as and not function.unsupported and not function.is_old_abi:
+            older.setdefault(function.same_as, []).append(function.name)
+    return older
+
+
+def older_name(line, older, random):
+    """The line; at times it calls by a name that older programs have in them."""
+    number, thread, name, *arguments = line.split(" ", 3)
+    if name not in older or random.random() > OLDER_CHANCE:
+        return line
+    return " ".join([number, thread, random.choice(older[name]), *arguments])

@@ -215,10 +215,9 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (CUresult error = check_array(array)) return error;
   if (!host) return CUDA_ERROR_INVALID_VALUE;
-  if (form == Form::ordered) {
-    if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1))
-      return leave(begun.caller, error);
-  }
+  // Before the program's memory is looked at, which may be shorter than what the array cannot take either.
+  if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1))
+    return leave(begun.caller, error);
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (classify(word_of(host), bytes).in_managed()) {
     return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));

@@ -180,6 +180,8 @@ std::string Arguments::finish(bool success) {
       shown += std::to_string(uint32_t(value));
     } else if (output.format == "u64") {
       shown += std::to_string(value);
+    } else if (output.format == "chars") {
+      shown += reinterpret_cast<const char*>(output.at);
     } else if (output.format == "text") {
       shown += value ? reinterpret_cast<const char*>(value) : "(null)";
     } else {

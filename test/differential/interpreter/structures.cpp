@@ -96,6 +96,38 @@ constexpr Field kAttribute[] = {FIELD(CUlaunchAttribute, id),
 constexpr Field kContext[] = {FIELD(CUctxCreateParams, numExecAffinityParams)};
 constexpr Field kPointer[] = {FIELD(cudaPointerAttributes, type), FIELD(cudaPointerAttributes, device),
                               FIELD(cudaPointerAttributes, devicePointer), FIELD(cudaPointerAttributes, hostPointer)};
+constexpr Field kProperties[] = {FIELD(CUdevprop, maxThreadsPerBlock), FIELD(CUdevprop, sharedMemPerBlock),
+                                 FIELD(CUdevprop, SIMDWidth), FIELD(CUdevprop, regsPerBlock)};
+constexpr Field kAffinity[] = {FIELD(CUexecAffinityParam, type)};
+constexpr Field kValue[] = {FIELD(CUlaunchAttributeValue, syncPolicy), FIELD(CUlaunchAttributeValue, priority),
+                            FIELD(CUlaunchAttributeValue, cooperative)};
+using Operation = CUstreamBatchMemOpParams;
+constexpr Field kOperation[] = {FIELD(Operation, operation),          FIELD(Operation, writeValue.address),
+                                FIELD(Operation, writeValue.value64), FIELD(Operation, writeValue.flags),
+                                FIELD(Operation, waitValue.address),  FIELD(Operation, waitValue.value64),
+                                FIELD(Operation, waitValue.flags)};
+using Operations = CUDA_BATCH_MEM_OP_NODE_PARAMS;
+constexpr Field kOperations[] = {FIELD(Operations, ctx), FIELD(Operations, count), FIELD(Operations, paramArray),
+                                 FIELD(Operations, flags)};
+using Peer = CUDA_MEMCPY3D_PEER;
+constexpr Field kPeer[] = {FIELD(Peer, srcMemoryType), FIELD(Peer, srcDevice),    FIELD(Peer, srcContext),
+                           FIELD(Peer, srcPitch),      FIELD(Peer, srcHeight),    FIELD(Peer, dstMemoryType),
+                           FIELD(Peer, dstDevice),     FIELD(Peer, dstContext),   FIELD(Peer, dstPitch),
+                           FIELD(Peer, dstHeight),     FIELD(Peer, WidthInBytes), FIELD(Peer, Height),
+                           FIELD(Peer, Depth)};
+constexpr Field kOrder[] = {FIELD(CUmemcpyAttributes, srcAccessOrder), FIELD(CUmemcpyAttributes, flags)};
+using Batch = CUDA_MEMCPY3D_BATCH_OP;
+constexpr Field kBatch[] = {FIELD(Batch, src.type),       FIELD(Batch, src.op.ptr.ptr), FIELD(Batch, dst.type),
+                            FIELD(Batch, dst.op.ptr.ptr), FIELD(Batch, extent.width),   FIELD(Batch, extent.height),
+                            FIELD(Batch, extent.depth),   FIELD(Batch, srcAccessOrder), FIELD(Batch, flags)};
+constexpr Field kNeeds[] = {FIELD(CUDA_ARRAY_MEMORY_REQUIREMENTS, size),
+                            FIELD(CUDA_ARRAY_MEMORY_REQUIREMENTS, alignment)};
+constexpr Field kSparse[] = {FIELD(CUDA_ARRAY_SPARSE_PROPERTIES, flags)};
+constexpr Field kView[] = {FIELD(CUDA_RESOURCE_VIEW_DESC, format), FIELD(CUDA_RESOURCE_VIEW_DESC, width)};
+constexpr Field kInstantiate[] = {FIELD(CUDA_GRAPH_INSTANTIATE_PARAMS, flags),
+                                  FIELD(CUDA_GRAPH_INSTANTIATE_PARAMS, hUploadStream),
+                                  FIELD(CUDA_GRAPH_INSTANTIATE_PARAMS, result_out)};
+constexpr Field kUpdate[] = {FIELD(CUgraphExecUpdateResultInfo, result)};
 
 struct Row {
   std::string_view name;
@@ -107,16 +139,38 @@ struct Row {
 #type, { sizeof(type), fields, sizeof fields / sizeof *fields } \
   }
 constexpr Row kRows[] = {
-    ROW(CUDA_MEMCPY2D, kCopy2D),           ROW(CUDA_MEMCPY3D, kCopy3D),
-    ROW(CUmemLocation, kLocation),         ROW(CUmemAllocationProp, kAllocationProp),
-    ROW(CUmemAccessDesc, kAccessDesc),     ROW(CUmemPoolProps, kPoolProps),
-    ROW(CUDA_ARRAY_DESCRIPTOR, kArray),    ROW(CUDA_ARRAY3D_DESCRIPTOR, kArray3D),
-    ROW(CUDA_RESOURCE_DESC, kResource),    ROW(CUDA_TEXTURE_DESC, kTexture),
-    ROW(CUDA_KERNEL_NODE_PARAMS, kKernel), ROW(CUDA_MEMSET_NODE_PARAMS, kFill),
-    ROW(CUDA_HOST_NODE_PARAMS, kHost),     ROW(CUDA_MEM_ALLOC_NODE_PARAMS, kAllocation),
-    ROW(CUgraphNodeParams, kNode),         ROW(CUlaunchConfig, kLaunch),
-    ROW(CUlaunchAttribute, kAttribute),    ROW(CUctxCreateParams, kContext),
+    ROW(CUDA_MEMCPY2D, kCopy2D),
+    ROW(CUDA_MEMCPY3D, kCopy3D),
+    ROW(CUmemLocation, kLocation),
+    ROW(CUmemAllocationProp, kAllocationProp),
+    ROW(CUmemAccessDesc, kAccessDesc),
+    ROW(CUmemPoolProps, kPoolProps),
+    ROW(CUDA_ARRAY_DESCRIPTOR, kArray),
+    ROW(CUDA_ARRAY3D_DESCRIPTOR, kArray3D),
+    ROW(CUDA_RESOURCE_DESC, kResource),
+    ROW(CUDA_TEXTURE_DESC, kTexture),
+    ROW(CUDA_KERNEL_NODE_PARAMS, kKernel),
+    ROW(CUDA_MEMSET_NODE_PARAMS, kFill),
+    ROW(CUDA_HOST_NODE_PARAMS, kHost),
+    ROW(CUDA_MEM_ALLOC_NODE_PARAMS, kAllocation),
+    ROW(CUgraphNodeParams, kNode),
+    ROW(CUlaunchConfig, kLaunch),
+    ROW(CUlaunchAttribute, kAttribute),
+    ROW(CUctxCreateParams, kContext),
     ROW(cudaPointerAttributes, kPointer),
+    ROW(CUdevprop, kProperties),
+    ROW(CUexecAffinityParam, kAffinity),
+    ROW(CUlaunchAttributeValue, kValue),
+    ROW(CUstreamBatchMemOpParams, kOperation),
+    ROW(CUDA_BATCH_MEM_OP_NODE_PARAMS, kOperations),
+    ROW(CUDA_MEMCPY3D_PEER, kPeer),
+    ROW(CUmemcpyAttributes, kOrder),
+    ROW(CUDA_MEMCPY3D_BATCH_OP, kBatch),
+    ROW(CUDA_ARRAY_MEMORY_REQUIREMENTS, kNeeds),
+    ROW(CUDA_ARRAY_SPARSE_PROPERTIES, kSparse),
+    ROW(CUDA_RESOURCE_VIEW_DESC, kView),
+    ROW(CUDA_GRAPH_INSTANTIATE_PARAMS, kInstantiate),
+    ROW(CUgraphExecUpdateResultInfo, kUpdate),
 };
 
 }  // namespace

@@ -113,8 +113,7 @@ CUresult cuDeviceGetLuid(char*, unsigned*, CUdevice) { return CUDA_ERROR_NOT_SUP
 
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
   return with_device(ordinal, [&](Device& device) -> CUresult {
-    constexpr int kNeeded = 13;  // "0000:65:00.0" and its zero
-    if (text == nullptr || length < kNeeded) {
+    if (text == nullptr || length <= 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(device.pci_bus));
@@ -190,9 +189,9 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format, unsig
   });
 }
 
-CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice ordinal) {
+CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice ordinal) {
   return with_device(ordinal, [&](Device&) -> CUresult {
-    if (supported == nullptr) {
+    if (supported == nullptr || type >= CU_EXEC_AFFINITY_TYPE_MAX) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *supported = 0;
