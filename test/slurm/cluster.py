@@ -50,9 +50,13 @@ class Cluster:
         self.processes = []
         self.ports = LoopbackPorts()
         self.environment = {"PATH": PATH, "SLURM_CONF": self.path("slurm.conf"), "LC_ALL": "C", "HOME": self.folder}
-        for name in ("munge", "state", "spool", "log", "run", "jobs"):
+        for name in ("munge", "state", "spool", "log", "run"):
             os.mkdir(self.path(name), 0o755)
-        os.chmod(self.path("jobs"), 0o1777)
+        # Where the tokens of jobs lie, of each node; of the first one it is "jobs".
+        self.job_folders = [self.path("jobs" + (str(i) if i else "")) for i in range(nodes)]
+        for folder in self.job_folders:
+            os.mkdir(folder)
+            os.chmod(folder, 0o1777)
         self.set_licences(licences)
         self._write_configuration()
 
@@ -66,13 +70,18 @@ class Cluster:
         with open(self.path("licences.conf"), "w", encoding="ascii") as file:
             file.write(f"Licenses=gpuwire:{number}\n")
 
-    def _hook(self, name):
+    def write_site(self, text):
+        """gpuwire.conf, which names the folder of the first node; each other node has one that names its own."""
+        for i, folder in enumerate(self.job_folders):
+            self.write(f"gpuwire{i or ''}.conf", text.replace(self.job_folders[0] + "\n", folder + "\n"))
+
+    def _hook(self, name, node=0):
         """The adapter's script, told where this cluster's files are: Slurm gives its hooks nearly no environment."""
-        path = self.path(name + ".sh")
+        path, site = self.path(f"{name}{node or ''}.sh"), self.path(f"gpuwire{node or ''}.conf")
         with open(path, "w", encoding="utf-8") as file:
             file.write(
                 f"#!/bin/sh\nexport PATH={PATH} SLURM_CONF={self.path('slurm.conf')}\n"
-                f"export GPUWIRE_SLURM_CONF={self.path('gpuwire.conf')}\n"
+                f"export GPUWIRE_SLURM_CONF={site}\n"
                 f"exec {self.adapter(name + '.sh')} 2>>{self.path('log', 'hooks.log')}\n"
             )
         os.chmod(path, 0o755)
@@ -115,6 +124,7 @@ SchedulerParameters=bf_interval=1,sched_min_interval=0
 JobCompType=jobcomp/filetxt
 JobCompLoc={self.path('log', 'completed')}
 ReturnToService=2
+DebugFlags=NO_CONF_HASH
 KillWait=5
 MessageTimeout=60
 SlurmdParameters=config_overrides
@@ -122,7 +132,16 @@ SlurmdParameters=config_overrides
 PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
 """
         self.write("slurm.conf", lines)
-        self.write("plugstack.conf", f"required {self.adapter('spank_gpuwire.so')} run_directory={self.path('jobs')}\n")
+        # Nodes of one machine differ in their folder for jobs, so each but the first has files of its own.
+        for i, folder in enumerate(self.job_folders):
+            self.write(
+                f"plugstack{i or ''}.conf", f"required {self.adapter('spank_gpuwire.so')} run_directory={folder}\n"
+            )
+            own = lines.replace("plugstack.conf", f"plugstack{i}.conf")
+            for name in ("prolog", "epilog"):
+                own = own.replace(self.path(name + ".sh"), self._hook(name, i))
+            if i:
+                self.write(f"slurm{i}.conf", own)
 
     def write(self, name, text):
         with open(self.path(name), "w", encoding="utf-8") as file:
@@ -161,7 +180,7 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
             self._start("slurmctld", "-D", "-c", "-f", self.path("slurm.conf"))
             for i in range(self.nodes):
                 os.mkdir(self.path("spool", f"node{i}"))
-                self._start("slurmd", "-D", "-N", f"node{i}", "-f", self.path("slurm.conf"))
+                self._start("slurmd", "-D", "-N", f"node{i}", "-f", self.path(f"slurm{i or ''}.conf"))
             wait_until(self._all_idle, "all nodes are idle")
         except BaseException:
             sys.stderr.write(self.logs())

@@ -43,11 +43,13 @@ REASON = why_not()
 
 
 class SlurmCase(unittest.TestCase):
-    """One cluster of one node, and one server with two GPUs, for all tests."""
+    """One cluster, of one node if nothing else is said, and one server with two GPUs, for all tests."""
+
+    nodes = 1
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, licences=2)
+        cls.cluster = Cluster(BUILD, licences=2, nodes=cls.nodes)
         cls.addClassCleanup(cls.cluster.stop)
         cls.identity = cls.cluster.path("identity")
         subprocess.run(
@@ -86,8 +88,7 @@ class SlurmCase(unittest.TestCase):
             f"--directory {cls.identity} --control {cls.cluster.path('control')}\n",
         )
         os.chmod(cls.command, 0o755)
-        cls.cluster.write(
-            "gpuwire.conf",
+        cls.cluster.write_site(
             f"""[gpuwire]
 tenant = slurm
 run_directory = {cls.cluster.path('jobs')}
@@ -175,7 +176,7 @@ class Jobs(SlurmCase):
         self.assertEqual(variables["CUDA_VISIBLE_DEVICES"], "0,1")
         self.assertEqual(variables["SLURM_GPUS"], "2")
         self.assertEqual(variables["GPUWIRE_GPUS"], "2")
-        self.assertEqual(variables["GPUWIRE_MEMORY"], "100MiB")
+        self.assertEqual(variables["GPUWIRE_MEMORY"], f"{100 << 20}B")
         self.assertTrue(variables["LD_LIBRARY_PATH"].split(":")[0].endswith("lib/gpuwire"))
         self.assertFalse(
             [value for value in variables.values() if "gpuwire_" in value and not value.startswith("/")],
@@ -262,6 +263,14 @@ class Jobs(SlurmCase):
         self.assertEqual({one["credential"] for one in sessions}, {self.tokens(job)[0]["id"]})
         self.cancel(job)
         self.assert_passed(self.srun("--ntasks-per-node=3", "--gpuwire=1", PROGRAM), times=3)
+
+    def test_the_tasks_of_a_step_have_equal_parts_of_the_jobs_memory(self):
+        job = self.hold("--gpuwire=1", "--gpuwire-mem=300M", "--ntasks-per-node=3", tasks=3)
+        self.assertEqual(
+            [[device["memory_reserved_bytes"] for device in one["devices"]] for one in self.sessions()],
+            [[100 << 20]] * 3,
+        )
+        self.cancel(job)
 
     def test_a_job_has_no_more_gpus_than_its_licences(self):
         job = self.cluster.submit("srun --gpuwire=2 true", "--gpuwire=1", user=USER)
@@ -496,6 +505,46 @@ class Counting(SlurmCase):
         ]
         self.assertEqual([one["counts"] for one in other], [True])
         self.assertEqual(len(self.sessions()), 1)
+
+
+@unittest.skipIf(REASON, REASON or "")
+class TwoNodes(SlurmCase):
+    """Of which each has a prolog, an epilog and a folder for jobs."""
+
+    nodes = 2
+
+    def test_a_job_on_both_has_one_gpu_and_memory_that_its_tasks_share(self):
+        says = "echo $SLURMD_NODENAME $GPUWIRE_SERVER $GPUWIRE_MEMORY"
+        job = self.cluster.submit(
+            f"echo script $GPUWIRE_MEMORY\nsrun sh -c '{says}'\n"
+            f"srun --ntasks=1 --nodes=1 --gpuwire-mem=100MB sh -c '{says}'\n"
+            f"srun {HOLDS}",
+            "--gpuwire=1",
+            "--gpuwire-mem=200M",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            user=USER,
+        )
+        self.addCleanup(self.cluster.run, "scancel", str(job))
+        wait_until(
+            lambda: self.cluster.output(job).count("copying") == 2 or self.cluster.state(job).split()[0] == "FAILED",
+            f"job {job} works on both nodes: {self.cluster.logs()}",
+        )
+        output = self.cluster.output(job)
+        self.assertIn(f"script {200 << 20}B\n", output)
+        for node in ("node0", "node1"):
+            self.assertRegex(output, rf"{node} tls://localhost:\d+ {100 << 20}B\n")
+        self.assertRegex(output, r"node0 tls://localhost:\d+ 100000000B\n")
+        for folder in self.cluster.job_folders:
+            self.assertTrue(os.path.exists(os.path.join(folder, str(job), "token")), folder)
+        sessions = self.sessions()
+        self.assertEqual(len({one["host"] for one in sessions}), 1, "both nodes are this machine")
+        self.assertEqual(len({tuple(device["device"] for device in one["devices"]) for one in sessions}), 1)
+        self.assertEqual([one["gpus"] for one in self.tokens(job) if one["counts"]], [1, 1], "one for each node")
+        self.cancel(job)
+        for folder in self.cluster.job_folders:
+            own = os.path.join(folder, str(job))
+            wait_until(lambda own=own: not os.path.exists(own), f"the node's epilog has removed {own}")
 
 
 @unittest.skipIf(REASON, REASON or "")

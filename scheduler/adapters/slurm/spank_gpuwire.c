@@ -14,9 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <slurm/slurm.h>
 #include <slurm/spank.h>
 
 #include "gpus.h"
+#include "memory.h"
 
 SPANK_PLUGIN(gpuwire, 1)
 
@@ -52,19 +54,15 @@ static int take_gpus(int value, const char* text, int remote) {
 /* What a size may look like is gpuwire's to say, in the prolog; a user who mistypes hears of it here. */
 static int take_memory(int value, const char* text, int remote) {
   (void)value, (void)remote;
-  char* end;
-  errno = 0;
-  double number = text != NULL && text[0] >= '0' && text[0] <= '9' ? strtod(text, &end) : 0;
-  if (errno != 0 || number <= 0 || strchr("KMGT", *end) == NULL || *end == '\0') {
+  if (gpuwire_memory_bytes(text) == 0) {
     slurm_error("gpuwire: --gpuwire-mem must be a size with a unit, such as 20G or 512MiB, got \"%.32s\"",
                 text != NULL ? text : "");
     return -1;
   }
+  if (take(asked_memory, sizeof asked_memory - 2, text, "gpuwire-mem")) return -1;
   /* As Slurm means it, and in full, as gpuwire wants it. */
-  return take(asked_memory, sizeof asked_memory - 2, text, "gpuwire-mem") ||
-                 (end[1] == '\0' && strcat(asked_memory, "iB") == NULL)
-             ? -1
-             : 0;
+  if (strchr("KMGT", asked_memory[strlen(asked_memory) - 1]) != NULL) strcat(asked_memory, "iB");
+  return 0;
 }
 
 static int take_class(int value, const char* text, int remote) {
@@ -79,7 +77,8 @@ static int take_class(int value, const char* text, int remote) {
 
 static struct spank_option options[] = {
     {"gpuwire", "N", "N GPUs of a gpuwire server for the job (1 without =N)", 2, 0, take_gpus},
-    {"gpuwire-mem", "SIZE", "memory of each that is a program's own while it runs, such as 20G", 1, 0, take_memory},
+    {"gpuwire-mem", "SIZE", "memory of each that is the job's own, its tasks have equal parts, such as 20G", 1, 0,
+     take_memory},
     {"gpuwire-class", "CLASS", "how the job shares them with others, one of the site's classes", 1, 0, take_class},
 };
 
@@ -210,8 +209,27 @@ static int set_gpus(spank_t spank, const char* job_gpus) {
   return set(spank, "CUDA_VISIBLE_DEVICES", devices) || set(spank, "GPU_DEVICE_ORDINAL", devices) ? -1 : 0;
 }
 
+/* The job's memory is divided among the tasks of the step, on whichever nodes they are: they share its GPUs, as the
+ * tasks of a job share the GPUs and the memory (--mem) that Slurm gives it on a node. */
+static int set_memory(spank_t spank, const char* of_job) {
+  uint32_t tasks = 0, step = 0;
+  char text[32];
+  uint64_t bytes = gpuwire_memory_bytes(of_job);
+  if (bytes == 0) {
+    slurm_error("gpuwire: \"%.32s\" in a job's environment file is no size", of_job);
+    return -1;
+  }
+  /* A batch script is one task, however many its steps may have. */
+  if (spank_get_item(spank, S_JOB_STEPID, &step) != ESPANK_SUCCESS || step == SLURM_BATCH_SCRIPT ||
+      spank_get_item(spank, S_JOB_TOTAL_TASK_COUNT, &tasks) != ESPANK_SUCCESS || tasks == 0)
+    tasks = 1;
+  snprintf(text, sizeof text, "%lluB", (unsigned long long)(bytes / tasks));
+  return set(spank, "GPUWIRE_MEMORY", text);
+}
+
 static int prepare_tasks(spank_t spank, int count, char** arguments) {
-  char folder[PATH_MAX - 32], path[PATH_MAX], line[kLineBytesMax], gpus[16] = "";
+  char folder[PATH_MAX - 32], path[PATH_MAX], line[kLineBytesMax], gpus[16] = "", memory[32] = "";
+  static const char kMemory[] = "set\tGPUWIRE_MEMORY\t";
   uint32_t job = 0;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;
   if (snprintf(folder, sizeof folder, "%s/%u", run_directory(count, arguments), job) >= (int)sizeof folder) return -1;
@@ -235,11 +253,14 @@ static int prepare_tasks(spank_t spank, int count, char** arguments) {
     }
     line[end] = '\0';
     if (strncmp(line, "gpus\t", 5) == 0) snprintf(gpus, sizeof gpus, "%.*s", (int)sizeof gpus - 1, line + 5);
+    else if (strncmp(line, kMemory, sizeof kMemory - 1) == 0)
+      snprintf(memory, sizeof memory, "%.*s", (int)sizeof memory - 1, line + sizeof kMemory - 1);
     else result = apply(spank, line);
   }
   fclose(file);
   if (result == 0) result = set_gpus(spank, gpus);
-  if (result == 0 && asked_memory[0] != '\0') result = set(spank, "GPUWIRE_MEMORY", asked_memory);
+  if (asked_memory[0] != '\0') strcpy(memory, asked_memory);
+  if (result == 0 && memory[0] != '\0') result = set_memory(spank, memory);
   return result;
 }
 
