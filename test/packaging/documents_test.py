@@ -1,8 +1,11 @@
 """The documents: none is missing from an index, no link leads nowhere, and the messages that troubleshooting.md
 explains are those of the sources."""
 
+import json
 import os
 import re
+import subprocess
+import sys
 import unittest
 
 SOURCE = os.environ["GPUWIRE_SOURCE"]
@@ -168,6 +171,16 @@ class Documents(unittest.TestCase):
 
     def test_a_message_that_is_not_in_the_sources_would_be_found(self):
         self.assertNotIn("this server has no lodger", all_literals())
+
+
+class Pictures(unittest.TestCase):
+    def test_the_picture_of_the_dashboard_is_what_the_script_makes_of_it(self):
+        made = subprocess.run([sys.executable, os.path.join(SOURCE, "packaging", "monitoring", "draw_dashboard.py")],
+                              check=True, capture_output=True, text=True, timeout=120).stdout
+        self.assertTrue(made == read("docs", "monitoring_dashboard.svg"),
+                        "make it anew: packaging/monitoring/draw_dashboard.py > docs/monitoring_dashboard.svg")
+        for panel in json.loads(read("packaging", "monitoring", "grafana_dashboard.json"))["panels"]:
+            self.assertIn(f">{panel['title'].replace('&', '&amp;')}</text>", made)
 
 
 if __name__ == "__main__":
