@@ -55,7 +55,7 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
       ->type_name("SIZE")
       ->transform([](std::string text) {
         auto bytes = units::parse_byte_size(text);
-        if (!bytes) throw CLI::ValidationError("--memory", bytes.error());
+        if (!bytes) throw CLI::ValidationError(bytes.error());
         return std::to_string(*bytes);
       });
   app.add_flag("--no-progress", options.no_progress,

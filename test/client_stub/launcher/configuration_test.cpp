@@ -48,6 +48,11 @@ TEST_CASE("a profile that an option names comes before the environment, the usua
   CHECK(seen.run({"--use", "big", "--gpus", "2"}) == "big:1|2||\n");
 }
 
+TEST_CASE("a size without a unit is refused, and the option is named once") {
+  Seen seen;
+  CHECK(seen.run({"--memory", "20"}).starts_with("gpuwire run: --memory: \"20\" is no size"));
+}
+
 TEST_CASE("the progress of copies is shown unless somebody does not want it") {
   Seen seen;
   seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_PROGRESS\"\n");
