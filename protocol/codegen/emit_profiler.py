@@ -20,7 +20,7 @@ def timed(api):
 
 
 def wrapper(function):
-    call = f"profiler->driver().{function.name}({names(function)})"
+    call = f"timer->driver().{function.name}({names(function)})"
     kind = kind_of(function)
     kernel = next((p.local for p in function.params if p.kind == "func"), "nullptr")
     if kind == "copy":
@@ -28,7 +28,7 @@ def wrapper(function):
     else:
         size = f"filled_bytes({names(function)})" if kind == "memset" else "0"
     work = f'{{SpanKind::{kind}, "{function.name}", {kernel}, {stream_of(function)}, {size}}}'
-    lines = [f"return profiler->time({work}, [&] {{ return {call}; }});"]
+    lines = [f"return timer->time({work}, [&] {{ return {call}; }});"]
     return f"CUresult CUDAAPI timed_{function.name}({arguments(function)}) {{\n{block(lines)}}}\n"
 
 
@@ -37,7 +37,6 @@ def source(api):
     wrappers = "\n".join(since(f.since, wrapper(f)) for f in functions)
     rows = "".join(since(f.since, f"  if (table.{f.name}) table.{f.name} = &timed_{f.name};\n") for f in functions)
     return f"""{banner()}#include "server/driver_table.hpp"
-#include "server/profiler/gpu_profiler.hpp"
 #include "server/profiler/timed_driver.hpp"
 
 namespace gpuwire::server {{
@@ -45,13 +44,13 @@ namespace gpuwire::server {{
 namespace {{
 
 // A driver function has no argument to pass it in. Written before the table is changed.
-GpuProfiler* profiler = nullptr;
+WorkTimer* timer = nullptr;
 
 {wrappers}
 }}  // namespace
 
-void put_profiler_before(DriverTable& table, GpuProfiler& before) {{
-  profiler = &before;
+void put_profiler_before(DriverTable& table, WorkTimer& before) {{
+  timer = &before;
 {rows}}}
 
 }}  // namespace gpuwire::server

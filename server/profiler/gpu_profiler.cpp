@@ -6,7 +6,6 @@
 #include <system_error>
 
 #include "protocol/wire/handle.hpp"
-#include "server/profiler/timed_driver.hpp"
 #include "server/replay/replay.hpp"
 #include "server/session_notices.hpp"
 
@@ -145,14 +144,14 @@ bool GpuProfiler::take_pair(Context& context, Pair& pair) {
   return false;
 }
 
-GpuProfiler::Pair GpuProfiler::before(const TimedWork& work) {
+WorkTimer::Pair GpuProfiler::before(const TimedWork& work) {
   Pair pair;
   if (!measuring_ || !on_executor() || capturing(work.stream)) return pair;
   Context* context = current();
   if (context) begin_anchor(*context);
   if (context && take_pair(*context, pair)) {
     if (driver_.cuEventRecord(pair.start, work.stream) == CUDA_SUCCESS) {
-      pair.context = context;
+      pair.where = context;
       return pair;
     }
     std::lock_guard lock(mutex_);
@@ -164,6 +163,7 @@ GpuProfiler::Pair GpuProfiler::before(const TimedWork& work) {
 }
 
 void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
+  auto& context = *static_cast<Context*>(pair.where);
   const bool recorded = done && driver_.cuEventRecord(pair.end, work.stream) == CUDA_SUCCESS;
   const Frame frame = frame_ ? frame_() : Frame{};
   Pending pending{.span = {.kind = uint32_t(work.kind),
@@ -176,11 +176,11 @@ void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
                   .end = pair.end};
   std::lock_guard lock(mutex_);
   if (!recorded) {
-    pair.context->free.emplace_back(pair.start, pair.end);
+    context.free.emplace_back(pair.start, pair.end);
     dropped_ += done;
     return;
   }
-  pair.context->lanes[work.stream].pending.push_back(std::move(pending));
+  context.lanes[work.stream].pending.push_back(std::move(pending));
   if (pending_++ == 0) changed_.notify_one();
 }
 

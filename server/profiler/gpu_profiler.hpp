@@ -19,25 +19,15 @@
 
 #include "server/driver_table.hpp"
 #include "server/profiler/limits.hpp"
+#include "server/profiler/timed_driver.hpp"
 #include "server/replay/call/profiler.hpp"
 #include "wire/session_messages.hpp"
 
 namespace gpuwire::server {
 
-enum class SpanKind : uint8_t { kernel, copy, memset, graph };  // as protocol/api/session.toml numbers them
-
-// One call that gives the GPU work, as the profiler sees it.
-struct TimedWork {
-  SpanKind kind = SpanKind::kernel;
-  const char* call = "";        // the driver function; lives as long as the program
-  CUfunction kernel = nullptr;  // or a CUkernel in its place
-  CUstream stream = nullptr;
-  uint64_t bytes = 0;
-};
-
 // Nothing of the program's is changed: where an event cannot be had or recorded (a capture, a context or stream that
 // failed, too much at once) the work goes untimed, and is counted as dropped unless it was only recorded.
-class GpuProfiler final : public Profiler {
+class GpuProfiler final : public Profiler, private WorkTimer {
  public:
   // `table` outlives it. begin() puts the profiler before the functions of `table` that give work.
   explicit GpuProfiler(DriverTable& table) : table_(table) {}
@@ -52,17 +42,6 @@ class GpuProfiler final : public Profiler {
   Totals end() override;
   uint64_t now_ns() const override;
   void stop() override;
-
-  // --- for the generated wrappers ----------------------------------------------------------------------------------
-  // What `table` was before.
-  const DriverTable& driver() const { return driver_; }
-  template <class Call>
-  CUresult time(const TimedWork& work, Call&& call) {
-    Pair pair = before(work);
-    const CUresult result = call();
-    if (pair.context) after(work, pair, result == CUDA_SUCCESS);
-    return result;
-  }
 
  private:
   struct Pending {
@@ -89,11 +68,6 @@ class GpuProfiler final : public Profiler {
     std::unordered_map<CUstream, Lane> lanes;
     std::vector<std::pair<CUevent, CUevent>> free;
   };
-  // Of one call; private to the executor until it is pending.
-  struct Pair {
-    Context* context = nullptr;  // null: the call is not timed
-    CUevent start = nullptr, end = nullptr;
-  };
   struct Name {
     std::string text;
     bool has_number = false;
@@ -101,8 +75,8 @@ class GpuProfiler final : public Profiler {
   };
 
   bool on_executor() const { return std::this_thread::get_id() == executor_; }
-  Pair before(const TimedWork& work);
-  void after(const TimedWork& work, const Pair& pair, bool done);
+  Pair before(const TimedWork& work) override;
+  void after(const TimedWork& work, const Pair& pair, bool done) override;
   bool capturing(CUstream stream) const;
   Context* current();
   bool take_pair(Context& context, Pair& pair);
@@ -122,7 +96,6 @@ class GpuProfiler final : public Profiler {
   void run();
 
   DriverTable& table_;
-  DriverTable driver_;  // written by begin(), before it is used
   Outbox* outbox_ = nullptr;
 
   // Executor only.

@@ -5,15 +5,53 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+
+#include "server/driver_table.hpp"
 
 namespace gpuwire::server {
 
-struct DriverTable;
-class GpuProfiler;
+enum class SpanKind : uint8_t { kernel, copy, memset, graph };  // as protocol/api/session.toml numbers them
 
-// Replaces the functions that give the GPU work by ones that have it timed and call profiler.driver()'s. Once in a
+// One call that gives the GPU work, as the profiler sees it.
+struct TimedWork {
+  SpanKind kind = SpanKind::kernel;
+  const char* call = "";        // the driver function; lives as long as the program
+  CUfunction kernel = nullptr;  // or a CUkernel in its place
+  CUstream stream = nullptr;
+  uint64_t bytes = 0;
+};
+
+// What stands before the driver's functions while work is timed.
+class WorkTimer {
+ public:
+  // What the table was before.
+  const DriverTable& driver() const { return driver_; }
+  template <class Call>
+  CUresult time(const TimedWork& work, Call&& call) {
+    Pair pair = before(work);
+    const CUresult result = std::forward<Call>(call)();
+    if (pair.where) after(work, pair, result == CUDA_SUCCESS);
+    return result;
+  }
+
+ protected:
+  // The events around one call; private to the executor until the work is pending.
+  struct Pair {
+    void* where = nullptr;  // the timer's own; null: the call is not timed
+    CUevent start = nullptr, end = nullptr;
+  };
+
+  ~WorkTimer() = default;
+  virtual Pair before(const TimedWork& work) = 0;
+  virtual void after(const TimedWork& work, const Pair& pair, bool done) = 0;
+
+  DriverTable driver_;  // written before put_profiler_before()
+};
+
+// Replaces the functions that give the GPU work by ones that have it timed and call timer.driver()'s. Once in a
 // process, while no other thread uses these functions of the table.
-void put_profiler_before(DriverTable& table, GpuProfiler& profiler);
+void put_profiler_before(DriverTable& table, WorkTimer& timer);
 
 // --- for the generated code: how many bytes a call moves or fills, by its arguments; 0: not known --------------------
 

@@ -55,8 +55,8 @@ def rows(build: str) -> List[Row]:
         return Row("libraries", " ".join((name, *arguments[:1])) if arguments[:1] != ("{steps}",) else name,
                    [os.path.join(build, "gpu_programs", name), *arguments], **more)
 
-    def program(name, *arguments, group="programs", **more):
-        return Row(group, " ".join((name, *arguments[:1])), [os.path.join(build, "test_programs", name), *arguments],
+    def program(name, *arguments, group="programs", shown=1, **more):
+        return Row(group, " ".join((name, *arguments[:shown])), [os.path.join(build, "test_programs", name), *arguments],
                    **more)
 
     def python(name, *arguments, group="frameworks", **more):
@@ -194,7 +194,7 @@ def rows(build: str) -> List[Row]:
         program("graph_orders", "200"),
         program("graph_capture", right=same_output),
         program("forbidden_in_captures"),
-        *(program("upload_order", way, *size)
+        *(program("upload_order", way, *size, shown=2)
           for way in ("stream", "rows", "priority", "earlier", "green", "context", "process")
           for size in ((), ("large",))),
         program("graph_memory_nodes", right=same_output),

@@ -106,9 +106,8 @@ void GpuSpans::finish() noexcept {
   write_totals("gpuwire clocks at the end", timed, dropped, error_ns);
   if (dropped == 0) return;
   char line[160];
-  std::snprintf(line, sizeof line,
-                "the profile lacks the times of %" PRIu64 " pieces of work on the GPU (it has %" PRIu64 ")", dropped,
-                timed);
+  std::snprintf(line, sizeof line, "the profile lacks the times of %llu pieces of work on the GPU (it has %llu)",
+                static_cast<unsigned long long>(dropped), static_cast<unsigned long long>(timed));
   say(line);
 }
 
