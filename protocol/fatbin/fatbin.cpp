@@ -7,6 +7,12 @@
 #include <string_view>
 #include <tuple>
 
+// zstd calls hooks for tracing where a program has them, by weak symbols. Those of the program are for its own zstd.
+extern "C" {
+[[gnu::visibility("hidden")]] unsigned long long ZSTD_trace_decompress_begin(const void*) { return 0; }  // none
+[[gnu::visibility("hidden")]] void ZSTD_trace_decompress_end(unsigned long long, const void*) {}
+}
+
 namespace gpuwire::fatbin {
 namespace {
 

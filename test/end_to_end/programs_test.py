@@ -61,6 +61,9 @@ class Programs(ServerCase):
     def test_memory_is_freed_between_host_functions_and_nobody_waits_for_ever(self):
         self.assert_passed(run(self.server.address, "freed_between_callbacks"))
 
+    def test_a_program_may_have_functions_of_the_clients_libraries_and_its_own_operator_new(self):
+        self.assert_passed(run(self.server.address, "clashing_symbols"))
+
     def test_any_number_of_threads_waits_for_what_a_later_call_ends(self):
         self.assert_passed(run(self.server.address, "many_waits"))
 

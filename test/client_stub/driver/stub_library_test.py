@@ -49,6 +49,19 @@ class StubLibrary(unittest.TestCase):
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", LIBRARY)))
         self.assertLessEqual(needed, ALLOWED_LIBRARIES)
 
+    def test_asks_the_program_for_nothing_that_is_not_the_c_librarys(self):
+        """A program's own function of the same name would be called in the place of ours."""
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", LIBRARY)))
+        loaded = dict(re.findall(r"(\S+) => (\S+)", output("ldd", LIBRARY)))
+        offered = set().union(*(exported(loaded[name]) for name in needed if name in loaded))
+        offered |= exported("/lib64/ld-linux-x86-64.so.2")
+        self.assertGreater(len(offered), 1000)
+        undefined = output("nm", "-D", "--undefined-only", LIBRARY).splitlines()
+        wanted = {line.split()[-1].split("@")[0] for line in undefined}
+        # Weak: what the compiler's start files look for, and what is called by a mistake of ours alone.
+        weak = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__", "__cxa_pure_virtual"}
+        self.assertEqual(sorted(wanted - offered - weak), [])
+
     def test_is_called_libcuda(self):
         self.assertIn("Library soname: [libcuda.so.1]", output("readelf", "-d", LIBRARY))
         link = os.path.join(os.path.dirname(LIBRARY), "libcuda.so")
