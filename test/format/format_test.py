@@ -1,4 +1,4 @@
-"""The C++ of the tree is laid out as .clang-format says, and no line of code is longer than 120 columns.
+"""The C++ of the tree is laid out as .clang-format says, and no line of code or prose is longer than 120 columns.
 
 clang-format 14 (Debian 12's) decides; where it is not installed, only the columns are checked: versions lay out some
 lines differently."""
@@ -73,6 +73,19 @@ def too_long(path):
     return [n for n in long if n not in text_lines(source)] if long and is_python(path) else long
 
 
+def too_long_in_document(path):
+    """The lines of a document that are neither code nor in a table, which cannot be folded."""
+    long, fenced = [], False
+    with open(path, encoding="utf-8") as file:
+        for n, line in enumerate(file.read().splitlines(), 1):
+            fence = line.lstrip().startswith(("```", "~~~"))
+            fenced ^= fence
+            code = fenced or fence or line.startswith("    ")
+            if len(line) > COLUMNS and not code and not line.lstrip().startswith(("|", "<a ")):
+                long.append(n)
+    return long
+
+
 def formatter():
     path = shutil.which("clang-format-14") or shutil.which("clang-format")
     if path and VERSION in subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout:
@@ -87,6 +100,10 @@ class Format(unittest.TestCase):
     def test_lines_end_at_120_columns(self):
         code = ((path, os.path.relpath(path, ROOT)) for path in files() if is_code(path))
         self.assertEqual([f"{name}:{n}" for path, name in code if name not in WIDE for n in too_long(path)], [])
+
+    def test_prose_ends_at_120_columns(self):
+        documents = ((path, os.path.relpath(path, ROOT)) for path in files() if path.endswith(".md"))
+        self.assertEqual([f"{name}:{n}" for path, name in documents for n in too_long_in_document(path)], [])
 
     @unittest.skipUnless(formatter(), "clang-format 14 is not installed")
     def test_the_layout_is_that_of_clang_format(self):
