@@ -56,8 +56,8 @@ def rows(build: str) -> List[Row]:
                    [os.path.join(build, "gpu_programs", name), *arguments], **more)
 
     def program(name, *arguments, group="programs", shown=1, **more):
-        return Row(group, " ".join((name, *arguments[:shown])), [os.path.join(build, "test_programs", name), *arguments],
-                   **more)
+        return Row(group, " ".join((name, *arguments[:shown])),
+                   [os.path.join(build, "test_programs", name), *arguments], **more)
 
     def python(name, *arguments, group="frameworks", **more):
         return Row(group, " ".join((name, *arguments[:1])) if arguments[:1] != ("{steps}",) else name,
