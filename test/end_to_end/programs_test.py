@@ -279,6 +279,16 @@ class Programs(ServerCase):
         self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)
         self.assertIn("CUDA_INJECTION64_PATH", ran.stderr)
 
+    def test_a_program_below_cuda_gdb_says_that_device_code_is_out_of_its_reach(self):
+        debugger = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support", "debugger.py")
+        for name, lines in (("cuda-gdb-minimal", 1), ("gdb", 0)):
+            with self.subTest(debugger=name):
+                ran = subprocess.run([sys.executable, debugger, name, *command(self.server.address, "edges")],
+                                     capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+                self.assert_passed(ran)
+                self.assertEqual(len([line for line in ran.stderr.splitlines() if "cuda-gdb" in line]), lines,
+                                 ran.stderr)
+
     def test_a_profiler_is_told_that_it_sees_nothing(self):
         cupti = next(iter(glob.glob(os.path.join(CUDA, "lib*", "libcupti.so.*"))), None)
         if not cupti:

@@ -24,9 +24,8 @@ struct Tool {
 
 Tool g_tools[] = {
     {"libcupti.so",
-     "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity; `gpuwire "
-     "run "
-     "--profile FILE` does",
+     "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity; "
+     "`gpuwire run --profile FILE` does",
      {}},
     {"libsanitizer-",
      "compute-sanitizer does not work through gpuwire: nothing is checked; run it on a machine with the GPU",
