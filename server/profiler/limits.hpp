@@ -9,10 +9,10 @@ namespace gpuwire::server {
 
 using namespace std::chrono_literals;
 
-inline constexpr size_t kTimedPendingMax =
-    8192;  // work of which the times are not known yet; what comes past it is not timed
-inline constexpr size_t kSpansReadyMax =
-    4096;  // spans that wait to be sent; work past them is not asked for its times yet
+// Work of which the times are not known yet; what comes past it is not timed.
+inline constexpr size_t kTimedPendingMax = 8192;
+// Spans that wait to be sent; work past them is not asked for its times yet.
+inline constexpr size_t kSpansReadyMax = 4096;
 inline constexpr size_t kSpansInNotice = 1024;
 inline constexpr size_t kNamesInNoticeBytes = 64 * 1024;
 inline constexpr size_t kProfiledNameBytesMax = 4096;       // longer ones are cut
@@ -23,8 +23,8 @@ inline constexpr size_t kTimedLanesKept = 64;  // of streams without work, in a 
 inline constexpr std::chrono::nanoseconds kProfilerLook = 1ms;  // between two looks while work is pending
 inline constexpr size_t kProfilerLookSpans = 64;                // asked for with the lock held
 inline constexpr std::chrono::nanoseconds kSpansHeld = 20ms;    // so long spans wait for more to be sent with them
-inline constexpr std::chrono::nanoseconds kProfilerEndWait =
-    2s;  // for what still runs, when the client asks for the end
+// For what still runs, when the client asks for the end.
+inline constexpr std::chrono::nanoseconds kProfilerEndWait = 2s;
 
 // An anchor is an event of which it is known when the GPU came to it. cuEventElapsedTime tells a number of 24 bits:
 // past 16 s from its anchor a time is not known to the microsecond any more.
