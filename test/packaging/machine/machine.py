@@ -36,6 +36,8 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
   rm -rf /etc/gpuwire /var/cache/gpuwire /var/lib/gpuwire /var/log/gpuwire && break
 done 2>/dev/null
 test ! -e /var/cache/gpuwire
+# Each installation would have an index of all manual pages made anew, most of what it costs.
+rm -f /var/lib/man-db/auto-update
 ip link set lo up 2>/dev/null || true
 exec python3 -c '
 import signal, sys
