@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "client/trace.hpp"
 #include "client_stub/driver/call/account.hpp"
+#include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/call/error_text.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
@@ -36,12 +36,6 @@ bool g_profile = false;
 AccountDepth g_depth = AccountDepth::none;
 uint64_t g_started_ns = 0;
 uint64_t g_ended_ns = 0;  // by ask_server_account() and print_account(), which follow each other on one thread
-
-uint64_t now_ns() noexcept {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
-}
 
 // How many frames of each kind had been sent when the thread's call began, and what the thread had sent and waited for.
 // Host functions of the program run on a thread of their own, so calls do not nest.
@@ -97,7 +91,7 @@ void profile_call(uint64_t started, uint64_t ended, const char* name, CallClass 
 }  // namespace
 
 void observe_from_environment() noexcept {
-  g_started_ns = now_ns();
+  g_started_ns = monotonic_ns();
   g_depth = account_depth(std::getenv("GPUWIRE_STATS"));
   if (const char* path = std::getenv("GPUWIRE_TRACE"); path && *path) {
     // Appending: each line is one write, so that threads, forked children and child programs may share the file.
@@ -119,12 +113,12 @@ uint64_t observe_begin() noexcept {
   t_before = sent_so_far();
   t_pageable = false;
   t_traffic_before = t_traffic;
-  return now_ns();
+  return monotonic_ns();
 }
 
 void observe_end(uint64_t started, const char* name, CallClass described, CUresult result, ArgumentPrinter print,
                  const void* arguments) noexcept {
-  uint64_t ended = now_ns();
+  uint64_t ended = monotonic_ns();
   CallClass call_class = actual_class(described);
   account_call(name, call_class, t_traffic_before, t_traffic, ended - started);
   if (g_profile) profile_call(started, ended, name, call_class, result);
@@ -176,7 +170,7 @@ void HeldArguments::release() noexcept {
 }
 
 void ask_server_account(const Process& owner) noexcept {
-  g_ended_ns = now_ns();
+  g_ended_ns = monotonic_ns();
   ask_server_account(owner.server->connection(), g_depth);
 }
 

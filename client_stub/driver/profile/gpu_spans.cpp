@@ -1,7 +1,6 @@
 #include "client_stub/driver/profile/gpu_spans.hpp"
 
 #include <cxxabi.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -11,6 +10,7 @@
 #include <string_view>
 
 #include "client/session_sends.hpp"
+#include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/server_session.hpp"
@@ -28,12 +28,6 @@ struct Kind {
   bool has_bytes;
 };
 constexpr Kind kKinds[] = {{"kernel", false}, {"copy", true}, {"memset", true}, {"graph", false}};
-
-uint64_t now_ns() noexcept {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
-}
 
 // What a C++ compiler has made of a name, back.
 std::string plain_name(const std::string& name) {
@@ -59,10 +53,10 @@ bool GpuSpans::look_at_clock(Session& connection, ClockOffset& best, unsigned lo
   bool seen = false;
   for (unsigned i = 0; i < looks; ++i) {
     uint64_t server_ns = 0;
-    const uint64_t before = now_ns();
+    const uint64_t before = monotonic_ns();
     const CUresult result = send::call_profile_clock(
         connection, 0, {}, [&](schema::ProfileClockReply::Reader reply) { server_ns = reply.getNowNs(); });
-    const uint64_t after = now_ns();
+    const uint64_t after = monotonic_ns();
     if (result != CUDA_SUCCESS) return false;
     const ClockOffset look = clock_offset(before, server_ns, after, connection.facts().same_machine);
     if (!seen || look.error_ns < best.error_ns) best = look;
@@ -186,7 +180,7 @@ void GpuSpans::write(const schema::ProfileSpan::Reader& span, uint64_t now_ns) {
 void GpuSpans::told(const schema::ProfileSpans::Reader& spans) {
   if (!wanted_) return;
   take_names(spans);
-  const uint64_t now = now_ns();
+  const uint64_t now = monotonic_ns();
   for (auto span : spans.getSpans()) write(span, now);
 }
 

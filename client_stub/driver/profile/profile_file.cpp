@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <cstring>
 #include <new>
 
+#include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/session/wait_observer.hpp"
 
@@ -26,12 +26,6 @@ namespace {
 constexpr char kBeginning[] = "[\n";
 constexpr uint64_t kGpuProcessBit = 1u << 30;  // above every process number of Linux (at most 2^22)
 constexpr size_t kPathShownMax = 512;
-
-uint64_t now_ns() noexcept {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return uint64_t(time.tv_sec) * 1000000000u + uint64_t(time.tv_nsec);
-}
 
 bool write_all(int file, std::string_view text) noexcept {
   while (!text.empty()) {
@@ -143,7 +137,7 @@ void ProfileFile::name_process() {
 }
 
 void ProfileFile::append(std::string_view members) {
-  if (buffer_.empty()) held_since_ns_ = now_ns();
+  if (buffer_.empty()) held_since_ns_ = monotonic_ns();
   buffer_ += '{';
   buffer_.append(members);
   buffer_ += "},\n";
@@ -156,7 +150,7 @@ void ProfileFile::event(std::string_view members) noexcept {
     if (full_) return;
     if (!named_) name_process();
     append(members);
-    if (through_ || buffer_.size() >= kBufferBytes || now_ns() - held_since_ns_ >= kHeldNs) write_buffer();
+    if (through_ || buffer_.size() >= kBufferBytes || monotonic_ns() - held_since_ns_ >= kHeldNs) write_buffer();
   } catch (...) {}  // no memory for its name
 }
 
@@ -183,7 +177,7 @@ void ProfileFile::flush() noexcept {
 std::chrono::nanoseconds ProfileFile::upkeep() noexcept {
   if (file_ < 0) return std::chrono::nanoseconds::max();
   std::lock_guard lock(mutex_);
-  if (!buffer_.empty() && now_ns() - held_since_ns_ >= kHeldNs) write_buffer();
+  if (!buffer_.empty() && monotonic_ns() - held_since_ns_ >= kHeldNs) write_buffer();
   return std::chrono::nanoseconds(kHeldNs);
 }
 

@@ -131,6 +131,32 @@ TEST_CASE("at the end of the program each event is written at once") {
   CHECK(count(file.lines(), "the last one") == 1);
 }
 
+TEST_CASE("a file that takes no more ends the profile, in one line") {
+  int said[2];
+  REQUIRE(pipe(said) == 0);
+  const int kept = dup(STDERR_FILENO);
+  dup2(said[1], STDERR_FILENO);
+  std::string error;
+  bool opened = false;
+  {
+    ProfileFile profile;
+    opened = profile.open("/dev/full", error);
+    for (int i = 0; i < 3; ++i) {
+      profile.event(R"("name":"lost")");
+      profile.flush();
+    }
+  }
+  dup2(kept, STDERR_FILENO);
+  close(kept);
+  close(said[1]);
+  char text[1024] = {};
+  const ssize_t length = read(said[0], text, sizeof text - 1);
+  close(said[0]);
+  CHECK(opened);
+  REQUIRE(length > 0);
+  CHECK(std::string(text) == "gpuwire: the profile ends here: its file takes no more\n");
+}
+
 TEST_CASE("an event that is too long is left out") {
   File file;
   std::string error;
