@@ -38,10 +38,17 @@ def wrapper(function):
     return f"CUresult CUDAAPI gated_{function.name}({arguments(function)}) {{\n{block(lines)}}}\n"
 
 
+def put_before(functions, wrapper, prefix):
+    """For a table of driver functions in which some are replaced by `prefix`_NAME: these, and the lines that put them
+    there."""
+    wrappers = "\n".join(since(f.since, wrapper(f)) for f in functions)
+    rows = "".join(since(f.since, f"  if (table.{f.name}) table.{f.name} = &{prefix}_{f.name};\n") for f in functions)
+    return wrappers, rows
+
+
 def source(api):
     functions = gated(api)
-    wrappers = "\n".join(since(f.since, wrapper(f)) for f in functions)
-    rows = "".join(since(f.since, f"  if (table.{f.name}) table.{f.name} = &gated_{f.name};\n") for f in functions)
+    wrappers, rows = put_before(functions, wrapper, "gated")
     return f"""{banner()}#include <cstddef>
 
 #include "server/driver_table.hpp"

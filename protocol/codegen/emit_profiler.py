@@ -1,7 +1,7 @@
 """generated/server/timed_driver.cpp: a driver table in which what gives the GPU work is timed."""
 
-from emit_gate import stream_of
-from text import arguments, banner, block, names, since
+from emit_gate import put_before, stream_of
+from text import arguments, banner, block, names
 
 FAMILIES = {"memset": "memset", "memcpy": "copy", "memory": "copy"}  # to kinds
 
@@ -34,8 +34,7 @@ def wrapper(function):
 
 def source(api):
     functions = timed(api)
-    wrappers = "\n".join(since(f.since, wrapper(f)) for f in functions)
-    rows = "".join(since(f.since, f"  if (table.{f.name}) table.{f.name} = &timed_{f.name};\n") for f in functions)
+    wrappers, rows = put_before(functions, wrapper, "timed")
     return f"""{banner()}#include "server/driver_table.hpp"
 #include "server/profiler/timed_driver.hpp"
 
