@@ -139,11 +139,11 @@ class Profiles(ServerCase):
         self.assertEqual(ran.stdout, "")
         self.assertIn("cannot write the profile /nowhere/profile.json: No such file or directory", ran.stderr)
 
-    def test_a_device_that_is_full_ends_the_profile_and_not_the_program(self):
+    def test_a_device_that_is_full_is_told_before_the_program_runs(self):
         ran = subprocess.run(profiled(command(self.server.address, "copies"), "/dev/full"), capture_output=True,
                              text=True, timeout=RUN_LIMIT_SECONDS)
-        self.assertIn(ran.returncode, (0, 2), ran.stderr)
-        self.assertIn("profile", ran.stderr)
+        self.assertEqual((ran.returncode, ran.stdout), (2, ""), ran.stderr)
+        self.assertIn("cannot write the profile /dev/full: No space left on device", ran.stderr)
 
 
 class Queued(QueueCase):
