@@ -64,7 +64,8 @@ CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int vers
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
   // Nobody has to be asked about what every driver knows that a server can have.
   int known = version <= kDriverVersionMin ? kDriverVersionMin : driver_version();
-  if (version > known) report_newer_program(version, known);
+  // Within one major version newer programs run (CUDA compatibility guide, "Minor version compatibility").
+  if (version / 1000 > known / 1000) report_newer_program(version, known);
   cuda_abi::ProcAddress answer = cuda_abi::resolve_proc_address(symbol, version, flags, known);
   if (answer.result) return answer.result;
   *function = answer.symbol ? exported_address(answer.symbol) : nullptr;
