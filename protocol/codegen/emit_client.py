@@ -192,6 +192,8 @@ class Client:
             self.checks.append(f"uint64_t {wire} = word({p.local});")
             known = f"known_function({wire})" if p.kind == "func" else f"known_handle({kind_name(p)}, {wire})"
             optional = f"{wire} && " if p.opt else ""
+            if p.nonnull:
+                self.check(f"!{wire}", "CUDA_ERROR_INVALID_VALUE")
             self.check(f"{optional}!{known}", p.unknown_error)
         self.sets.append(f"params.set{self.field}({wire});")
         if p.direction == "destroy":

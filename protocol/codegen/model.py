@@ -53,7 +53,7 @@ OLD_ABI_TYPES = re.compile(
     r"\b(CUdeviceptr_v1|CUDA_MEMCPY2D_v1|CUDA_MEMCPY3D_v1|CUDA_ARRAY_DESCRIPTOR_v1|CUDA_ARRAY3D_DESCRIPTOR_v1)\b"
 )
 
-PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst")
+PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst", "nonnull")
 # Names that generated functions use themselves.
 RESERVED = {
     "result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results",
@@ -68,6 +68,7 @@ class Param:
     direction: str = "in"  # in, out, inout, new, given, destroy
     opt: bool = False
     nonconst: bool = False
+    nonnull: bool = False
     # A key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
     kind: str = ""
     type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
@@ -319,6 +320,8 @@ def parse_param(text, where):
             param.opt = True
         elif word == "nonconst":
             param.nonconst = True
+        elif word == "nonnull":
+            param.nonnull = True
         else:
             param.direction = word
     kind = " ".join(words)

@@ -9,14 +9,18 @@ KIND_PREFIX = {"memory": "m", "host": "h"}
 # Left out of every sequence, because NVIDIA's driver crashes, hangs or answers by chance, so that nothing can be
 # compared:
 # - handles of graphs, nodes, streams, events, modules, arrays and texture objects after their end: the driver follows
-# the pointer. What is looked up instead is used after its end: addresses, physical memory. Contexts that have ended
-# crash later calls. - NULL where the driver reads or writes without looking: cuGetErrorName, cuMemPoolSetAttribute. -
-# invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows. - host addresses
-# that are not the program's: the driver reads them. - waits for a value that nobody will write, and kernels that do not
-# end. - device attributes about memory of the host that a server's device cannot reach. - memory that nobody has
-# written, or that two streams write without an order between them, times, identities (cuCtxGetId, buffer ids), free
-# memory: they differ from run to run. - cuMemGetInfo and the marks of pools while other scenarios allocate: the
-# driver's granularity is its own.
+#   the pointer. What is looked up instead is used after its end: addresses, physical memory. Contexts that have ended
+#   crash later calls.
+# - NULL where the driver reads or writes without looking: cuGetErrorName, cuMemPoolSetAttribute, the structures of
+#   cuMemcpy3DPeer, the values of streams' attributes, the operations of cuStreamBatchMemOp, maps of tensors, modes.
+# - references to user objects that are not the caller's.
+# - invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows.
+# - host addresses that are not the program's: the driver reads them.
+# - waits for a value that nobody will write, and kernels that do not end.
+# - device attributes about memory of the host that a server's device cannot reach.
+# - memory that nobody has written, or that two streams write without an order between them, times, identities
+#   (cuCtxGetId, buffer ids), free memory: they differ from run to run.
+# - cuMemGetInfo and the marks of pools while other scenarios allocate: the driver's granularity is its own.
 
 
 class Thing:

@@ -109,7 +109,9 @@ def nodes(sequence, thread):
     sequence.risky(thread, "cuGraphNodeFindInClone", (">twin", 0), (kernel,), (clone, graph))
     things, out = sequence.new("things")
     sequence.call(thread, "cuUserObjectCreate", out, 0, "%destroy", 1, 1)
-    sequence.call(thread, "cuGraphRetainUserObject", graph, things, 1, 1)
+    # Given away (flag 1) the reference is the graph's, and nobody else's to release.
+    given_away = sequence.chance(0.5)
+    sequence.call(thread, "cuGraphRetainUserObject", graph, things, 1, int(given_away))
     sequence.call(thread, "cuGraphReleaseUserObject", graph, things, 1)
     yield
     exec_, out = sequence.new("exec")
@@ -145,8 +147,10 @@ def nodes(sequence, thread):
     check(sequence, thread, other)
     sequence.call(thread, "counts")
     for name, thing in (("cuGraphExecDestroy", exec_), ("cuGraphDestroy", clone), ("cuGraphDestroy", graph),
-                        ("cuGraphDestroy", child), ("cuUserObjectRelease", things)):
-        sequence.call(thread, name, *([thing, 1] if name == "cuUserObjectRelease" else [thing]))
+                        ("cuGraphDestroy", child)):
+        sequence.call(thread, name, thing)
+    if not given_away:
+        sequence.call(thread, "cuUserObjectRelease", things, 1)
     for name, thing in (("cuEventDestroy_v2", events[0]), ("cuEventDestroy_v2", events[1]),
                         ("cuStreamDestroy_v2", stream), ("cuMemFree_v2", block), ("cuMemFree_v2", other),
                         ("cuModuleUnload", module)):

@@ -40,9 +40,9 @@ def device_questions(sequence, thread):
         ask("cuDeviceSetGraphMemAttribute", (0, wrong), (1, 0, 99), "[0]"),
         ask("cuDeviceGraphMemTrim", (0, wrong)),
         ask("cuFlushGPUDirectRDMAWrites", (0, 99), (100, 200, 7)),
-        ask("cuModuleGetLoadingMode", ("?i32", 0)),
+        ask("cuModuleGetLoadingMode", ("?i32",)),
         ask("cuMemGetInfo_v2", "?hide", "?hide"),
-        ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"', 0), ("?hide", 0), (NEWEST, 2000), (0, 99)),
+        ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide", 0), (NEWEST, 2000), (0, 99)),
         ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"', 0), ("?hide", 0), (NEWEST, 12000, 2000),
             (0, 1, 2, 99), ("?i32",)),
     ])
@@ -105,9 +105,9 @@ def stream_questions(sequence, thread):
                           f"{place}.flags": flags})
 
     yield from in_some_order(sequence, [
-        lambda: sequence.risky(thread, "cuStreamSetAttribute", stream, (3,), (value(syncPolicy=2), 0)),
-        lambda: sequence.risky(thread, "cuStreamGetAttribute", stream, (3, 99), (structure(
-            "CUlaunchAttributeValue", {}, "syncPolicy"), 0)),
+        lambda: sequence.risky(thread, "cuStreamSetAttribute", stream, (3,), (value(syncPolicy=2),)),
+        lambda: sequence.risky(thread, "cuStreamGetAttribute", stream, (3, 99), structure(
+            "CUlaunchAttributeValue", {}, "syncPolicy")),
         lambda: sequence.risky(thread, "cuStreamSetAttribute", stream, 8, (value(priority=0),)),
         lambda: sequence.risky(thread, "cuStreamGetAttribute", stream, 8, structure(
             "CUlaunchAttributeValue", {}, "priority")),
@@ -116,15 +116,14 @@ def stream_questions(sequence, thread):
         lambda: sequence.risky(thread, "cuStreamGetGreenCtx", stream, (">green", 0)),
         lambda: sequence.risky(thread, "cuStreamWaitValue64_v2", stream, (block.at(8), block.at(4), 0), 0, (0, 99)),
         lambda: sequence.risky(thread, "cuStreamBatchMemOp_v2", stream, 1,
-                               (operation(2, 16, 7), operation(5, 24, 8), operation(1, 32, 0), 0),
-                               0),
+                               (operation(2, 16, 7), operation(5, 24, 8), operation(1, 32, 0)), 0),
     ])
     block.needs.append(sequence.call(thread, "cuStreamSynchronize", stream))
     check(sequence, thread, block)
     yield
     mode = sequence.pick(0, 1, 2)
     sequence.call(thread, "cuThreadExchangeStreamCaptureMode", f"[u32 {mode}]")
-    sequence.risky(thread, "cuThreadExchangeStreamCaptureMode", ("[u32 0]", "[u32 99]", 0))
+    sequence.risky(thread, "cuThreadExchangeStreamCaptureMode", ("[u32 0]", "[u32 99]"))
     sequence.call(thread, "cuThreadExchangeStreamCaptureMode", "[u32 0]")
     sequence.call(thread, "cuStreamBeginCapture_v2" if mode else "cuStreamBeginCapture", stream, *([mode] if mode else
                                                                                                   []))
@@ -252,7 +251,7 @@ def green_contexts(sequence, thread):
     sequence.call(thread, "cuDevSmResourceSplitByCount", part, "[u32 1]", whole, 0, 0, 2)
     yield
     description, out = sequence.new("description")
-    sequence.risky(thread, "cuDevResourceGenerateDesc", (">never", 0), (part, 0), (1, 0), probability=1)
+    sequence.risky(thread, "cuDevResourceGenerateDesc", (">never", 0), (part, 0), (1,), probability=1)
     sequence.call(thread, "cuDevResourceGenerateDesc", out, part, 1)
     green, out = sequence.new("green")
     sequence.call(thread, "cuGreenCtxCreate", out, description, 0, 1)
@@ -284,7 +283,7 @@ def tensor_maps(sequence, thread):
                    extents, strides, ("[u32 16 8]", "[u32 0 8]", "[u32 512 8]"), "[u32 1 1]", (0, 99), (0, 99), (0, 99),
                    (0, 99), probability=0.7)
     yield
-    sequence.risky(thread, "cuTensorMapReplaceAddress", (maps, 0), (block.at(1024), block.at(3)))
+    sequence.risky(thread, "cuTensorMapReplaceAddress", (maps,), (block.at(1024), block.at(3)))
     sequence.risky(thread, "cuTensorMapEncodeIm2col", (maps.at(256), 0), 0, (3, 2), block, "[64 32 2]", "[64 2048]",
                    "[u32 0]", "[u32 0]", (16, 0), (8, 0), "[u32 1 1 1]", 0, 0, 0, 0)
     sequence.risky(thread, "cuTensorMapEncodeIm2colWide", (maps.at(384), 0), 0, (3, 2), block, "[64 32 2]", "[64 2048]",

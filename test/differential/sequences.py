@@ -90,6 +90,9 @@ THREADS_MAX = 8
 CONTEXTS_MAX = 4
 FAULT_CHANCE = 0.1
 OLDER_CHANCE = 0.1
+# First versions that are not the second by another name, but take the same arguments.
+FIRST_VERSIONS = ("cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32", "cuStreamWriteValue64",
+                  "cuStreamBatchMemOp", "cuMemHostRegister", "cuCtxPushCurrent")
 
 # Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or
 # NVIDIA's driver crashes.
@@ -193,7 +196,7 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
 
 def older_names(api):
     """The names under which a function went before, by its name."""
-    older = {}
+    older = {f"{name}_v2": [name] for name in FIRST_VERSIONS}
     for function in api.functions:
         if function.same_as and not function.unsupported and not function.is_old_abi:
             older.setdefault(function.same_as, []).append(function.name)

@@ -32,6 +32,8 @@ ContextState* usable_context(CUcontext context, CUresult& error) noexcept {
   ContextState* found = context ? find_context(context) : nullptr;
   if (!found) {
     error = CUDA_ERROR_INVALID_CONTEXT;
+  } else if (found->detached.load(std::memory_order_relaxed)) {
+    error = CUDA_ERROR_INVALID_CONTEXT;  // nothing remembers it (as measured on driver 580)
   } else {
     error = found->destroyed.load(std::memory_order_relaxed) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
   }
@@ -160,7 +162,16 @@ CUresult hand::cuCtxDetach(CUcontext handle) {
     std::lock_guard lock(context->mutex);
     if (--context->usage > 0) return CUDA_SUCCESS;
   }
-  return hand::cuCtxDestroy_v2(as_cuda(context));
+  CUresult result = hand::cuCtxDestroy_v2(as_cuda(context));
+  context->detached.store(true, std::memory_order_relaxed);
+  return result;
+}
+
+// A context that is current is refused by the first version (as measured on driver 580).
+CUresult hand::cuCtxPushCurrent(CUcontext handle) {
+  if (!process()) return absent_process();
+  if (handle && t_context && as_cuda(t_context) == handle) return CUDA_ERROR_INVALID_CONTEXT;
+  return hand::cuCtxPushCurrent_v2(handle);
 }
 
 CUresult hand::cuCtxPushCurrent_v2(CUcontext handle) {

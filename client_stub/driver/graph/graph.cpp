@@ -186,11 +186,19 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* out, CUgraph graph, unsigned l
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters,
                                       bool per_thread) {
-  if (parameters && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH)) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!parameters) return CUDA_ERROR_INVALID_VALUE;
+  if (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
+  // The stream is that of an upload. Without one it is not looked at, so a capture minds nothing if it is the NULL
+  // stream (as measured on driver 580): another travels in its place.
+  CUDA_GRAPH_INSTANTIATE_PARAMS asked = *parameters;
+  if (!(asked.flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) asked.hUploadStream = CU_STREAM_PER_THREAD;
   return forwarded(
       Needs::context,
       [&](const Caller& caller) {
-        return forward::cuGraphInstantiateWithParams(caller, out, graph, parameters, per_thread);
+        CUresult result = forward::cuGraphInstantiateWithParams(caller, out, graph, &asked, per_thread);
+        asked.hUploadStream = parameters->hUploadStream;
+        *parameters = asked;
+        return result;
       },
       [&](ServerSession& server) { made(server, graph, *out); });
 }

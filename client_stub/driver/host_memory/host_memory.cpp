@@ -135,6 +135,11 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
   return CUDA_SUCCESS;
 }
 
+// Flags that there are not are nothing to the first version (as measured on driver 580).
+CUresult cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
+  return cuMemHostRegister_v2(p, bytesize, Flags & kRegisterFlags);
+}
+
 CUresult cuMemHostUnregister(void* p) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;

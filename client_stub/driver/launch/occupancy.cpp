@@ -184,6 +184,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfu
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
+  if (!func) return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
   return about_clusters(Question::active_clusters, numClusters, func, config, forward::cuOccupancyMaxActiveClusters);
 }
 

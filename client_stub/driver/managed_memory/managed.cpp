@@ -167,8 +167,8 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation l
   resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
   if (!managed_range(devPtr, count)) return CUDA_ERROR_INVALID_VALUE;
+  if (!known_device(location)) return CUDA_ERROR_INVALID_DEVICE;
   return leave(caller, forward::cuMemPrefetchAsync_v2(caller, devPtr, count, location, flags, hStream, per_thread));
 }
 

@@ -394,7 +394,8 @@ CUresult hand::cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* st
 }
 
 CUresult hand::cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  if (!mode || !valid_mode(*mode)) return CUDA_ERROR_INVALID_VALUE;
+  // A mode that there is not is taken, too (as measured on driver 580): it is neither global nor relaxed.
+  if (!mode) return CUDA_ERROR_INVALID_VALUE;
   ThreadState* thread = thread_state();
   if (!thread) return CUDA_ERROR_OUT_OF_MEMORY;
   std::swap(thread->capture_mode, *mode);

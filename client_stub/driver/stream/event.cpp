@@ -245,12 +245,12 @@ CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent
   if (from.error) return from.error;
   EventCall to(end);
   if (to.error) return to.error;
-  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
   for (const EventState* state : {from.state, to.state}) {
     bool timed = !(state->flags & CU_EVENT_DISABLE_TIMING) && state->record.load(std::memory_order_acquire) != 0;
     if (!timed) return CUDA_ERROR_INVALID_HANDLE;
   }
   if (from.state->context != to.state->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;  // the events come first, as measured on driver 580
   for (const EventState* state : {from.state, to.state}) {
     if (!event_done(*state))
       to.caller.server->posted_uploads.settle(to.caller, state->record.load(std::memory_order_acquire));

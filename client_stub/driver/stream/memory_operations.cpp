@@ -2,6 +2,7 @@
 // out here.
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 
 namespace gpuwire::client::hand {
@@ -56,6 +57,53 @@ CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, cuuint64_t v
   return operate(stream, per_thread, addr, sizeof value, flags, kWriteFlags, [&](const Caller& caller) {
     return forward::cuStreamWriteValue64_v2(caller, stream, addr, value, flags, per_thread);
   });
+}
+
+// The operations as they were before CUDA 11.7, which drivers offer only to those who ask their kernel module for them;
+// the attribute says whether. Elsewhere nothing of a call is looked at (as measured on driver 580).
+namespace {
+
+CUresult first_version() noexcept {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  int offered = 0;
+  CUresult error =
+      hand::cuDeviceGetAttribute(&offered, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, caller.state->device);
+  if (error) return error;
+  return offered ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+}  // namespace
+
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags, bool per_thread) {
+  CUresult refused = first_version();
+  return refused ? refused : cuStreamWaitValue32_v2(stream, addr, value, flags, per_thread);
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags, bool per_thread) {
+  CUresult refused = first_version();
+  return refused ? refused : cuStreamWaitValue64_v2(stream, addr, value, flags, per_thread);
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
+                              bool per_thread) {
+  CUresult refused = first_version();
+  return refused ? refused : cuStreamWriteValue32_v2(stream, addr, value, flags, per_thread);
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t value, unsigned int flags,
+                              bool per_thread) {
+  CUresult refused = first_version();
+  return refused ? refused : cuStreamWriteValue64_v2(stream, addr, value, flags, per_thread);
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
+                            unsigned int flags, bool per_thread) {
+  CUresult refused = first_version();
+  if (refused) return refused;
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  return leave(caller, forward::cuStreamBatchMemOp_v2(caller, stream, count, operations, flags, per_thread));
 }
 
 }  // namespace gpuwire::client::hand

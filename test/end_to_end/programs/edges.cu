@@ -1,6 +1,7 @@
 // What CUDA allows, or refuses with one particular error, at the edges of single calls: NULL, nothing, and orders that
 // only look wrong.
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 #include <cstring>
 
@@ -288,6 +289,97 @@ void host_memory() {
   DRIVER(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
+// What NVIDIA's driver keeps of functions that newer ones of the same name have replaced (driver 580).
+template <class Function>
+Function first_version(const char* name) {
+  auto function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  if (function) return function;
+  std::printf("there is no %s\n", name);
+  std::exit(1);
+}
+
+void first_versions() {
+  CUcontext current;
+  CUdeviceptr memory;
+  DRIVER(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+  DRIVER(cuMemAlloc(&memory, 64), CUDA_SUCCESS);
+  auto push = first_version<CUresult (*)(CUcontext)>("cuCtxPushCurrent");
+  DRIVER(push(current), CUDA_ERROR_INVALID_CONTEXT);
+
+  int offered = -1;
+  DRIVER(cuDeviceGetAttribute(&offered, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, 0), CUDA_SUCCESS);
+  const CUresult answered = offered ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+  using Operate32 = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
+  using Operate64 = CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned);
+  DRIVER(first_version<Operate32>("cuStreamWriteValue32")(nullptr, memory, 7, 0), answered);
+  DRIVER(first_version<Operate64>("cuStreamWriteValue64")(nullptr, memory, 7, 0), answered);
+  DRIVER(first_version<Operate32>("cuStreamWaitValue32")(nullptr, memory, 0, 0), answered);
+  DRIVER(first_version<Operate64>("cuStreamWaitValue64")(nullptr, memory, 0, 0), answered);
+  DRIVER(cuMemFree(memory), CUDA_SUCCESS);
+
+  static char own[2 * 4096];
+  auto register_memory = first_version<CUresult (*)(void*, size_t, unsigned)>("cuMemHostRegister");
+  DRIVER(register_memory(own, sizeof own, 128), CUDA_SUCCESS);
+  DRIVER(cuMemHostRegister(own, sizeof own, 128), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMemHostRegister(own, sizeof own, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  DRIVER(cuMemHostUnregister(own), CUDA_SUCCESS);
+}
+
+// Of two mistakes in one call the driver tells a certain one, and some things are none.
+void the_mistake_that_is_told() {
+  CUevent from, to;
+  CUstream stream;
+  CUgreenCtx green;
+  int clusters;
+  CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
+  CUDA_ARRAY_SPARSE_PROPERTIES sparse;
+  CUlaunchConfig shape{};
+  shape.gridDimX = shape.gridDimY = shape.gridDimZ = shape.blockDimX = shape.blockDimY = shape.blockDimZ = 1;
+  DRIVER(cuEventCreate(&from, 0), CUDA_SUCCESS);
+  DRIVER(cuEventCreate(&to, 0), CUDA_SUCCESS);
+  DRIVER(cuEventElapsedTime(nullptr, from, to), CUDA_ERROR_INVALID_HANDLE);
+  DRIVER(cuEventDestroy(from), CUDA_SUCCESS);
+  DRIVER(cuEventDestroy(to), CUDA_SUCCESS);
+  DRIVER(cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  DRIVER(cuStreamGetCtx_v2(stream, nullptr, &green), CUDA_SUCCESS);
+  HOLDS(green == nullptr);
+  DRIVER(cuOccupancyMaxActiveClusters(&clusters, nullptr, &shape), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuArrayGetMemoryRequirements(&requirements, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuArrayGetSparseProperties(&sparse, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMipmappedArrayGetMemoryRequirements(&requirements, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMipmappedArrayGetSparseProperties(&sparse, nullptr), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMemPrefetchAsync(0, 64, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 77}, 0, stream),
+         CUDA_ERROR_INVALID_VALUE);
+  auto mode = static_cast<CUstreamCaptureMode>(99);
+  DRIVER(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  HOLDS(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+  DRIVER(cuThreadExchangeStreamCaptureMode(&mode), CUDA_SUCCESS);
+  HOLDS(mode == static_cast<CUstreamCaptureMode>(99));
+  DRIVER(cuStreamDestroy(stream), CUDA_SUCCESS);
+}
+
+// Nodes of a graph may name any address, and who instantiates without an upload names no stream.
+void captures_do_not_look() {
+  CUstream stream;
+  CUgraph captured, other;
+  CUgraphExec exec;
+  DRIVER(cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  DRIVER(cuGraphCreate(&other, 0), CUDA_SUCCESS);
+  DRIVER(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  DRIVER(cuMemsetD32Async(0, 3, 256, stream), CUDA_SUCCESS);
+  CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
+  DRIVER(cuGraphInstantiateWithParams(&exec, other, &parameters), CUDA_SUCCESS);
+  HOLDS(parameters.result_out == CUDA_GRAPH_INSTANTIATE_SUCCESS && parameters.hUploadStream == nullptr);
+  DRIVER(cuGraphExecDestroy(exec), CUDA_SUCCESS);
+  size_t nodes = 0;
+  DRIVER(cuStreamEndCapture(stream, &captured), CUDA_SUCCESS);
+  DRIVER(cuGraphGetNodes(captured, nullptr, &nodes), CUDA_SUCCESS);
+  HOLDS(nodes == 1);
+  DRIVER(cuGraphDestroy(captured), CUDA_SUCCESS);
+  DRIVER(cuGraphDestroy(other), CUDA_SUCCESS);
+  DRIVER(cuStreamDestroy(stream), CUDA_SUCCESS);
+}
+
 }  // namespace
 
 int main() {
@@ -302,6 +394,9 @@ int main() {
   captures_end_with_their_context();
   null_is_told_by_each_call_in_its_way();
   host_memory();
+  first_versions();
+  the_mistake_that_is_told();
+  captures_do_not_look();
   std::printf("%s\n", g_wrong ? "FAILED" : "PASSED");
   return g_wrong != 0;
 }

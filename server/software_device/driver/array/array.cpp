@@ -229,9 +229,15 @@ CUresult cuArrayGetPlane(CUarray*, CUarray handle, unsigned int) {
   return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle, CUdevice) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
 
@@ -296,8 +302,14 @@ CUresult cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle, unsigne
 }
 
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUmipmappedArray handle, CUdevice) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_mipmap(handle, [](const MipmappedArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
 CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUmipmappedArray handle) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  }
   return with_mipmap(handle, [](const MipmappedArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }

@@ -132,7 +132,14 @@ CUresult cuCtxPopCurrent_v2(CUcontext* out) {
   });
 }
 
-CUresult cuCtxPushCurrent(CUcontext handle) { return cuCtxPushCurrent_v2(handle); }
+// A context that is current is refused by the first version (as measured on driver 580).
+CUresult cuCtxPushCurrent(CUcontext handle) {
+  const auto& stack = context_stack();
+  if (handle != nullptr && !stack.empty() && stack.back()->handle == handle) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  return cuCtxPushCurrent_v2(handle);
+}
 CUresult cuCtxPopCurrent(CUcontext* out) { return cuCtxPopCurrent_v2(out); }
 
 CUresult cuCtxSetCurrent(CUcontext handle) {

@@ -73,6 +73,9 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
+  }
   return with_any_context([&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     const auto request = request_of_config(config, handle);

@@ -119,12 +119,12 @@ CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation 
     if (flags != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (!is_known(location)) {
-      return CUDA_ERROR_INVALID_DEVICE;
-    }
     const auto part = managed_part(address, bytes);
     if (!part) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!is_known(location)) {
+      return CUDA_ERROR_INVALID_DEVICE;
     }
     part->advice->change(part->offset, part->bytes, [&](PageAdvice& page) { page.prefetched = told(location); });
     return CUDA_SUCCESS;

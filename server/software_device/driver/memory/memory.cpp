@@ -186,8 +186,9 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
   });
 }
 
+// Flags that there are not are nothing to the first version (as measured on driver 580).
 CUresult cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) {
-  return cuMemHostRegister_v2(pointer, bytes, flags);
+  return cuMemHostRegister_v2(pointer, bytes, flags & (kHostRegisterFlags | CU_MEMHOSTREGISTER_IOMEMORY));
 }
 
 CUresult cuMemHostUnregister(void* pointer) {

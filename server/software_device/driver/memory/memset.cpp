@@ -8,7 +8,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-CUresult fill(const FillWork& work, CUstream handle, bool wait) {
+CUresult fill(FillWork work, CUstream handle, bool wait) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (const CUresult forbidden = permit_work(stream); forbidden != CUDA_SUCCESS) {
       return forbidden;
@@ -17,7 +17,10 @@ CUresult fill(const FillWork& work, CUstream handle, bool wait) {
       return CUDA_SUCCESS;
     }
     if (const CUresult result = check_fill(work); result != CUDA_SUCCESS) {
-      return result;
+      if (wait || !is_capturing(stream)) {
+        return result;
+      }
+      work.checked = false;  // a node may name any address, as measured on driver 580
     }
     return wait ? enqueue_and_wait(context, stream, work) : enqueue(context, stream, work);
   });

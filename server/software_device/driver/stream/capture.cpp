@@ -362,9 +362,10 @@ CUresult cuStreamUpdateCaptureDependencies(CUstream handle, CUgraphNode* depende
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
-  if (mode == nullptr || *mode > CU_STREAM_CAPTURE_MODE_RELAXED) {
+  if (mode == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // A mode that there is not is taken, too (as measured on driver 580): it is neither global nor relaxed.
   std::swap(*mode, capture_mode());
   return CUDA_SUCCESS;
 }

@@ -132,6 +132,14 @@ CUresult carry_out_memory_operations(const Context& context, const MemoryOperati
 
 using namespace gpuwire::software_device;
 
+namespace {
+
+CUresult first_version() {
+  return with_context([](Context&) { return CUDA_ERROR_NOT_SUPPORTED; });
+}
+
+}  // namespace
+
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
   return wait_value(stream, CU_STREAM_MEM_OP_WAIT_VALUE_32, address, value, flags);
 }
@@ -149,19 +157,10 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatc
   return enqueue_operations(stream, operations, count, flags);
 }
 
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
-  return cuStreamWaitValue32_v2(stream, address, value, flags);
-}
-CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
-  return cuStreamWaitValue64_v2(stream, address, value, flags);
-}
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
-  return cuStreamWriteValue32_v2(stream, address, value, flags);
-}
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
-  return cuStreamWriteValue64_v2(stream, address, value, flags);
-}
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
-                            unsigned int flags) {
-  return cuStreamBatchMemOp_v2(stream, count, operations, flags);
-}
+// No device here offers the first version of the operations (CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1), nor does
+// NVIDIA's driver unless its kernel module has been asked for it: nothing of a call is looked at then.
+CUresult cuStreamWaitValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned int) { return first_version(); }
+CUresult cuStreamWaitValue64(CUstream, CUdeviceptr, cuuint64_t, unsigned int) { return first_version(); }
+CUresult cuStreamWriteValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned int) { return first_version(); }
+CUresult cuStreamWriteValue64(CUstream, CUdeviceptr, cuuint64_t, unsigned int) { return first_version(); }
+CUresult cuStreamBatchMemOp(CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int) { return first_version(); }

@@ -127,11 +127,13 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
 
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (out == nullptr || green == nullptr) {
+    if (green == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto slot = green_of(stream);
-    *out = context.handle();
+    if (out != nullptr) {  // who does not ask for the context gets the other, as measured on driver 580
+      *out = context.handle();
+    }
     *green = slot == nullptr ? nullptr : reinterpret_cast<CUgreenCtx>(slot->handle);
     return CUDA_SUCCESS;
   });
@@ -164,6 +166,9 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* u
 // Managed memory is one memory here: attaching it changes nothing.
 CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t, unsigned int) {
   return with_stream(handle, [&](Context&, Stream&) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const auto range = driver().memory.find(address);
     return range && range->kind == MemoryKind::managed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });

@@ -4,6 +4,7 @@
 
 #include "server/software_device/driver/stream/capture_rules.hpp"
 #include "server/software_device/driver/call/driver_state.hpp"
+#include "server/software_device/driver/copy/copy_request.hpp"
 #include "server/software_device/driver/stream/memory_operations.hpp"
 
 namespace gpuwire::software_device {
@@ -144,7 +145,9 @@ struct Carrier {
   Context& context;
   CUresult operator()(const EmptyWork&) const { return CUDA_SUCCESS; }
   CUresult operator()(const CopyWork& work) const { return copy(work); }
-  CUresult operator()(const FillWork& work) const { return fill(work); }
+  CUresult operator()(const FillWork& work) const {
+    return work.checked || check_fill(work) == CUDA_SUCCESS ? fill(work) : CUDA_ERROR_ILLEGAL_ADDRESS;
+  }
   CUresult operator()(const KernelWork& work) const { return launch(context, work); }
   CUresult operator()(const HostWork& work) const {
     work.function(work.user);

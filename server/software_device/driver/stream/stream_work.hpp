@@ -44,6 +44,7 @@ struct FillWork {
   size_t width = 0;
   size_t height = 1;
   size_t pitch = 0;
+  bool checked = true;  // false: its addresses are looked at when it is carried out
 };
 
 struct KernelWork {
