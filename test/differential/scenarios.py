@@ -579,12 +579,15 @@ def fault(sequence, thread):
     module = load(sequence, thread)
     trap = function_of(sequence, thread, module, "trap_always")
     stream = stream_of(sequence, thread)
+    event, out = sequence.new("event")
+    sequence.call(thread, "cuEventCreate", out, 0)
     sequence.call(thread, "cuLaunchKernel", trap, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
     sequence.call(thread, "cuCtxSynchronize")
     for name, *arguments in (("cuMemAlloc_v2", ">m", 64), ("cuStreamSynchronize", stream), ("cuCtxSynchronize",),
                              ("cuEventCreate", ">e", 0), ("cuStreamCreate", ">s", 0), ("cuMemFree_v2", 0),
                              ("cuModuleGetFunction", ">f", module, '"nothing"'), ("cuCtxGetCurrent", ">c"),
-                             ("cuCtxGetDevice", "?i32"), ("cuDeviceGetCount", "?i32"), ("cuModuleUnload", module)):
+                             ("cuCtxGetDevice", "?i32"), ("cuDeviceGetCount", "?i32"), ("cuModuleUnload", module),
+                             ("cuEventDestroy_v2", event), ("cuStreamDestroy_v2", stream)):
         if sequence.chance(0.6):
             sequence.call(thread, name, *arguments)
         yield

@@ -75,8 +75,14 @@ CUresult cuEventCreate(CUevent* out, unsigned int flags) {
 }
 
 CUresult cuEventDestroy_v2(CUevent handle) {
-  return with_driver(
-      [&]() -> CUresult { return driver().events.take(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+  return with_driver([&]() -> CUresult {
+    const auto event = driver().events.take(handle);
+    if (event == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    const auto context = event->context.lock();
+    return context == nullptr ? CUDA_SUCCESS : context->fault();  // as that of a stream
+  });
 }
 
 CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }

@@ -44,7 +44,8 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     }
     const auto stream = driver().streams.find(handle);
     const auto context = stream == nullptr ? nullptr : stream->context.lock();
-    return context != nullptr && context->destroy_stream(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    // It ends in a context that has failed, too, whose error is told.
+    return context != nullptr && context->destroy_stream(stream) ? context->fault() : CUDA_ERROR_INVALID_HANDLE;
   });
 }
 
