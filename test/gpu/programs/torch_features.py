@@ -1,5 +1,6 @@
 """One feature of PyTorch a run: torch_features.py NAME. Each checks itself and ends with PASSED."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -317,6 +318,77 @@ def green_contexts():
     green.pop_context()
     torch.cuda.synchronize()
     close(y, x.double().cpu() @ x.double().cpu(), 1e-3)
+
+
+def reduce_overhead():
+    """torch.compile that records CUDA graphs of what it has compiled: inference, and training with its backward."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 16)).cuda()
+    compiled = torch.compile(model, mode="reduce-overhead")
+    for seed in range(4):
+        torch.manual_seed(seed)
+        data = torch.randn(32, 64, device="cuda")
+        with torch.no_grad():
+            torch.compiler.cudagraph_mark_step_begin()
+            close(compiled(data).clone(), model(data), 1e-2)
+    for _ in range(4):
+        data = torch.randn(32, 64, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
+        wanted = torch.autograd.grad(model(data).pow(2).mean(), list(model.parameters()))
+        found = torch.autograd.grad(compiled(data).pow(2).mean(), list(model.parameters()))
+        for one, other in zip(found, wanted):
+            close(one, other, 2e-2)
+
+
+@contextlib.contextmanager
+def one_rank():
+    import torch.distributed as distributed
+    with tempfile.TemporaryDirectory() as folder:
+        distributed.init_process_group("nccl", init_method=f"file://{folder}/meeting", rank=0, world_size=1,
+                                       device_id=torch.device("cuda", 0))
+        try:
+            yield
+        finally:
+            distributed.destroy_process_group()
+
+
+def fsdp():
+    from torch.distributed.fsdp import fully_shard
+
+    def network():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 8)).cuda()
+
+    def trained(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        torch.manual_seed(1)
+        data = torch.randn(32, 64, device="cuda")
+        for _ in range(10):
+            optimizer.zero_grad()
+            model(data).pow(2).mean().backward()
+            optimizer.step()
+        return model
+
+    with one_rank():
+        plain, sharded = trained(network()), network()
+        for layer in sharded:
+            if isinstance(layer, torch.nn.Linear):
+                fully_shard(layer)
+        trained(fully_shard(sharded))
+        for one, other in zip(sharded.parameters(), plain.parameters()):
+            close(one.full_tensor(), other, 1e-5)
+
+
+def dtensor():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    with one_rank():
+        mesh = init_device_mesh("cuda", (1,))
+        torch.manual_seed(0)
+        a, b = torch.randn(64, 32, device="cuda"), torch.randn(32, 48, device="cuda")
+        product = distribute_tensor(a, mesh, [Shard(0)]) @ distribute_tensor(b, mesh, [Replicate()])
+        close(product.redistribute(mesh, [Replicate()]).to_local(), a.double().cpu() @ b.double().cpu(), 1e-2)
+        close(product.full_tensor().sum(), (a.double().cpu() @ b.double().cpu()).sum(), 1e-2)
 
 
 def linalg():

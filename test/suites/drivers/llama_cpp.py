@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""llama.cpp's test-backend-ops, which compares each operator on the GPU with the processor: llama_cpp.py --folder
+FOLDER. A unit is an operator, a case one of its shapes and types."""
+
+import argparse
+import re
+
+import programs
+from driver import serve
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+# "  ADD(type=f32,ne=[1,1,8,1],nr=[1,1,1,1]): OK"
+CASE = re.compile(r"^\s+([A-Z][A-Z0-9_]*\(.*\)): (.*)$", re.M)
+
+ALL = "all operators"  # of a version that does not list them
+
+
+def operators(text):
+    """Of the program's list."""
+    return sorted(set(re.findall(r"^\s*([A-Z][A-Z0-9_]+)\s*$", COLOURS.sub("", text), re.M)))
+
+
+def cases(text):
+    """Of the program's output: how each case ended, by its description; a description that comes again is numbered."""
+    found, seen = [], {}
+    for name, said in CASE.findall(COLOURS.sub("", text)):
+        seen[name] = seen.get(name, 0) + 1
+        outcome = "pass" if said.endswith("OK") else "not supported" if "not supported" in said else "fail"
+        found.append((name if seen[name] == 1 else f"{name} #{seen[name]}", outcome, said))
+    return found
+
+
+class Operators:
+    def __init__(self, folder):
+        self.program = programs.find(folder, "test-backend-ops")
+        self.folder, self.versions = folder, {}
+
+    def units(self):
+        _, text = programs.run([self.program, "--list-ops"], self.folder)
+        return operators(text) or [ALL]
+
+    def run(self, unit, recorder):
+        recorder.begin("(program)")
+        chosen = [] if unit == ALL else ["-o", unit]
+        code, text = programs.run([self.program, "test", *chosen, "-b", "CUDA0"], self.folder)
+        for name, outcome, said in cases(text):
+            recorder.end(name, outcome, reason="" if outcome == "pass" else said)
+        recorder.end("(program)", "pass" if code == 0 else f"exit status {code}", reason=text[-200:] if code else "")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", required=True)
+    parser.add_argument("--device")
+    chosen = parser.parse_args()
+    serve(lambda: Operators(chosen.folder))

@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Tests written in Python, of an installed package or in a folder: python_tests.py --package numba.cuda.tests, or
+--folder FOLDER. A unit is a file of tests, a case a test. pytest runs them where it is installed, otherwise unittest
+does."""
+
+import argparse
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import unittest
+
+from driver import Unavailable, serve
+
+DISTRIBUTIONS = ("numba", "numba-cuda", "cupy-cuda13x", "cuda-python", "cuda-bindings", "triton", "torch", "pytest")
+# Fixtures that pytest-xdist, which is for one process a core, or a folder's own options would change.
+PYTEST_OPTIONS = ["-q", "-p", "no:cacheprovider", "--capture=sys", "--tb=line", "--continue-on-collection-errors"]
+
+
+def versions():
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            pass
+    return found
+
+
+def folder_of(package):
+    """Where an installed package's files are."""
+    try:
+        module = importlib.import_module(package)
+    except ImportError as missing:
+        raise Unavailable(f"{package} is not there: {missing}") from missing
+    return list(module.__path__)[0]
+
+
+def test_files(folder):
+    """Paths of files of tests below a folder, relative to it."""
+    found = []
+    for here, folders, files in os.walk(folder):
+        folders.sort()
+        found += [os.path.relpath(os.path.join(here, name), folder) for name in sorted(files)
+                  if name.startswith("test_") and name.endswith(".py")]
+    return found
+
+
+class Tests:
+    def __init__(self, package, folder):
+        self.package, self.folder = package, os.path.abspath(folder) if folder else folder_of(package)
+        self.versions = versions()
+        self.files = test_files(self.folder)
+        if not self.files:
+            raise Unavailable(f"{package or folder} has no files of tests")
+
+    def units(self):
+        return self.files
+
+    def run(self, unit, recorder):
+        os.chdir(self.folder)
+        if importlib.util.find_spec("pytest"):
+            self.by_pytest(unit, recorder)
+        else:
+            self.by_unittest(unit, recorder)
+
+    def by_pytest(self, unit, recorder):
+        import pytest
+        path = os.path.join(self.folder, unit)
+        code = pytest.main([path, *PYTEST_OPTIONS], plugins=[Telling(recorder)])
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED,
+                        pytest.ExitCode.INTERRUPTED):
+            recorder.end("(collection)", f"error pytest {code}")
+
+    def by_unittest(self, unit, recorder):
+        loader = unittest.TestLoader()
+        if self.package:
+            name = self.package + "." + unit[:-3].replace(os.sep, ".")
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.join(self.folder, unit)))
+            name = os.path.basename(unit)[:-3]
+        try:
+            importlib.import_module(name)
+        except unittest.SkipTest as skipped:
+            recorder.end("(import)", "skip", reason=str(skipped))
+            return
+        except Exception as error:
+            recorder.end("(import)", f"error {type(error).__name__}", reason=str(error))
+            return
+        loader.loadTestsFromName(name).run(TellingResult(recorder))
+
+
+class TellingResult(unittest.TestResult):
+    """A unittest result that tells each test as it runs."""
+
+    def __init__(self, recorder):
+        super().__init__()
+        self.recorder, self.found = recorder, None
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.found = ("pass", "")
+        self.recorder.begin(test.id())
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.recorder.end(test.id(), *self.found)
+        self.found = None
+
+    def addFailure(self, test, error):
+        self.note(test, "fail", error[1])
+
+    def addError(self, test, error):
+        self.note(test, f"error {error[0].__name__}", error[1])
+
+    def addSkip(self, test, reason):
+        self.note(test, "skip", reason)
+
+    def addExpectedFailure(self, test, error):
+        self.note(test, "expected failure", error[1])
+
+    def addUnexpectedSuccess(self, test):
+        self.note(test, "unexpected success", "")
+
+    def addSubTest(self, test, subtest, error):
+        if error:
+            self.note(test, "fail", error[1])
+
+    def note(self, test, outcome, reason):
+        if self.found is None:  # of a class or a module, outside of any test
+            self.recorder.end(str(test), outcome, reason=str(reason))
+            return
+        self.found = (outcome, str(reason))
+
+
+class Telling:
+    """A plugin of pytest that tells each test as it runs."""
+
+    def __init__(self, recorder):
+        self.recorder, self.found = recorder, {}
+
+    def pytest_runtest_logstart(self, nodeid, location):
+        self.found[nodeid] = ("pass", "")
+        self.recorder.begin(self.name(nodeid))
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            reason = str(report.longrepr).strip().splitlines()[-1:] or [""]
+            self.found[report.nodeid] = ("fail" if report.when == "call" else f"error in {report.when}", reason[0])
+        elif report.skipped:
+            expected = hasattr(report, "wasxfail")
+            self.found[report.nodeid] = ("expected failure" if expected else "skip", self.skip_reason(report))
+
+    def pytest_runtest_logfinish(self, nodeid, location):
+        outcome, reason = self.found.pop(nodeid)
+        self.recorder.end(self.name(nodeid), outcome, reason=reason)
+
+    def pytest_collectreport(self, report):
+        if report.failed:
+            last = str(report.longrepr).strip().splitlines()[-1:] or [""]
+            self.recorder.end(f"(collection) {self.name(report.nodeid)}", "error", reason=last[0])
+
+    @staticmethod
+    def skip_reason(report):
+        return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr or "")
+
+    @staticmethod
+    def name(nodeid):
+        return nodeid.partition("::")[2] or nodeid
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--package")
+    parser.add_argument("--folder")
+    parser.add_argument("--device", default="cuda")
+    chosen = parser.parse_args()
+    if not (chosen.package or chosen.folder):
+        parser.error("--package or --folder")
+    serve(lambda: Tests(chosen.package, chosen.folder))

@@ -1,0 +1,244 @@
+"""A driver running twice, natively and remotely, the same unit on both at a time."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import comparing
+
+START_LIMIT_SECONDS = 180
+STOP_LIMIT_SECONDS = 1
+STARTS_MAX = 3  # in a row without a unit between them
+ERROR_CHARACTERS = 600
+BETWEEN = "(between cases)"
+
+
+class Broken(Exception):
+    """A driver does not start; the text says what it said."""
+
+
+class Unavailable(Exception):
+    """The driver's suite is not to be had; the text says why."""
+
+
+class OutOfTime(Exception):
+    """The bound of the whole run was reached."""
+
+
+class Worker:
+    """One side's process of a driver: started when it is wanted, and again after it has ended."""
+
+    def __init__(self, command, environment, limit_seconds, deadline):
+        self.command, self.environment = command, environment
+        self.limit_seconds, self.deadline = limit_seconds, deadline
+        self.process = None
+        self.versions = {}
+        self._starts = 0
+        self._errors = None  # the file into which the process writes its standard error
+        self._said = ""      # its end, of a process that has ended
+
+    def start(self):
+        if self.process:
+            return
+        if self._starts == STARTS_MAX:
+            raise Broken(f"does not start: {' '.join(self.command)}: {self.said()}")
+        self._starts += 1
+        self._errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=self._errors, env=self.environment, start_new_session=True)
+        self._lines = queue.Queue()
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout, self._lines), daemon=True)
+        self._reader.start()
+        first = self._next(START_LIMIT_SECONDS)
+        if first and "unavailable" in first:
+            self.stop()
+            raise Unavailable(first["unavailable"])
+        if not first:
+            self.stop()
+            return self.start()
+        self.versions, self._starts = first["versions"], 0
+
+    @staticmethod
+    def _read(stream, lines):
+        with stream:
+            for line in stream:
+                lines.put(line)
+        lines.put(None)
+
+    def _next(self, limit_seconds):
+        """The next message; None: the process has ended, or said nothing for too long."""
+        try:
+            line = self._lines.get(timeout=max(0, min(limit_seconds, self.deadline - time.monotonic())))
+        except queue.Empty:
+            if time.monotonic() >= self.deadline:
+                raise OutOfTime() from None
+            return None
+        try:
+            return json.loads(line) if line else None
+        except ValueError:  # cut short by the process's end
+            return None
+
+    def _send(self, message):
+        try:
+            self.process.stdin.write((json.dumps(message) + "\n").encode())
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the answer says so
+
+    def ask(self, message):
+        """An answer of one line; None: there was none."""
+        self.start()
+        self._send(message)
+        answer = self._next(self.limit_seconds)
+        if answer is None:
+            self.stop()
+        return answer
+
+    def begin(self, unit):
+        self.start()
+        self._send({"unit": unit})
+
+    def finish(self, unit):
+        """The cases of a unit that was begun, by name."""
+        cases, current = {}, None
+        while True:
+            message = self._next(self.limit_seconds)
+            if message is None:
+                cases[current or BETWEEN] = {"outcome": self._end_of_process(), "reason": self.said()}
+                self.stop()
+                return cases
+            if "begin" in message:
+                current = message["begin"]
+            elif "case" in message:
+                cases[message["case"]] = message
+                current = None
+            elif "end" in message:
+                if message.get("spent"):
+                    self.stop()
+                return cases
+
+    def _end_of_process(self):
+        try:
+            code = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            return "too long"
+        # A shell tells a signal of its child as 128 and more.
+        number = -code if code < 0 else code - 128 if code > 128 else 0
+        try:
+            return f"crashed {signal.Signals(number).name}"
+        except ValueError:
+            return f"ended with {code}"
+
+    def values(self, cases):
+        """Of the unit that ran last, by case."""
+        if not self.process:
+            return {}
+        return (self.ask({"values": cases}) or {}).get("values", {})
+
+    def said(self):
+        """The end of what it wrote to standard error."""
+        if not self.process:
+            return self._said
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - ERROR_CHARACTERS))
+        return self._errors.read().decode(errors="replace").strip()
+
+    def stop(self):
+        if not self.process:
+            return
+        self.process.stdin.close()
+        try:
+            self.process.wait(STOP_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)  # with whatever it has started
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._reader.join()
+        self._said = self.said()
+        self._errors.close()
+        self.process = None
+
+
+class Pair:
+    """The two sides. `run` says of one unit what is equal and what is not."""
+
+    def __init__(self, native, remote):
+        self.native, self.remote = native, remote
+
+    def stop(self):
+        for worker in (self.native, self.remote):
+            worker.stop()
+
+    def both(self, unit):
+        self.native.begin(unit)
+        self.remote.begin(unit)
+        return self.native.finish(unit), self.remote.finish(unit)
+
+    def run(self, unit):
+        """A row for the unit: counts, and each case that is not equal, with what either side said of it."""
+        started = time.monotonic()
+        native, remote = self.both(unit)
+        verdicts = self.judged(native, remote)
+        open_cases = [case for case, found in verdicts.items() if found == "differ"]
+        again = self.once_more(unit, open_cases, native, remote) if open_cases else {}
+        counts, different = comparing.Counts(), []
+        for case, found in verdicts.items():
+            here, there = native.get(case), remote.get(case)
+            if again.get(case) == "unsteady":
+                found = "unsteady"
+            counts.add(here, there, found)
+            if found != "equal" and not (found == "not run" and here is None and there is None):
+                different.append({
+                    "case": case, "verdict": found, "native": self.told(here), "remote": self.told(there),
+                    **({"again": again[case]} if case in again else {})
+                })
+        return {
+            "unit": unit, "counts": {name: count for name, count in counts.of.items() if count},
+            "different": different, "seconds": round(time.monotonic() - started, 2)
+        }
+
+    def judged(self, native, remote):
+        """Verdicts by case, of all cases that either side has named."""
+        names = list(dict.fromkeys([*native, *remote]))
+        first = {case: comparing.first_verdict(native.get(case), remote.get(case)) for case in names}
+        seen = [case for case in names if first[case] == "differ" and (native.get(case) or {}).get("digest")]
+        here, there = ((worker.values(seen) if seen else {}) for worker in (self.native, self.remote))
+        self.native_values = here
+        return {
+            case: comparing.verdict(native.get(case), remote.get(case), here.get(case), there.get(case))
+            for case in names
+        }
+
+    def once_more(self, unit, cases, native, remote):
+        """Of cases that differ, a second time both ways: `unsteady` where the native side differs from itself, `differs
+        again` or `equal` otherwise. In new processes, so that what a result owes to memory that nobody has written to
+        is another."""
+        first_values = self.native_values
+        self.stop()
+        native_again, remote_again = self.both(unit)
+        values = self.native.values(cases)
+        found = {}
+        for case in cases:
+            itself = comparing.verdict(native.get(case), native_again.get(case), first_values.get(case),
+                                       values.get(case))
+            if itself in ("differ", "not run"):
+                found[case] = "unsteady"
+            elif comparing.first_verdict(native_again.get(case), remote_again.get(case)) == "equal":
+                found[case] = "equal"
+            else:
+                found[case] = "differs again"
+        return found
+
+    @staticmethod
+    def told(case):
+        return "not run" if case is None else " ".join(
+            word for word in (case["outcome"], f"({case['reason']})" if case.get("reason") else "",
+                              case.get("digest", "")) if word)

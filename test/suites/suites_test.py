@@ -1,0 +1,231 @@
+#!/usr/bin/env python3
+"""What is compared of two sides of a suite, with a driver that stands in for one, and the texts that drivers read."""
+
+import base64
+import contextlib
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import struct
+import sys
+import tempfile
+import time
+import types
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(HERE, "drivers")]
+import comparing  # noqa: E402
+import driver  # noqa: E402
+import llama_cpp  # noqa: E402
+import nccl_tests  # noqa: E402
+import pairs  # noqa: E402
+
+LIMIT_SECONDS = 120  # which only ends a hang
+SILENCE_SECONDS = 2  # of a side that is meant to hang
+
+
+def value(kind, *numbers):
+    return [kind, [len(numbers)], base64.b64encode(struct.pack(f"<{len(numbers)}{kind}", *numbers)).decode()]
+
+
+class Values(unittest.TestCase):
+    def test_numbers_are_close_within_the_tolerance_and_not_beyond(self):
+        for kind in "efd":
+            self.assertTrue(comparing.values_are_close([value(kind, 1.0)], [value(kind, 1.0009765625)], (1e-2, 0)))
+            self.assertFalse(comparing.values_are_close([value(kind, 1.0)], [value(kind, 1.125)], (1e-2, 0)))
+
+    def test_the_half_of_a_float_is_read_as_one(self):
+        def half(number):
+            return ["b", [1], base64.b64encode(struct.pack("<f", number)[2:]).decode()]
+
+        self.assertTrue(comparing.values_are_close([half(1.0)], [half(1.0078125)], (1e-2, 0)))
+        self.assertFalse(comparing.values_are_close([half(1.0)], [half(2.0)], (1e-2, 0)))
+
+    def test_nan_is_near_nan_alone_and_infinity_near_itself_alone(self):
+        nan, infinite = value("f", float("nan")), value("f", float("inf"))
+        negative = ["f", [1], base64.b64encode(struct.pack("<I", 0xFFC00001)).decode()]  # another NaN
+        self.assertTrue(comparing.values_are_close([nan], [negative], (1e-3, 1)))
+        self.assertFalse(comparing.values_are_close([nan], [value("f", 0.0)], (1e-3, 1)))
+        self.assertFalse(comparing.values_are_close([infinite], [value("f", float("-inf"))], (1e-3, 1)))
+        self.assertFalse(comparing.values_are_close([infinite], [value("f", 3e38)], (1e-3, 1)))
+
+    def test_integers_other_shapes_and_other_counts_are_never_close(self):
+        whole = ["bytes", [1], base64.b64encode(b"\x01").decode()]
+        other = ["bytes", [1], base64.b64encode(b"\x02").decode()]
+        self.assertFalse(comparing.values_are_close([whole], [other], (10, 10)))
+        self.assertFalse(comparing.values_are_close([value("f", 1.0)], [["f", [1, 1], value("f", 1.5)[2]]], (10, 10)))
+        self.assertFalse(comparing.values_are_close([value("f", 1.0)], [], (10, 10)))
+        self.assertFalse(comparing.values_are_close([value("f", 1.0)], [value("f", 1.5)], None))
+
+    def test_a_digest_tells_shapes_types_and_every_byte(self):
+        values = [[("f", (2,), b"12345678")], [("f", (1, 2), b"12345678")], [("bytes", (2,), b"12345678")],
+                  [("f", (2,), b"12345679")], []]
+        self.assertEqual(len({driver.digest(each) for each in values}), len(values))
+
+    def test_the_steady_part_of_an_error_has_no_addresses_and_counts(self):
+        self.assertEqual(driver.steady("CUDA error: 700 at 0x7f12ab\nmore"), "CUDA error: N at N")
+
+
+class Sides(unittest.TestCase):
+    """Each test runs one unit of the driver that stands in, on two sides."""
+
+    def pair(self, **environment):
+        command = [sys.executable, os.path.join(HERE, "stand_in.py")]
+        made = pairs.Pair(*(pairs.Worker(command, {**os.environ, **environment, "SIDE": side}, LIMIT_SECONDS,
+                                         time.monotonic() + LIMIT_SECONDS) for side in ("native", "remote")))
+        self.addCleanup(made.stop)
+        return made
+
+    def row(self, unit):
+        row = self.pair().run(unit)
+        return row["counts"], {case["case"]: case for case in row["different"]}
+
+    def test_what_is_the_same_on_both_sides_is_equal(self):
+        counts, different = self.row("equal")
+        self.assertEqual(counts, {"cases": 2, "native pass": 2, "remote pass": 2, "equal": 2})
+        self.assertEqual(different, {})
+
+    def test_values_within_the_tolerance_are_close_and_are_named(self):
+        counts, different = self.row("close")
+        self.assertEqual(counts, {"cases": 1, "native pass": 1, "remote pass": 1, "close": 1})
+        self.assertEqual(list(different), ["a"])
+
+    def test_values_beyond_the_tolerance_differ_and_differ_again(self):
+        counts, different = self.row("apart")
+        self.assertEqual((counts["equal"], counts["differ"]), (1, 1))
+        self.assertEqual(different["a"]["again"], "differs again")
+
+    def test_what_natively_differs_from_itself_is_unsteady(self):
+        counts, different = self.row("unsteady")
+        self.assertEqual(counts.get("differ"), None)
+        self.assertEqual((counts["unsteady"], different["a"]["verdict"]), (1, "unsteady"))
+
+    def test_what_fails_natively_alone_differs(self):
+        counts, different = self.row("native_fails")
+        self.assertEqual((counts["differ"], counts.get("native pass"), counts["remote pass"]), (1, None, 1))
+        self.assertIn("ValueError", different["a"]["native"])
+
+    def test_what_fails_alike_on_both_sides_is_equal_and_passes_on_none(self):
+        counts, _ = self.row("both_fail")
+        self.assertEqual(counts, {"cases": 1, "equal": 1})
+
+    def test_a_crash_of_one_side_is_a_difference_and_what_came_behind_it_was_not_run(self):
+        counts, different = self.row("remote_crashes")
+        self.assertEqual((counts["equal"], counts["differ"], counts["not run"]), (1, 1, 1))
+        self.assertIn("crashed SIGSEGV", different["b"]["remote"])
+        self.assertEqual(different["c"]["verdict"], "not run")
+
+    def test_a_side_that_says_nothing_is_ended_and_the_next_unit_runs(self):
+        pair = self.pair()
+        pair.remote.limit_seconds = SILENCE_SECONDS
+        row = pair.run("remote_hangs")
+        self.assertEqual(row["counts"]["differ"], 1)
+        self.assertIn("too long", row["different"][0]["remote"])
+        pair.remote.limit_seconds = LIMIT_SECONDS
+        self.assertEqual(pair.run("equal")["counts"]["equal"], 2)
+
+    def test_a_process_that_ends_between_cases_is_a_difference(self):
+        counts, different = self.row("remote_ends")
+        self.assertEqual(counts["differ"], 1)
+        self.assertIn("ended with 3", different[pairs.BETWEEN]["remote"])
+
+    def test_what_a_suite_prints_is_no_answer(self):
+        counts, _ = self.row("prints")
+        self.assertEqual(counts, {"cases": 1, "native pass": 1, "remote pass": 1, "equal": 1})
+
+    def test_a_side_that_is_spent_is_started_anew(self):
+        pair = self.pair()
+        pair.run("spent")
+        self.assertIsNone(pair.native.process)
+        self.assertEqual(pair.run("equal")["counts"]["equal"], 2)
+
+    def test_the_bound_of_all_ends_a_unit_that_hangs(self):
+        with self.assertRaises(pairs.OutOfTime):
+            pair = self.pair()
+            pair.native.start()
+            pair.remote.start()
+            pair.native.deadline = pair.remote.deadline = time.monotonic() + SILENCE_SECONDS
+            pair.run("remote_hangs")
+
+    def test_a_suite_that_is_not_there_says_why_and_one_that_does_not_start_is_broken(self):
+        with self.assertRaisesRegex(pairs.Unavailable, "it is nowhere"):
+            self.pair(MISSING="suite").run("equal")
+        with self.assertRaisesRegex(pairs.Broken, "no start"):
+            self.pair(MISSING="start").run("equal")
+
+
+class Runs(unittest.TestCase):
+    """The runner, with units of the driver that stands in."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        loader = importlib.machinery.SourceFileLoader("run_suites", os.path.join(HERE, "run"))
+        spec = importlib.util.spec_from_loader("run_suites", loader)
+        self.run_suites = importlib.util.module_from_spec(spec)
+        sys.modules["run_suites"] = self.run_suites
+        loader.exec_module(self.run_suites)
+        self.options = types.SimpleNamespace(folder={}, out=folder.name, fresh=False, python=sys.executable,
+                                             device="cuda", limit=LIMIT_SECONDS, jobs=2, only="e", quiet=True)
+        self.suite = self.run_suites.Suite("stand_in", "../stand_in.py")
+
+    def summary(self, seconds=LIMIT_SECONDS, **options):
+        self.options.__dict__.update(options)
+        sides = [([], {"SIDE": "native"}), ([], {"SIDE": "remote"})]
+        with contextlib.redirect_stdout(io.StringIO()):
+            return self.run_suites.Runner(self.options, sides).suite(self.suite, seconds)
+
+    def test_a_run_without_time_says_that_nothing_ran(self):
+        self.assertEqual((self.summary(seconds=0)["units run"], self.summary(only="close")["units run"]), (0, 1))
+
+    def test_a_run_goes_on_where_an_earlier_one_ended_unless_it_begins_anew(self):
+        first = self.summary(only="both_fail")
+        self.assertEqual((first["units"], first["units run"], first["counts"]["equal"]), (1, 1, 1))
+        path = os.path.join(self.options.out, "stand_in.jsonl")
+        with open(path, encoding="utf-8") as file:
+            row = json.loads(file.read())
+        row["counts"]["equal"] = 7  # which only a row that is kept can say
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n" + '{"unit": "cut sh')
+        again = self.summary(only="_fail")["counts"]
+        self.assertGreaterEqual(again["equal"], 7)
+        self.assertEqual(self.summary(only="both_fail", fresh=True)["counts"]["equal"], 1)
+
+    def test_each_difference_is_named_with_its_unit(self):
+        summary = self.summary(only="apart")
+        self.assertEqual(summary["versions"], {"stand_in": "1"})
+        self.assertEqual([(case["unit"], case["case"]) for case in summary["different"]], [("apart", "a")])
+
+    def test_a_suite_without_its_folder_is_not_run_and_says_which_it_wants(self):
+        self.suite.folder = "what somebody built"
+        self.assertIn("what somebody built", self.summary()["not run"])
+
+
+class Texts(unittest.TestCase):
+    def test_cases_of_test_backend_ops_are_read_with_their_endings(self):
+        text = ("Backend 1/2: CUDA0\n  ADD(type=f32,ne=[1,1]): \x1b[1;32mOK\x1b[0m\n"
+                "  ADD(type=f32,ne=[1,1]): \x1b[1;31mFAIL\x1b[0m\n  ROPE(type=q8): not supported [CUDA0]\n"
+                "  2/3 passed\n")
+        self.assertEqual([case[:2] for case in llama_cpp.cases(text)],
+                         [("ADD(type=f32,ne=[1,1])", "pass"), ("ADD(type=f32,ne=[1,1]) #2", "fail"),
+                          ("ROPE(type=q8)", "not supported")])
+        self.assertEqual(llama_cpp.operators("Available ops:\n  MUL_MAT\n  ADD\n\nTotal: 2\n"), ["ADD", "MUL_MAT"])
+
+    def test_sizes_of_nccl_tests_are_read_with_what_they_found_wrong(self):
+        text = ("# nThread 1 nGpus 1\n"
+                "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw"
+                "   busbw #wrong\n"
+                "           8             2     float     sum      -1     5.10    0.00    0.00      0     0.20    0.04"
+                "    0.00      0\n"
+                "          32             8     float     sum      -1     5.10    0.01    0.00      3     0.20    0.16"
+                "    0.00    N/A\n# Out of bounds values : 0 OK\n")
+        self.assertEqual([case[:2] for case in nccl_tests.cases(text)],
+                         [("8 bytes float sum root -1", "pass"), ("32 bytes float sum root -1", "wrong")])
+
+
+
+if __name__ == "__main__":
+    unittest.main()
