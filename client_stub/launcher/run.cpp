@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "client_stub/launcher/account_watch.hpp"
 #include "client_stub/launcher/commands.hpp"
 
 namespace gpuwire::launcher {
@@ -66,7 +67,7 @@ void add_observation_options(CLI::App& app, RunOptions& options) {
       ->type_name("FILE");
   // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
   app.add_flag("--stats{summary}", options.stats,
-               "When the program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each "
+               "When a program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each "
                "function, too; --stats=why: instead, in five lines, why the program was slower than it could be, and "
                "what to change")
       ->check(CLI::IsMember({"summary", "calls", "why"}));
@@ -102,6 +103,7 @@ int run(const char* command, const RunOptions& options) {
   if (options.program.empty())
     return fail(command, kRunUsageError, "no program given: gpuwire run --server HOST:PORT -- PROGRAM ARGS");
 
+  if (!options.stats.empty()) start_account_watch();
   std::vector<char*> arguments;
   for (const auto& argument : options.program) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);

@@ -20,6 +20,7 @@ constexpr const char* kEnvironment =
     "  GPUWIRE_TRACE           set from --trace for the program\n"
     "  GPUWIRE_PROFILE_FILE    set from --profile for the program\n"
     "  GPUWIRE_STATS           set from --stats for the program: 1, calls or why\n"
+    "  GPUWIRE_ACCOUNTS        set with --stats: whom programs that crash leave their account with\n"
     "  GPUWIRE_CACHE_KEY_FILE  under which key the server keeps the program's GPU code; none: it does not\n"
     "  CUDA_VISIBLE_DEVICES    as ever; numbers and UUIDs are those of the server's devices\n";
 

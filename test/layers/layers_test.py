@@ -20,7 +20,8 @@ ORDER = [{
     "protocol/units": ANY, "protocol/wire": ANY
 }, {"protocol/api": ANY, "protocol/transport": ANY}, {
     "protocol/link": ANY, "protocol/tls": ANY, "protocol/transport/ucx": ANY
-}, {"protocol/resume": ANY}, {"scheduler": ANY, "client_stub/session": "client"}, {
+}, {"protocol/resume": ANY}, {"scheduler": ANY, "client_stub/session": "client",
+    "client_stub/account": "client"}, {
     "client_stub/driver": "client", "client_stub/launcher": "client", "client_stub/nvidia_smi": "client"
 }, {"client_stub/nvml": "client"}, {"server/base": ANY}, {
     "server/log": ANY, "server/config": "broker tool", "server/confinement": "worker auth",

@@ -1,19 +1,20 @@
 #include "client_stub/driver/call/account.hpp"
 
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
-#include <optional>
+#include <cstdlib>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "client/session_sends.hpp"
-#include "client_stub/driver/call/advice.hpp"
+#include "client_stub/account/account_channel.hpp"
+#include "client_stub/account/account_page.hpp"
+#include "client_stub/account/account_text.hpp"
+#include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/road.hpp"
@@ -24,182 +25,160 @@ namespace gpuwire::client {
 
 namespace {
 
-// More than twice the exported names, so that a search is short. What does not fit is counted with the calls that have
-// no name.
-constexpr size_t kFunctionsMax = 2048;
-
-// All relaxed: each counter stands for itself and is read when the program ends. `name` is set once, by the thread that
-// finds it null.
-struct FunctionCosts {
-  std::atomic<const char*> name{nullptr};
-  std::atomic<uint64_t> calls{0}, waits{0}, wait_ns{0}, ns{0}, sent{0}, received{0}, stalls{0};
-  std::atomic<uint64_t> pageable_waits{0};  // of waits
-};
-constinit std::array<FunctionCosts, kFunctionsMax> g_functions{};
-constinit std::array<std::atomic<uint64_t>, 3> g_by_class{};
 constinit ImageTraffic g_images;
 
+// Set before the library's first call can be made, by begin_account_from_environment(); then constant, but in a child
+// of fork(), which has one thread.
+constinit AccountPage* g_page = nullptr;  // null: nothing is counted
+constinit AccountDepth g_depth = AccountDepth::none;
+
+// The memory's descriptor, until it has been handed over. The program may close what it has not opened, and open
+// something else under the number: which file it was says whether it is still ours.
+struct PageFile {
+  int descriptor = -1;
+  dev_t device = 0;
+  ino_t number = 0;
+
+  bool is_ours() const noexcept {
+    struct stat found;
+    return descriptor >= 0 && fstat(descriptor, &found) == 0 && found.st_dev == device && found.st_ino == number;
+  }
+  void forget() noexcept {
+    if (is_ours()) ::close(descriptor);
+    descriptor = -1;
+  }
+};
+constinit PageFile g_file;
+
 // Written by ask_server_account() and read by print_account(), both on the thread that ends the program.
-struct ServerAccount {
-  uint64_t round_trip_ns = 0;
-  std::optional<ServerTimes> times;
-};
-ServerAccount g_server_account;
+constinit AccountEnd g_end;
 
-FunctionCosts* costs_of(const char* name) noexcept {
-  size_t at = (reinterpret_cast<uintptr_t>(name) * 0x9E3779B97F4A7C15u) >> 53;
-  static_assert(kFunctionsMax == size_t{1} << (64 - 53));
-  for (size_t tried = 0; tried < kFunctionsMax; ++tried, at = (at + 1) % kFunctionsMax) {
-    const char* there = g_functions[at].name.load(std::memory_order_relaxed);
-    if (!there && g_functions[at].name.compare_exchange_strong(there, name, std::memory_order_relaxed))
-      return &g_functions[at];
-    if (there == name) return &g_functions[at];
+// Memory of its own for this process; at the place of its parent's when it is a child of fork(). Where it cannot be
+// shared it is private, and only the program itself can print.
+AccountPage* make_page(AccountPage* place) noexcept {
+  g_file = {};
+  if (std::getenv(kAccountsVariable)) g_file.descriptor = ::memfd_create("gpuwire account", MFD_CLOEXEC);
+  if (struct stat made; g_file.descriptor >= 0) {
+    if (::ftruncate(g_file.descriptor, sizeof(AccountPage)) == 0 && fstat(g_file.descriptor, &made) == 0) {
+      g_file.device = made.st_dev;
+      g_file.number = made.st_ino;
+    } else {
+      ::close(g_file.descriptor);
+      g_file.descriptor = -1;
+    }
   }
-  return nullptr;
-}
-
-void add(std::atomic<uint64_t>& counter, uint64_t by) noexcept {
-  if (by) counter.fetch_add(by, std::memory_order_relaxed);
-}
-
-std::string bytes_text(uint64_t bytes) {
-  char out[32];
-  if (bytes >= 10u << 20) {
-    std::snprintf(out, sizeof out, "%.1f MiB", double(bytes) / (1 << 20));
-  } else if (bytes >= 10u << 10) {
-    std::snprintf(out, sizeof out, "%.1f KiB", double(bytes) / 1024);
-  } else {
-    std::snprintf(out, sizeof out, "%" PRIu64 " bytes", bytes);
+  const int kind = g_file.descriptor >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  void* memory =
+      ::mmap(place, sizeof(AccountPage), PROT_READ | PROT_WRITE, kind | (place ? MAP_FIXED : 0), g_file.descriptor, 0);
+  if (memory == MAP_FAILED) {
+    g_file.forget();
+    return nullptr;
   }
-  return out;
+  auto* page = static_cast<AccountPage*>(memory);
+  page->depth = g_depth;
+  page->started_ns = monotonic_ns();
+  return page;
 }
 
-template <class... Values>
-void line(std::string& text, const char* format, Values... values) {
-  char out[512];
-  std::snprintf(out, sizeof out, format, values...);
-  text.append("gpuwire: ").append(out).append("\n");
+// A child counts for itself, and in its own memory.
+void in_child() noexcept {
+  g_file.forget();
+  g_page = make_page(g_page);
 }
 
-// Plain numbers, so that two functions of one name can be added up.
-struct Row {
-  std::string_view name;
-  uint64_t calls = 0, waits = 0, wait_ns = 0, ns = 0, sent = 0, received = 0, stalls = 0, pageable_waits = 0;
-};
-
-std::vector<Row> rows() {
-  std::vector<Row> out;
-  for (auto& costs : g_functions) {
-    const char* name = costs.name.load(std::memory_order_relaxed);
-    if (!name) continue;
-    auto row = std::find_if(out.begin(), out.end(), [&](const Row& other) { return other.name == name; });
-    if (row == out.end()) row = out.insert(out.end(), Row{.name = name});
-    row->calls += costs.calls.load(std::memory_order_relaxed);
-    row->waits += costs.waits.load(std::memory_order_relaxed);
-    row->wait_ns += costs.wait_ns.load(std::memory_order_relaxed);
-    row->ns += costs.ns.load(std::memory_order_relaxed);
-    row->sent += costs.sent.load(std::memory_order_relaxed);
-    row->received += costs.received.load(std::memory_order_relaxed);
-    row->stalls += costs.stalls.load(std::memory_order_relaxed);
-    row->pageable_waits += costs.pageable_waits.load(std::memory_order_relaxed);
-  }
-  return out;
-}
-
-void table(std::string& text, const SessionStats& stats) {
-  std::vector<Row> all = rows();
-  Row rest{.name = "(not in a call)"};  // the handshake, callbacks, exit
-  rest.waits = stats.waits.load(std::memory_order_relaxed);
-  rest.wait_ns = stats.wait_ns.load(std::memory_order_relaxed);
-  for (const Row& row : all) {
-    rest.waits -= std::min(rest.waits, row.waits);
-    rest.wait_ns -= std::min(rest.wait_ns, row.wait_ns);
-  }
-  if (rest.waits) all.push_back(rest);
-  std::sort(all.begin(), all.end(),
-            [](const Row& a, const Row& b) { return a.waits != b.waits ? a.waits > b.waits : a.ns > b.ns; });
-  line(text, "%-48s %9s %7s %10s %10s %12s %12s", "function", "calls", "waits", "ms waited", "ms in all", "sent",
-       "received");
-  for (const Row& row : all) {
-    line(text, "%-48.*s %9" PRIu64 " %7" PRIu64 " %10.2f %10.2f %12s %12s", int(row.name.size()), row.name.data(),
-         row.calls, row.waits, double(row.wait_ns) / 1e6, double(row.ns) / 1e6, bytes_text(row.sent).c_str(),
-         bytes_text(row.received).c_str());
-  }
-}
-
-void summary(std::string& text, const Process& owner, uint64_t elapsed_ns) {
-  const ServerFacts& server = owner.server->connection().facts();
-  SessionStats& stats = owner.server->connection().stats();
+// What the page says of the session: after each call, because there may be no other.
+void note_session(AccountPage& page, const Process& owner) noexcept {
   auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
-  // Several processes of a program may write to one terminal: each says whose account it is.
-  line(text, "account of %s, process %ld", program_invocation_short_name, long(getpid()));
-  for (size_t i = 0; i < owner.devices.size(); ++i)
-    line(text, "device %zu: %s", i, owner.devices[i].facts->name.c_str());
-  Road* road = road_of(owner.server->connection());
-  line(text, "server: %s over %s, release %s, driver %s", server.address.c_str(), road ? road->road_name() : "?",
-       server.release.c_str(), server.driver_name.c_str());
-  auto count = [&](CallClass call_class) { return value(g_by_class[unsigned(call_class)]); };
-  line(text, "calls: %" PRIu64 " local, %" PRIu64 " posted, %" PRIu64 " called", count(CallClass::local),
-       count(CallClass::posted), count(CallClass::called));
-  line(text, "sent %s in %" PRIu64 " writes, received %s", bytes_text(value(stats.bytes_sent)).c_str(),
-       value(stats.flushes), bytes_text(value(stats.bytes_received)).c_str());
-  if (Road::Lanes lanes = road ? road->lanes() : Road::Lanes(); lanes.bytes)
-    line(text, "lanes: %u further connections for bulk, of which the last used %u, %s over them", lanes.opened,
-         lanes.in_use, bytes_text(lanes.bytes).c_str());
-  if (value(stats.losses))
-    line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(stats.losses),
-         double(value(stats.detached_ns)) / 1e6, bytes_text(value(stats.bytes_sent_again)).c_str());
-  ChunkTraffic& chunks = owner.server->chunked_uploads.traffic();
-  if (value(chunks.asked_bytes))
-    line(text, "chunks: %s of copies to the device were asked for, %s were at the server already",
-         bytes_text(value(chunks.asked_bytes)).c_str(), bytes_text(value(chunks.found_bytes)).c_str());
-  line(text, "images: %" PRIu64 " used, %" PRIu64 " sent (%s)", value(g_images.used), value(g_images.sent),
-       bytes_text(value(g_images.sent_bytes)).c_str());
-  line(text, "waits: %" PRIu64 ", %.2f ms; elapsed %.1f ms", value(stats.waits), double(value(stats.wait_ns)) / 1e6,
-       double(elapsed_ns) / 1e6);
-}
-
-void why(std::string& text, const Process& owner, uint64_t elapsed_ns) {
   const SessionStats& stats = owner.server->connection().stats();
-  auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
-  RunFigures figures{.program = program_invocation_short_name,
-                     .process_id = long(getpid()),
-                     .elapsed_ns = elapsed_ns,
-                     .waits = value(stats.waits),
-                     .wait_ns = value(stats.wait_ns),
-                     .sent = value(stats.bytes_sent),
-                     .received = value(stats.bytes_received),
-                     .round_trip_ns = g_server_account.round_trip_ns,
-                     .server = g_server_account.times,
-                     .calls = {}};
-  for (const Row& row : rows())
-    figures.calls.push_back(
-        {row.name, row.waits, row.stalls, row.pageable_waits, row.wait_ns, row.ns, row.sent + row.received});
-  for (const std::string& told : explain_run(figures)) line(text, "%s", told.c_str());
+  SessionCounts& counts = page.session;
+  raise_to(counts.waits, value(stats.waits));
+  raise_to(counts.wait_ns, value(stats.wait_ns));
+  raise_to(counts.bytes_sent, value(stats.bytes_sent));
+  raise_to(counts.bytes_received, value(stats.bytes_received));
+  raise_to(counts.flushes, value(stats.flushes));
+  raise_to(counts.losses, value(stats.losses));
+  raise_to(counts.detached_ns, value(stats.detached_ns));
+  raise_to(counts.bytes_sent_again, value(stats.bytes_sent_again));
+  if (Road* road = road_of(owner.server->connection())) {
+    const Road::Lanes lanes = road->lanes();
+    std::atomic_ref(counts.lanes_opened).store(lanes.opened, std::memory_order_relaxed);
+    std::atomic_ref(counts.lanes_in_use).store(lanes.in_use, std::memory_order_relaxed);
+    raise_to(counts.lane_bytes, lanes.bytes);
+  }
+  ChunkTraffic& chunks = owner.server->chunked_uploads.traffic();
+  raise_to(counts.chunk_bytes_asked, value(chunks.asked_bytes));
+  raise_to(counts.chunk_bytes_found, value(chunks.found_bytes));
+  raise_to(counts.images_used, value(g_images.used));
+  raise_to(counts.images_sent, value(g_images.sent));
+  raise_to(counts.image_bytes_sent, value(g_images.sent_bytes));
+}
+
+// Whose account it is, and of which server.
+void describe(AccountPage& page, const Process& owner) {
+  const ServerFacts& server = owner.server->connection().facts();
+  const Road* road = road_of(owner.server->connection());
+  page.process_id = getpid();
+  put_text(page.program, sizeof page.program, program_invocation_short_name);
+  put_text(page.server, sizeof page.server,
+           server.address + " over " + (road ? road->road_name() : "?") + ", release " + server.release + ", driver " +
+               server.driver_name);
+  page.device_count = uint32_t(std::min(owner.devices.size(), kAccountDevicesMax));
+  for (size_t i = 0; i < page.device_count; ++i)
+    put_text(page.devices[i], sizeof page.devices[i], owner.devices[i].facts->name);
+  page.magic = kAccountMagic;
 }
 
 }  // namespace
-
-AccountDepth account_depth(const char* value) noexcept {
-  std::string_view text = value ? value : "";
-  if (text.empty() || text[0] == '0') return AccountDepth::none;
-  if (text == "why") return AccountDepth::why;
-  return text == "calls" ? AccountDepth::calls : AccountDepth::summary;
-}
 
 thread_local constinit bool t_pageable __attribute__((tls_model("initial-exec"))) = false;
 
 ImageTraffic& image_traffic() noexcept { return g_images; }
 
-void ask_server_account(Session& session, AccountDepth depth) noexcept {
+bool begin_account_from_environment() noexcept {
+  g_depth = account_depth(std::getenv("GPUWIRE_STATS"));
+  if (g_depth == AccountDepth::none) return false;
+  g_page = make_page(nullptr);
+  if (g_page) pthread_atfork(nullptr, nullptr, in_child);
+  return g_page != nullptr;
+}
+
+void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after,
+                  uint64_t ns) noexcept {
+  AccountPage* page = g_page;
+  if (!page) return;
+  count(page->by_class[unsigned(call_class)], 1);
+  if (FunctionCosts* costs = costs_of(*page, name)) {
+    count(costs->calls, 1);
+    count(costs->waits, after.waits - before.waits);
+    if (t_pageable) count(costs->pageable_waits, after.waits - before.waits);
+    count(costs->stalls, after.stalls - before.stalls);
+    count(costs->wait_ns, after.wait_ns - before.wait_ns);
+    count(costs->ns, ns);
+    count(costs->sent, after.bytes_sent - before.bytes_sent);
+    count(costs->received, after.bytes_received - before.bytes_received);
+  }
+  if (const Process* owner = process()) note_session(*page, *owner);
+}
+
+void share_account(const Process& owner) noexcept {
+  if (!g_page) return;
+  try {
+    describe(*g_page, owner);
+    const char* name = std::getenv(kAccountsVariable);
+    if (name && g_file.is_ours()) hand_account_over(name, g_file.descriptor);
+  } catch (...) {}
+  g_file.forget();
+}
+
+void ask_server_account(const Process& owner) noexcept {
   // The least of some is the connection's round trip: the answer is at hand.
   constexpr int kAsked = 3;
-  if (depth != AccountDepth::why || session.state() != CUDA_SUCCESS) return;
+  if (!g_page) return;
+  g_end.elapsed_ns = monotonic_ns() - g_page->started_ns;
+  note_session(*g_page, owner);
+  Session& session = owner.server->connection();
+  if (g_depth != AccountDepth::why || session.state() != CUDA_SUCCESS) return;
   if (!session.facts().knows(uint32_t(wire::SessionOrdinal::session_account))) return;
-  // What is asked for the account's sake is not in it.
-  SessionStats& stats = session.stats();
-  const uint64_t waits = stats.waits.load(std::memory_order_relaxed);
-  const uint64_t wait_ns = stats.wait_ns.load(std::memory_order_relaxed);
   for (int i = 0; i < kAsked; ++i) {
     const uint64_t before = t_traffic.wait_ns;
     ServerTimes times;
@@ -214,37 +193,21 @@ void ask_server_account(Session& session, AccountDepth depth) noexcept {
     });
     if (result != CUDA_SUCCESS) break;
     const uint64_t took = t_traffic.wait_ns - before;
-    if (i == 0) g_server_account.times = times;
-    if (i == 0 || took < g_server_account.round_trip_ns) g_server_account.round_trip_ns = took;
+    if (i == 0) g_end.server = times;
+    if (i == 0 || took < g_end.round_trip_ns) g_end.round_trip_ns = took;
   }
-  stats.waits.store(waits, std::memory_order_relaxed);
-  stats.wait_ns.store(wait_ns, std::memory_order_relaxed);
 }
 
-void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after,
-                  uint64_t ns) noexcept {
-  add(g_by_class[unsigned(call_class)], 1);
-  FunctionCosts* costs = costs_of(name);
-  if (!costs) return;
-  add(costs->calls, 1);
-  add(costs->waits, after.waits - before.waits);
-  if (t_pageable) add(costs->pageable_waits, after.waits - before.waits);
-  add(costs->stalls, after.stalls - before.stalls);
-  add(costs->wait_ns, after.wait_ns - before.wait_ns);
-  add(costs->ns, ns);
-  add(costs->sent, after.bytes_sent - before.bytes_sent);
-  add(costs->received, after.bytes_received - before.bytes_received);
-}
-
-void print_account(const Process& owner, AccountDepth depth, uint64_t elapsed_ns) noexcept {
-  if (depth == AccountDepth::none) return;
+void print_account(const Process& owner) noexcept {
+  if (!g_page) return;
   try {
-    std::string text;
-    if (depth == AccountDepth::why) why(text, owner, elapsed_ns);
-    else summary(text, owner, elapsed_ns);
-    if (depth == AccountDepth::calls) table(text, owner.server->connection().stats());
+    // The end of the session has cost something, too; but not what the server was asked for the account's sake.
+    if (g_depth != AccountDepth::why) note_session(*g_page, owner);
+    describe(*g_page, owner);
+    const std::string text = account_text(*g_page, g_end);
     // One write, not through stdio: the program may hold its lock, or have closed it.
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    std::atomic_ref(g_page->told).store(1, std::memory_order_relaxed);
   } catch (...) {}
 }
 

@@ -1,7 +1,6 @@
-// What a program's calls cost, by function: counted while GPUWIRE_STATS asks for it, printed when the program ends.
+// What a program's calls cost, by function: counted while GPUWIRE_STATS asks for it, printed when the program ends, by
+// itself or, where it cannot any more, by the process that `gpuwire run` has left to do so.
 #pragma once
-
-#include <cuda.h>
 
 #include <atomic>
 #include <cstdint>
@@ -13,12 +12,6 @@ namespace gpuwire::client {
 
 struct Process;
 
-enum class AccountDepth : uint8_t { none, summary, calls, why };
-
-// GPUWIRE_STATS: "calls" for a table of functions too, "why" for advice in place of all that, anything else but "" and
-// "0" for the summary.
-AccountDepth account_depth(const char* value) noexcept;
-
 // Program images that the process used, and those that had to be sent. Relaxed: read when the program ends.
 struct ImageTraffic {
   std::atomic<uint64_t> used{0}, sent{0}, sent_bytes{0};
@@ -29,15 +22,20 @@ ImageTraffic& image_traffic() noexcept;
 extern thread_local constinit bool t_pageable __attribute__((tls_model("initial-exec")));
 inline void note_pageable_memory() noexcept { t_pageable = true; }
 
+// Once, when the library is loaded. False: no account was asked for, or there is no memory for one.
+bool begin_account_from_environment() noexcept;
+
 // One call of one function. `name` is a string that lives as long as the program. Any thread; takes no lock.
 void account_call(const char* name, CallClass call_class, const ThreadTraffic& before, const ThreadTraffic& after,
                   uint64_t ns) noexcept;
 
-// Asks the server where the session's time went there, for AccountDepth::why; while the session lives. Some round
-// trips.
-void ask_server_account(Session& session, AccountDepth depth) noexcept;
+// The process has its session: from now on there is something to say, whatever ends it. Once.
+void share_account(const Process& process) noexcept;
 
-// The account on standard error. `elapsed_ns`: since the stub was loaded.
-void print_account(const Process& process, AccountDepth depth, uint64_t elapsed_ns) noexcept;
+// The program has ended: what the account wants of the server, before the session ends. Some round trips.
+void ask_server_account(const Process& process) noexcept;
+
+// The account on standard error, if one was asked for. Once, after ask_server_account(), on the same thread.
+void print_account(const Process& process) noexcept;
 
 }  // namespace gpuwire::client

@@ -33,9 +33,7 @@ constexpr unsigned kTracePathShownMax = 512;
 // Set before the library's first call can be made, by observe_from_environment(); then constant.
 int g_trace = -1;
 bool g_profile = false;
-AccountDepth g_depth = AccountDepth::none;
 uint64_t g_started_ns = 0;
-uint64_t g_ended_ns = 0;  // by ask_server_account() and print_account(), which follow each other on one thread
 
 // How many frames of each kind had been sent when the thread's call began, and what the thread had sent and waited for.
 // Host functions of the program run on a thread of their own, so calls do not nest.
@@ -92,7 +90,7 @@ void profile_call(uint64_t started, uint64_t ended, const char* name, CallClass 
 
 void observe_from_environment() noexcept {
   g_started_ns = monotonic_ns();
-  g_depth = account_depth(std::getenv("GPUWIRE_STATS"));
+  const bool accounts = begin_account_from_environment();
   if (const char* path = std::getenv("GPUWIRE_TRACE"); path && *path) {
     // Appending: each line is one write, so that threads, forked children and child programs may share the file.
     g_trace = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
@@ -105,8 +103,7 @@ void observe_from_environment() noexcept {
     }
   }
   g_profile = begin_profile_from_environment();
-  if (g_depth != AccountDepth::none || g_trace >= 0 || g_profile)
-    g_entry.fetch_or(kObserved, std::memory_order_relaxed);
+  if (accounts || g_trace >= 0 || g_profile) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
 }
 
 uint64_t observe_begin() noexcept {
@@ -168,12 +165,5 @@ void HeldArguments::release() noexcept {
     if (ManagedMemory* memory = managed_faults().holder(address)) memory->release(address);
   }
 }
-
-void ask_server_account(const Process& owner) noexcept {
-  g_ended_ns = monotonic_ns();
-  ask_server_account(owner.server->connection(), g_depth);
-}
-
-void print_account(const Process& owner) noexcept { print_account(owner, g_depth, g_ended_ns - g_started_ns); }
 
 }  // namespace gpuwire::client

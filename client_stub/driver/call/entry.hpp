@@ -62,12 +62,6 @@ constexpr bool is_failure(CUresult result) noexcept {
   return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_DEINITIALIZED;
 }
 
-struct Process;
-// The program has ended: what the account wants of the server, before the session ends.
-void ask_server_account(const Process& process) noexcept;
-// The account of GPUWIRE_STATS on standard error, if it was asked for. Once, after ask_server_account().
-void print_account(const Process& process) noexcept;
-
 template <class Body>
 inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
                           Body&& body) noexcept {

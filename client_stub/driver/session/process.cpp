@@ -7,7 +7,7 @@
 #include <new>
 
 #include "client_stub/driver/memory/address_map.hpp"
-#include "client_stub/driver/call/entry.hpp"
+#include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/call/error_log.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/call/say.hpp"
@@ -166,6 +166,7 @@ CUresult initialise_process() noexcept {
   if (!server) server = connect_process(result);
   if (result == CUDA_SUCCESS) result = install_process(std::move(server), std::getenv("CUDA_VISIBLE_DEVICES"));
   g_failed = result;
+  if (result == CUDA_SUCCESS) share_account(*process());
   return result;
 }
 

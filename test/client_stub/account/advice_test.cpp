@@ -1,4 +1,4 @@
-#include "client_stub/driver/call/advice.hpp"
+#include "client_stub/account/advice.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,111 @@
+#include "client_stub/account/account_channel.hpp"
+
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstring>
+
+namespace gpuwire::client {
+
+namespace {
+
+constexpr long kPidfdOpen = 434;  // SYS_pidfd_open, which older headers lack; the same on all architectures
+constexpr int kDescriptors = 3;   // process, page, standard error
+constexpr int kWaitingMax = 128;  // processes that hand over at once
+constexpr socklen_t kNameAt = offsetof(sockaddr_un, sun_path) + 1;  // of abstract names, behind a zero
+
+union Control {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(kDescriptors * sizeof(int))];
+};
+
+// The peer of a connection: its credentials when it connected or listened.
+bool is_of_this_user(int socket) noexcept {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+}  // namespace
+
+OwnedDescriptor::~OwnedDescriptor() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+OwnedDescriptor own_process() noexcept { return OwnedDescriptor(int(syscall(kPidfdOpen, getpid(), 0))); }
+
+AccountListener listen_for_accounts() noexcept {
+  AccountListener out{OwnedDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), {}};
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  socklen_t size = sizeof address;
+  // Bound without a name, it gets one that nobody has.
+  if (!out.socket || bind(out.socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family) != 0 ||
+      listen(out.socket.get(), kWaitingMax) != 0 ||
+      getsockname(out.socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 || size <= kNameAt)
+    return {};
+  out.name.assign(address.sun_path + 1, size - kNameAt);
+  return out;
+}
+
+bool hand_account_over(const char* name, int page) noexcept {
+  sockaddr_un address{};
+  const size_t length = strnlen(name, sizeof address.sun_path);
+  if (length == 0 || length >= sizeof address.sun_path) return false;
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name, length);
+  OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  OwnedDescriptor process = own_process();
+  if (!socket || !process ||
+      connect(socket.get(), reinterpret_cast<sockaddr*>(&address), kNameAt + socklen_t(length)) != 0 ||
+      !is_of_this_user(socket.get()))
+    return false;
+  const int descriptors[kDescriptors] = {process.get(), page, STDERR_FILENO};
+  char something = 0;
+  iovec bytes{&something, 1};
+  Control control{};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof descriptors);
+  std::memcpy(CMSG_DATA(rights), descriptors, sizeof descriptors);
+  return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == 1;
+}
+
+OwnedDescriptor accept_account(const OwnedDescriptor& listener) noexcept {
+  for (;;) {
+    OwnedDescriptor connection(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection || is_of_this_user(connection.get())) return connection;
+  }
+}
+
+std::optional<HandedAccount> receive_account(const OwnedDescriptor& connection) noexcept {
+  char something = 0;
+  iovec bytes{&something, 1};
+  Control control{};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = &control;
+  message.msg_controllen = sizeof control;
+  if (recvmsg(connection.get(), &message, MSG_CMSG_CLOEXEC) <= 0) return std::nullopt;
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  if (!rights || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
+  // Those that have come are ours to close, whatever their number.
+  int descriptors[kDescriptors] = {-1, -1, -1};
+  const size_t length = rights->cmsg_len - CMSG_LEN(0);
+  std::memcpy(descriptors, CMSG_DATA(rights), length < sizeof descriptors ? length : sizeof descriptors);
+  HandedAccount out{OwnedDescriptor(descriptors[0]), OwnedDescriptor(descriptors[1]), OwnedDescriptor(descriptors[2])};
+  if (length != sizeof descriptors) return std::nullopt;
+  return out;
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,80 @@
+// What `--stats` counts of one process: in memory that is still there when the process is not, however it ended.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+
+namespace gpuwire::client {
+
+enum class AccountDepth : uint32_t { none, summary, calls, why };
+
+// GPUWIRE_STATS: "calls" for a table of functions too, "why" for advice in place of all that, anything else but "" and
+// "0" for the summary.
+AccountDepth account_depth(const char* value) noexcept;
+
+// More than twice the exported names, so that a search is short. What does not fit is counted with the calls that have
+// no name.
+inline constexpr size_t kFunctionsMax = 2048;
+inline constexpr size_t kAccountNameBytes = 64;   // of functions, programs and devices; longer ones are cut
+inline constexpr size_t kServerTextBytes = 256;   // likewise
+inline constexpr size_t kAccountDevicesMax = 16;  // that are named
+inline constexpr uint64_t kAccountMagic = 0x31544341'57555047;  // "GPUWACT1": layouts of other releases have another
+
+// Texts end at the first zero, or with their array.
+struct FunctionCosts {
+  uint64_t key;    // the address of the name in the process that counts; 0: free
+  uint64_t named;  // `name` is complete. Stored with release, read with acquire
+  char name[kAccountNameBytes];
+  uint64_t calls, waits, wait_ns, ns, sent, received, stalls;
+  uint64_t pageable_waits;  // of waits
+};
+
+// Of the session, as they were at the end of the latest call.
+struct SessionCounts {
+  uint64_t waits, wait_ns, bytes_sent, bytes_received, flushes;
+  uint64_t losses, detached_ns, bytes_sent_again;
+  uint64_t lanes_opened, lanes_in_use, lane_bytes;
+  uint64_t chunk_bytes_asked, chunk_bytes_found;
+  uint64_t images_used, images_sent, image_bytes_sent;
+};
+
+// Lies in memory that the process shares with `gpuwire run`, which reads a copy of it after the process has ended. So
+// it is plain data; what several threads count goes by the functions below. All zero: nothing counted yet.
+struct AccountPage {
+  uint64_t magic;
+  uint64_t told;  // the process has printed its account by itself
+  AccountDepth depth;
+  uint32_t device_count;
+  int64_t process_id;
+  uint64_t started_ns;  // CLOCK_MONOTONIC
+  char program[kAccountNameBytes];
+  char server[kServerTextBytes];
+  char devices[kAccountDevicesMax][kAccountNameBytes];
+  uint64_t by_class[3];  // calls: local, posted, called
+  SessionCounts session;
+  FunctionCosts functions[kFunctionsMax];
+};
+static_assert(std::is_trivially_copyable_v<AccountPage>);
+
+// Relaxed: each counter stands for itself. Any thread.
+inline void count(uint64_t& counter, uint64_t by) noexcept {
+  if (by) std::atomic_ref(counter).fetch_add(by, std::memory_order_relaxed);
+}
+// To a value that only grows: a thread that looked earlier does not take back what a later one has noted.
+inline void raise_to(uint64_t& counter, uint64_t value) noexcept {
+  std::atomic_ref shared(counter);
+  uint64_t there = shared.load(std::memory_order_relaxed);
+  while (there < value && !shared.compare_exchange_weak(there, value, std::memory_order_relaxed)) {}
+}
+
+// The costs of a function, whose name is a string that lives as long as the process. Null: there are too many. Any
+// thread; takes no lock.
+FunctionCosts* costs_of(AccountPage& page, const char* name) noexcept;
+
+void put_text(char* text, size_t bytes, std::string_view value) noexcept;
+std::string_view text_of(const char* text, size_t bytes) noexcept;
+
+}  // namespace gpuwire::client
