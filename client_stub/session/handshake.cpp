@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "client_stub/session/cache_key.hpp"
+#include "client_stub/session/printable.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
@@ -157,7 +158,8 @@ tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing&
         header.ordinal == uint32_t(wire::NoticeOrdinal::ending)) {
       auto notice = message.getRoot<schema::Ending>();
       ended = true;
-      ending.cause = "the server ended the session: " + text_of(notice.getReason());
+      auto reason = notice.getReason();
+      ending.cause = "the server ended the session: " + printable({reason.begin(), reason.size()});
       if (notice.getResult()) ending.result = cuda_abi::from_peer(notice.getResult());
     } else if (wire::FrameKind(header.kind) == wire::FrameKind::control &&
                header.ordinal == uint32_t(wire::ControlOrdinal::welcome)) {

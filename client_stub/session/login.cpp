@@ -12,6 +12,7 @@
 #include <capnp/message.h>
 #include <fmt/format.h>
 
+#include "client_stub/session/printable.hpp"
 #include "client_stub/session/rdma_library.hpp"
 #include "client_stub/session/wait_observer.hpp"
 #include "protocol/tls/transport.hpp"
@@ -21,7 +22,6 @@
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
 #include "protocol/wire/rdma.hpp"
-#include "protocol/wire/terminal_text.hpp"
 #include "schema/login.capnp.h"
 
 namespace gpuwire::client {
@@ -42,20 +42,10 @@ constexpr std::chrono::hours kQueueWait{1};
 // The answer is the worker's, which may have to initialise its driver first.
 constexpr std::chrono::seconds kRoadTimeout{30};
 constexpr size_t kNameBytesMax = 256;
-constexpr size_t kReasonBytesMax = wire::kRefusalBytesMax;
 constexpr unsigned kQueueLinesMax = 1000;
 constexpr size_t kAnswerBytesMax = 1 << 20;  // to a query
 
-// What somebody else wrote and a terminal will show.
-std::string printable(std::string text) {
-  if (text.size() > kReasonBytesMax) text.resize(kReasonBytesMax);
-  wire::blank_controls(text);
-  return text;
-}
-
-std::string text_of(capnp::Text::Reader text) {
-  return printable({text.begin(), std::min(text.size(), kReasonBytesMax)});
-}
+std::string text_of(capnp::Text::Reader text) { return printable({text.begin(), text.size()}); }
 
 // --- prefaces ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "client_stub/session/connected_session.hpp"
+#include "client_stub/session/printable.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "schema/session.capnp.h"
@@ -160,7 +161,7 @@ void ConnectedSession::take_notice() {
     if (ordinal == wire::NoticeOrdinal::ending) {
       auto ending = message.getRoot<schema::Ending>();
       auto reason = ending.getReason();
-      last_words = "the server ended the session: " + std::string(reason.begin(), reason.size());
+      last_words = "the server ended the session: " + printable({reason.begin(), reason.size()});
       if (ending.getResult()) last_result = cuda_abi::from_peer(ending.getResult());
       return;
     }

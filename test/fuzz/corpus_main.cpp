@@ -18,6 +18,7 @@
 #include "test/fuzz/corpus_connections.hpp"
 #include "test/fuzz/corpus_images.hpp"
 #include "test/fuzz/corpus_kept.hpp"
+#include "test/fuzz/corpus_sessions.hpp"
 #include "wire/session_frames.hpp"
 #include "wire/session_structures.hpp"
 
@@ -258,5 +259,11 @@ int main(int argc, char** argv) {
   test::add_kept_entries(write);
   enter("register_corpus");
   test::add_registers(write);
+  enter("replay_corpus");
+  test::add_replays(write_whole);
+  enter("session_corpus");
+  test::add_sessions(write_whole);
+  enter("management_corpus");
+  test::add_management_queries(write);
   return 0;
 }

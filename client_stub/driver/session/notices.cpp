@@ -6,6 +6,7 @@
 #include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/printable.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "schema/session.capnp.h"
 
@@ -67,7 +68,7 @@ void deferred_error(const ServerSession& session, const schema::DeferredError::R
       if (state && state->alive.load(std::memory_order_relaxed)) note(*state);
     });
   }
-  if (error.getMessage().size() > 0) say({error.getMessage().cStr(), error.getMessage().size()});
+  if (auto why = error.getMessage(); why.size() > 0) say(printable({why.begin(), why.size()}));
 }
 
 }  // namespace

@@ -207,6 +207,28 @@ TEST_CASE("the reason that the server gives for ending reaches the user") {
   });
 }
 
+TEST_CASE("a reason for ending that would do something to a terminal is one harmless line") {
+  auto refuse = [](FakeServer& server) {
+    capnp::MallocMessageBuilder message;
+    message.initRoot<schema::Ending>().setReason("red \x1b[31m\nand\xc2\x9b more" + std::string(5000, 'x'));
+    server.notice(wire::NoticeOrdinal::ending, message);
+  };
+  constexpr std::string_view kBegin = "the server ended the session: red  [31m and   morexxx";
+  auto harmless = [&](std::string_view line) {
+    return line.find(kBegin) != line.npos && line.size() < 2000 && line.find('\x1b') == line.npos &&
+           line.find('\n') == line.npos && line.find("\xc2\x9b") == line.npos;
+  };
+  Fixture fixture(pair_kinds()[0].make(1), [&](FakeServer& server) {
+    REQUIRE(server.next());
+    refuse(server);
+  });
+  std::string text = stderr_of([&] { fixture.call(1); });
+  REQUIRE(text.ends_with('\n'));
+  text.pop_back();
+  CHECK(harmless(text));
+  CHECK(harmless(fixture.handler.end_reason));
+}
+
 // 917: a gap in CUDA's own codes, as a newer server's driver might fill it.
 constexpr int32_t kNoCodesOfCuda[] = {917, 12345, -1, std::numeric_limits<int32_t>::min(),
                                       std::numeric_limits<int32_t>::max()};

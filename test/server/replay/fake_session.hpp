@@ -11,6 +11,7 @@
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
+#include "protocol/wire/message_reader.hpp"
 #include "schema/session.capnp.h"
 #include "server/replay/call/completion.hpp"
 #include "server/replay/replay.hpp"
@@ -173,20 +174,26 @@ class FakeSession final : public server::Replay {
     header.sequence = ++sequence_;
     header.context = frame_context;
     header.bulk_bytes = bulk.size();
-    FakeBulk reader(bulk);
-    server::Call call{header, message, reader};
-    auto table =
-        ordinal < wire::kFirstDriverOrdinal ? server::session_replay_table() : server::generated_replay_table();
-    const server::ReplayEntry& entry =
-        table[ordinal < wire::kFirstDriverOrdinal ? ordinal : ordinal - wire::kFirstDriverOrdinal];
-    check_bulk(entry, header);
-    if (CUresult error = state_->enter(header, entry, context_)) {
-      server::finish(*this, call, error);
-    } else {
-      entry.function(*this, call);
-    }
-    server::run_postponed_frees(*this);
+    dispatch(*entry_of(ordinal), header, message, bulk);
     return header.sequence;
+  }
+  // Executes a frame of a client that may have sent anything. False: it ends the session.
+  bool execute(wire::FrameHeader header, std::span<const capnp::word> words, std::span<const std::byte> bulk) {
+    auto kind = wire::FrameKind(header.kind);
+    if (kind != wire::FrameKind::posted && kind != wire::FrameKind::called) return true;
+    const server::ReplayEntry* entry = entry_of(header.ordinal);
+    if (!entry || (kind == wire::FrameKind::posted && !entry->posted)) return false;
+    header.sequence = ++sequence_;
+    header.bulk_bytes = bulk.size();
+    try {
+      wire::SegmentReader message({words.data(), words.size()});
+      dispatch(*entry, header, message, bulk);
+    } catch (const server::ProtocolFault&) {
+      return false;
+    } catch (const kj::Exception&) {
+      return false;
+    }
+    return true;
   }
   template <class Params, class Write>
   uint64_t post(wire::SessionOrdinal ordinal, Write&& write, std::span<const std::byte> bulk = {}) {
@@ -251,6 +258,26 @@ class FakeSession final : public server::Replay {
   FakeOutbox outbox_;
 
  private:
+  // Null: there is no such call.
+  static const server::ReplayEntry* entry_of(uint32_t ordinal) {
+    const bool own = ordinal < wire::kFirstDriverOrdinal;
+    auto table = own ? server::session_replay_table() : server::generated_replay_table();
+    const size_t index = own ? ordinal : ordinal - wire::kFirstDriverOrdinal;
+    return index < table.size() && table[index].function ? &table[index] : nullptr;
+  }
+  void dispatch(const server::ReplayEntry& entry, const wire::FrameHeader& header, capnp::MessageReader& message,
+                std::span<const std::byte> bulk) {
+    FakeBulk reader(bulk);
+    server::Call call{header, message, reader};
+    check_bulk(entry, header);
+    if (CUresult error = state_->enter(header, entry, context_)) {
+      server::finish(*this, call, error);
+    } else {
+      entry.function(*this, call);
+    }
+    server::run_postponed_frees(*this);
+  }
+
   FakeDriver& driver_;
   server::HostMemory* const account_;
   server::HandleTable handles_;

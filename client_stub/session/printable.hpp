@@ -1,0 +1,22 @@
+// What the other side wrote, on its way to the terminal of the client's user.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "protocol/wire/limits.hpp"
+#include "protocol/wire/terminal_text.hpp"
+
+namespace gpuwire::client {
+
+inline constexpr size_t kPrintableBytesMax = wire::kRefusalBytesMax;
+
+// One line that does nothing to a terminal.
+inline std::string printable(std::string_view text) {
+  std::string line(text.substr(0, std::min(text.size(), kPrintableBytesMax)));
+  wire::blank_controls(line);
+  return line;
+}
+
+}  // namespace gpuwire::client
