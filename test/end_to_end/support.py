@@ -114,7 +114,7 @@ class OneAnswer:
             except OSError:
                 return
             with connection:
-                connection.settimeout(5)
+                connection.settimeout(RUN_LIMIT_SECONDS)
                 try:
                     connection.recv(64)
                     connection.sendall(self.answer)

@@ -17,7 +17,7 @@ COMMANDS = sorted(
 
 def gpuwire(*words, root=BUILD):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUWIRE_")}
-    return subprocess.run([os.path.join(root, "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=60,
+    return subprocess.run([os.path.join(root, "bin", "gpuwire"), *words], capture_output=True, text=True, timeout=120,
                           env=environment)
 
 

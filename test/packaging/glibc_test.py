@@ -29,7 +29,7 @@ def too_new(symbols, promised):
 @unittest.skipIf(not PROMISED, "the client was built for this machine's glibc")
 class Glibc(unittest.TestCase):
     def output(self, *command):
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True,
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True,
                               env={**os.environ, "LC_ALL": "C"}).stdout
 
     def test_no_symbol_is_newer_than_promised(self):

@@ -16,7 +16,7 @@ COMMANDS = ("run", "shell", "env", "info", "queue", "serve", "admin", "top", "st
 def described(command):
     return json.loads(
         subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), command, "--describe"], capture_output=True, text=True,
-                       check=True, timeout=60).stdout)
+                       check=True, timeout=120).stdout)
 
 
 def completion(*path):
@@ -55,7 +55,7 @@ class Manual(unittest.TestCase):
     def test_man_finds_no_fault(self):
         for page in PAGES:
             ran = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page], capture_output=True,
-                                 text=True, timeout=60,
+                                 text=True, timeout=120,
                                  env={**os.environ, "LC_ALL": "C.UTF-8", "MANROFFSEQ": "",
                                       "MANWIDTH": "80"}, check=False)
             # A word longer than a line, such as an address, cannot be broken.
@@ -74,7 +74,7 @@ class Manual(unittest.TestCase):
         )
         return set(
             subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True,
-                           timeout=60).stdout.split())
+                           timeout=120).stdout.split())
 
     def test_bash_offers_commands_options_and_values(self):
         self.assertLessEqual(set(COMMANDS), self.complete("gpuwire", ""))
@@ -98,13 +98,13 @@ class Manual(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("zsh"), "zsh is missing")
     def test_zsh_reads_its_completion(self):
-        subprocess.run(["zsh", "-n", completion("zsh", "vendor-completions", "_gpuwire")], check=True, timeout=60)
+        subprocess.run(["zsh", "-n", completion("zsh", "vendor-completions", "_gpuwire")], check=True, timeout=120)
 
     @unittest.skipUnless(shutil.which("fish"), "fish is missing")
     def test_fish_reads_its_completion(self):
         subprocess.run(
             ["fish", "--no-execute", completion("fish", "vendor_completions.d", "gpuwire.fish")], check=True,
-            timeout=60)
+            timeout=120)
 
 
 if __name__ == "__main__":

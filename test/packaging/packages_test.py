@@ -50,11 +50,11 @@ class Packages(unittest.TestCase):
 
     def field(self, package, name):
         return subprocess.run(["dpkg-deb", "-f", self.packages[package], name], check=True, capture_output=True,
-                              text=True, timeout=60).stdout.strip()
+                              text=True, timeout=120).stdout.strip()
 
     def control(self, package):
         folder = os.path.join(self.folder.name, "control-" + package)
-        subprocess.run(["dpkg-deb", "-e", self.packages[package], folder], check=True, timeout=60)
+        subprocess.run(["dpkg-deb", "-e", self.packages[package], folder], check=True, timeout=120)
         return folder
 
     def gpuwire(self, root, *words, **extra):
@@ -81,7 +81,7 @@ class Packages(unittest.TestCase):
                 if file.read(4) != b"\x7fELF" or os.path.islink(path):
                     continue
             sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True,
-                                      timeout=60).stdout
+                                      timeout=120).stdout
             self.assertNotIn(".debug_line", sections, name)
         symbols = [name for name in os.listdir(os.path.join(BUILD, "packages")) if "dbgsym" in name]
         self.assertEqual(len(symbols), len(self.packages), symbols)
@@ -191,7 +191,7 @@ class Packages(unittest.TestCase):
             self.assertIn(f"ExecStart={prefix}/bin/gpuwire serve --config {prefix}/etc/gpuwire/server.toml",
                           file.read())
         ran = subprocess.run([os.path.join(prefix, "bin", "gpuwire"), "serve", "--version"], capture_output=True,
-                             text=True, check=True, timeout=60)
+                             text=True, check=True, timeout=120)
         self.assertEqual(ran.stdout, f"gpuwire {VERSION}\n")
 
     def test_the_shipped_configuration_is_right(self):
@@ -209,7 +209,7 @@ class Packages(unittest.TestCase):
         for script in ("postinst", "prerm", "postrm"):
             path = os.path.join(folder, script)
             self.assertTrue(os.access(path, os.X_OK), script)
-            subprocess.run(["sh", "-n", path], check=True, timeout=60)
+            subprocess.run(["sh", "-n", path], check=True, timeout=120)
         with open(os.path.join(folder, "conffiles"), encoding="ascii") as file:
             self.assertEqual(file.read().split(), ["/etc/gpuwire/server.toml", "/etc/logrotate.d/gpuwire-server"])
 
@@ -245,7 +245,7 @@ class Packages(unittest.TestCase):
         tarball, = (name for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".tar.gz"))
         root = os.path.join(self.folder.name, "opt")
         os.makedirs(root)
-        subprocess.run(["tar", "xzf", os.path.join(BUILD, "packages", tarball), "-C", root], check=True, timeout=60)
+        subprocess.run(["tar", "xzf", os.path.join(BUILD, "packages", tarball), "-C", root], check=True, timeout=120)
         top, = os.listdir(root)
         self.assertEqual(top, f"gpuwire-client-{VERSION}-x86_64")
         gpuwire = os.path.join(root, top, "bin", "gpuwire")
@@ -253,7 +253,7 @@ class Packages(unittest.TestCase):
         os.symlink(gpuwire, link)
         for name in (gpuwire, link):
             ran = subprocess.run([name, "run", "-s", "nowhere:1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"],
-                                 capture_output=True, text=True, timeout=60, check=True)
+                                 capture_output=True, text=True, timeout=120, check=True)
             self.assertEqual(
                 ran.stdout.split(":")[0].strip(), os.path.join(os.path.realpath(root), top, "lib", "gpuwire"))
 

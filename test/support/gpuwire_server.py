@@ -16,8 +16,8 @@ class Server:
     command, which it has to `exec`.
     """
 
-    START_LIMIT_SECONDS = 60
-    STOP_LIMIT_SECONDS = 20
+    START_LIMIT_SECONDS = 120
+    STOP_LIMIT_SECONDS = 120
 
     def __init__(self, build_directory, arguments=(), environment=None, prefix=()):
         program = os.path.join(build_directory, "bin", "gpuwire")

@@ -123,7 +123,7 @@ class StubLibrary(unittest.TestCase):
     def test_a_trace_that_cannot_be_written_says_which_and_why(self):
         load = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({LIBRARY!r})"]
         ran = subprocess.run(load, env={**os.environ, "GPUWIRE_TRACE": "/no/such/folder/trace"}, capture_output=True,
-                             text=True, timeout=60, check=True)
+                             text=True, timeout=120, check=True)
         self.assertEqual(
             (ran.stdout, ran.stderr),
             ("", "gpuwire: cannot write the trace file /no/such/folder/trace: No such file or directory\n"))

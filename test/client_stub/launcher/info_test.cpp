@@ -37,7 +37,7 @@ TEST_CASE("info tells what the server says and measures the way to it") {
   std::unique_ptr<test::FakeServer> server;
   std::thread accepting([&] {
     pollfd ready{(*listener)->descriptor(), POLLIN, 0};
-    poll(&ready, 1, 60'000);
+    poll(&ready, 1, 120'000);
     server = std::make_unique<test::FakeServer>(transport::adopt_stream((*listener)->accept().descriptor),
                                                 serve_measurements);
   });

@@ -47,7 +47,7 @@ class Jax(unittest.TestCase):
 
     def output(self, *command, **environment):
         environment = {**os.environ, **environment}
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout.strip()
 

@@ -32,7 +32,7 @@ struct Borrowed {
       : listener(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {
     std::thread accepting([&] {
       pollfd ready{listener->descriptor(), POLLIN, 0};
-      poll(&ready, 1, 60'000);
+      poll(&ready, 1, 120'000);
       server =
           std::make_unique<test::FakeServer>(transport::adopt_stream(listener->accept().descriptor), std::move(serve));
     });

@@ -10,7 +10,7 @@ namespace gpuwire::test {
 
 namespace {
 // A bound for a test that hangs, not a time that anything depends on.
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 }  // namespace
 
 FakeServer::FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, Begins begins)

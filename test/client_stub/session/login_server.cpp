@@ -17,7 +17,7 @@
 namespace gpuwire::test {
 
 namespace {
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 }
 
 LoginServer::LoginServer(Options options, std::function<void(LoginServer&)> answer)
@@ -68,7 +68,7 @@ bool LoginServer::refuse_plain() {
 
 bool LoginServer::next_client() {
   pollfd ready{listener_ ? listener_->descriptor() : unix_listener_, POLLIN, 0};
-  if (poll(&ready, 1, 60'000) != 1) return false;
+  if (poll(&ready, 1, 120'000) != 1) return false;
   int descriptor = listener_ ? listener_->accept().descriptor : accept4(unix_listener_, nullptr, nullptr, SOCK_CLOEXEC);
   bare_ = transport::adopt_stream(descriptor);
   connection_ = bare_.get();

@@ -21,7 +21,7 @@ using Addresses = std::vector<Endpoint>;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 const resume::SessionId kSession{1, 2, 3};
 const resume::Secret kSecret{9, 8, 7}, kOtherSecret{9, 8, 6};
 constexpr uint64_t kServerReceived = 77;

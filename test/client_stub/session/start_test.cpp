@@ -26,15 +26,15 @@ class Stranger {
       : listener_(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {
     thread_ = std::thread([this, answer = std::move(answer), close_at_once] {
       pollfd ready{listener_->descriptor(), POLLIN, 0};
-      if (poll(&ready, 1, 60'000) != 1) return;
+      if (poll(&ready, 1, 120'000) != 1) return;
       auto connection = transport::adopt_stream(listener_->accept().descriptor);
       std::vector<std::byte> preface(sizeof(wire::Preface));
-      receive_all(*connection, preface, std::chrono::seconds(60));
+      receive_all(*connection, preface, std::chrono::seconds(120));
       iovec piece{const_cast<char*>(answer.data()), answer.size()};
-      if (!answer.empty()) send_all(*connection, {&piece, 1}, std::chrono::seconds(60));
+      if (!answer.empty()) send_all(*connection, {&piece, 1}, std::chrono::seconds(120));
       if (close_at_once) return listener_.reset();
       std::vector<std::byte> rest(4096);
-      receive_all(*connection, rest, std::chrono::seconds(60));
+      receive_all(*connection, rest, std::chrono::seconds(120));
     });
   }
   ~Stranger() { thread_.join(); }

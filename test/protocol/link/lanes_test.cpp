@@ -364,7 +364,7 @@ TEST_CASE("stripes that cannot be end the set, and not a byte of them lands outs
     std::thread peer([&] {
       auto say = [&](const void* data, size_t size) {
         iovec piece{const_cast<void*>(data), size};
-        transport::send_all(*ends.second, {&piece, 1}, std::chrono::seconds(30));
+        transport::send_all(*ends.second, {&piece, 1}, std::chrono::seconds(120));
       };
       say(&ready, sizeof ready);
       for (const auto& header : hostile.stripes) {
@@ -393,7 +393,7 @@ TEST_CASE("parts that cannot be damage the connection") {
     auto ends = kind("tcp").make(1);
     End server(std::move(ends.second), wire::Sender::client, false);
     iovec pieces[2] = {{&frame, sizeof frame}, {&header, sizeof header}};
-    REQUIRE(transport::send_all(*ends.first, pieces, std::chrono::seconds(30)).status == IoStatus::ok);
+    REQUIRE(transport::send_all(*ends.first, pieces, std::chrono::seconds(120)).status == IoStatus::ok);
     std::byte out[4096];
     size_t all = 0;
     while (server.link.state() == Link::State::attached) {

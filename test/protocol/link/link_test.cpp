@@ -307,7 +307,7 @@ TEST_CASE("a link that is not to outlive its connection ends with it, and says h
   ends.second->shutdown();
   std::byte byte;
   CHECK(one.try_receive({&byte, 1}).status == transport::IoStatus::closed);
-  CHECK_FALSE(one.await_room(one.room_changes(), std::chrono::seconds(60)));
+  CHECK_FALSE(one.await_room(one.room_changes(), std::chrono::seconds(120)));
 }
 
 TEST_CASE("who waits is woken by the end of the link, attached or not") {
@@ -320,10 +320,10 @@ TEST_CASE("who waits is woken by the end of the link, attached or not") {
     std::thread reader([&] {
       std::byte byte;
       while (one.try_receive({&byte, 1}).status == transport::IoStatus::would_block)
-        one.wait(transport::kReadable, std::chrono::seconds(60));
+        one.wait(transport::kReadable, std::chrono::seconds(120));
     });
     std::thread sender([&] {
-      while (one.await_room(seen, std::chrono::seconds(60)) && one.room_changes() == seen) {}
+      while (one.await_room(seen, std::chrono::seconds(120)) && one.room_changes() == seen) {}
     });
     one.end();
     reader.join();

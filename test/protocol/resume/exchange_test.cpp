@@ -12,7 +12,7 @@ using namespace gpuwire;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{20};
+constexpr std::chrono::seconds kLimit{120};
 const resume::SessionId kSession{1, 2, 3};
 const resume::Secret kSecret{9, 8, 7};
 

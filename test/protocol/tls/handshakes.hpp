@@ -14,7 +14,7 @@
 
 namespace gpuwire::test {
 
-inline constexpr std::chrono::seconds kLimit{20};
+inline constexpr std::chrono::seconds kLimit{120};
 
 struct SocketPair {
   int client = -1, server = -1;

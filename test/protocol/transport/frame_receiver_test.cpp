@@ -12,7 +12,7 @@ using namespace gpuwire::transport;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 
 void append(std::vector<std::byte>& stream, wire::FrameHeader header, size_t words, size_t bulk) {
   header.message_words = uint32_t(words);

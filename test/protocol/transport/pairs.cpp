@@ -26,10 +26,10 @@ namespace {
 Ends tcp_ends(uint64_t) {
   auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
   if (!listener) throw std::runtime_error(listener.error());
-  auto client = transport::connect_tcp((*listener)->endpoint(), std::chrono::seconds(10));
+  auto client = transport::connect_tcp((*listener)->endpoint(), std::chrono::seconds(120));
   if (!client) throw std::runtime_error(client.error());
   pollfd ready{(*listener)->descriptor(), POLLIN, 0};
-  poll(&ready, 1, 10'000);
+  poll(&ready, 1, 120'000);
   auto accepted = (*listener)->accept();
   return {std::move(*client), transport::adopt_stream(accepted.descriptor, accepted.peer)};
 }
@@ -61,7 +61,7 @@ Ends unkind_ends(uint64_t seed) {
 
 // The second handshake of a session, over `ends`.
 Ends inside_tls(Ends ends) {
-  constexpr std::chrono::seconds kLimit{20};
+  constexpr std::chrono::seconds kLimit{120};
   tls::SessionKey key{};
   tls::Context client = tls::key_client_context(key), server = tls::key_server_context(key);
   auto near = tls::TlsChannel::connect(client, ends.first->descriptor()),
@@ -79,7 +79,7 @@ Ends tls_ends(uint64_t seed) { return inside_tls(tcp_ends(seed)); }
 Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
 
 Ends rdma_ends(const std::shared_ptr<transport::RdmaFabric>& fabric) {
-  constexpr std::chrono::seconds kLimit{60};
+  constexpr std::chrono::seconds kLimit{120};
   Ends beside = tcp_ends(0);
   auto near = transport::RdmaEnd::make(fabric), far = transport::RdmaEnd::make(fabric);
   if (!near || !far) throw std::runtime_error("no RDMA end: " + (near ? far.error() : near.error()));

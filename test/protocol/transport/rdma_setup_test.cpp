@@ -14,7 +14,7 @@ using namespace gpuwire::transport;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 // What is not over by then never is.
 constexpr std::chrono::seconds kHang{60};
 

@@ -33,7 +33,7 @@ using rdma::Kind;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 // What somebody who is not heard is given to be heard in.
 constexpr std::chrono::milliseconds kNothing{50};
 

@@ -27,7 +27,7 @@ using gpuwire::test::test_seed;
 
 namespace {
 
-constexpr std::chrono::seconds kLimit{60};
+constexpr std::chrono::seconds kLimit{120};
 
 // A connection, and its memory as somebody sees it who means no good.
 struct Exposed {

@@ -19,7 +19,7 @@ class Admin(unittest.TestCase):
     def run_admin(self, *arguments):
         return subprocess.run(
             [os.path.join(BUILD, "bin", "gpuwire"), "admin", "--directory", self.identity, *arguments],
-            cwd=self.folder.name, capture_output=True, text=True, timeout=60)
+            cwd=self.folder.name, capture_output=True, text=True, timeout=120)
 
     def ok(self, *arguments):
         result = self.run_admin(*arguments)

@@ -97,7 +97,7 @@ struct RunningKeeper {
     path().native().copy(address.sun_path, sizeof address.sun_path - 1);
     OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     // Its thread may not have come so far as to listen.
-    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       REQUIRE(std::chrono::steady_clock::now() < limit);
       std::this_thread::yield();

@@ -28,7 +28,7 @@ namespace {
 
 using namespace gpuwire::server;
 
-constexpr int kDeadlineMs = 20'000;
+constexpr int kDeadlineMs = 120'000;
 
 bool readable(int descriptor) {
   pollfd wanted{descriptor, POLLIN, 0};

@@ -13,7 +13,7 @@ BUILD = os.path.abspath(sys.argv.pop(1))
 from gpuwire_server import Server  # noqa: E402
 from support import children  # noqa: E402
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 120
 
 
 class Manager:
