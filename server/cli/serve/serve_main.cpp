@@ -1,4 +1,5 @@
 // gpuwire-serve: `gpuwire serve`.
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -9,6 +10,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
@@ -153,6 +155,14 @@ tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io
   return nullptr;
 }
 
+// Who was told to end, and is told again while it takes itself apart, ends as it would have: the last part that waits
+// for a signal would give it back to the system, whose answer is to kill the process.
+void hear_signals_to_the_end() {
+  // Never destroyed, and nobody waits for it: what it hears is dropped.
+  [[maybe_unused]] static auto* const heard =
+      new boost::asio::signal_set(*new boost::asio::io_context(1), SIGTERM, SIGINT, SIGUSR2);
+}
+
 int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
   if (!configuration) return fail(kUsageError, configuration.error());
@@ -230,6 +240,7 @@ int serve(const ServeOptions& options) {
   };
   if (!options.config_file.empty()) reloader.start([&] { (*observation)->reopen_files(); });
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
+  hear_signals_to_the_end();
   io.run();
   if (!broker.left()) {
     (*observation)->forget_totals();

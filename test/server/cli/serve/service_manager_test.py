@@ -51,6 +51,16 @@ class ServiceManager(unittest.TestCase):
             self.manager.hears("STOPPING=1")
             self.assertEqual(server.stop(), 0)
 
+    def test_whoever_goes_on_telling_it_to_end_does_not_end_it_otherwise(self):
+        with tempfile.TemporaryDirectory() as folder:
+            address = os.path.join(folder, "notify")
+            server = self.serve(address, address)
+            self.manager.hears("READY=1")
+            # Up to its last moment, when nobody in it waits for signals any more.
+            while server.process.poll() is None:
+                server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.returncode, 0, "".join(server.log))
+
     def test_the_socket_may_be_a_name_that_is_no_file(self):
         name = f"gpuwire-test-{os.getpid()}"
         self.serve("\0" + name, "@" + name)
