@@ -1,5 +1,7 @@
 // Words that streams write and wait for. The calls are posted, so what CUDA says of their arguments at once is found
 // out here.
+#include <algorithm>
+
 #include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/context/context.hpp"
@@ -29,7 +31,38 @@ CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t b
   return leave(caller, !result && unknown ? await_verdict(caller) : result);
 }
 
+// Whether the driver takes it for certain. What it makes of others is its own word.
+bool is_plain(const CUstreamBatchMemOpParams& operation) noexcept {
+  const auto reaches = [](CUdeviceptr address, size_t bytes) {
+    bool unknown = false;
+    Place word = classify(address, bytes);
+    return address % bytes == 0 && check_on_device(word, unknown) == CUDA_SUCCESS && !unknown;
+  };
+  switch (operation.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      return (operation.waitValue.flags & ~kWaitFlags) == 0 &&
+             reaches(operation.waitValue.address, operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ? 4 : 8);
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      return (operation.writeValue.flags & ~kWriteFlags) == 0 &&
+             reaches(operation.writeValue.address, operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8);
+    default: return false;
+  }
+}
+
 }  // namespace
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
+                               unsigned int flags, bool per_thread) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  const bool plain =
+      flags == 0 && count > 0 && operations &&
+      std::all_of(operations, operations + count, [](const auto& operation) { return is_plain(operation); });
+  CUresult result = forward::cuStreamBatchMemOp_v2(caller, stream, count, operations, flags, per_thread);
+  return leave(caller, !result && !plain ? await_verdict(caller) : result);
+}
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
                                 bool per_thread) {
@@ -100,10 +133,7 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, cuuint64_t valu
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations,
                             unsigned int flags, bool per_thread) {
   CUresult refused = first_version();
-  if (refused) return refused;
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  return leave(caller, forward::cuStreamBatchMemOp_v2(caller, stream, count, operations, flags, per_thread));
+  return refused ? refused : cuStreamBatchMemOp_v2(stream, count, operations, flags, per_thread);
 }
 
 }  // namespace gpuwire::client::hand
