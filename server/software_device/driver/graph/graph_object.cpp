@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "server/software_device/driver/call/driver_state.hpp"
+#include "server/software_device/driver/stream/work_observer.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -269,7 +270,14 @@ CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
   if (const CUresult result = note_memory(exec); result != CUDA_SUCCESS) {
     return result;
   }
-  const auto assign_conditions = [conditions = exec.conditions] {
+  const WorkObserver* observer = work_observer();
+  const auto told = observer != nullptr ? std::make_shared<ObservedWork>(ObservedWork{
+                                              .kind = kObservedGraph, .number = observer->given(observer->user)})
+                                        : nullptr;
+  const auto begin = [conditions = exec.conditions, told] {
+    if (told != nullptr) {
+      told->start_ns = observed_now_ns();
+    }
     for (const auto& condition : conditions) {
       if (condition->assign_initial) {
         condition->value.store(condition->initial, std::memory_order_relaxed);
@@ -277,9 +285,9 @@ CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
     }
     return CUDA_SUCCESS;
   };
-  const OperationPtr entry = exec.conditions.empty()
+  const OperationPtr entry = exec.conditions.empty() && told == nullptr
                                  ? context.submit(stream, nullptr, {&exec.last_launch, 1})
-                                 : context.submit(stream, assign_conditions, {&exec.last_launch, 1});
+                                 : context.submit(stream, begin, {&exec.last_launch, 1});
   std::vector<OperationPtr> operations;
   for (const GraphExec::Step& step : exec.steps) {
     std::vector<OperationPtr> dependencies{entry};
@@ -289,7 +297,15 @@ CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
     const auto own = step.context.lock();
     operations.push_back(submit_step(own != nullptr ? *own : context, step, std::move(dependencies)));
   }
-  exec.last_launch = context.submit(stream, nullptr, operations);
+  Context::Step tell;
+  if (told != nullptr) {
+    tell = [told, observer] {
+      told->end_ns = observed_now_ns();
+      observer->done(observer->user, told.get());
+      return CUDA_SUCCESS;
+    };
+  }
+  exec.last_launch = context.submit(stream, std::move(tell), operations);
   return CUDA_SUCCESS;
 }
 

@@ -1,11 +1,13 @@
 #include "server/software_device/driver/stream/stream_work.hpp"
 
 #include <cstring>
+#include <optional>
 
 #include "server/software_device/driver/stream/capture_rules.hpp"
 #include "server/software_device/driver/call/driver_state.hpp"
 #include "server/software_device/driver/copy/copy_request.hpp"
 #include "server/software_device/driver/stream/memory_operations.hpp"
+#include "server/software_device/driver/stream/work_observer.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -157,6 +159,37 @@ struct Carrier {
   CUresult operator()(const ConditionalWork& work) const { return decide(context, work); }
 };
 
+// What an observer is told of the work but its times; nothing of work that does not keep the GPU busy.
+std::optional<ObservedWork> observed(const Work& work) {
+  if (const auto* kernel = std::get_if<KernelWork>(&work))
+    return ObservedWork{.kind = kObservedKernel, .name = kernel->function->info().name.c_str()};
+  if (const auto* copy = std::get_if<CopyWork>(&work))
+    return ObservedWork{.kind = kObservedCopy, .bytes = uint64_t(copy->width_bytes) * copy->height * copy->depth};
+  if (const auto* fill = std::get_if<FillWork>(&work))
+    return ObservedWork{.kind = kObservedFill, .bytes = uint64_t(fill->width) * fill->height * fill->element_bytes};
+  return std::nullopt;
+}
+
+uint64_t number_for(const Work& work) {
+  const WorkObserver* observer = work_observer();
+  return observer != nullptr && observed(work) ? observer->given(observer->user) : 0;
+}
+
+// `number`: of number_for(); 0: nobody is told.
+CUresult carry_out_observed(Context& context, const Work& work, uint64_t number) {
+  if (number == 0) {
+    return carry_out(context, work);
+  }
+  ObservedWork told = *observed(work);
+  told.number = number;
+  told.start_ns = observed_now_ns();
+  const CUresult result = carry_out(context, work);
+  told.end_ns = observed_now_ns();
+  const WorkObserver* observer = work_observer();
+  observer->done(observer->user, &told);
+  return result;
+}
+
 }  // namespace
 
 CUresult carry_out(Context& context, const Work& work) { return std::visit(Carrier{context}, work); }
@@ -166,7 +199,9 @@ CUresult enqueue(Context& context, Stream& stream, Work work) {
     return capture_work(context, stream,
                         std::visit([](auto&& each) { return NodePayload(std::move(each)); }, std::move(work)));
   }
-  context.submit(stream, [&context, work = std::move(work)] { return carry_out(context, work); });
+  const uint64_t number = number_for(work);
+  context.submit(stream,
+                 [&context, work = std::move(work), number] { return carry_out_observed(context, work, number); });
   return CUDA_SUCCESS;
 }
 
@@ -174,7 +209,8 @@ CUresult enqueue_and_wait(Context& context, Stream& stream, const Work& work) {
   if (is_capturing(stream)) {
     return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
-  return context.run(stream, [&] { return carry_out(context, work); });
+  const uint64_t number = number_for(work);
+  return context.run(stream, [&] { return carry_out_observed(context, work, number); });
 }
 
 }  // namespace gpuwire::software_device
