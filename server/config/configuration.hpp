@@ -63,6 +63,7 @@ struct Configuration {
       20'000;  // the same where the connection was ended and not lost, by the program's end or by something between
   unsigned lanes_max = 4;                   // further connections of a session for bulk; 1: none
   bool rdma = false;                        // offered, in plain bytes: the fabric is trusted
+  std::string cupti = "auto";               // measures profiles; or "off", or the library's path
   std::filesystem::path runtime_directory;  // for what outlives the server's process; empty: the default one
   std::filesystem::path dedup_directory;    // of the tenants' chunk stores on disk; empty: the default one
   uint64_t adopt_grace_ms = 5 * 60 * 1000;  // how long sessions go on without a server; 0: they end with it

@@ -224,6 +224,12 @@ void read_rdma(Section& server, Configuration& out) {
   out.rdma = word == "trusted";
 }
 
+void read_cupti(Section& server, Configuration& out) {
+  server.text("cupti", out.cupti);
+  if (out.cupti != "auto" && out.cupti != "off" && !out.cupti.starts_with('/'))
+    server.wrong("cupti", fmt::format("is \"{}\": \"auto\", \"off\", or the absolute path of libcupti.so", out.cupti));
+}
+
 Configuration read(const toml::table& file, Mistakes& mistakes, const ConfigurationOverrides& overrides) {
   Configuration out;
   out.listen = {"127.0.0.1:9750"};
@@ -240,6 +246,7 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   read_grace(server, "hang_up_grace", out.hang_up_grace_ms);
   server.count("lanes_max", out.lanes_max, 1, wire::kLanesMax);
   read_rdma(server, out);
+  read_cupti(server, out);
   server.duration_ms("adopt_grace", out.adopt_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);

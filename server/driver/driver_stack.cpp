@@ -40,7 +40,12 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
   stack.table_ = std::make_unique<DriverTable>(*front);
   guard.put_before(*stack.table_);
   // Where nothing stands before the functions that give work, they are timed where they are called.
-  stack.profiler_ = std::make_unique<GpuProfiler>(stack.gated_ ? *stack.behind_gate_ : *stack.table_);
+  stack.profiler_ = std::make_unique<GpuProfiler>(
+      stack.gated_ ? *stack.behind_gate_ : *stack.table_,
+      GpuProfiler::Settings{
+          .cupti = settings.cupti,
+          .software = settings.software,
+          .note = [&broker = settings.broker](std::string text) { broker.send(ipc::Note{std::move(text)}); }});
   return stack;
 }
 

@@ -44,7 +44,8 @@ class DriverStack {
  public:
   struct Settings {
     bool software = false;
-    unsigned cores = 1;  // how many the process may run on
+    unsigned cores = 1;               // how many the process may run on
+    std::string cupti = cupti::kOff;  // what measures a profile (GpuProfiler::Settings)
     // On which the ledger asks for more; they outlive it.
     ipc::Channel& broker;
     ipc::BlockingRequests& requests;

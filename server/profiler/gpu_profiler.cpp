@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <system_error>
+
+#include <fmt/format.h>
 
 #include "protocol/wire/handle.hpp"
 #include "server/replay/replay.hpp"
@@ -51,6 +54,8 @@ CUresult GpuProfiler::begin(HandleTable& handles, Outbox& outbox) {
   if (!complete) return CUDA_ERROR_NOT_SUPPORTED;
   outbox_ = &outbox;
   executor_ = std::this_thread::get_id();
+  const std::string why_not = begin_cupti();
+  tell_method(cupti_ ? cupti_->name() : fmt::format("events ({})", why_not));
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error&) {
@@ -60,6 +65,30 @@ CUresult GpuProfiler::begin(HandleTable& handles, Outbox& outbox) {
   put_profiler_before(table_, *this);
   begun_ = measuring_ = true;
   return CUDA_SUCCESS;
+}
+
+std::string GpuProfiler::begin_cupti() {
+  const bool automatic = settings_.cupti == cupti::kAuto;
+  if (settings_.cupti == cupti::kOff) return "CUPTI is off on this server";
+  if (automatic && settings_.software) return "CUPTI knows no software device";
+  int version = 0;
+  if (automatic && (!driver_.cuDriverGetVersion || driver_.cuDriverGetVersion(&version) != CUDA_SUCCESS)) version = 0;
+  auto trace = cupti::open(automatic ? cupti::candidates(version) : std::vector{settings_.cupti})
+                   .and_then([](cupti::Library library) { return cupti::Trace::begin(std::move(library)); });
+  if (trace) {
+    cupti_ = std::move(*trace);
+    return "";
+  }
+  if (settings_.note) settings_.note("a profile is measured by events and not by CUPTI: " + trace.error());
+  return "no CUPTI: " + trace.error();
+}
+
+// Before there is a second thread.
+void GpuProfiler::tell_method(std::string text) {
+  const uint64_t now = clock_ns();
+  new_names_.push_back(std::move(text));
+  ready_.push_back({.kind = uint32_t(SpanKind::method), .name = names_numbered_++, .start_ns = now, .end_ns = now});
+  ready_since_ns_ = now;
 }
 
 // --- names ---------------------------------------------------------------------------------------------------------
@@ -79,8 +108,19 @@ uint32_t GpuProfiler::number_of(Name& name) {
     name.has_number = true;
     name.number = names_numbered_++;
     new_names_.push_back(name.text);
+    if (&name == &without_name_) nameless_ = name.number;
   }
   return name.number;
+}
+
+// With the lock.
+uint32_t GpuProfiler::number_of_kernel(const char* name) {
+  std::string text(name, ::strnlen(name, kProfiledNameBytesMax));
+  if (auto known = kernels_by_cupti_.find(text); known != kernels_by_cupti_.end()) return known->second;
+  if (text.empty() || kernel_bytes_ + text.size() > kProfiledNamesBytesMax) return nameless_;
+  kernel_bytes_ += text.size();
+  new_names_.push_back(text);
+  return kernels_by_cupti_.emplace(std::move(text), names_numbered_++).first->second;
 }
 
 uint32_t GpuProfiler::number_of(const TimedWork& work) {
@@ -144,9 +184,24 @@ bool GpuProfiler::take_pair(Context& context, Pair& pair) {
   return false;
 }
 
+wire::message::ProfileSpan GpuProfiler::span_of(const TimedWork& work) {
+  const Frame frame = frame_ ? frame_() : Frame{};
+  return {.kind = uint32_t(work.kind),
+          .name = number_of(work),
+          .context = frame.context,
+          .stream = handle_of(work.stream),
+          .sequence = frame.sequence,
+          .bytes = work.bytes};
+}
+
 WorkTimer::Pair GpuProfiler::before(const TimedWork& work) {
   Pair pair;
   if (!measuring_ || !on_executor() || capturing(work.stream)) return pair;
+  if (cupti_ && cupti::Trace::records(work)) {
+    cupti_->give(span_of(work));
+    pair.where = cupti_.get();
+    return pair;
+  }
   Context* context = current();
   if (context) begin_anchor(*context);
   if (context && take_pair(*context, pair)) {
@@ -163,17 +218,16 @@ WorkTimer::Pair GpuProfiler::before(const TimedWork& work) {
 }
 
 void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
+  if (pair.where == cupti_.get()) {
+    if (!cupti_->given(done)) return;
+    std::lock_guard lock(mutex_);
+    changed_.notify_one();
+    return;
+  }
   auto& context = *static_cast<Context*>(pair.where);
   const bool recorded = done && driver_.cuEventRecord(pair.end, work.stream) == CUDA_SUCCESS;
-  const Frame frame = frame_ ? frame_() : Frame{};
-  Pending pending{.span = {.kind = uint32_t(work.kind),
-                           .name = recorded ? number_of(work) : 0,
-                           .context = frame.context,
-                           .stream = handle_of(work.stream),
-                           .sequence = frame.sequence,
-                           .bytes = work.bytes},
-                  .start = pair.start,
-                  .end = pair.end};
+  Pending pending{.start = pair.start, .end = pair.end};
+  if (recorded) pending.span = span_of(work);
   std::lock_guard lock(mutex_);
   if (!recorded) {
     context.free.emplace_back(pair.start, pair.end);
@@ -336,7 +390,8 @@ bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
     ready_.erase(ready_.begin(), ready_.begin() + std::ptrdiff_t(count));
   }
   if (names.empty() && spans.empty()) return false;
-  timed_ += spans.size();
+  timed_ +=
+      uint64_t(std::ranges::count_if(spans, [](const auto& span) { return span.kind != uint32_t(SpanKind::method); }));
   wire::message::ProfileSpans message{
       .spans = spans, .first_name = names_told_, .dropped = dropped_, .error_ns = error_ns_};
   names_told_ += uint32_t(names.size());
@@ -362,6 +417,46 @@ void GpuProfiler::collect_done() {
   }
 }
 
+// What CUPTI knows by now, without the lock while it is asked. False: it was nothing.
+bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
+  if (!cupti_ || ready_.size() >= kSpansReadyMax) return false;
+  const uint64_t now = clock_ns();
+  const bool last = giving_up_;
+  const bool ask = last || (cupti_->awaited() != 0 && (at_once_ || now - asked_cupti_ns_ >= ns(kCuptiAsk)));
+  if (!ask && !cupti_->any_filled()) return false;
+  if (ask) asked_cupti_ns_ = now;
+  lock.unlock();
+  const cupti::Trace::Found found = cupti_->collect(ask, last);
+  const uint64_t given_up = last ? cupti_->give_up() : 0;
+  lock.lock();
+  if (last) giving_up_ = false;
+  dropped_ += found.without_times + given_up;
+  error_ns_ = std::max(error_ns_, found.error_ns);
+  if (ready_.empty()) ready_since_ns_ = now;
+  for (const auto& piece : found.pieces) {
+    ready_.push_back(piece.span);
+    if (piece.name && piece.span.name == nameless_) ready_.back().name = number_of_kernel(piece.name);
+  }
+  return !found.pieces.empty();
+}
+
+// Until there may be something to do.
+void GpuProfiler::wait_for_work(std::unique_lock<std::mutex>& lock, bool progress) {
+  auto wanted = [&] { return stopping_ || at_once_ || !all_known() || !ready_.empty(); };
+  if (progress) {  // whoever waits for the lock gets it now
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  } else if (wanted()) {
+    const bool soon = pending_ != 0 || at_once_ || !ready_.empty();
+    changed_.wait_for(lock, soon ? kProfilerLook : kCuptiAsk);
+  } else if (cupti_) {
+    changed_.wait_for(lock, kCuptiIdleLook, wanted);
+  } else {
+    changed_.wait(lock, wanted);
+  }
+}
+
 void GpuProfiler::run() {
   if (driver_.cuThreadExchangeStreamCaptureMode) {
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -371,26 +466,17 @@ void GpuProfiler::run() {
   while (!stopping_) {
     const size_t pending = pending_;
     collect_done();
-    const bool progress = pending_ < pending;
+    const bool progress = collect_records(lock) || pending_ < pending;
     const bool full = ready_.size() >= kSpansInNotice;
     const bool old = !ready_.empty() && clock_ns() - ready_since_ns_ >= ns(kSpansHeld);
     // Whatever was ready when the end was asked for is sent before it is told.
     while ((full || old || at_once_) && !stopping_ && send_ready(lock)) {}
-    if (at_once_ && pending_ == 0) {
+    if (at_once_ && all_known() && !giving_up_) {
       at_once_ = false;
       sent_.notify_all();
     }
     if (stopping_) break;
-    if (progress) {
-      // Whoever waits for the lock gets it now.
-      lock.unlock();
-      std::this_thread::yield();
-      lock.lock();
-    } else if (pending_ == 0 && ready_.empty()) {
-      changed_.wait(lock, [&] { return stopping_ || at_once_ || pending_ != 0 || !ready_.empty(); });
-    } else {
-      changed_.wait_for(lock, kProfilerLook);
-    }
+    wait_for_work(lock, progress);
   }
 }
 
@@ -400,14 +486,22 @@ Profiler::Totals GpuProfiler::end() {
     at_once_ = true;
     changed_.notify_one();
     sent_.wait_for(lock, kProfilerEndWait, [&] { return !at_once_ || stopping_; });
-    if (at_once_) {  // what has not ended by now stays untimed
-      for (Context& context : contexts_) drop(context);
+    if (at_once_ || cupti_) {  // what has not ended by now stays untimed
+      if (at_once_)
+        for (Context& context : contexts_) drop(context);
+      at_once_ = true;
+      giving_up_ = cupti_ != nullptr;
       changed_.notify_one();
       sent_.wait(lock, [&] { return !at_once_ || stopping_; });
     }
     sent_.wait(lock, [&] { return !sending_; });
   }
-  measuring_ = false;
+  const bool ends = std::exchange(measuring_, false) && cupti_;
+  if (ends) {
+    lock.unlock();  // CUPTI may call back
+    cupti_->end();
+    lock.lock();
+  }
   return {.timed = timed_, .dropped = dropped_, .error_ns = error_ns_};
 }
 

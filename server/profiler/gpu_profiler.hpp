@@ -1,4 +1,4 @@
-// Times what a session gives the GPU, by pairs of events around it, and tells its client.
+// Times what a session gives the GPU, by CUPTI or by pairs of events around it, and tells its client.
 #pragma once
 
 #include <cuda.h>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "server/driver_table.hpp"
+#include "server/profiler/cupti/trace.hpp"
 #include "server/profiler/limits.hpp"
 #include "server/profiler/timed_driver.hpp"
 #include "server/replay/call/profiler.hpp"
@@ -29,8 +30,14 @@ namespace gpuwire::server {
 // failed, too much at once) the work goes untimed, and is counted as dropped unless it was only recorded.
 class GpuProfiler final : public Profiler, private WorkTimer {
  public:
+  struct Settings {
+    std::string cupti = cupti::kOff;        // cupti::kAuto, cupti::kOff, or the library's path
+    bool software = false;                  // the device is: no CUPTI knows it but one that is named
+    std::function<void(std::string)> note;  // takes a line for the server's log
+  };
   // `table` outlives it. begin() puts the profiler before the functions of `table` that give work.
-  explicit GpuProfiler(DriverTable& table) : table_(table) {}
+  GpuProfiler(DriverTable& table, Settings settings) : table_(table), settings_(std::move(settings)) {}
+  explicit GpuProfiler(DriverTable& table) : GpuProfiler(table, Settings()) {}
   ~GpuProfiler() override { stop(); }
   GpuProfiler(const GpuProfiler&) = delete;
   GpuProfiler& operator=(const GpuProfiler&) = delete;
@@ -74,6 +81,10 @@ class GpuProfiler final : public Profiler, private WorkTimer {
     uint32_t number = 0;
   };
 
+  // Why there is no CUPTI; empty: there is.
+  std::string begin_cupti();
+  void tell_method(std::string text);
+  wire::message::ProfileSpan span_of(const TimedWork& work);
   bool on_executor() const { return std::this_thread::get_id() == executor_; }
   Pair before(const TimedWork& work) override;
   void after(const TimedWork& work, const Pair& pair, bool done) override;
@@ -93,10 +104,16 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   bool take_times(const Context& context, Lane& lane, Pending& pending);
   void destroy(Context& context);
   bool send_ready(std::unique_lock<std::mutex>& lock);
+  bool collect_records(std::unique_lock<std::mutex>& lock);
+  uint32_t number_of_kernel(const char* name);
+  bool all_known() const { return pending_ == 0 && (!cupti_ || cupti_->awaited() == 0); }
+  void wait_for_work(std::unique_lock<std::mutex>& lock, bool progress);
   void run();
 
   DriverTable& table_;
+  const Settings settings_;
   Outbox* outbox_ = nullptr;
+  std::unique_ptr<cupti::Trace> cupti_;  // set by begin(), before there is a second thread; null: events measure
 
   // Executor only.
   std::thread::id executor_;
@@ -108,6 +125,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   std::unordered_map<const char*, Name> labels_;  // of calls
   size_t name_bytes_ = 0;
   Name without_name_{"(kernel)"};
+  uint32_t nameless_ = ~0u;                            // its number, once it has one; under mutex_
   std::unordered_map<const void*, uint64_t> streams_;  // to the client's handles
 
   std::mutex mutex_;
@@ -120,7 +138,11 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   uint32_t names_told_ = 0, names_numbered_ = 0;
   uint64_t ready_since_ns_ = 0;
   uint64_t timed_ = 0, dropped_ = 0, error_ns_ = 0;
-  bool at_once_ = false;  // what is ready is sent without waiting for more
+  uint64_t asked_cupti_ns_ = 0;
+  std::unordered_map<std::string, uint32_t> kernels_by_cupti_;  // numbers of the names that only CUPTI knows
+  size_t kernel_bytes_ = 0;                                     // of these
+  bool at_once_ = false;                                        // what is ready is sent without waiting for more
+  bool giving_up_ = false;                                      // and what is not known by now will not be
   bool sending_ = false;
   bool stopping_ = false;
   std::thread thread_;

@@ -33,4 +33,14 @@ inline constexpr std::chrono::nanoseconds kAnchorAgeMax = 8s;      // then the n
 inline constexpr std::chrono::nanoseconds kAnchorSpin = 100us;     // so long the executor looks whether it is done
 inline constexpr std::chrono::nanoseconds kAnchorErrorMax = 50us;  // a better-known one is kept until it is too old
 
+// Where CUPTI measures. A launch takes some 300 bytes of a buffer (its kernel, its call and the correlation of both).
+inline constexpr size_t kCuptiBufferBytes = 256 * 1024;
+inline constexpr size_t kCuptiBuffersMax = 64;               // then CUPTI drops records
+inline constexpr size_t kCuptiDeviceBuffersMax = 8;          // of 3 MB of the GPU's memory, for 100,000 times each
+inline constexpr size_t kCuptiGivenMax = 64 * 1024;          // pieces of work whose records are known as the session's
+inline constexpr size_t kCuptiEarlyMax = 16 * 1024;          // records of work of which it is not known whose it is
+inline constexpr std::chrono::nanoseconds kCuptiAsk = 50ms;  // between two times that it is asked for what it has
+inline constexpr std::chrono::nanoseconds kCuptiIdleLook = 200ms;  // for buffers that it has filled with other calls
+inline constexpr std::chrono::nanoseconds kCuptiClockSlack = 1s;   // times that are wrong by more are none
+
 }  // namespace gpuwire::server

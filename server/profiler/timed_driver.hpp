@@ -11,7 +11,8 @@
 
 namespace gpuwire::server {
 
-enum class SpanKind : uint8_t { kernel, copy, memset, graph };  // as protocol/api/session.toml numbers them
+// As protocol/api/session.toml numbers them. `method` is no work: its name says how the work is measured.
+enum class SpanKind : uint8_t { kernel, copy, memset, graph, method };
 
 // One call that gives the GPU work, as the profiler sees it.
 struct TimedWork {

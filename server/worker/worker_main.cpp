@@ -59,6 +59,7 @@ struct WorkerOptions {
   Confinement confinement = Confinement::enforce;
   bool rdma = false;  // offer it
   std::string rdma_plugin;
+  std::string cupti = cupti::kAuto;  // or kOff, or a path
 };
 
 std::filesystem::path module_cache_folder(const WorkerOptions& options) {
@@ -72,6 +73,8 @@ ConfinementRules confinement_rules(const WorkerOptions& options) {
                          .devices = device_files(options.rdma),
                          .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
   if (options.rdma) rules.read.push_back(options.rdma_plugin);
+  // A profile's session opens it later; the toolkit's folders are readable anyway.
+  if (options.cupti != cupti::kAuto && options.cupti != cupti::kOff) rules.read.push_back(options.cupti);
   if (options.module_cache != kNoModuleCache) rules.write.push_back(module_cache_folder(options));
   return rules;
 }
@@ -504,6 +507,7 @@ int run(WorkerOptions options) {
       auto opened = DriverStack::open(descriptors, spec, driver->table(), ipc_guard,
                                       {.software = driver->software(),
                                        .cores = usable_cores(),
+                                       .cupti = options.cupti,
                                        .broker = broker.channel,
                                        .requests = broker.requests});
       if (!opened) return refuse(opened.error());
@@ -550,6 +554,7 @@ int main(int argc, char** argv) {
   app.add_flag("--management", options.management);
   app.add_flag("--rdma", options.rdma);
   app.add_option("--rdma-plugin", options.rdma_plugin);
+  app.add_option("--cupti", options.cupti);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 from queue_test import QueueCase
-from support import BUILD, RUN_LIMIT_SECONDS, ServerCase, command
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, ServerCase, command, wait_until
 
 MEBIBYTE = 1 << 20
 
@@ -41,11 +41,17 @@ class Profile:
         told = [event["args"] for event in self.events if event["name"] == "gpuwire clocks at the end"]
         return sum(one["error_ns"] + one["gpu_error_ns"] for one in told) / 1000
 
+    def methods(self):
+        """How each process's work was measured."""
+        labels = [event["args"]["labels"] for event in self.events if event["name"] == "process_labels"]
+        assert all(label.startswith("measured by: ") for label in labels), labels
+        return [label.removeprefix("measured by: ") for label in labels]
+
     def totals(self):
         return next(event["args"] for event in self.events if event["name"] == "gpuwire clocks at the end")
 
 
-class Profiles(ServerCase):
+class ProfileCase(ServerCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -56,6 +62,14 @@ class Profiles(ServerCase):
                              capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         self.assert_passed(ran)
         return Profile(self.file)
+
+
+class Profiles(ProfileCase):
+    method = "events (CUPTI knows no software device)"
+
+    def test_it_says_how_the_work_was_measured(self):
+        method, = self.profile(os.path.join(BUILD, "examples", "vector_add")).methods()
+        self.assertEqual(method, self.method if DEVICE == "software" else method)
 
     def test_it_has_the_calls_the_waits_the_kernel_and_the_copies_of_a_program(self):
         profile = self.profile(os.path.join(BUILD, "examples", "vector_add"))
@@ -144,6 +158,93 @@ class Profiles(ServerCase):
                              text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual((ran.returncode, ran.stdout), (2, ""), ran.stderr)
         self.assertIn("cannot write the profile /dev/full: No space left on device", ran.stderr)
+
+
+class CuptiCase(ProfileCase):
+    """A CUPTI that is played (test/server/profiler/fake_cupti.cpp), found where the configuration says."""
+
+    library = os.path.join(BUILD, "test_bin", "libgpuwire_fake_cupti.so")
+    goes_wrong = ""
+
+    @classmethod
+    def setUpClass(cls):
+        if DEVICE != "software":
+            raise unittest.SkipTest("it knows the software device alone")
+        with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+            file.write(f'[server]\nopen_tenant = "open"\ncupti = "{cls.library}"\n[tenants.open]\n')
+        cls.addClassCleanup(os.unlink, file.name)
+        cls.server_arguments = ("--config", file.name)
+        cls.server_environment = dict(os.environ, GPUWIRE_FAKE_CUPTI=cls.goes_wrong)
+        super().setUpClass()
+
+
+class ByCupti(CuptiCase, Profiles):
+    """All that events measure, by CUPTI's records in buffers that are soon full."""
+
+    method = "CUPTI 13.0"
+    goes_wrong = "full=16"
+
+    def test_only_the_process_of_a_session_that_wants_a_profile_opens_the_library(self):
+        for line, opened in ((command(self.server.address, "rounds"), False),
+                             (profiled(command(self.server.address, "rounds"), self.file), True)):
+            with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+                self.assertEqual(program.stdout.readline(), "ready\n")
+                have = [worker for worker in self.worker_ids() if self.library in self.maps(worker)]
+                self.assertEqual(len(have), int(opened))
+                program.stdin.close()
+                program.stdout.read()
+
+    @staticmethod
+    def maps(process_id):
+        try:
+            with open(f"/proc/{process_id}/maps", encoding="utf-8") as file:
+                return file.read()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""  # it has ended
+
+
+class RefusedByCupti(CuptiCase):
+    goes_wrong = "refuse=10:35"
+
+    def test_events_measure_and_the_profile_and_the_log_say_why(self):
+        why = "CUPTI 13.0: kernels: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"
+        profile = self.profile(os.path.join(BUILD, "examples", "vector_add"))
+        self.assertEqual(profile.methods(), [f"events (no CUPTI: {why})"])
+        self.assertEqual(len(profile.of("kernel", "vector_add")), 1)
+        wait_until(lambda: f"a profile is measured by events and not by CUPTI: {why}" in self.server_log(),
+                   RUN_LIMIT_SECONDS, "the server's log says why")
+
+
+class NoCuptiThere(CuptiCase):
+    library = "/usr/lib/no_such_folder/libcupti.so"
+
+    def test_events_measure_and_the_profile_says_why(self):
+        method, = self.profile(os.path.join(BUILD, "examples", "vector_add")).methods()
+        self.assertIn("events (no CUPTI: /usr/lib/no_such_folder/libcupti.so: cannot open shared object file", method)
+
+
+class CuptiThatDrops(CuptiCase):
+    goes_wrong = "lose=3"
+
+    def test_the_program_is_right_and_what_is_missing_is_told(self):
+        ran = subprocess.run(profiled(command(self.server.address, "graph_loop", "30"), self.file),
+                             capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        self.assert_passed(ran)
+        totals = Profile(self.file).totals()
+        self.assertGreaterEqual(totals["dropped"], 10)
+        self.assertIn(f"the profile lacks the times of {totals['dropped']} pieces of work on the GPU", ran.stderr)
+
+
+class DamagedRecords(CuptiCase):
+    goes_wrong = "damage=20"
+
+    def test_the_program_is_right_and_what_can_be_read_is_told(self):
+        profile = self.profile("graph_loop", "300")
+        totals = profile.totals()
+        self.assertGreater(totals["dropped"], 0)
+        self.assertEqual(totals["timed"], sum(len(profile.of(kind)) for kind in ("graph", "kernel", "copy", "memset")))
+        for span in profile.of("graph"):
+            self.assertGreaterEqual(span["dur"], 0)
 
 
 class Queued(QueueCase):

@@ -28,6 +28,7 @@ struct Kind {
   bool has_bytes;
 };
 constexpr Kind kKinds[] = {{"kernel", false}, {"copy", true}, {"memset", true}, {"graph", false}};
+constexpr uint32_t kMethod = 4;  // no work: its name says how the work is measured
 
 // What a C++ compiler has made of a name, back.
 std::string plain_name(const std::string& name) {
@@ -147,7 +148,18 @@ size_t GpuSpans::track_of(const Track& track) {
   return number;
 }
 
+// A label of the process that has the GPU's tracks: the viewers show it beside its name.
+void GpuSpans::write_method(const std::string& name) {
+  std::string event = R"("ph":"M","name":"process_labels","pid":)";
+  event += std::to_string(gpu_process_number());
+  event += R"(,"args":{"labels":"measured by: )";
+  event += name;
+  event += "\"}";
+  profile_file().event(event);
+}
+
 void GpuSpans::write(const schema::ProfileSpan::Reader& span, uint64_t now_ns) {
+  if (span.getKind() == kMethod && span.getName() < names_.size()) return write_method(names_[span.getName()]);
   const uint64_t start = span.getStartNs() + uint64_t(offset_.ns), end = span.getEndNs() + uint64_t(offset_.ns);
   if (span.getKind() >= std::size(kKinds) || span.getName() >= names_.size() || end < start ||
       end > now_ns + kAheadNsMax)

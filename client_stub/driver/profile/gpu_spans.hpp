@@ -55,6 +55,7 @@ class GpuSpans final : public SessionPart {
   bool look_at_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept;
   void take_names(const schema::ProfileSpans::Reader& spans);
   void write(const schema::ProfileSpan::Reader& span, uint64_t now_ns);
+  void write_method(const std::string& name);
   size_t track_of(const Track& track);
   void write_totals(const char* what, uint64_t timed, uint64_t dropped, uint64_t gpu_error_ns) noexcept;
 

@@ -61,6 +61,7 @@ std::string Reloader::left_for_the_next_start(const Configuration& configuration
   note("log_format", configuration.log_format == started_with_.log_format);
   note("batch_floor", configuration.batch_floor == started_with_.batch_floor);
   note("rdma", configuration.rdma == started_with_.rdma);
+  note("cupti", configuration.cupti == started_with_.cupti);
   note("scheduling", configuration.scheduling == started_with_.scheduling);
   return fmt::format("{}", fmt::join(words, ", "));
 }

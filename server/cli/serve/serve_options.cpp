@@ -105,6 +105,7 @@ WorkerCommand worker_command(const ServeOptions& options, const Configuration& c
   pass_on("--module-cache", options.module_cache);
   pass_on("--software-library", options.software_library);
   if (configuration.rdma) command.arguments.push_back("--rdma");
+  pass_on("--cupti", configuration.cupti);
   return command;
 }
 

@@ -205,6 +205,13 @@ TEST_CASE("RDMA is offered only by the word that says what it takes") {
   CHECK_FALSE(mistakes("[server]\nrdma = true\n[tenants.anna]\n").empty());
 }
 
+TEST_CASE("profiles are measured by CUPTI, where there is one, unless the file says otherwise") {
+  CHECK(read("[tenants.anna]\n")->cupti == "auto");
+  CHECK(read("[server]\ncupti = 'off'\n[tenants.anna]\n")->cupti == "off");
+  CHECK(read("[server]\ncupti = '/opt/cupti/libcupti.so'\n[tenants.anna]\n")->cupti == "/opt/cupti/libcupti.so");
+  CHECK(names(mistakes("[server]\ncupti = 'libcupti.so'\n[tenants.anna]\n"), "2", "absolute path"));
+}
+
 TEST_CASE("the command line's words take the place of the file's, and their mistakes are its own") {
   gpuwire::test::TemporaryDirectory folder;
   auto file = folder.path() / "server.toml";
