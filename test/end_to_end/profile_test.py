@@ -223,6 +223,23 @@ class NoCuptiThere(CuptiCase):
         self.assertIn("events (no CUPTI: /usr/lib/no_such_folder/libcupti.so: cannot open shared object file", method)
 
 
+class CuptiWithoutItsDriver(CuptiCase):
+    """NVIDIA's own library, where the toolkit is: it refuses the software device, but is opened and asked behind the
+    worker's confinement as on a GPU."""
+
+    library = "/usr/local/cuda/lib64/libcupti.so.13"
+
+    @classmethod
+    def setUpClass(cls):
+        if not os.path.exists(cls.library):
+            raise unittest.SkipTest(f"there is no {cls.library}")
+        super().setUpClass()
+
+    def test_the_confined_worker_outlives_it_and_events_measure(self):
+        method, = self.profile(os.path.join(BUILD, "examples", "vector_add")).methods()
+        self.assertRegex(method, r"^events \(no CUPTI: CUPTI 13\.\d+: .*CUPTI_ERROR_\w+ \(\d+\)\)$")
+
+
 class CuptiThatDrops(CuptiCase):
     goes_wrong = "lose=3"
 
