@@ -95,7 +95,8 @@ int main(int argc, char** argv) {
     CHECK_RUNTIME(cudaMemset(never, 0, sizeof *never));
     endless<<<1, 1, 0, stream>>>(never);
   } else if (std::strcmp(mode, "idle") == 0) {
-    while (!input_closed()) poll(nullptr, 0, 5);
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    while (!input_closed()) poll(&input, 1, -1);
   } else if (std::strcmp(mode, "hostile") == 0) {
     launch(0, 0);
   } else if (std::strcmp(mode, "until") == 0) {
