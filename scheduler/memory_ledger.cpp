@@ -17,7 +17,7 @@ std::string number(uint64_t bytes) { return std::to_string(bytes); }
 }  // namespace
 
 MemoryLedger::MemoryLedger(std::vector<uint64_t> devices) {
-  for (uint64_t bytes : devices) devices_.push_back({bytes, {}});
+  for (uint64_t bytes : devices) devices_.push_back({.bytes = bytes, .accounts = {}});
 }
 
 const MemoryLedger::Account* MemoryLedger::find(TenantId tenant, DeviceIndex device) const {
@@ -26,8 +26,8 @@ const MemoryLedger::Account* MemoryLedger::find(TenantId tenant, DeviceIndex dev
   return found == devices_[device].accounts.end() ? nullptr : &found->second;
 }
 
-uint64_t MemoryLedger::room(const Device& device, TenantId tenant, bool claims) {
-  uint64_t others = 0;
+uint64_t MemoryLedger::room(const Device& device, TenantId tenant, bool claims, uint64_t optional_bytes) {
+  uint64_t others = optional_bytes;
   for (const auto& [other, account] : device.accounts) {
     if (other == tenant) continue;
     others = sum(others,
@@ -36,10 +36,10 @@ uint64_t MemoryLedger::room(const Device& device, TenantId tenant, bool claims) 
   return difference(device.bytes, others);
 }
 
-uint64_t MemoryLedger::reach(const Device& device, TenantId tenant, const Account& account) {
+uint64_t MemoryLedger::reach(const Device& device, TenantId tenant, const Account& account, uint64_t optional_bytes) {
   // Within its guarantee it waits for nobody's claims; beyond, for all of them.
-  uint64_t guaranteed = std::min(account.share.guaranteed_bytes, room(device, tenant, false));
-  return std::max(guaranteed, std::min(account.share.limit_bytes, room(device, tenant, true)));
+  uint64_t guaranteed = std::min(account.share.guaranteed_bytes, room(device, tenant, false, optional_bytes));
+  return std::max(guaranteed, std::min(account.share.limit_bytes, room(device, tenant, true, optional_bytes)));
 }
 
 std::optional<std::string> MemoryLedger::set_tenant(TenantId tenant, DeviceIndex device, MemoryShare share) {
@@ -57,7 +57,7 @@ std::optional<std::string> MemoryLedger::set_tenant(TenantId tenant, DeviceIndex
            number(on.bytes);
   Account& account = on.accounts[tenant];
   account.share = share;
-  uint64_t at_once = std::min(share.guaranteed_bytes, room(on, tenant, false));
+  uint64_t at_once = std::min(share.guaranteed_bytes, room(on, tenant, false, on.optional_bytes));
   account.allowance_bytes = std::max(account.allowance_bytes, at_once);
   return std::nullopt;
 }
@@ -81,8 +81,8 @@ std::optional<uint64_t> MemoryLedger::raise(TenantId tenant, DeviceIndex device,
 void MemoryLedger::restore(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes) {
   if (device >= devices_.size()) return;
   Account& account = devices_[device].accounts[tenant];
-  account.allowance_bytes =
-      std::max(account.allowance_bytes, std::min(allowance_bytes, room(devices_[device], tenant, false)));
+  const uint64_t most = room(devices_[device], tenant, false, devices_[device].optional_bytes);
+  account.allowance_bytes = std::max(account.allowance_bytes, std::min(allowance_bytes, most));
 }
 
 uint64_t MemoryLedger::lower_target(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const {
@@ -95,6 +95,40 @@ void MemoryLedger::lowered(TenantId tenant, DeviceIndex device, uint64_t allowan
   if (!find(tenant, device)) return;
   Account& account = devices_[device].accounts[tenant];
   account.allowance_bytes = std::min(account.allowance_bytes, allowance_bytes);
+}
+
+void MemoryLedger::set_optional(DeviceIndex device, uint64_t bytes) {
+  if (device < devices_.size()) devices_[device].optional_bytes = bytes;
+}
+
+uint64_t MemoryLedger::optional_bytes(DeviceIndex device) const {
+  return device < devices_.size() ? devices_[device].optional_bytes : 0;
+}
+
+uint64_t MemoryLedger::optional_max(DeviceIndex device) const {
+  if (device >= devices_.size()) return 0;
+  uint64_t claims = 0;
+  for (const auto& [tenant, account] : devices_[device].accounts)
+    claims = sum(claims, std::max(account.share.guaranteed_bytes, account.allowance_bytes));
+  return difference(devices_[device].bytes, claims);
+}
+
+// The least that helps lies between nothing and all of it: reach() only grows as the optional memory shrinks.
+std::optional<uint64_t> MemoryLedger::lacking(TenantId tenant, DeviceIndex device, uint64_t used_bytes,
+                                              uint64_t more_bytes) const {
+  const Account* account = find(tenant, device);
+  if (!account) return std::nullopt;
+  const Device& on = devices_[device];
+  const uint64_t wanted = sum(used_bytes, more_bytes);
+  auto fits = [&](uint64_t optional_bytes) { return wanted <= reach(on, tenant, *account, optional_bytes); };
+  const bool there_is_room = wanted <= account->allowance_bytes || fits(on.optional_bytes);
+  if (wanted > account->share.limit_bytes || there_is_room || !fits(0)) return std::nullopt;
+  uint64_t stays = 0, too_much = on.optional_bytes;
+  while (too_much - stays > 1) {
+    const uint64_t middle = stays + (too_much - stays) / 2;
+    (fits(middle) ? stays : too_much) = middle;
+  }
+  return on.optional_bytes - stays;
 }
 
 uint64_t MemoryLedger::allowance(TenantId tenant, DeviceIndex device) const {

@@ -6,6 +6,10 @@
 // device has, and nothing is lent that a guarantee may ask for: beyond its guarantee a tenant gets what is left when
 // all others have max(guaranteed, allowance). Only after a guarantee was set or grown while memory is lent may it have
 // to wait until that is back; an allowance above a limit that has shrunk stays until the caller lowers it.
+//
+// Beside the tenants the server holds memory of which it can do without: it takes what neither allowances nor
+// guarantees want (optional_max), tenants are given none of it before it is gone, and lacking() says how much of it is
+// to go.
 #pragma once
 
 #include <map>
@@ -51,6 +55,15 @@ class MemoryLedger {
 
   uint64_t allowance(TenantId tenant, DeviceIndex device) const;
   MemoryShare share(TenantId tenant, DeviceIndex device) const;  // of an unknown tenant: nothing
+
+  // What the server holds of the device and can do without; may be more than optional_max().
+  void set_optional(DeviceIndex device, uint64_t bytes);
+  uint64_t optional_bytes(DeviceIndex device) const;
+  // What no allowance has and no guarantee may ask for.
+  uint64_t optional_max(DeviceIndex device) const;
+  // How much of the optional memory has to go before raise() can do this. Nothing: that would not help, or needs not
+  // be.
+  std::optional<uint64_t> lacking(TenantId tenant, DeviceIndex device, uint64_t used_bytes, uint64_t more_bytes) const;
   // How much more it could get now.
   uint64_t available(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const;
   size_t device_count() const { return devices_.size(); }
@@ -64,13 +77,17 @@ class MemoryLedger {
   };
   struct Device {
     uint64_t bytes = 0;
+    uint64_t optional_bytes = 0;
     std::map<TenantId, Account> accounts;
   };
   const Account* find(TenantId tenant, DeviceIndex device) const;
-  // The largest allowance that the tenant could have now, its limit aside; `claims`: the others keep what they are
-  // guaranteed, too.
-  static uint64_t room(const Device& device, TenantId tenant, bool claims);
-  static uint64_t reach(const Device& device, TenantId tenant, const Account& account);
+  // The largest allowance that the tenant could have beside `optional_bytes` of the server's, its limit aside;
+  // `claims`: the others keep what they are guaranteed, too.
+  static uint64_t room(const Device& device, TenantId tenant, bool claims, uint64_t optional_bytes);
+  static uint64_t reach(const Device& device, TenantId tenant, const Account& account, uint64_t optional_bytes);
+  static uint64_t reach(const Device& device, TenantId tenant, const Account& account) {
+    return reach(device, tenant, account, device.optional_bytes);
+  }
 
   std::vector<Device> devices_;
 };

@@ -26,8 +26,9 @@ namespace gpuwire::server {
 struct BrokerOptions {
   std::vector<ListenAddress> listen;
   WorkerCommand worker;
-  std::string login_program;  // gpuwire-login
-  unsigned spare_workers = 1;
+  std::string login_program;       // gpuwire-login
+  unsigned spare_workers = 1;      // the least of each usual set of GPUs; 0: none
+  unsigned spare_workers_max = 1;  // the most, where sessions come often; less than the least counts as that
   unsigned drain_seconds = 30;
   uint32_t session_begin_ms = kSessionBeginMs;
   Configuration configuration = open_configuration();
@@ -62,6 +63,7 @@ class Broker {
   Sessions& sessions() { return sessions_; }
   Admission& admission() { return admission_; }
   ConnectionManager& connections() { return connections_; }
+  WorkerPools& workers() { return pools_; }
 
   // A worker has told of them.
   bool knows_devices() const { return !devices_.empty(); }

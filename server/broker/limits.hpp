@@ -39,11 +39,22 @@ inline constexpr uint32_t kQueueLookMs =
 inline constexpr uint32_t kQueueReturnMs =
     30'000;  // for clients that waited under an earlier broker to come back to their places
 inline constexpr unsigned kSpareWorkersMax = 64;
+// Spares that are kept because sessions come often, beside the least: so many of a GPU unless the command line says
+// otherwise, and of all pools together.
+inline constexpr unsigned kSpareWorkersMostUsual = 8, kExtraSparesMax = 32;
+// SpareDemand's: what came within so many starts is asked for, and kept for so many starts, though no longer than this.
+inline constexpr unsigned kSpareWindowStarts = 2, kSpareHoldStarts = 32;
+inline constexpr uint32_t kSpareHoldMaxMs = 30'000;
+inline constexpr uint32_t kSpareStartMinMs = 1;
+// How long no spare is started in the place of those whose memory a tenant has asked for.
+inline constexpr uint32_t kSpareRestMs = 10'000;
 // Workers of all pools together that are on their way at once; a start that takes longer than kStartHoldMs is not
 // counted, so that a device that hangs holds up nobody else. Beside them there is one attempt of each pool whose starts
 // have failed.
 inline constexpr size_t kParallelStartsMax = 8;
 inline constexpr uint32_t kStartHoldMs = 5000;
+// Of these places spares leave so many to sessions that come while they start.
+inline constexpr size_t kStartsForSessions = 1;
 // Lanes of all sessions of a tenant, each with two descriptors and a thread of a worker; as many again may be under way
 // to take the place of those. With the default of four, sixteen sessions have them.
 inline constexpr unsigned kLanesPerTenantMax = 64;

@@ -25,6 +25,7 @@ TenantMetrics total_of(const TenantMetrics& tenant, const Snapshot& snapshot) {
                       .bytes_out = tenant.bytes_out,
                       .replies = tenant.replies,
                       .begun = tenant.begun,
+                      .worker_waits = tenant.worker_waits,
                       .ended = tenant.ended,
                       .refused = tenant.refused,
                       .queue_wait_s = tenant.queue_wait_s};

@@ -87,13 +87,19 @@ void Monitor::count(const SessionEvent& event, const SessionMetrics& last) {
       past.queue_wait_s.observe(
           std::max(0.0, std::chrono::duration<double>(system_clock::now() - event.session.arrived).count()));
       break;
-    case SessionEvent::Kind::begun: ++past.begun; break;
+    case SessionEvent::Kind::begun:
+      ++past.begun;
+      past.worker_waits += event.session.waited_for_worker;
+      break;
     case SessionEvent::Kind::ended:
       ++past.ended[end_word(event)];
       past.bytes_in += last.bytes_in, past.bytes_out += last.bytes_out, past.replies += last.replies;
       add_chunks(past, last);
       break;
-    case SessionEvent::Kind::refused: ++past.refused[name_of(event.refusal)]; break;
+    case SessionEvent::Kind::refused:
+      ++past.refused[name_of(event.refusal)];
+      past.worker_waits += event.session.waited_for_worker;
+      break;
   }
 }
 
@@ -116,7 +122,7 @@ void Monitor::restore_totals(std::vector<KeptEntry>& entries) {
   for (const TenantMetrics& tenant : before_.tenants) {
     Past& own = past(tenant.name);
     own.bytes_in += tenant.bytes_in, own.bytes_out += tenant.bytes_out, own.replies += tenant.replies,
-        own.begun += tenant.begun;
+        own.begun += tenant.begun, own.worker_waits += tenant.worker_waits;
     add_chunks(own, tenant);
     for (const auto& [cause, count] : tenant.ended) own.ended[cause] += count;
     for (const auto& [cause, count] : tenant.refused) own.refused[cause] += count;
@@ -195,7 +201,7 @@ std::vector<TenantMetrics> Monitor::tenant_metrics() const {
     if (auto found = past_.find(settings.name); found != past_.end()) {
       const Past& past = found->second;
       figures.bytes_in = past.bytes_in, figures.bytes_out = past.bytes_out, figures.replies = past.replies,
-      figures.begun = past.begun;
+      figures.begun = past.begun, figures.worker_waits = past.worker_waits;
       add_chunks(figures, past);
       figures.ended = past.ended, figures.refused = past.refused, figures.queue_wait_s = past.queue_wait_s;
     }

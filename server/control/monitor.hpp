@@ -41,7 +41,7 @@ class Monitor final : public SessionAttachments {
  private:
   // What ended sessions and refused logins have left.
   struct Past {
-    uint64_t bytes_in = 0, bytes_out = 0, replies = 0, begun = 0;
+    uint64_t bytes_in = 0, bytes_out = 0, replies = 0, begun = 0, worker_waits = 0;
     uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
     std::map<std::string, uint64_t> ended, refused;
     HistogramMetrics queue_wait_s;

@@ -114,6 +114,10 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
   out.of_gpus(out.gauge("gpuwire_device_memory_held_bytes",
                         "Memory that nobody else can have: used, or reserved and not used yet"),
               snapshot, [](const DeviceMetrics& d) { return double(d.memory_held_bytes); });
+  out.of_gpus(out.gauge("gpuwire_device_spare_workers", "Workers that are ready for sessions to come, or start"),
+              snapshot, [](const DeviceMetrics& d) { return double(d.spare_workers); });
+  out.of_gpus(out.gauge("gpuwire_device_spare_memory_bytes", "Memory that the contexts of these workers take"),
+              snapshot, [](const DeviceMetrics& d) { return double(d.spare_memory_bytes); });
   out.of_gpus(out.gauge("gpuwire_device_sessions", "Sessions that have the GPU"), snapshot,
               [](const DeviceMetrics& d) { return double(d.sessions); });
   out.of_gpus(out.counter("gpuwire_device_gpu_seconds_total", "GPU time charged to tenants"), snapshot,
@@ -186,6 +190,8 @@ void add_tenants(Writer& out, const Snapshot& snapshot) {
                  snapshot, [](const Tenant& t) { return double(t.replies); });
   out.of_tenants(out.counter("gpuwire_sessions_begun_total", "Sessions that were begun"), snapshot,
                  [](const Tenant& t) { return double(t.begun); });
+  out.of_tenants(out.counter("gpuwire_worker_waits_total", "Sessions for which no worker was ready"), snapshot,
+                 [](const Tenant& t) { return double(t.worker_waits); });
   Family waits = out.histogram("gpuwire_queue_wait_seconds", "From a session's login until it got its GPUs");
   for (const Tenant& tenant : snapshot.tenants) waits.add(tenant.queue_wait_s, 1, {{"tenant", tenant.name}});
 }

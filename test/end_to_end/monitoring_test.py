@@ -89,6 +89,19 @@ class Monitored(unittest.TestCase):
         return found
 
 
+class WithoutSpares(Monitored):
+    arguments = ("--spare-workers", "0")
+
+    def test_each_program_is_counted_that_has_waited_for_a_worker_and_no_spare_is_started_for_the_next(self):
+        program = os.path.join(BUILD, "examples", "vector_add")
+        for _ in range(3):
+            self.assertEqual(run(self.server.address, program).returncode, 0)
+        figures = self.status()
+        tenant = next(one for one in figures["tenants"] if one["name"] == "open")
+        self.assertEqual((tenant["begun"], tenant["worker_waits"]), (3, 3))
+        self.assertEqual(figures["devices"][0]["spare_workers"], 0)
+
+
 class Figures(Monitored):
     def test_two_programs_are_two_sessions_with_figures_that_add_up(self):
         programs = self.neighbours(2)

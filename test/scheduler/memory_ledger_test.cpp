@@ -1,6 +1,7 @@
 // The ledger of memory against a model: tenants that take and give back at random, from a seed.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <random>
 
 #include <doctest/doctest.h>
@@ -24,6 +25,7 @@ class Model {
     unsigned tenants = pick(1, 6);
     for (unsigned i = 0; i < tenants; ++i) set_share(TenantId(i));
     for (unsigned step = 0; step < kSteps; ++step) {
+      if (pick(0, 9) == 0) take_optional();
       auto tenant = TenantId(pick(0, tenants - 1));
       if (!used_.contains(tenant)) set_share(tenant);
       else act(tenant);
@@ -64,6 +66,27 @@ class Model {
     }
   }
 
+  // The server takes of what is nobody's, or lets go.
+  void take_optional() {
+    const uint64_t most = ledger_.optional_max(0);
+    ledger_.set_optional(0, most && pick(0, 2) ? std::min(most, some_bytes(kDeviceBytes)) : 0);
+  }
+
+  // What the server can do without goes when a tenant wants it: just so much that it has what it wants.
+  std::optional<uint64_t> after_optional(TenantId tenant, uint64_t used, uint64_t bytes) {
+    auto lacking = ledger_.lacking(tenant, 0, used, bytes);
+    if (!lacking) return std::nullopt;
+    const uint64_t has = ledger_.optional_bytes(0);
+    REQUIRE(*lacking > 0);
+    REQUIRE(*lacking <= has);
+    ledger_.set_optional(0, has - *lacking + 1);
+    REQUIRE_FALSE(ledger_.raise(tenant, 0, used, bytes));
+    ledger_.set_optional(0, has - *lacking);
+    auto allowance = ledger_.raise(tenant, 0, used, bytes);
+    REQUIRE(allowance);
+    return allowance;
+  }
+
   void set_share(TenantId tenant) {
     MemoryShare share{.guaranteed_bytes = pick(0, 2) ? pick(0, 1500) * kMiB : 0};
     share.limit_bytes = pick(0, 3) ? share.guaranteed_bytes + pick(0, 3000) * kMiB : UINT64_MAX;
@@ -91,7 +114,7 @@ class Model {
     uint64_t claims = 0;
     for (auto& [tenant, used] : used_)
       claims += std::max(ledger_.allowance(tenant, 0), ledger_.share(tenant, 0).guaranteed_bytes);
-    return claims > kDeviceBytes;
+    return claims + ledger_.optional_bytes(0) > kDeviceBytes;
   }
 
   void take_back(TenantId tenant) {
@@ -114,6 +137,8 @@ class Model {
       }
       allowance = ledger_.raise(tenant, 0, used, bytes);
     }
+    if (allowance) CHECK_FALSE(ledger_.lacking(tenant, 0, used, bytes));
+    else allowance = after_optional(tenant, used, bytes);
     uint64_t claims = 0;
     for (auto& [other, other_used] : used_) {
       if (other != tenant) claims += std::max(other_used, ledger_.share(other, 0).guaranteed_bytes);
@@ -170,6 +195,32 @@ TEST_CASE("an allowance grows by slabs while there is room, and by what is wante
   CHECK(ledger.raise(TenantId(1), 0, 64 * kMiB, 1) == 100 * kMiB);
   CHECK(ledger.raise(TenantId(1), 0, 100 * kMiB, 1) == std::nullopt);
   CHECK(ledger.raise(TenantId(1), 0, UINT64_MAX, UINT64_MAX) == std::nullopt);
+}
+
+TEST_CASE(
+    "what the server can do without is given to nobody before it has gone, and takes nothing that is guaranteed") {
+  MemoryLedger ledger({1000});
+  REQUIRE(!ledger.set_tenant(TenantId(1), 0, {.guaranteed_bytes = 300}));
+  REQUIRE(!ledger.set_tenant(TenantId(2), 0, {}));
+  CHECK(ledger.optional_max(0) == 700);
+  REQUIRE(ledger.raise(TenantId(2), 0, 0, 100) == 700);  // a slab is more than there is
+  CHECK(ledger.optional_max(0) == 0);
+  ledger.lowered(TenantId(2), 0, 100);
+  CHECK(ledger.optional_max(0) == 600);
+  ledger.set_optional(0, 600);
+  CHECK(ledger.available(TenantId(2), 0, 100) == 0);
+  CHECK_FALSE(ledger.raise(TenantId(2), 0, 100, 200));
+  CHECK(ledger.lacking(TenantId(2), 0, 100, 200) == 200);
+  CHECK_FALSE(ledger.lacking(TenantId(2), 0, 100, 601));  // the first one's guarantee is not in question
+  CHECK_FALSE(ledger.lacking(TenantId(1), 0, 0, 300));
+  CHECK(ledger.raise(TenantId(1), 0, 0, 300) == 300);
+  ledger.set_optional(0, 400);
+  CHECK(ledger.raise(TenantId(2), 0, 100, 200) == 300);
+  // A guarantee that grows into it has to wait, and says for how much.
+  REQUIRE(!ledger.set_tenant(TenantId(1), 0, {.guaranteed_bytes = 500}));
+  CHECK(ledger.optional_max(0) == 200);
+  CHECK(ledger.allowance(TenantId(1), 0) == 300);
+  CHECK(ledger.lacking(TenantId(1), 0, 0, 450) == 150);
 }
 
 TEST_CASE("shares that cannot be are refused, and change nothing") {

@@ -108,6 +108,7 @@ void BrokerSession::want_worker() {
   const SessionRecord& session = record();
   wanted_worker_ = true;
   pool().want(number_, label_of(session), session.tenant);
+  if (phase_ == SessionPhase::starting && !record().management) around_.registry.waits_for_worker(number_);
 }
 
 void BrokerSession::worker_reserved(pid_t worker) {

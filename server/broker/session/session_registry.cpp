@@ -105,6 +105,10 @@ void SessionRegistry::granted(scheduler::SessionId session) {
     record->state = SessionState::granted;
 }
 
+void SessionRegistry::waits_for_worker(scheduler::SessionId session) {
+  if (SessionRecord* record = at(session)) record->waited_for_worker = true;
+}
+
 void SessionRegistry::has_worker(scheduler::SessionId session, pid_t worker) {
   if (SessionRecord* record = at(session)) record->worker_pid = worker;
 }

@@ -53,8 +53,9 @@ struct SessionRecord {
   std::string credential;  // the certificate's serial, or the token's id; or empty
   std::string program, host;
   uint32_t client_pid = 0;
-  pid_t worker_pid = 0;     // 0: none yet
-  bool management = false;  // asks NVML, takes no GPU
+  pid_t worker_pid = 0;            // 0: none yet
+  bool management = false;         // asks NVML, takes no GPU
+  bool waited_for_worker = false;  // none was ready when it had its GPUs
   SessionState state = SessionState::queued;
   size_t place = 0, waiting = 0;  // in the queue; place counts from 1, 0: not in it
   std::string why;                // why it waits
@@ -114,6 +115,7 @@ class SessionRegistry {
   void moved(scheduler::SessionId session, std::string peer, std::string security, std::string credential);
   void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
   void granted(scheduler::SessionId session);
+  void waits_for_worker(scheduler::SessionId session);
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
   void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);

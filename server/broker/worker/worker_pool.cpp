@@ -28,6 +28,7 @@ WorkerPool::WorkerPool(boost::asio::io_context& io, WorkerCommand command, Share
       number_(number),
       keeping_(keeping) {
   await_children();
+  starts_.wish(number_, true, 0);
 }
 
 WorkerPool::~WorkerPool() {
@@ -36,7 +37,9 @@ WorkerPool::~WorkerPool() {
 }
 
 void WorkerPool::keep_spares(unsigned spares) {
-  spares_ = std::min(spares, kSpareWorkersMax);
+  spares = std::min(spares, kSpareWorkersMax);
+  if (spares == spares_) return;
+  spares_ = spares;
   trim();
   wish();
 }
@@ -51,11 +54,34 @@ void WorkerPool::trim() {
   for (auto& worker : workers_) {
     if (ready <= spares_ + waiting_.size()) break;
     if (worker->state != WorkerProcess::State::ready) continue;
-    worker->state = WorkerProcess::State::ending;
-    worker->reason = "it is not needed";
-    worker->kill_after(0);
+    end_unused(*worker);
     --ready;
   }
+}
+
+void WorkerPool::end_unused(WorkerProcess& worker) {
+  worker.state = WorkerProcess::State::ending;
+  worker.reason = "it is not needed";
+  worker.kill_after(0);
+}
+
+size_t WorkerPool::spares() const {
+  const size_t unused = count(WorkerProcess::State::starting) + count(WorkerProcess::State::ready);
+  return unused - std::min(unused, waiting_.size());
+}
+
+void WorkerPool::end_spares(size_t spares) {
+  spares = std::min(spares, this->spares());
+  spares_ -= unsigned(std::min<size_t>(spares, spares_));
+  for (auto state : {WorkerProcess::State::starting, WorkerProcess::State::ready}) {
+    for (auto& worker : workers_) {
+      if (spares == 0) break;
+      if (worker->state != state) continue;
+      end_unused(*worker);
+      --spares;
+    }
+  }
+  wish();
 }
 
 size_t WorkerPool::count(WorkerProcess::State state) const {
@@ -85,7 +111,8 @@ void WorkerPool::start_one() {
   }
   (*worker)->label = fmt::format("worker {}", (*worker)->pid());
   (*worker)->kill_after(kWorkerStartMs);
-  starts_.begun(number_, (*worker)->pid(), std::chrono::steady_clock::now());
+  (*worker)->start_began = std::chrono::steady_clock::now();
+  starts_.begun(number_, (*worker)->pid(), (*worker)->start_began);
   workers_.push_back(std::move(*worker));
 }
 
@@ -121,6 +148,7 @@ void WorkerPool::want(SessionId session, std::string label, std::string tenant) 
     events_.refused(session, RefusalCause::shutting_down, "the server is shutting down");
     return;
   }
+  if (events_.wanted) events_.wanted();
   starts_.wait(number_, session, tenant);
   waiting_.push_back({session, std::move(label), std::move(tenant),
                       std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
@@ -365,6 +393,7 @@ void WorkerPool::worker_ready(WorkerProcess& worker, const Inventory& inventory)
   worker.state = WorkerProcess::State::ready;
   worker.cancel_kill();
   failures_ = 0;
+  if (events_.started) events_.started(std::chrono::steady_clock::now() - worker.start_began);
   if (closed_) {
     worker.kill_after(0);
     return;

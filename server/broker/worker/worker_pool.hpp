@@ -43,6 +43,8 @@ class WorkerPool {
     // was reserved.
     std::function<void(SessionId, WorkerProcess&, const ipc::Serve& client)> serving = {};
     std::function<void()> starts_changed = {};  // what it wishes of `starts`, or what these count, is another
+    std::function<void()> wanted = {};          // a session wants a worker
+    std::function<void(std::chrono::steady_clock::duration)> started = {};  // what it took a worker to become ready
   };
 
   // `keeping` outlives it. `shares`, `unread`: of all the pools whose sessions may share with each other. `starts`: of
@@ -51,8 +53,14 @@ class WorkerPool {
              WorkerStarts& starts, WorkerStarts::Pool number, Events events, EntryStore* keeping = nullptr);
   ~WorkerPool();
 
-  // From now on. Those that are too many end.
+  // From now on. Those that are too many end when they are ready.
   void keep_spares(unsigned spares);
+  // Workers that are ready or start and that no session waits for.
+  size_t spares() const;
+  // Those that were told to end before they had a client, and are not gone.
+  size_t ending() const { return count(WorkerProcess::State::ending); }
+  // Ends so many of spares() now, those first that have not started yet; others are started when keep_spares() says so.
+  void end_spares(size_t spares);
   // One worker even when no spare is wanted, because its ready message says what devices there are.
   void start_one_more();
   // It is its turn (WorkerStarts::next).
@@ -94,6 +102,7 @@ class WorkerPool {
   };
   void wish();
   void trim();
+  void end_unused(WorkerProcess& worker);
   void start_failed(const std::string& reason);
   void retry_later();
   void said(WorkerProcess& worker, ipc::Message message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
@@ -10,6 +11,9 @@
 #include <fmt/ranges.h>
 
 namespace gpuwire::server {
+
+using scheduler::DeviceIndex;
+
 namespace {
 
 constexpr const char* kVisibleDevices = "CUDA_VISIBLE_DEVICES";
@@ -28,34 +32,35 @@ std::string visible_devices(const DeviceSet& devices, const char* own) {
     }
   }
   std::vector<std::string> wanted;
-  for (scheduler::DeviceIndex device : devices)
-    wanted.push_back(device < names.size() ? names[device] : std::to_string(device));
+  for (DeviceIndex device : devices) wanted.push_back(device < names.size() ? names[device] : std::to_string(device));
   return fmt::format("{}", fmt::join(wanted, ","));
 }
 
-WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events,
-                         EntryStore* keeping)
+WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, SpareDemand::Limits spares,
+                         WorkerPool::Events events, EntryStore* keeping)
     : io_(io),
       command_(std::move(command)),
       spares_(spares),
       events_(std::move(events)),
       keeping_(keeping),
-      hold_timer_(io) {}
+      look_timer_(io) {}
 
 void WorkerPools::start() { pool({}).start_one_more(); }
 
-unsigned WorkerPools::spares(const Kind& kind) const {
-  bool ready = std::find(ready_sets_.begin(), ready_sets_.end(), kind.devices) != ready_sets_.end();
+SpareDemand::Limits WorkerPools::limits(const Kind& kind) const {
+  const unsigned one = std::min(spares_.least, 1u);
   // Queries are short and rare: one is ready as long as any spares are kept.
-  if (kind.management) return kind.devices.empty() ? std::min(spares_, 1u) : 0;
-  return ready ? spares_ : 0;
+  if (kind.management) return kind.devices.empty() ? SpareDemand::Limits{one, one} : SpareDemand::Limits{0, 0};
+  if (std::find(ready_sets_.begin(), ready_sets_.end(), kind.devices) == ready_sets_.end()) return {0, 0};
+  const auto extra_max = unsigned(std::max<size_t>(1, kExtraSparesMax / ready_sets_.size()));
+  return {spares_.least, std::min(spares_.most, spares_.least + extra_max)};
 }
 
 WorkerPool& WorkerPools::pool(const Kind& kind) {
   auto [at, added] = pools_.try_emplace(kind);
   if (!added) return *at->second.pool;
-  auto& [number, pool] = at->second;
-  number = ++last_number_;
+  Numbered& numbered = at->second;
+  numbered.number = ++last_number_;
   WorkerCommand command = command_;
   if (kind.management) command.arguments.push_back("--management");
   if (!kind.devices.empty())
@@ -67,11 +72,14 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   }
   events.idle = [this] { drop_idle_later(); };
   events.starts_changed = [this] { start_later(); };
-  pool = std::make_unique<WorkerPool>(io_, std::move(command), shares_, unread_, starts_, number, std::move(events),
-                                      keeping_);
-  if (closed_.empty()) pool->keep_spares(spares(kind));
-  else pool->close(closed_);
-  return *pool;
+  events.wanted = [&demand = numbered.demand] { demand.came(std::chrono::steady_clock::now()); };
+  events.started = [&demand = numbered.demand](SpareDemand::Duration took) { demand.started(took); };
+  numbered.demand.set_limits(limits(kind));
+  numbered.pool = std::make_unique<WorkerPool>(io_, std::move(command), shares_, unread_, starts_, numbered.number,
+                                               std::move(events), keeping_);
+  if (closed_.empty()) start_later();
+  else numbered.pool->close(closed_);
+  return *numbered.pool;
 }
 
 // Not now: a pool may be in the middle of what has changed it.
@@ -85,20 +93,101 @@ void WorkerPools::start_later() {
 
 void WorkerPools::start_more() {
   auto now = std::chrono::steady_clock::now();
+  follow_demand(now);
   while (auto number = starts_.next(now)) {
     auto found =
         std::find_if(pools_.begin(), pools_.end(), [&](const auto& one) { return one.second.number == *number; });
     found->second.pool->start_one();  // if that fails, the pool is not open any more
   }
-  auto change = starts_.next_change(now);
-  if (!change) {
-    hold_timer_.cancel();
-    return;
+  if (auto look = next_look(now)) {
+    look_timer_.expires_at(*look);
+    look_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+      if (!error) start_more();
+    }));
+  } else {
+    look_timer_.cancel();
   }
-  hold_timer_.expires_at(*change);
-  hold_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    if (!error) start_more();
-  }));
+  tell_memory();
+}
+
+// A start that takes long holds up the others no more, fewer spares are wanted, or a rest is over.
+std::optional<WorkerPools::Time> WorkerPools::next_look(Time now) const {
+  auto first = starts_.next_change(now);
+  auto also = [&](std::optional<Time> when) {
+    if (when && *when > now && (!first || *when < *first)) first = when;
+  };
+  for (const auto& [kind, one] : pools_) also(one.demand.next_change(now));
+  for (const auto& [device, rest] : rests_) also(rest.until);
+  return first;
+}
+
+// --- spares --------------------------------------------------------------------------------------------------------
+
+WorkerPools::Contexts WorkerPools::contexts_on(DeviceIndex device) const {
+  Contexts contexts;
+  for (const auto& [kind, one] : pools_) {
+    if (kind.management || device_of(kind) != device) continue;
+    contexts.spares += one.pool->spares();
+    contexts.ending += one.pool->ending();
+  }
+  return contexts;
+}
+
+size_t WorkerPools::spares_max(DeviceIndex device, Time now) const {
+  const size_t max = memory_ ? memory_->spares_max(device) : SIZE_MAX;
+  auto rest = rests_.find(device);
+  return rest != rests_.end() && now < rest->second.until ? std::min(max, rest->second.contexts) : max;
+}
+
+// One after the other, of the pool that has most.
+void WorkerPools::shrink(DeviceIndex device, size_t contexts) {
+  for (size_t spares = contexts_on(device).spares; spares > contexts; --spares) {
+    WorkerPool* most = nullptr;
+    for (auto& [kind, one] : pools_) {
+      const bool here = !kind.management && device_of(kind) == device;
+      if (here && (!most || one.pool->spares() > most->spares())) most = one.pool.get();
+    }
+    most->end_spares(1);
+  }
+}
+
+void WorkerPools::keep_at_most(DeviceIndex device, size_t contexts) {
+  rests_[device] = {contexts, std::chrono::steady_clock::now() + std::chrono::milliseconds(kSpareRestMs)};
+  shrink(device, contexts);
+  start_later();  // the look at the rest's end, too
+}
+
+void WorkerPools::follow_demand(Time now) {
+  if (devices_ == 0 || !closed_.empty()) return;  // the first worker tells the devices
+  std::erase_if(rests_, [&](const auto& rest) { return rest.second.until <= now; });
+  std::map<DeviceIndex, size_t> room;
+  for (auto& [kind, one] : pools_) {
+    const DeviceIndex device = device_of(kind);
+    if (kind.management || room.contains(device)) continue;
+    const size_t max = spares_max(device, now);
+    shrink(device, max);
+    const Contexts there = contexts_on(device);
+    room[device] = max - std::min(max, there.spares + there.ending);
+  }
+  for (auto& [kind, one] : pools_) {
+    size_t wanted = one.demand.wanted(now);
+    if (!kind.management) {
+      size_t& left = room[device_of(kind)];
+      const size_t has = one.pool->spares(), more = std::min(wanted - std::min(wanted, has), left);
+      left -= more;
+      wanted = std::min(wanted, has + more);
+    }
+    one.pool->keep_spares(unsigned(wanted));
+  }
+}
+
+// Last, for it may let somebody in, who wants a worker.
+void WorkerPools::tell_memory() {
+  for (DeviceIndex device = 0; memory_ && device < devices_; ++device) {
+    const Contexts there = contexts_on(device);
+    const size_t now = there.spares + there.ending;
+    if (std::exchange(told_[device], now) != now) memory_->spares_are(device, now);
+  }
 }
 
 void WorkerPools::keep_ready(std::vector<DeviceSet> sets, size_t devices) {
@@ -108,7 +197,8 @@ void WorkerPools::keep_ready(std::vector<DeviceSet> sets, size_t devices) {
     if (set.size() == devices_) set.clear();
     pool({.devices = set});
   }
-  for (auto& [kind, one] : pools_) one.pool->keep_spares(spares(kind));
+  for (auto& [kind, one] : pools_) one.demand.set_limits(limits(kind));
+  follow_demand(std::chrono::steady_clock::now());  // now: the first worker may be one of those that are kept
   drop_idle_later();
 }
 
@@ -122,7 +212,7 @@ void WorkerPools::drop_idle_later() {
   // Not now: one of them may be who is calling.
   boost::asio::post(io_, lifetime_.guard([this] {
     std::erase_if(pools_, [this](const auto& one) {
-      return one.first != Kind{} && one.second.pool->idle() && spares(one.first) == 0;
+      return one.first != Kind{} && one.second.pool->idle() && limits(one.first).least == 0;
     });
   }));
 }

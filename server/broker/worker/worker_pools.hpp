@@ -15,6 +15,8 @@
 #include "server/base/lifetime.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
+#include "server/broker/worker/spare_contexts.hpp"
+#include "server/broker/worker/spare_demand.hpp"
 #include "server/broker/worker/worker_pool.hpp"
 #include "server/broker/worker/worker_starts.hpp"
 
@@ -27,22 +29,28 @@ using DeviceSet = std::vector<scheduler::DeviceIndex>;  // ascending; empty: all
 std::string visible_devices(const DeviceSet& devices, const char* own);
 
 // The broker's thread only. Pools that nobody needs any more go.
-class WorkerPools {
+//
+// The number of spares follows SpareDemand, as far as the GPU's memory has room for their contexts: the context of a
+// worker that is ready is on the first of its devices.
+class WorkerPools final : public SpareContexts {
  public:
   // `events.ready` and `events.hopeless` come from the pool of workers that see all devices alone.
-  WorkerPools(boost::asio::io_context& io, WorkerCommand command, unsigned spares, WorkerPool::Events events,
+  WorkerPools(boost::asio::io_context& io, WorkerCommand command, SpareDemand::Limits spares, WorkerPool::Events events,
               EntryStore* keeping = nullptr);
+  // Outlives the calls; without one there is room for all.
+  void set_memory(SpareMemory& memory) { memory_ = &memory; }
 
   // One worker that sees all devices; its ready message says how many there are.
   void start();
   void devices_known(size_t devices) { devices_ = devices; }
-  // Which sets are kept ready, each with the number of spares; the others' workers are started when they are needed.
+  // Which sets are kept ready, each with its spares; the others' workers are started when they are needed.
   void keep_ready(std::vector<DeviceSet> sets, size_t devices);
   // The pool for the devices of a session that has been admitted.
   WorkerPool& of(const SessionRecord& session);
   void close(const std::string& reason);
   // As WorkerPool's.
   void let_go();
+  void keep_at_most(scheduler::DeviceIndex device, size_t contexts) override;
 
  private:
   struct Kind {
@@ -50,15 +58,26 @@ class WorkerPools {
     DeviceSet devices;
     auto operator<=>(const Kind&) const = default;
   };
+  using Time = SpareDemand::Time;
   WorkerPool& pool(const Kind& kind);
-  unsigned spares(const Kind& kind) const;
+  SpareDemand::Limits limits(const Kind& kind) const;
   void drop_idle_later();
   void start_later();
   void start_more();
+  static scheduler::DeviceIndex device_of(const Kind& kind) { return kind.devices.empty() ? 0 : kind.devices.front(); }
+  struct Contexts {
+    size_t spares = 0, ending = 0;
+  };
+  Contexts contexts_on(scheduler::DeviceIndex device) const;
+  size_t spares_max(scheduler::DeviceIndex device, Time now) const;
+  void shrink(scheduler::DeviceIndex device, size_t contexts);
+  void follow_demand(Time now);
+  void tell_memory();
+  std::optional<Time> next_look(Time now) const;
 
   boost::asio::io_context& io_;
   const WorkerCommand command_;
-  const unsigned spares_;
+  const SpareDemand::Limits spares_;
   const WorkerPool::Events events_;
   EntryStore* const keeping_;
   ShareTable shares_{share_limits(descriptor_limit())};
@@ -66,14 +85,23 @@ class WorkerPools {
   std::vector<DeviceSet> ready_sets_;
   size_t devices_ = 0;  // 0: not known yet
   WorkerStarts starts_;
-  boost::asio::steady_timer hold_timer_;  // until a start that takes long holds up the others no more
+  boost::asio::steady_timer look_timer_;  // at next_look()
   bool starting_later_ = false;
   WorkerStarts::Pool last_number_ = 0;
   struct Numbered {
     WorkerStarts::Pool number = 0;
+    SpareDemand demand;
     std::unique_ptr<WorkerPool> pool;
   };
   std::map<Kind, Numbered> pools_;
+  SpareMemory* memory_ = nullptr;
+  std::map<scheduler::DeviceIndex, size_t> told_;  // contexts, as the memory has heard last
+  // Of devices whose memory was asked for.
+  struct Rest {
+    size_t contexts = 0;
+    Time until;
+  };
+  std::map<scheduler::DeviceIndex, Rest> rests_;
   std::string closed_;  // not empty: why
   Lifetime lifetime_;
 };

@@ -1,6 +1,7 @@
 // One worker process as the broker sees it.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -67,6 +68,7 @@ class WorkerProcess {
   // --- the pool's notes ---
   enum class State : uint8_t { starting, ready, reserved, serving, ending };
   State state = State::starting;
+  std::chrono::steady_clock::time_point start_began;
   scheduler::SessionId session{};     // while reserved or serving
   std::string tenant;                 // of that session
   std::string label;                  // "session 0123abcd from 127.0.0.1:4711", for logs

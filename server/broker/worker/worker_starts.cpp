@@ -76,6 +76,9 @@ std::optional<WorkerStarts::Pool> WorkerStarts::next(Time now) const {
     if (on_their_way[pool] > 0) --on_their_way[pool];
     else if (auto wish = wishes_.find(pool); wish != wishes_.end() && wish->second.open) return pool;
   }
+  const size_t for_spares =
+      limits_.parallel_max > limits_.for_sessions ? limits_.parallel_max - limits_.for_sessions : 1;
+  if (size_t(holding) >= for_spares) return std::nullopt;
   for (const auto& [pool, wish] : wishes_) {
     if (wish.open && wish.spares > on_their_way[pool]) return pool;
   }

@@ -29,6 +29,8 @@ class WorkerStarts {
     size_t parallel_max = kParallelStartsMax;
     // A start that takes longer (a device that hangs) holds up the others no more, and counts to parallel_max no more.
     std::chrono::milliseconds hold{kStartHoldMs};
+    // Of parallel_max, what spares leave to sessions that may come while they start; one spare starts all the same.
+    size_t for_sessions = kStartsForSessions;
   };
   WorkerStarts() = default;
   explicit WorkerStarts(Limits limits) : limits_(limits) {}

@@ -189,6 +189,7 @@ int serve(const ServeOptions& options) {
                      .worker = worker_command(options, *configuration),
                      .login_program = beside_this_program("gpuwire-login"),
                      .spare_workers = options.spare_workers,
+                     .spare_workers_max = options.spare_workers_max,
                      .drain_seconds = options.drain_seconds,
                      .configuration = *configuration,
                      .keeping = keeping->get()});
@@ -196,6 +197,8 @@ int serve(const ServeOptions& options) {
   BrokerLedger ledger(io, broker.sessions(),
                       {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
+  ledger.set_spares(broker.workers());
+  broker.workers().set_memory(ledger);
   TenantChunks chunks(
       {.directory = configuration->dedup_directory.empty() ? default_module_cache_directory() / "chunks"
                                                            : configuration->dedup_directory,

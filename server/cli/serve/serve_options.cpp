@@ -59,8 +59,14 @@ void declare(CLI::App& app, ServeOptions& options) {
                  "Programs served or waiting at once; one more is refused. Default: 64")
       ->type_name("N")
       ->check(CLI::Range(1, 100'000));
-  app.add_option("--spare-workers", options.spare_workers,
-                 "Processes kept ready with the driver initialised, so that a program starts fast")
+  app.add_option(
+         "--spare-workers", options.spare_workers,
+         "Processes kept ready with the driver initialised, for each GPU, so that a program starts fast; 0: none")
+      ->type_name("N")
+      ->check(CLI::Range(0u, kSpareWorkersMax))
+      ->capture_default_str();
+  app.add_option("--spare-workers-max", options.spare_workers_max,
+                 "So many while programs come faster than processes start, and while nobody wants their memory")
       ->type_name("N")
       ->check(CLI::Range(0u, kSpareWorkersMax))
       ->capture_default_str();

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "server/broker/limits.hpp"
 #include "server/broker/worker/worker_process.hpp"
 #include "server/config/configuration.hpp"
 
@@ -19,6 +20,7 @@ struct ServeOptions {
   unsigned software_devices = 1;
   uint64_t software_memory_bytes = 0;
   unsigned spare_workers = 1;
+  unsigned spare_workers_max = kSpareWorkersMostUsual;
   unsigned drain_seconds = 30;
   std::string log_level = "info";
   std::string module_cache;

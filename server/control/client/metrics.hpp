@@ -55,6 +55,8 @@ struct DeviceMetrics {
   uint64_t memory_used_bytes = 0;      // by all tenants
   uint64_t memory_reserved_bytes = 0;  // for sessions, used by them or not
   uint64_t memory_held_bytes = 0;      // used, or reserved and not used yet: what nobody else can have
+  uint64_t spare_workers = 0;          // with their context here, those included that start
+  uint64_t spare_memory_bytes = 0;     // of these contexts
   uint64_t sessions = 0;
   std::string regime;                         // free, co-run, lease
   std::map<std::string, uint64_t> regime_ns;  // since the start, by regime
@@ -94,6 +96,7 @@ struct TenantMetrics {
   uint64_t bytes_in = 0, bytes_out = 0;              // ended sessions included
   uint64_t replies = 0;                              // times that a program has waited for an answer
   uint64_t begun = 0;                                // sessions, since the start
+  uint64_t worker_waits = 0;                         // sessions for which no worker was ready when they got their GPUs
   std::map<std::string, uint64_t> ended;             // by cause
   std::map<std::string, uint64_t> refused;           // logins, by reason
   HistogramMetrics queue_wait_s;                     // of sessions that were admitted

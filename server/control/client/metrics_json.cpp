@@ -26,6 +26,7 @@ void each_field(Is<DeviceMetrics> auto& f, auto&& visit) {
   visit("index", f.index), visit("name", f.name), visit("memory_bytes", f.memory_bytes),
       visit("memory_used_bytes", f.memory_used_bytes), visit("memory_reserved_bytes", f.memory_reserved_bytes),
       visit("memory_held_bytes", f.memory_held_bytes);
+  visit("spare_workers", f.spare_workers), visit("spare_memory_bytes", f.spare_memory_bytes);
   visit("sessions", f.sessions), visit("regime", f.regime), visit("regime_ns", f.regime_ns),
       visit("gpu_time_ns", f.gpu_time_ns);
   visit("system_time_ns", f.system_time_ns), visit("hand_overs", f.hand_overs), visit("side_by_side", f.side_by_side);
@@ -48,7 +49,7 @@ void each_field(Is<TenantMetrics> auto& f, auto&& visit) {
   visit("chunks_found", f.chunks_found), visit("chunk_bytes_found", f.chunk_bytes_found),
       visit("chunk_bytes_kept", f.chunk_bytes_kept);
   visit("bytes_in", f.bytes_in), visit("bytes_out", f.bytes_out), visit("replies", f.replies), visit("begun", f.begun),
-      visit("ended", f.ended);
+      visit("worker_waits", f.worker_waits), visit("ended", f.ended);
   visit("refused", f.refused), visit("queue_wait_s", f.queue_wait_s);
 }
 void each_field(Is<SessionDeviceMetrics> auto& f, auto&& visit) {

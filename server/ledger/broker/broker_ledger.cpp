@@ -35,6 +35,7 @@ void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
   if (ledger_) return;
   // Only the first device of a worker has a context when it is ready; the others' will take as much.
   uint64_t context = devices.empty() ? 0 : std::min(devices[0].taken_bytes, kContextBytesMax);
+  // Those spares that are kept whoever comes; the others' contexts are optional_bytes of the ledger.
   uint64_t kept = context ? context * settings_.spare_workers + kDriverBytes : 0;
   std::vector<uint64_t> bytes;
   for (const ServerDevice& device : devices) {
@@ -74,7 +75,12 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     write_host_allowance(state);
     for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
   }
-  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) write_metrics(device);
+  for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
+    // A guarantee has grown into it.
+    if (const uint64_t has = ledger_->optional_bytes(device), may = ledger_->optional_max(device); has > may)
+      end_spares(device, has - may);
+    write_metrics(device);
+  }
   look_at_waiters();
 }
 
@@ -441,6 +447,7 @@ BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, ui
   uint64_t limit = ledger_->share(tenant, device).limit_bytes, has = held(tenant, device);
   if (bytes > limit || has > limit - bytes) return Raised::over_limit;
   auto allowance = raise_in_ledger(tenant, device, has, bytes);
+  if (!allowance && ledger_->lacking(tenant, device, has, bytes)) return Raised::spares_end;
   if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
   write_allowance(found->second, device, *allowance);
   write_metrics(device, {tenant, bytes});
@@ -453,7 +460,39 @@ std::optional<uint64_t> BrokerLedger::raise_in_ledger(TenantId tenant, DeviceInd
   for (auto& [other, state] : tenants_) {
     if (other != tenant) take_back(other, device);
   }
-  return ledger_->raise(tenant, device, has, bytes);
+  auto allowance = ledger_->raise(tenant, device, has, bytes);
+  if (!allowance) {
+    if (auto lacking = ledger_->lacking(tenant, device, has, bytes)) end_spares(device, *lacking);
+  }
+  return allowance;
+}
+
+// --- spares --------------------------------------------------------------------------------------------------------
+
+size_t BrokerLedger::spares_max(DeviceIndex device) const {
+  if (!ledger_ || device >= context_bytes_.size() || context_bytes_[device] == 0) return SIZE_MAX;
+  return settings_.spare_workers + ledger_->optional_max(device) / context_bytes_[device];
+}
+
+// What has gone is given to who waits for it.
+void BrokerLedger::spares_are(DeviceIndex device, size_t contexts) {
+  if (!ledger_ || device >= context_bytes_.size()) return;
+  spares_[device] = contexts;
+  const uint64_t before = ledger_->optional_bytes(device),
+                 now = difference(contexts, settings_.spare_workers) * context_bytes_[device];
+  if (before == now) return;
+  ledger_->set_optional(device, now);
+  write_metrics(device);
+  if (now > before) return;
+  look_at_waiters();
+  control_.reconsider_waiting();
+}
+
+void BrokerLedger::end_spares(DeviceIndex device, uint64_t bytes) {
+  const uint64_t context = context_bytes_[device];
+  if (!spare_contexts_ || context == 0) return;
+  const uint64_t stay = difference(ledger_->optional_bytes(device), bytes) / context;
+  spare_contexts_->keep_at_most(device, settings_.spare_workers + stay);
 }
 
 // Does another tenant hold more than it is guaranteed? Then it may give that back; who holds all of it oneself need not
@@ -467,7 +506,7 @@ bool BrokerLedger::lent_to_others(TenantId tenant, DeviceIndex device) const {
 
 uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const {
   if (!ledger_) return 0;
-  uint64_t back = 0;
+  uint64_t back = ledger_->optional_bytes(device);
   for (const auto& [other, state] : tenants_) {
     if (other != tenant) back += spare(other, device, held(state, device));
   }
@@ -488,7 +527,7 @@ uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t
 void BrokerLedger::write_metrics(DeviceIndex device, Soon soon) {
   if (device >= kPageDevicesMax) return;
   std::map<TenantId, uint64_t> has;  // read once: it changes all the time
-  uint64_t back = 0;
+  uint64_t back = ledger_->optional_bytes(device);
   for (const auto& [tenant, state] : tenants_) {
     has[tenant] = held(state, device) + (tenant == soon.tenant ? soon.bytes : 0);
     back += spare(tenant, device, has[tenant]);
@@ -513,9 +552,10 @@ bool BrokerLedger::heard(const SessionRecord& session, ipc::Message& message) {
   }
   Raised raised = raise(session.tenant_id, wanted->column, wanted->bytes);
   const size_t of_session = waiters_.count_if([&](const Waiter& waiter) { return waiter.session == session.number; });
-  const bool waits = raised == Raised::short_of_memory && of_session < kMemoryWaitersPerSessionMax &&
-                     waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request},
-                                   std::chrono::steady_clock::now() + settings_.shortage);
+  const auto until = std::chrono::steady_clock::now() + (raised == Raised::spares_end ? kSpareEnd : settings_.shortage);
+  const bool waits =
+      may_come(raised) && of_session < kMemoryWaitersPerSessionMax &&
+      waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request}, until);
   if (waits) await_next_look();
   else answer(session.number, wanted->request, raised == Raised::yes);
   return true;
@@ -528,7 +568,7 @@ void BrokerLedger::answer(SessionId session, ipc::RequestId request, bool yes) {
 void BrokerLedger::look_at_waiters() {
   waiters_.look_at_all([&](ipc::RequestId, const Waiter& waiter) {
     Raised raised = raise(waiter.tenant, waiter.column, waiter.bytes);
-    if (raised == Raised::short_of_memory) return false;
+    if (may_come(raised)) return false;
     answer(waiter.session, waiter.request, raised == Raised::yes);
     return true;
   });
@@ -617,6 +657,10 @@ void BrokerLedger::add(Snapshot& snapshot) {
       device.memory_held_bytes += held(state, device.index);
     }
     device.memory_reserved_bytes = reserved_bytes(device.index);
+    if (auto spares = spares_.find(device.index); spares != spares_.end()) {
+      device.spare_workers = spares->second;
+      device.spare_memory_bytes = spares->second * context_bytes_[device.index];
+    }
   }
   for (TenantMetrics& figures : snapshot.tenants) {
     auto state = std::find_if(tenants_.begin(), tenants_.end(),

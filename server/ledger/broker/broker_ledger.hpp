@@ -16,6 +16,7 @@
 #include "server/broker/admission/session_memory.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_parts.hpp"
+#include "server/broker/worker/spare_contexts.hpp"
 #include "server/control/metrics_source.hpp"
 #include "server/ipc/request_table.hpp"
 #include "server/ledger/page/tenant_page.hpp"
@@ -25,16 +26,18 @@ namespace gpuwire::server {
 // How long a worker waits for memory that others may give back, before its program hears CUDA_ERROR_OUT_OF_MEMORY.
 inline constexpr std::chrono::milliseconds kMemoryShortage{300};
 inline constexpr std::chrono::milliseconds kMemoryShortageLook{10};
+// The same where spare workers that were told to end have the memory: a driver takes a while to clear up after one.
+inline constexpr std::chrono::milliseconds kSpareEnd{5000};
 // What pages say of memory that others let go of or take without a word to the broker is no older.
 inline constexpr std::chrono::milliseconds kReachLook{100};
 inline constexpr unsigned kReserveAttemptsMax = 3;  // when workers of the tenant take memory at the same moment
 inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 16;
 
 // The broker's thread only.
-class BrokerLedger final : public SessionAttachments, public MetricsSource, public SessionMemory {
+class BrokerLedger final : public SessionAttachments, public MetricsSource, public SessionMemory, public SpareMemory {
  public:
   struct Settings {
-    unsigned spare_workers = 1;     // how many contexts are kept ready that are no tenant's
+    unsigned spare_workers = 1;     // so many contexts on each device are the spares' always
     EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
     uint64_t host_bytes = 0;        // host memory of a tenant whose configuration says nothing; 0: no bound
     std::chrono::milliseconds shortage = kMemoryShortage;
@@ -42,6 +45,9 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   // `control` outlives it.
   BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings)
       : control_(control), settings_(settings), timer_(io), reach_timer_(io) {}
+
+  // Outlives the calls; without one there are no spares beyond those that are kept always.
+  void set_spares(SpareContexts& spares) { spare_contexts_ = &spares; }
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
@@ -72,6 +78,8 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
                std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;
   void release(scheduler::SessionId session) override;
+  size_t spares_max(scheduler::DeviceIndex device) const override;
+  void spares_are(scheduler::DeviceIndex device, size_t contexts) override;
   // What pages say of memory that tenants took or let go of by themselves is as it is now.
   void refresh();
   // What the session holds of this machine's memory, as its worker says.
@@ -102,7 +110,9 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes,
                        uint64_t back_bytes) const;
   uint64_t spare(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes) const;
-  enum class Raised : uint8_t { yes, over_limit, short_of_memory };
+  // short_of_memory: others may give back what they were lent; spares_end: spares that have it were told to end.
+  enum class Raised : uint8_t { yes, over_limit, short_of_memory, spares_end };
+  static bool may_come(Raised raised) { return raised == Raised::short_of_memory || raised == Raised::spares_end; }
 
   tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& spec,
                                             ipc::SessionDescriptors& descriptors);
@@ -125,6 +135,8 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   std::optional<uint64_t> raise_in_ledger(scheduler::TenantId tenant, scheduler::DeviceIndex device,
                                           uint64_t held_bytes, uint64_t bytes);
   Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes);
+  // Has spares end that hold `bytes`, which a tenant wants.
+  void end_spares(scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   void take_back(scheduler::TenantId tenant, scheduler::DeviceIndex device);
   // What a tenant has asked for and is about to take.
@@ -146,6 +158,8 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   std::optional<scheduler::MemoryLedger> ledger_;  // from devices_known() on
   std::vector<uint64_t> context_bytes_, totals_;   // by device
   std::map<scheduler::TenantId, TenantState> tenants_;
+  SpareContexts* spare_contexts_ = nullptr;
+  std::map<scheduler::DeviceIndex, size_t> spares_;  // contexts
   ipc::RequestTable<Waiter> waiters_{kMemoryWaitersMax};
   std::map<scheduler::SessionId, scheduler::TenantId> reservations_;  // whose sessions have one
   bool looking_ = false, reach_looking_ = false;

@@ -26,7 +26,9 @@
 #include "server/broker/broker.hpp"
 #include "server/broker/limits.hpp"
 #include "server/ipc/end_cause.hpp"
+#include "test/server/broker/caller.hpp"
 #include "test/server/broker/free_memory.hpp"
+#include "test/server/broker/gated_workers.hpp"
 #include "test/server/broker/running_broker.hpp"
 #include "test/server/worker/server_process.hpp"
 #include "test/server/worker/wire_client.hpp"
@@ -37,63 +39,6 @@ using namespace gpuwire::test;
 using server::Broker;
 
 namespace {
-
-// A client that the login has named: asks, and is served on its end of a pair when its turn comes.
-class Caller {
- public:
-  Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
-    broker_.act([&](Broker& of) {
-      session_ = of.sessions().request(
-          std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) {
-            hear(of, session, answer);
-          });
-    });
-  }
-  // The devices that its worker sees; "": it is not served before the deadline.
-  std::string served_with() {
-    std::string text;
-    char c = 0;
-    if (!eventually([&] { return told() == "granted"; })) return text;
-    for (size_t skipped = 0; skipped < sizeof(pid_t); ++skipped) {
-      if (!receive(c)) return text;
-    }
-    while (receive(c) && c != '\n') text += c;
-    return text;
-  }
-  std::string told() {
-    std::lock_guard lock(mutex_);
-    return told_;
-  }
-  void leave() { own_.reset(); }
-  scheduler::SessionId session() const { return session_; }
-
- private:
-  // The end of any of the broker's processes is a signal to this one, and interrupts whichever of its threads waits.
-  bool receive(char& c) {
-    ssize_t got;
-    do got = ::recv(own_.get(), &c, 1, 0);
-    while (got < 0 && errno == EINTR);
-    return got == 1;
-  }
-  void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
-    if (std::holds_alternative<server::AdmissionGranted>(answer)) {
-      int ends[2];
-      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-      own_.reset(ends[0]);
-      of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
-    }
-    std::lock_guard lock(mutex_);
-    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer)) told_ = "place " + std::to_string(queued->place);
-    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer)) told_ = refused->reason;
-    else told_ = "granted";
-  }
-
-  RunningBroker& broker_;
-  server::OwnedDescriptor own_;
-  scheduler::SessionId session_{};
-  std::mutex mutex_;
-  std::string told_;
-};
 
 wire::RefusalCode refusal(WireClient& client, std::string& text) {
   auto preface = client.read_preface(text);
@@ -273,41 +218,6 @@ TEST_CASE(
   // A session is over when its worker's process has gone.
   CHECK(eventually([&] { return Caller(broker, {.tenant = "anna"}).served_with() == "16"; }));
 }
-
-namespace {
-
-// Workers that begin one by one, when the test says so.
-struct GatedWorkers {
-  TemporaryDirectory temporary;
-  std::string path = (temporary.path() / "gate").string();
-  server::OwnedDescriptor gate;
-  GatedWorkers() {
-    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-    gate.reset(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    REQUIRE(gate);
-  }
-  void let_begin(size_t workers) {
-    const std::string bytes(workers, 'x');
-    REQUIRE(::write(gate.get(), bytes.data(), bytes.size()) == ssize_t(bytes.size()));
-  }
-  std::vector<std::string> arguments() const { return {"gated", "1", path}; }
-};
-
-// Of this process's children, those that are fake workers.
-size_t fake_workers() {
-  size_t count = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream children(task.path() / "children");
-    for (pid_t child = 0; children >> child;) {
-      std::error_code error;
-      auto program = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", child), error);
-      count += program.filename() == std::filesystem::path(GPUWIRE_TEST_FAKE_WORKER).filename();
-    }
-  }
-  return count;
-}
-
-}  // namespace
 
 TEST_CASE(
     "a tenant that asks for many sessions at once makes nobody wait for more than its next one, and no more "

@@ -32,6 +32,13 @@ class RunningBroker {
   RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration, unsigned spares) {
     begin(std::move(worker_arguments), spares, 30, std::move(configuration));
   }
+  // With as many spares as are wanted and as `memory` has room for.
+  RunningBroker(std::vector<std::string> worker_arguments, server::SpareDemand::Limits spares,
+                server::SpareMemory& memory) {
+    spares_max_ = spares.most;
+    spare_memory_ = &memory;
+    begin(std::move(worker_arguments), spares.least, 30, server::open_configuration());
+  }
   RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
     begin({worker_mode}, 1, 30, std::move(configuration));
   }
@@ -90,10 +97,12 @@ class RunningBroker {
                                    .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
                                    .login_program = login_,
                                    .spare_workers = spares,
+                                   .spare_workers_max = spares_max_,
                                    .drain_seconds = drain_seconds,
                                    .session_begin_ms = begin_ms_,
                                    .configuration = std::move(configuration),
                                    .keeping = keeping_.get()});
+    if (spare_memory_) broker_->workers().set_memory(*spare_memory_);
     auto started = broker_->start([this](const std::vector<server::ListenAddress>& where, const std::string& devices) {
       devices_ = devices;
       port_ = where.front().tcp->port();
@@ -106,6 +115,8 @@ class RunningBroker {
   }
 
   std::string login_ = GPUWIRE_TEST_LOGIN;
+  unsigned spares_max_ = 0;
+  server::SpareMemory* spare_memory_ = nullptr;
   uint32_t begin_ms_ = server::kSessionBeginMs;
   boost::asio::io_context io_{1};
   std::unique_ptr<server::Keeping> keeping_;

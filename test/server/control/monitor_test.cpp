@@ -105,6 +105,22 @@ TEST_CASE_FIXTURE(Fixture, "a snapshot has every tenant with every device, by na
   CHECK(snapshot.devices[1].sessions == 0);
 }
 
+TEST_CASE_FIXTURE(Fixture, "sessions that have waited for a worker are counted once, whether they began or gave up") {
+  SessionId begins = arrive("alice"), gives_up = arrive("alice");
+  for (SessionId session : {begins, gives_up}) {
+    registry.admitted(session, {0});
+    registry.waits_for_worker(session);
+    registry.waits_for_worker(session);
+  }
+  registry.has_worker(begins, 77);
+  registry.begun(begins, "train");
+  registry.refused(gives_up, RefusalCause::client_gone, "gone");
+  end(begins, uint32_t(EndCause::finished));
+  end(begin("alice"), uint32_t(EndCause::finished));  // one that found a spare
+  CHECK(tenant("alice").worker_waits == 2);
+  CHECK(tenant("bob").worker_waits == 0);
+}
+
 TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant, and is in the audit line of its end") {
   SessionId first = begin("alice"), second = begin("alice");
   CHECK(tenant("alice").bytes_in == 200);
@@ -223,6 +239,9 @@ TEST_CASE(
     CHECK(fixture.tenant("bob").begun == shown.begun);
     KeptTotals totals(io, fixture.registry, fixture.monitor, shelf);
     SessionId over = fixture.begin("bob");
+    SessionId waits = fixture.arrive("bob");
+    fixture.registry.waits_for_worker(waits);
+    fixture.registry.refused(waits, RefusalCause::client_gone, "gone");
     fixture.registry.refused(fixture.arrive("bob"), RefusalCause::busy, "full");
     fixture.end(over, uint32_t(EndCause::finished));
     // One that goes on: what it has moved stands in its page, and is the next server's to read there.
@@ -231,6 +250,7 @@ TEST_CASE(
     totals.note(snapshot);
     shown = fixture.tenant("bob");
     CHECK(shown.begun == 2 * servers);
+    CHECK(shown.worker_waits == servers);
     CHECK(shown.ended["finished"] == servers);
     CHECK(shown.refused["busy"] == servers);
     CHECK(shown.queue_wait_s.total() == 2 * servers);

@@ -79,12 +79,25 @@ TEST_CASE("no more start at once than may, and the next place goes to the pool o
 }
 
 TEST_CASE("one worker is started for each session that waits, and spares when nobody waits for more") {
-  WorkerStarts starts({.parallel_max = 5});
+  WorkerStarts starts({.parallel_max = 5, .for_sessions = 0});
   pid_t last = 0;
   starts.wish(1, true, 2);
   starts.wish(2, true, 1);
   flood(starts, 2, 3);
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{1, 2}, {2, 3}});
+  starts.settled(1);
+  CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 1}});
+}
+
+TEST_CASE("spares leave places to sessions that come while they start") {
+  WorkerStarts starts({.parallel_max = 5, .for_sessions = 2});
+  pid_t last = 0;
+  starts.wish(1, true, 8);
+  starts.wish(2, true, 0);
+  CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{1, 3}});
+  flood(starts, 2, 3);
+  CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 2}});
+  // Before any further spare, the third session.
   starts.settled(1);
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 1}});
 }

@@ -220,6 +220,125 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
   CHECK(worker.ledger->context_bytes(1) == 500 * kMiB);
 }
 
+// --- spares beyond those that are kept always ----------------------------------------------------------------------
+
+namespace {
+
+// The pools of workers, which end spares when the test says that they have.
+class Spares final : public SpareContexts {
+ public:
+  void keep_at_most(scheduler::DeviceIndex device, size_t contexts) override {
+    most[device] = contexts;
+    ++asked;
+  }
+  std::map<scheduler::DeviceIndex, size_t> most;
+  unsigned asked = 0;
+};
+
+// One GPU with 1000 MiB for tenants beside one spare's context of 100 MiB.
+struct SpareFixture {
+  explicit SpareFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+    ledger.set_spares(spares);
+    std::vector<ServerDevice> devices{{.index = 0, .bytes = (1000 + 100 + 256) * kMiB, .taken_bytes = 100 * kMiB}};
+    ledger.devices_known(devices);
+    ledger.tenants_changed(tenants);
+  }
+  std::unique_ptr<Worker> begin(const std::string& tenant, uint64_t reserved_bytes = 0) {
+    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0},
+                                    reserved_bytes);
+  }
+  uint64_t free_bytes(const std::string& tenant) const { return ledger.free_bytes(tenants.find(tenant)->id, 0); }
+
+  boost::asio::io_context io;
+  Control control;
+  Spares spares;
+  TenantDirectory tenants;
+  BrokerLedger ledger{io, control, {.spare_workers = 1, .shortage = std::chrono::milliseconds(0)}};
+  uint64_t number = 0;
+};
+
+}  // namespace
+
+TEST_CASE("spares have what no tenant holds or is guaranteed, and their contexts count while they are there") {
+  SpareFixture fixture({tenant("a", 0, 0), tenant("b", 450 * kMiB, 0)});
+  CHECK(fixture.ledger.spares_max(0) == 1 + 5);
+  auto a = fixture.begin("a");
+  REQUIRE(a->ledger->reserve(0, 320 * kMiB));
+  CHECK(fixture.ledger.spares_max(0) == 1 + 2);
+  fixture.ledger.spares_are(0, 3);
+  CHECK(fixture.ledger.spares_max(0) == 1 + 2);
+  Snapshot snapshot{.devices = {{.index = 0}}};
+  fixture.ledger.add(snapshot);
+  CHECK(snapshot.devices[0].spare_workers == 3);
+  CHECK(snapshot.devices[0].spare_memory_bytes == 300 * kMiB);
+  // Tenants are shown it as free: they get it for the asking.
+  CHECK(fixture.free_bytes("a") == 230 * kMiB);
+  fixture.ledger.spares_are(0, 1);
+  CHECK(fixture.free_bytes("a") == 230 * kMiB);
+}
+
+TEST_CASE("an allocation that needs the memory of spares waits until as many as that takes are gone, and no more") {
+  SpareFixture fixture({tenant("a", 0, 0)});
+  auto a = fixture.begin("a");
+  fixture.ledger.spares_are(0, 1 + 5);
+  REQUIRE(a->ledger->reserve(0, 500 * kMiB));
+  CHECK(fixture.spares.asked == 0);
+  CHECK_FALSE(a->ask(0, 150 * kMiB));
+  CHECK_FALSE(fixture.control.answers.contains(a->record.number));  // it is not refused
+  CHECK(fixture.spares.most[0] == 1 + 3);
+  fixture.ledger.spares_are(0, 1 + 4);
+  CHECK_FALSE(fixture.control.answers.contains(a->record.number));
+  fixture.ledger.spares_are(0, 1 + 3);
+  REQUIRE(fixture.control.answers.contains(a->record.number));
+  CHECK(fixture.control.answers[a->record.number]);
+  CHECK(a->ledger->reserve(0, 150 * kMiB));
+}
+
+TEST_CASE("spares are not ended for who may not have their memory anyway") {
+  SpareFixture fixture({tenant("a", 0, 600 * kMiB), tenant("b", 200 * kMiB, 0)});
+  auto a = fixture.begin("a");
+  fixture.ledger.spares_are(0, 1 + 3);
+  REQUIRE(a->ledger->reserve(0, 500 * kMiB));
+  CHECK_FALSE(a->ask(0, 101 * kMiB));
+  CHECK(fixture.control.answers.contains(a->record.number));
+  CHECK(fixture.spares.asked == 0);
+}
+
+TEST_CASE("what is guaranteed waits for no spare") {
+  SpareFixture fixture({tenant("a", 0, 0), tenant("b", 400 * kMiB, 0)});
+  fixture.ledger.spares_are(0, fixture.ledger.spares_max(0));
+  auto b = fixture.begin("b");
+  CHECK(b->ledger->reserve(0, 400 * kMiB));
+  CHECK(b->asked == 0);
+  CHECK(fixture.spares.asked == 0);
+}
+
+TEST_CASE("a guarantee that grows has the spares in its way end at once") {
+  SpareFixture fixture({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
+  fixture.ledger.spares_are(0, 1 + 9);
+  fixture.tenants.replace({tenant("a", 0, 0), tenant("b", 1000 * kMiB, 0)});
+  fixture.ledger.tenants_changed(fixture.tenants);
+  CHECK(fixture.spares.most[0] == 1);
+  auto b = fixture.begin("b");
+  CHECK_FALSE(b->ask(0, 1000 * kMiB));
+  fixture.ledger.spares_are(0, 1);
+  CHECK(fixture.control.answers[b->record.number]);
+}
+
+TEST_CASE("a reservation is made when the spares in its way are gone, and who waits for it is looked at then") {
+  SpareFixture fixture({tenant("a", 0, 0)});
+  const TenantId a = fixture.tenants.find("a")->id;
+  fixture.ledger.spares_are(0, 1 + 9);
+  CHECK(fixture.free_bytes("a") == 1000 * kMiB);
+  const std::vector<uint32_t> devices{0};
+  CHECK_FALSE(fixture.ledger.reserve(SessionId(7), a, devices, 800 * kMiB));
+  CHECK(fixture.spares.most[0] == 1 + 2);
+  const unsigned before = fixture.control.reconsidered;
+  fixture.ledger.spares_are(0, 1 + 2);
+  CHECK(fixture.control.reconsidered == before + 1);
+  CHECK(fixture.ledger.reserve(SessionId(7), a, devices, 800 * kMiB));
+}
+
 // --- a broker that follows another ---------------------------------------------------------------------------------
 
 TEST_CASE("memory that sessions hold when their broker dies is theirs under the next one, and nobody else's") {

@@ -1,0 +1,76 @@
+// A client of a broker's sessions, without a login.
+#pragma once
+
+#include <cerrno>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include "server/broker/broker.hpp"
+#include "test/server/broker/running_broker.hpp"
+
+namespace gpuwire::test {
+
+using server::Broker;
+
+// A client that the login has named: asks, and is served on its end of a pair when its turn comes.
+class Caller {
+ public:
+  Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
+    broker_.act([&](Broker& of) {
+      session_ = of.sessions().request(
+          std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+            hear(of, session, answer);
+          });
+    });
+  }
+  // The devices that its worker sees; "": it is not served before the deadline.
+  std::string served_with() {
+    std::string text;
+    char c = 0;
+    if (!eventually([&] { return told() == "granted"; })) return text;
+    for (size_t skipped = 0; skipped < sizeof(pid_t); ++skipped) {
+      if (!receive(c)) return text;
+    }
+    while (receive(c) && c != '\n') text += c;
+    return text;
+  }
+  std::string told() {
+    std::lock_guard lock(mutex_);
+    return told_;
+  }
+  void leave() { own_.reset(); }
+  scheduler::SessionId session() const { return session_; }
+
+ private:
+  // The end of any of the broker's processes is a signal to this one, and interrupts whichever of its threads waits.
+  bool receive(char& c) {
+    ssize_t got;
+    do got = ::recv(own_.get(), &c, 1, 0);
+    while (got < 0 && errno == EINTR);
+    return got == 1;
+  }
+  void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+    if (std::holds_alternative<server::AdmissionGranted>(answer)) {
+      int ends[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+      own_.reset(ends[0]);
+      of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
+    }
+    std::lock_guard lock(mutex_);
+    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer)) told_ = "place " + std::to_string(queued->place);
+    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer)) told_ = refused->reason;
+    else told_ = "granted";
+  }
+
+  RunningBroker& broker_;
+  server::OwnedDescriptor own_;
+  scheduler::SessionId session_{};
+  std::mutex mutex_;
+  std::string told_;
+};
+
+}  // namespace gpuwire::test
