@@ -46,6 +46,12 @@ std::string meant(const CLI::App& top) {
   return {};
 }
 
+// 0.1 for 0.100000.
+std::string shortly(const std::string& number) {
+  static const std::regex kZeros(R"(\.0+$|(\.\d*[1-9])0+$)");
+  return std::regex_replace(number, kZeros, "$1");
+}
+
 // CLI11's words for a value that is none, in ours: what it must be, and what was said.
 std::string in_our_words(const std::string& text) {
   static const std::regex kNotAmong(R"((--?[\w-]+): (.*) not in \{(.*)\})");
@@ -59,15 +65,31 @@ std::string in_our_words(const std::string& text) {
   static const std::regex kNoNumber(R"(Could not convert: (--?[\w-]+) = (.*))");
   if (std::regex_match(text, parts, kNoNumber)) return parts[1].str() + " must be a number, got " + parts[2].str();
   if (std::regex_match(text, parts, kNotInRange))
-    return parts[1].str() + " must be from " + parts[3].str() + " to " + parts[4].str() + ", got " + parts[2].str();
+    return parts[1].str() + " must be from " + shortly(parts[3]) + " to " + shortly(parts[4]) + ", got " +
+           parts[2].str();
   return text;
+}
+
+bool lacks_command(const CLI::App& app) { return app.get_require_subcommand_min() > app.get_subcommands().size(); }
+
+// For who has said none, or one that is like none.
+std::string which_command(const CLI::App& app) {
+  std::string words;
+  const auto commands = app.get_subcommands(nullptr);
+  for (size_t i = 0; i < commands.size(); ++i)
+    words += (i == 0 ? "" : i + 1 < commands.size() ? ", " : " or ") + commands[i]->get_name();
+  const std::vector<std::string> said = app.remaining();
+  return "the command must be " + words + (said.empty() ? "" : ", got " + said.front());
 }
 
 std::string failure_text(const CLI::App* top, const CLI::Error& error) {
   std::string suggestion = meant(*top), command = top->get_name();
   if (const CLI::App& inner = innermost(*top); &inner != top) command += " " + inner.get_name();
-  return top->get_name() + ": " + (suggestion.empty() ? in_our_words(error.what()) : suggestion) + "\n`" + command +
-         " --help` says what there is\n";
+  std::string what = !suggestion.empty() ? suggestion
+                     : error.get_exit_code() == int(CLI::ExitCodes::RequiredError) && lacks_command(innermost(*top))
+                         ? which_command(innermost(*top))
+                         : in_our_words(error.what());
+  return top->get_name() + ": " + what + "\n`" + command + " --help` says what there is\n";
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 // gpuwire-usage: `gpuwire usage`.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <regex>
@@ -35,9 +37,13 @@ constexpr const char* kUsualConfiguration = "/etc/gpuwire/server.toml";
 std::vector<std::string> audit_log_of(const std::string& file) {
   auto configuration = gpuwire::server::read_configuration(file);
   if (configuration && !configuration->audit_log.empty()) return {configuration->audit_log.string()};
-  std::fprintf(
-      stderr, "gpuwire usage: %s\n",
-      configuration ? (file + " names no audit_log; say which file").c_str() : configuration.error()[0].c_str());
+  std::string why = configuration ? file + " names no audit_log" : configuration.error()[0];
+  // Whoever has no server here may have meant another.
+  if (file == kUsualConfiguration)
+    why +=
+        "; name another server's configuration (--config FILE), an audit log, or a server elsewhere (--server SERVER)";
+  else if (configuration) why += "; name the log";
+  std::fprintf(stderr, "gpuwire usage: %s\n", why.c_str());
   return {};
 }
 
@@ -73,7 +79,7 @@ int main(int argc, char** argv) {
     }
     std::ifstream lines(file);
     if (!lines) {
-      std::fprintf(stderr, "gpuwire usage: %s cannot be read\n", file.c_str());
+      std::fprintf(stderr, "gpuwire usage: %s: %s\n", file.c_str(), std::strerror(errno));
       return 1;
     }
     book.read(lines);

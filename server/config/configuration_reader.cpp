@@ -1,6 +1,10 @@
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstdio>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 
 #include <arpa/inet.h>
@@ -277,19 +281,30 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   return out;
 }
 
+// Or why it cannot be read.
+tl::expected<std::string, std::string> contents_of(const std::filesystem::path& file) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> in(std::fopen(file.c_str(), "re"), std::fclose);
+  std::string text;
+  char piece[4096];
+  while (in && !std::feof(in.get()) && !std::ferror(in.get()))
+    text.append(piece, std::fread(piece, 1, sizeof piece, in.get()));
+  if (!in || std::ferror(in.get())) return tl::unexpected(std::string(std::strerror(errno)));
+  return text;
+}
+
 }  // namespace
 
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
                                                                     const ConfigurationOverrides& overrides) {
-  toml::parse_result parsed = toml::parse_file(file.string());
+  const auto text = contents_of(file);
+  if (!text) return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), text.error())});
+  toml::parse_result parsed = toml::parse(*text, file.string());
   Mistakes mistakes(file);
   if (!parsed) {
     std::string what(parsed.error().description());
     std::replace_if(
         what.begin(), what.end(), [](unsigned char c) { return c < ' '; },
         ' ');  // it quotes what it has read; a mistake is one line
-    if (parsed.error().source().begin.line == 0)
-      return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), what)});
     mistakes.add(parsed.error().source(), what);
     return tl::unexpected(mistakes.take());
   }

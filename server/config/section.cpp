@@ -82,7 +82,7 @@ void Section::bytes(std::string_view key, uint64_t& out) {
   if (!number && !text) return wrong(key, "must be a size with its unit, a text as \"20GiB\"");
   auto parsed = units::parse_byte_size(number ? std::to_string(number->get()) : text->get());
   if (parsed) out = *parsed;
-  else wrong(key, fmt::format("must be a size; {}", parsed.error()));
+  else mistakes_.add(where(key), fmt::format("{}: {}", label(key), parsed.error()));
 }
 
 void Section::duration_ms(std::string_view key, uint64_t& out) {
@@ -92,7 +92,7 @@ void Section::duration_ms(std::string_view key, uint64_t& out) {
   if (!text) return wrong(key, "must be a duration with its unit, a text as \"30s\"");
   auto parsed = parse_duration_ms(text->get());
   if (parsed) out = *parsed;
-  else wrong(key, fmt::format("must be a duration; {}", parsed.error()));
+  else mistakes_.add(where(key), fmt::format("{}: {}", label(key), parsed.error()));
 }
 
 void Section::texts(std::string_view key, std::vector<std::string>& out) {

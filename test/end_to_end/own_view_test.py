@@ -82,7 +82,13 @@ class OwnView(tenants_test.Tenants):
         ran = subprocess.run([GPUWIRE, "usage", os.path.join(self.folder.name, "none")], capture_output=True,
                              text=True, timeout=RUN_LIMIT_SECONDS)
         self.assertEqual((ran.returncode, ran.stdout), (1, ""))
-        self.assertIn("none cannot be read", ran.stderr)
+        self.assertRegex(ran.stderr, r"^gpuwire usage: .*/none: No such file or directory\n$")
+        with open(os.path.join(self.folder.name, "silent.toml"), "w", encoding="utf-8") as silent:
+            silent.write("[tenants.anna]\n")
+        ran = subprocess.run([GPUWIRE, "usage", "--config", silent.name], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("silent.toml names no audit_log; name the log", ran.stderr)
 
     def test_usage_is_known_after_a_restart(self):
         program = self.start_as("anna")

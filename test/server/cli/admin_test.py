@@ -124,7 +124,7 @@ class Admin(unittest.TestCase):
                        " makes one", *command)
 
     def test_wrong_arguments_are_status_2(self):
-        self.fails(2, "subcommand", *())
+        self.fails(2, "the command must be init, add-tenant, job-token", *())
         self.fails(2, "NAME", "add-tenant")
         self.fails(2, "--days", "add-tenant", "alice", "--days", "0")
         self.fails(2, "end wants a session's number, or --tenant", "end")

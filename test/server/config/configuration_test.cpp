@@ -137,7 +137,7 @@ host_memory = "16 gigs"
   CHECK(names(errors, "18", "\"b e n\" is no name of a tenant"));
   CHECK(names(errors, "20", "gpus of [tenants.carl] is 3, and gpus_allowed names 1"));
   CHECK(names(errors, "22", "unix_users of [tenants.carl] holds texts"));
-  CHECK(names(errors, "23", "the unit is not one of B, KB"));
+  CHECK(names(errors, "23", " host_memory of [tenants.carl]: \"16 gigs\" is no size: the unit is not one of B, KB"));
   CHECK(names(errors, "25", "did you mean \"tenants\"?"));
   std::vector<int> lines;
   for (const std::string& error : errors) lines.push_back(std::stoi(error));
@@ -152,7 +152,15 @@ TEST_CASE("a tenant twice, a key twice and what is no TOML are told with their l
   CHECK(names(mistakes("[/]\nweight = 1\n"), "1", ""));
   CHECK(names(mistakes("[tenants.anna]\n=weight\n"), "2", ""));
   CHECK(names(mistakes("[server]\n"), "1", "there is no tenant"));
-  CHECK_FALSE(read_configuration("/there/is/no/such/file.toml"));
+}
+
+TEST_CASE("a file that cannot be read is told with the reason") {
+  const auto absent = read_configuration("/there/is/no/such/file.toml");
+  REQUIRE_FALSE(absent);
+  CHECK(absent.error() == ConfigurationErrors{"/there/is/no/such/file.toml: No such file or directory"});
+  const auto folder = read_configuration("/");
+  REQUIRE_FALSE(folder);
+  CHECK(folder.error() == ConfigurationErrors{"/: Is a directory"});
 }
 
 TEST_CASE("two tenants with one Unix user, and a GPU that the server does not offer, are mistakes") {
