@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -188,6 +189,7 @@ void start_account_watch() noexcept {
 }
 
 int watch_accounts() {
+  prctl(PR_SET_NAME, kAccountWatchName);  // /proc/self/exe would be called "exe"
   Watch().run();
   return 0;
 }

@@ -200,11 +200,8 @@ std::string queue_line(const Entry& entry, const Answer& answer) {
 }
 
 std::string admitted_line(const Entry& entry, Clock::duration waited) {
-  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
-  std::string how_long = seconds < 60     ? fmt::format("{} s", seconds)
-                         : seconds < 3600 ? fmt::format("{} min", seconds / 60)
-                                          : fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
-  return fmt::format("admitted at {} after {}", entry.host.empty() ? "the server" : entry.host, how_long);
+  return fmt::format("admitted at {} after {}", entry.host.empty() ? "the server" : entry.host,
+                     waited_text(std::chrono::duration_cast<std::chrono::seconds>(waited)));
 }
 
 // `why`: what TLS knows about an end, or nothing.
@@ -399,6 +396,13 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
   }
   if (entry.shared_memory) return go_on_in_shared_memory(std::move(connection), preface->flags, told);
   return go_on_by_rdma(std::move(connection), preface->flags, entry.rdma, told);
+}
+
+std::string waited_text(std::chrono::seconds waited) {
+  const auto seconds = waited.count();
+  if (seconds < 60) return fmt::format("{} s", seconds);
+  if (seconds < 3600) return fmt::format("{} min", seconds / 60);
+  return fmt::format("{} h {} min", seconds / 3600, seconds / 60 % 60);
 }
 
 }  // namespace gpuwire::client

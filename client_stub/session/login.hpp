@@ -1,6 +1,7 @@
 // From a fresh connection to one on which a session can begin: prefaces, TLS, who the user is, the queue.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -57,5 +58,8 @@ using QueueTold = void (*)(const std::string& line);
 // CUDA_ERROR_SYSTEM_NOT_READY.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> enter(
     std::unique_ptr<transport::Transport> connection, const Entry& entry, QueueTold told);
+
+// How long a program has waited in the queue: "12 s", "3 min", "2 h 5 min".
+std::string waited_text(std::chrono::seconds waited);
 
 }  // namespace gpuwire::client

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import threading
 import unittest
+import urllib.request
 
 from support import BUILD, RUN_LIMIT_SECONDS, command, wait_until
 import restart_test
@@ -57,12 +59,30 @@ class Beside(tenants_test.Tenants):
     def begin(self, tenant, memory_mib=0, **more):
         return Program(self, self.server.address, self.environment(tenant), memory_mib, **more)
 
-    def status(self, *options):
+    def control(self):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
-        ran = subprocess.run([GPUWIRE, "status", "--control", f"{folder}/{self.server.process.pid}.sock", *options],
-                             capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        return f"{folder}/{self.server.process.pid}.sock"
+
+    def ask_server(self, command, *options):
+        ran = subprocess.run([GPUWIRE, command, "--control", self.control(), *options], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 0, ran.stderr)
         return ran.stdout
+
+    def status(self, *options):
+        return self.ask_server("status", *options)
+
+    def metrics(self):
+        """One scrape: the value of each metric with its labels."""
+        with subprocess.Popen([GPUWIRE, "metrics", "--listen", "127.0.0.1:0", "--control", self.control()],
+                              stderr=subprocess.PIPE, text=True) as exporter:
+            try:
+                url = re.search(r"http\S+", exporter.stderr.readline())[0]
+                with urllib.request.urlopen(url, timeout=RUN_LIMIT_SECONDS) as answer:
+                    lines = answer.read().decode().splitlines()
+            finally:
+                exporter.kill()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
 
     def test_nobody_takes_what_is_reserved_and_nobody_is_promised_it(self):
         owner = self.begin("anna", 500)
@@ -118,6 +138,11 @@ class Beside(tenants_test.Tenants):
             self.assertLess(figures["memory_used_bytes"], 64 * MIB)
         self.assertRegex(self.status(), r"RESERVED\n.*600 MiB\n")
         self.assertIn("600 MiB are reserved", self.status())
+        self.assertRegex(self.ask_server("top", "--once", "--interval", "0.2"), r"RESERVED\n.*600 MiB\n")
+        metrics = self.metrics()
+        for metric in ('gpuwire_device_memory_reserved_bytes{gpu="0"}', 'gpuwire_device_memory_held_bytes{gpu="0"}',
+                       'gpuwire_memory_reserved_bytes{tenant="anna",gpu="0"}'):
+            self.assertEqual(metrics[metric], 600 * MIB, metric)
         owner.end()
         waits.hear("ready")
         self.assertEqual(waits.ask("take 280"), "taken")

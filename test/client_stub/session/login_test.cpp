@@ -243,6 +243,16 @@ TEST_CASE("who waits is told so once for every change, on stderr") {
         "gpuwire: admitted at 127.0.0.1 after 0 s\n");
 }
 
+TEST_CASE("how long a program has waited is said in seconds, minutes, and hours with minutes") {
+  using namespace std::chrono_literals;
+  CHECK(client::waited_text(0s) == "0 s");
+  CHECK(client::waited_text(59s) == "59 s");
+  CHECK(client::waited_text(60s) == "1 min");
+  CHECK(client::waited_text(3min + 59s) == "3 min");
+  CHECK(client::waited_text(1h) == "1 h 0 min");
+  CHECK(client::waited_text(26h + 5min) == "26 h 5 min");
+}
+
 TEST_CASE("who is refused is told why in one line") {
   Lab lab;
   for (bool encrypted : {true, false}) {
