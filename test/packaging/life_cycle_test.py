@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 BUILD, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_VERSION"]
@@ -109,6 +110,29 @@ class LifeCycle(unittest.TestCase):
         for before, after in zip(changes, self.machine.changes()):
             self.assertEqual({path for path in after - before if not FOREIGN.match(path)}, set())
         self.assertFalse(os.path.exists(self.machine.path("/run/gpuwire")))
+
+    def test_a_rotated_audit_log_is_followed_by_a_new_one(self):
+        self.install()
+        self.machine.run("systemctl", "start", "gpuwire-server")
+        self.assert_passes(self.start_program())
+        rules = self.machine.read("/etc/logrotate.d/gpuwire-server")
+        log = re.match(r"(/\S+) \{", rules)[1]
+        script = re.search(r"postrotate\n(.*?)endscript", rules, re.S)[1]
+
+        # As logrotate does it (nocreate): another name for the file, then the script.
+        self.machine.run("mv", log, log + ".1")
+        said = self.machine.try_run("sh", "-c", script.replace("2>/dev/null || true", ""))
+        self.assertEqual((said.returncode, said.stderr), (0, ""))
+        limit = time.monotonic() + LIMIT_SECONDS
+        while not os.path.exists(self.machine.path(log)):
+            self.assertLess(time.monotonic(), limit, self.log())
+            time.sleep(0.01)
+        before = self.machine.read(log + ".1")
+        self.assert_passes(self.start_program())
+        self.assertIn('"event":"begun"', self.machine.read(log))
+        self.assertEqual(self.machine.read(log + ".1"), before)
+        made = os.stat(self.machine.path(log))
+        self.assertEqual((made.st_mode & 0o777, made.st_uid), (0o600, os.stat(self.machine.path(log + ".1")).st_uid))
 
     def test_without_sysusers_the_user_is_made_by_adduser_with_the_devices_group(self):
         accounts = self.machine.accounts()
