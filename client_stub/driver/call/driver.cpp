@@ -6,6 +6,7 @@
 
 #include "client/hand.hpp"
 #include "client/symbols.hpp"
+#include "client_stub/driver/call/graphics_interop.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "protocol/cuda_abi/proc_address.hpp"
@@ -31,12 +32,16 @@ CUresult hand::cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 
 namespace {
 
-void* exported_address(std::string_view symbol) noexcept {
-  auto symbols = exported_symbols();
+void* address_in(std::span<const ExportedSymbol> symbols, std::string_view symbol) noexcept {
   auto found = std::lower_bound(
       symbols.begin(), symbols.end(), symbol,
       [](const ExportedSymbol& row, std::string_view name) { return std::string_view(row.name) < name; });
   return found != symbols.end() && std::string_view(found->name) == symbol ? found->address : nullptr;
+}
+
+void* exported_address(std::string_view symbol) noexcept {
+  void* address = address_in(exported_symbols(), symbol);
+  return address ? address : address_in(graphics_symbols(), symbol);
 }
 
 // The oldest driver that a server works with (docs/install.md).
@@ -69,7 +74,7 @@ CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int vers
   cuda_abi::ProcAddress answer = cuda_abi::resolve_proc_address(symbol, version, flags, known);
   if (answer.result) return answer.result;
   *function = answer.symbol ? exported_address(answer.symbol) : nullptr;
-  // A symbol of NVIDIA's library that has no meaning here (OpenGL, EGL, VDPAU) is one that this driver does not have.
+  // A symbol of a newer library of NVIDIA's, or of an odd name, is one that this driver does not have.
   if (answer.symbol && !*function) answer.status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (status) *status = answer.status;
   return CUDA_SUCCESS;

@@ -12,6 +12,7 @@ import unittest
 
 LIBRARY, TOOLKIT_STUB, RULES = sys.argv[1:4]
 
+GRAPHICS = re.compile(r"cu(EGL|GL|VDPAU|GraphicsEGL|GraphicsGL|GraphicsVDPAU|GraphicsResourceGetMappedEgl)")
 # Part of the C library, all of them.
 ALLOWED_LIBRARIES = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0", "libdl.so.2"}
 
@@ -67,9 +68,13 @@ class StubLibrary(unittest.TestCase):
         link = os.path.join(os.path.dirname(LIBRARY), "libcuda.so")
         self.assertEqual(os.path.realpath(link), os.path.realpath(LIBRARY))
 
-    def test_exports_every_name_of_the_toolkits_stub_and_nothing_else(self):
+    def test_exports_every_name_of_the_toolkits_stub_and_of_graphics_and_nothing_else(self):
         ours, theirs = exported(LIBRARY), {name for name in exported(TOOLKIT_STUB) if name.startswith("cu")}
         self.assertGreater(len(theirs), 600)
+        # NVIDIA's driver exports these, the toolkit's stub does not: programs linked against them have to load.
+        graphics = {symbol for name, _, steps in rules() if GRAPHICS.match(name) for _, symbol in steps} - theirs
+        self.assertGreater(len(graphics), 30)
+        theirs |= graphics | {"cuEventCreateFromEGLSync"}
         self.assertEqual(sorted(theirs - ours), [], "missing")
         self.assertEqual(sorted(ours - theirs), [], "exported, but not part of the driver API")
 
@@ -119,6 +124,11 @@ class StubLibrary(unittest.TestCase):
                         self.assertEqual(status.value, 1 if wanted else 2)
                 asked += 1
         self.assertGreater(asked, 900)
+
+    def test_functions_of_graphics_are_refused(self):
+        library = ctypes.CDLL(LIBRARY)
+        for name in ("cuGLInit", "cuGLCtxCreate_v2", "cuGraphicsGLRegisterBuffer", "cuVDPAUGetDevice"):
+            self.assertEqual(getattr(library, name)(0, 0, 0), 801, name)
 
     def test_a_trace_that_cannot_be_written_says_which_and_why(self):
         load = [sys.executable, "-c", f"import ctypes; ctypes.CDLL({LIBRARY!r})"]
