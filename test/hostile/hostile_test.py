@@ -29,6 +29,7 @@ END_SECONDS = 10  # then a program that should end is killed: it proves nothing 
 HALF_LOGINS = 128  # as many as one address may have
 HALF_LOGINS_BETWEEN = 32  # fewer than push out who has been there as long as they
 DESCRIPTORS = 1024
+HOST_MIB, MAPPED_MIB = 256, 32  # what the attacker may have of the server's own memory; what it asks for at a time
 ATTEMPTS_TO_SHARE = 500  # a session gets an eighth of the descriptors at most
 CONFIGURATION = """
 [server]
@@ -41,6 +42,7 @@ directory = "{identity}"
 sessions_max = 1
 queued_max = 1000
 management_max = 1000
+host_memory = "256MiB"
 [tenants.anna]
 class = "interactive"
 memory = {{ guaranteed = "256MiB" }}
@@ -105,11 +107,11 @@ class Hostile(unittest.TestCase):
             wait_until(lambda: not self.admitted_still(tenant), RUN_LIMIT_SECONDS, f"{tenant}'s session to end")
         self.assertEqual((len(failures), failures), (0, []), "".join(self.server.log[-10:]))
 
-    def program(self, tenant, *words):
+    def program(self, tenant, *words, **environment):
         """One that goes on until its standard input closes, at the end of the test."""
         started = subprocess.Popen(command(self.server.address, *words), stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file(tenant)})
+                                   env={**os.environ, "GPUWIRE_TOKEN_FILE": self.token_file(tenant), **environment})
         self.addCleanup(self.end, started)
         return started
 
@@ -299,6 +301,35 @@ class Hostile(unittest.TestCase):
         victim.stdin.write("take 128\n")
         victim.stdin.flush()
         self.assertEqual(victim.stdout.readline(), "taken\n")
+
+    def test_who_makes_the_server_take_memory_of_its_own_is_refused_at_its_bound_and_goes_on(self):
+        # Over shared memory the pages would be the client's own.
+        hoarder = self.program("greedy", "takes_memory", GPUWIRE_TRANSPORT="tcp")
+        self.assertEqual(hoarder.stdout.readline(), "ready\n")
+        # The server has a shadow of memory that the device reaches: a message of a few bytes takes so much there.
+        answers = []
+        for _ in range(2 * HOST_MIB // MAPPED_MIB):
+            hoarder.stdin.write(f"map {MAPPED_MIB}\n")
+            hoarder.stdin.flush()
+            answers.append(hoarder.stdout.readline())
+        taken = answers.count("taken\n")
+        self.assertGreater(taken, 0)
+        self.assertLessEqual(taken * MAPPED_MIB, HOST_MIB)
+        # From the first refusal on nothing more is had.
+        self.assertEqual(answers[:taken], ["taken\n"] * taken)
+        victim = self.program("ben", "rounds")
+        self.assertEqual(victim.stdout.readline(), "ready\n")
+        self.assert_works(victim, ROUNDS)
+        self.assert_served("anna")
+        self.assertIsNone(hoarder.poll(), "the attacker's session has ended")
+
+    def test_an_interactive_tenant_that_only_synchronises_leaves_batch_its_part(self):
+        loop = self.program("anna", "saturate", "until", "1")
+        self.assertEqual(loop.stdout.readline(), "working\n")
+        victim = self.program("ben", "rounds")
+        self.assertEqual(victim.stdout.readline(), "ready\n")
+        self.assert_works(victim, ROUNDS)
+        self.assertIsNone(loop.poll(), "the loop has ended")
 
     def test_copies_without_end_keep_nobody_s_calls_from_being_answered(self):
         attacker = self.program("greedy", "endless_copies")

@@ -1,6 +1,6 @@
 // Does what its standard input says, a line each, and answers with a line: "take MIB" allocates, "give" frees what was
-// taken last, "free" tells how many bytes cudaMemGetInfo promises, "all" takes those. Prints "ready" first and PASSED
-// at the end.
+// taken last, "free" tells how many bytes cudaMemGetInfo promises, "all" takes those, "map MIB" allocates memory of the
+// host and has the device write there. Prints "ready" first and PASSED at the end.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -27,6 +27,14 @@ void take(size_t bytes) {
   std::printf("%s\n", error == cudaSuccess ? "taken" : cudaGetErrorName(error));
 }
 
+void map(size_t bytes) {
+  void* address = nullptr;
+  CHECK_RUNTIME(cudaHostAlloc(&address, bytes, cudaHostAllocMapped));
+  cudaError_t error = cudaMemset(address, 1, 1);
+  if (error == cudaErrorMemoryAllocation) (void)cudaGetLastError();
+  std::printf("%s\n", error == cudaSuccess ? "taken" : cudaGetErrorName(error));
+}
+
 }  // namespace
 
 int main() {
@@ -38,6 +46,8 @@ int main() {
     unsigned mib = 0;
     if (std::sscanf(line, "take %u", &mib) == 1) {
       take(size_t(mib) << 20);
+    } else if (std::sscanf(line, "map %u", &mib) == 1) {
+      map(size_t(mib) << 20);
     } else if (std::strcmp(line, "all\n") == 0) {
       take(promised());
     } else if (std::strcmp(line, "give\n") == 0 && !taken.empty()) {
