@@ -35,14 +35,17 @@ double median(std::vector<double> values) {
 // The first calls of a session touch memory for the first time, on both sides: a loop of some milliseconds would
 // measure that.
 constexpr double kWarmUpSeconds = 0.1, kMeasuredSeconds = 0.3;
+constexpr int kQuickRounds = 3;
+bool quick = false;  // --quick: each figure from a few rounds, to try it out
 
 double median_seconds(int rounds, const std::function<void()>& body) {
   double warm = 0;
   do warm += seconds_of(body);
-  while (warm < kWarmUpSeconds);
+  while (!quick && warm < kWarmUpSeconds);
+  if (quick) rounds = std::min(rounds, kQuickRounds);
   std::vector<double> values;
   double measured = 0;
-  while (rounds-- > 0 || measured < kMeasuredSeconds) {
+  while (rounds-- > 0 || (!quick && measured < kMeasuredSeconds)) {
     values.push_back(seconds_of(body));
     measured += values.back();
   }
@@ -205,7 +208,11 @@ void copies(const std::string& size, size_t bytes, int rounds) {
 
 int main(int argc, char** argv) {
   // On the software device a launch takes longer and copies are plain memory copies: fewer of both.
-  bool small = argc > 1 && std::strcmp(argv[1], "--small") == 0;
+  bool small = false;
+  for (int i = 1; i < argc; ++i) {
+    small |= std::strcmp(argv[i], "--small") == 0;
+    quick |= std::strcmp(argv[i], "--quick") == 0;
+  }
   std::printf("{");
   CHECK_RUNTIME(cudaFree(nullptr));
   launches(small ? 1000 : 10000);
