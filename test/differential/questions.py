@@ -116,7 +116,8 @@ def stream_questions(sequence, thread):
         lambda: sequence.risky(thread, "cuStreamGetGreenCtx", stream, (">green", 0)),
         lambda: sequence.risky(thread, "cuStreamWaitValue64_v2", stream, (block.at(8), block.at(4), 0), 0, (0, 99)),
         lambda: sequence.risky(thread, "cuStreamBatchMemOp_v2", stream, 1,
-                               (operation(2, 16, 7), operation(5, 24, 8), operation(1, 32, 0), operation(9, 16, 7)), (0, 99)),
+                               (operation(2, 16, 7), operation(5, 24, 8), operation(1, 32, 0), operation(9, 16, 7)),
+                               (0, 99)),
     ])
     block.needs.append(sequence.call(thread, "cuStreamSynchronize", stream))
     check(sequence, thread, block)
