@@ -345,16 +345,21 @@ class Client:
             lines.append(f"    {writer}, {{}}, &sent);")
         else:
             reader = f"schema::{f.results_struct}::Reader" + (" results" if self.reads else "")
-            lines.append(f"CUresult result = call<schema::{f.pascal}Params, schema::{f.results_struct}>({common},")
+            # What could not be given back without a wait may be what is short.
+            begin, end = ("auto ask = [&] { return", " };") if f.minds_kept_memory else ("CUresult result =", "")
+            lines.append(f"{begin} call<schema::{f.pascal}Params, schema::{f.results_struct}>({common},")
             lines.append(f"    {writer},")
             if self.reads:
                 lines.append(f"    [&]({reader}) {{")
                 if not f.results_always:
                     lines.append("      if (results.getResult()) return;")
                 lines += ["      " + read for read in self.reads]
-                lines.append("    });")
+                lines.append(f"    }});{end}")
             else:
-                lines.append(f"    [&]({reader}) {{}});")
+                lines.append(f"    [&]({reader}) {{}});{end}")
+            if f.minds_kept_memory:
+                lines.append("CUresult result = ask();")
+                lines.append("if (result == CUDA_ERROR_OUT_OF_MEMORY && free_kept_memory(caller)) result = ask();")
         lines += self.always
         if self.failed:
             lines.append("if (result) {")

@@ -44,6 +44,10 @@ inline constexpr uint64_t kOutputBytesMax = 4u << 20;  // of one notice with tex
 // Managed memory: what one managed_read asks for.
 inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
 
+// Device memory that the client keeps: blocks in one free_at_rest, and those that one allocate_ahead asks for.
+inline constexpr size_t kKeptBlocksMax = 1024;
+inline constexpr uint32_t kAheadBlocksMax = 16;
+
 // Management queries: bytes of the arguments, of a text, and items of an array.
 inline constexpr size_t kManagementArgumentBytesMax = 64u << 10;
 inline constexpr size_t kManagementValueBytesMax = 256u << 10;

@@ -321,6 +321,10 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                     .keeping_memory =
                         [&stack](bool keeps) {
                           if (stack.ledger()) stack.ledger()->note_keeping(keeps);
+                        },
+                    .within_grant =
+                        [&stack](const std::function<CUresult()>& allocate) {
+                          return stack.ledger() ? stack.ledger()->within_grant(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
                         }},
        .tenant_known =
            [&](const std::string& tenant) {

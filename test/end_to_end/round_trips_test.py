@@ -65,6 +65,17 @@ class RoundTrips(ServerCase):
         self.assert_waits_per_step(0, "malloc", GPUWIRE_KEPT_MEMORY="64MiB")
         self.assert_waits_per_step(0, "malloc_async", GPUWIRE_KEPT_MEMORY="64MiB")
 
+    def test_allocating_more_and_more_of_a_size_waits_for_nothing(self):
+        # Each step reads the loss, which waits: by then what was allocated ahead is here. It goes again when it is not
+        # used soon, and on a busy machine a step may take longer than that: then it is tried once more.
+        self.assert_waits_per_step(2, "grow", GPUWIRE_KEPT_MEMORY="0")
+        for attempts_left in reversed(range(10)):
+            try:
+                return self.assert_waits_per_step(1, "grow", GPUWIRE_KEPT_MEMORY="64MiB")
+            except AssertionError:
+                if attempts_left == 0:
+                    raise
+
     def test_polling_an_event_waits_for_nothing(self):
         # The first record is asked for, and perhaps once more when the program has learned of other progress.
         self.assert_waits_per_step(0, "poll")

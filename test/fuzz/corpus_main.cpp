@@ -110,6 +110,12 @@ void add_calls() {
   });
   add<schema::FindChunk>("find_chunk", FrameKind::posted, call(SessionOrdinal::find_chunk),
                          [](auto find) { find.setDigest(some_data()); });
+  add<schema::FreeAtRest>("free_at_rest", FrameKind::posted, call(SessionOrdinal::free_at_rest),
+                          [](auto free) { free.initAddresses(2).set(1, 1 << 20); });
+  add<schema::AllocateAhead>("allocate_ahead", FrameKind::posted, call(SessionOrdinal::allocate_ahead), [](auto ahead) {
+    ahead.setBytes(4096);
+    ahead.setCount(2);
+  });
   add<schema::ModuleOffer>("module_offer", FrameKind::called, call(SessionOrdinal::module_offer),
                            [](auto offer) { offer.setDigest(some_data()); });
   add<schema::ModuleData>(
@@ -154,6 +160,10 @@ void add_answers() {
       "copy_data", FrameKind::notice, notice(NoticeOrdinal::copy_data), [](auto copy) { copy.setLast(true); }, 33);
   add<schema::ChunkFound>("chunk_found", FrameKind::notice, notice(NoticeOrdinal::chunk_found),
                           [](auto found) { found.setSequence(9); });
+  add<schema::FreedAtRest>("freed_at_rest", FrameKind::notice, notice(NoticeOrdinal::freed_at_rest),
+                           [](auto freed) { freed.setSequence(9); });
+  add<schema::AllocatedAhead>("allocated_ahead", FrameKind::notice, notice(NoticeOrdinal::allocated_ahead),
+                              [](auto allocated) { allocated.initAddresses(2).set(1, 1 << 20); });
   add<schema::Ending>("ending", FrameKind::notice, notice(NoticeOrdinal::ending),
                       [](auto ending) { ending.setReason("maintenance"); });
   FrameHeader acknowledgement{.kind = uint8_t(FrameKind::acknowledge), .sequence = 7};

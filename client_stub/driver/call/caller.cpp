@@ -195,6 +195,8 @@ void note_addresses_in(const Caller& caller, std::span<const std::byte> data) no
 
 void give_back_kept_memory(const Caller& caller) noexcept { caller.server->kept_memory.give_back(caller); }
 
+bool free_kept_memory(const Caller& caller) noexcept { return caller.server->kept_memory.free_all(caller); }
+
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;
   if (!context) return;

@@ -67,9 +67,11 @@ uint64_t resolve_stream(const Caller& caller, CUstream stream, bool per_thread, 
 // (host_regions): an address, or bytes that hold some.
 void note_address(const Caller& caller, uint64_t address) noexcept;
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept;
-// Before what takes memory or tells how much there is: what the client keeps of freed memory goes back to the server's
-// driver.
+// Before what takes memory or tells how much there is: what the client keeps goes back to the server's driver, but for
+// blocks whose free would have to wait for work.
 void give_back_kept_memory(const Caller& caller) noexcept;
+// Where there was no memory: those, too. False: nothing was kept.
+bool free_kept_memory(const Caller& caller) noexcept;
 // The one step between resolving and beginning a frame that is work in a stream, or waits for some; after the last
 // address was noted. Sends what that work may look at: what the program has written to managed memory and to host
 // regions, of which it makes those that are wanted; and the thread's own streams that the server has not heard of.

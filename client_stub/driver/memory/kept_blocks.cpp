@@ -7,6 +7,9 @@ namespace gpuwire::client {
 
 bool KeptBlocks::add(const KeptBlock& block) {
   if (by_address_.size() >= kBlocksMax || block.range.bytes > bytes_max_ - bytes_) return false;
+  const auto next = by_address_.upper_bound(block.range.base);
+  if (next != by_address_.end() && next->first < block.range.end()) return false;
+  if (find(block.range.base)) return false;
   std::vector<uint64_t>& same = by_use_[block.use];
   try {
     same.push_back(block.range.base);
@@ -20,13 +23,24 @@ bool KeptBlocks::add(const KeptBlock& block) {
   return true;
 }
 
-std::optional<AddressRange> KeptBlocks::take(const BlockUse& use) {
+std::optional<KeptBlock> KeptBlocks::take(const BlockUse& use) {
   auto same = by_use_.find(use);
   if (same == by_use_.end()) return std::nullopt;
-  auto at = by_address_.find(same->second.back());
-  const AddressRange range = at->second.range;
-  remove(at);
-  return range;
+  for (auto base = same->second.rbegin(); base != same->second.rend(); ++base) {
+    auto at = by_address_.find(*base);
+    if (at->second.leaving != 0) continue;
+    const KeptBlock block = at->second;
+    remove(at);
+    return block;
+  }
+  return std::nullopt;
+}
+
+size_t KeptBlocks::count(const BlockUse& use) const {
+  auto same = by_use_.find(use);
+  if (same == by_use_.end()) return 0;
+  return size_t(std::count_if(same->second.begin(), same->second.end(),
+                              [&](uint64_t base) { return by_address_.find(base)->second.leaving == 0; }));
 }
 
 void KeptBlocks::remove(ByAddress::iterator at) {
@@ -39,15 +53,10 @@ void KeptBlocks::remove(ByAddress::iterator at) {
   by_address_.erase(at);
 }
 
-bool KeptBlocks::holds(uint64_t address) const {
+const KeptBlock* KeptBlocks::find(uint64_t address) const {
   auto at = by_address_.upper_bound(address);
-  return at != by_address_.begin() && std::prev(at)->second.range.contains(address, 1);
-}
-
-KeptBlock::Clock::time_point KeptBlocks::oldest() const {
-  return std::min_element(by_address_.begin(), by_address_.end(),
-                          [](const auto& one, const auto& other) { return one.second.since < other.second.since; })
-      ->second.since;
+  if (at == by_address_.begin() || !std::prev(at)->second.range.contains(address, 1)) return nullptr;
+  return &std::prev(at)->second;
 }
 
 }  // namespace gpuwire::client

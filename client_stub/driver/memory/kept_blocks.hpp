@@ -1,5 +1,6 @@
-// Blocks of device memory that the program has freed and that are handed to it again: which there are, by what they
-// are good for, by address, and by age. Plain data; kept_memory.hpp has the rules.
+// Blocks of device memory that are free for the program's next allocations: those that it has freed, and those that
+// were allocated ahead of it. Which there are, by what they are good for, by address, and by age. Plain data;
+// kept_memory.hpp has the rules.
 #pragma once
 
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "client_stub/driver/memory/address_map.hpp"
+#include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
 
@@ -30,18 +32,23 @@ struct KeptBlock {
   AddressRange range;
   BlockUse use;
   Clock::time_point since;
+  bool ahead = false;    // the program has never had it
+  uint64_t leaving = 0;  // the free_at_rest frame that may have freed it, of which no answer has come; 0: none
 };
 
 class KeptBlocks {
  public:
-  static constexpr size_t kBlocksMax = 1024;
+  static constexpr size_t kBlocksMax = wire::kKeptBlocksMax;
 
   explicit KeptBlocks(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  // False: there is no room for it. May throw std::bad_alloc; nothing has changed then.
+  // False: there is no room for it, or something of it is here already. May throw std::bad_alloc; nothing has changed
+  // then.
   bool add(const KeptBlock& block);
-  // The newest that will do.
-  std::optional<AddressRange> take(const BlockUse& use);
+  // The newest that will do and does not leave.
+  std::optional<KeptBlock> take(const BlockUse& use);
+  // How many there are of these, but for those that leave.
+  size_t count(const BlockUse& use) const;
   template <class Choose>
   std::vector<KeptBlock> take_if(Choose&& choose) {
     std::vector<KeptBlock> taken;
@@ -60,9 +67,13 @@ class KeptBlocks {
   void for_each(Visit&& visit) const {
     for (const auto& [base, block] : by_address_) visit(block);
   }
-  bool holds(uint64_t address) const;
-  // Since when the one is kept that is kept for longest. There must be one.
-  KeptBlock::Clock::time_point oldest() const;
+  // May change since when they are kept, and whether they leave.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (auto& [base, block] : by_address_) visit(block);
+  }
+  // The one at this address, or null.
+  const KeptBlock* find(uint64_t address) const;
 
   bool empty() const { return by_address_.empty(); }
   size_t size() const { return by_address_.size(); }

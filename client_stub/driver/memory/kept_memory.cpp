@@ -25,6 +25,12 @@ namespace {
 constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
 // When another thread is giving back just now.
 constexpr std::chrono::milliseconds kLookAgain{5};
+// While the server has not said what has become of blocks.
+constexpr std::chrono::milliseconds kLookForAnswer{20};
+// `leaving` of blocks whose frame is being sent.
+constexpr uint64_t kLeavingNow = ~uint64_t{0};
+// Thrown under the send lock: the frame cannot be sent just now.
+struct NotNow {};
 
 ContextState* context_of(uint64_t handle) noexcept {
   return handles().find<ContextState>(wire::HandleKind::context, handle);
@@ -40,6 +46,13 @@ Caller caller_in(ServerSession& session, ContextState& context) noexcept {
 }
 
 bool in_order(const KeptBlock& block) { return block.use.kind == RangeKind::pool; }
+
+// Under the send lock. What has begun to capture, or is to call a function of the program, before the frame that is
+// being sent, is known here by now. Waiting beside captures would end them; a stream that stands at a function would
+// hold everybody up.
+void permit_wait(ServerSession& session) {
+  if (!session.captures.none() || session.host_callbacks.any()) throw NotNow();
+}
 
 }  // namespace
 
@@ -79,48 +92,50 @@ void KeptMemory::note_bounds() noexcept {
 
 bool KeptMemory::take(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
   if (!any()) return false;
-  std::optional<AddressRange> range;
+  std::optional<KeptBlock> block;
   {
     std::lock_guard lock(mutex_);
-    range = blocks_.take(use);
+    block = blocks_.take(use);
     note_bounds();
   }
-  if (!range) return false;
-  range->device = caller.state->device;
-  publish_range(*range);
-  *out = range->base;
+  if (!block) return false;
+  block->range.device = caller.state->device;
+  publish_range(block->range);
+  *out = block->range.base;
+  if (block->ahead) look_ahead(caller, use, false);
   return true;
 }
 
-// What others know of, or what the program has changed, is never handed out as if it were new; a green context has but
-// a part of the device, and another context's work may use the memory, too.
+// A green context has but a part of the device, and another context's work may use its memory, too.
+bool KeptMemory::possible(const Caller& caller) const noexcept {
+  const ServerFacts& facts = caller.session->facts();
+  return !caller.state->is_green() && facts.knows(uint32_t(wire::SessionOrdinal::await_rest)) &&
+         facts.knows(uint32_t(wire::SessionOrdinal::keeping_memory)) &&
+         facts.knows(uint32_t(wire::SessionOrdinal::free_at_rest)) &&
+         facts.knows(uint32_t(wire::SessionOrdinal::allocate_ahead));
+}
+
+// What others know of, or what the program has changed, is never handed out as if it were new.
 bool KeptMemory::usable(const Caller& caller, const AddressRange& range) const noexcept {
   if (bytes_max_ == 0 || range.bytes > std::min(bytes_max_, kBlockBytesMax)) return false;
   if (range.context != caller.context_handle || !range.reserved || range.sync_memops || range.others_know) return false;
-  const ServerFacts& facts = caller.session->facts();
-  return !caller.state->is_green() && facts.knows(uint32_t(wire::SessionOrdinal::await_rest)) &&
-         facts.knows(uint32_t(wire::SessionOrdinal::keeping_memory));
+  return possible(caller);
 }
 
 bool KeptMemory::has_room(uint64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  return blocks_.size() < KeptBlocks::kBlocksMax && bytes <= bytes_max_ - blocks_.bytes();
+  return blocks_.size() + asked_blocks(nullptr) < KeptBlocks::kBlocksMax &&
+         blocks_.bytes() + asked_bytes() + bytes <= bytes_max_;
 }
 
 bool KeptMemory::await_rest(const Caller& caller) noexcept {
-  struct NotNow {};
-  ServerSession& server = *caller.server;
   std::atomic<uint64_t>& rested = caller.state->rested;
   const uint64_t newest = rested.load(std::memory_order_relaxed);
   // Nothing has been sent since: whatever used the memory has ended by then.
   if (newest != 0 && caller.session->last_sequence() == newest) return true;
-  // With the send lock: what has begun to capture, or is to call a function of the program, before this frame, is known
-  // here by now. Beside captures the wait would end them; a stream that stands at a function would hold everybody up.
-  auto permit = [&] {
-    if (!server.captures.none() || server.host_callbacks.any()) throw NotNow();
-  };
   uint64_t sequence = 0;
-  if (send::post_await_rest(*caller.session, caller.context, {}, &sequence, permit) != CUDA_SUCCESS) return false;
+  if (send::post_await_rest(*caller.session, caller.context, {}, &sequence, [&] { permit_wait(*caller.server); }))
+    return false;
   raise(rested, sequence);
   return true;
 }
@@ -188,11 +203,89 @@ void KeptMemory::begin_keeping() noexcept {
   std::lock_guard giving(giving_);
   {
     std::lock_guard lock(mutex_);
-    if (keeping_ || blocks_.empty()) return;
+    if (keeping_ || (blocks_.empty() && asks_.empty())) return;
     keeping_ = true;
     next_look_.store((Clock::now() + kKeptTime).time_since_epoch().count(), std::memory_order_relaxed);
   }
   static_cast<void>(send::post_keeping_memory(session_.connection(), 0, {.keeps = true}));
+}
+
+// --- allocating ahead ----------------------------------------------------------------------------------------------
+
+uint64_t KeptMemory::asked_bytes() const noexcept {
+  uint64_t bytes = 0;
+  for (const Ask& ask : asks_) bytes += ask.count * ask.use.bytes;
+  return bytes;
+}
+
+size_t KeptMemory::asked_blocks(const BlockUse* use) const noexcept {
+  size_t blocks = 0;
+  for (const Ask& ask : asks_) blocks += !use || ask.use == *use ? ask.count : 0;
+  return blocks;
+}
+
+// Half of what may be kept is left to what the program frees.
+uint32_t KeptMemory::count_ahead(const BlockUse& use, bool missed) {
+  const uint32_t wanted = demand_.allocated(use, missed, blocks_.count(use) + asked_blocks(&use), Clock::now());
+  const uint64_t taken = blocks_.bytes() + asked_bytes(), most = bytes_max_ / 2;
+  const uint64_t room = (most - std::min(most, taken)) / use.bytes;
+  const size_t places = KeptBlocks::kBlocksMax / 2, used = blocks_.size() + asked_blocks(nullptr);
+  return uint32_t(std::min({uint64_t(wanted), room, uint64_t(places - std::min(places, used))}));
+}
+
+// Within a call that allocates: the driver may wait here, as for the program's own allocation.
+void KeptMemory::look_ahead(const Caller& caller, const BlockUse& use, bool missed) noexcept {
+  if (use.bytes > std::min(bytes_max_, kBlockBytesMax) || !possible(caller)) return;
+  Ask ask{0, use, 0};
+  try {
+    std::lock_guard lock(mutex_);
+    ask.count = count_ahead(use, missed);
+    asks_.reserve(asks_.size() + 1);
+  } catch (...) {
+    return;
+  }
+  if (ask.count == 0) return;
+  auto note = [&] {
+    permit_wait(session_);
+    std::lock_guard lock(mutex_);
+    asks_.push_back(ask);
+  };
+  if (send::post_allocate_ahead(*caller.session, caller.context, {.bytes = use.bytes, .count = ask.count},
+                                &ask.sequence, note) == CUDA_SUCCESS)
+    begin_keeping();
+}
+
+void KeptMemory::allocated_ahead(uint64_t sequence, std::span<const uint64_t> addresses) noexcept {
+  auto find = [&] {
+    return std::find_if(asks_.begin(), asks_.end(), [&](const Ask& ask) { return ask.sequence == sequence; });
+  };
+  Ask ask{};
+  {
+    std::lock_guard lock(mutex_);
+    auto found = find();
+    if (found == asks_.end()) return;  // its context has ended
+    ask = *found;
+  }
+  for (uint64_t address : addresses.first(std::min<size_t>(addresses.size(), ask.count))) insert_ahead(ask, address);
+  std::lock_guard lock(mutex_);
+  if (auto found = find(); found != asks_.end()) asks_.erase(found);
+}
+
+void KeptMemory::insert_ahead(const Ask& ask, uint64_t address) noexcept {
+  const ContextState* context = context_of(ask.use.context);
+  if (address == 0 || address + ask.use.bytes < address || !context) return;
+  KeptBlock block{.range = {.base = address,
+                            .bytes = ask.use.bytes,
+                            .device = context->device,
+                            .server = &session_,
+                            .context = ask.use.context},
+                  .use = ask.use,
+                  .since = Clock::now(),
+                  .ahead = true};
+  block.range.reserved = address_reservations().reserve(address, ask.use.bytes);
+  // Something of this process lies there: the block is of no use, and goes with the next that are given back.
+  if (!block.range.reserved) block.use.bytes = 0;
+  if (!insert(block, *context)) release_range(block.range);
 }
 
 // --- giving back ---------------------------------------------------------------------------------------------------
@@ -221,9 +314,9 @@ void KeptMemory::send_back(Choose&& choose) noexcept {
   bool ends = false;
   try {
     std::lock_guard lock(mutex_);
-    back = blocks_.take_if(choose);
+    back = blocks_.take_if([&](const KeptBlock& block) { return block.leaving == 0 && choose(block); });
     note_bounds();
-    if (blocks_.empty()) {
+    if (blocks_.empty() && asks_.empty()) {
       ends = std::exchange(keeping_, false);
       next_look_.store(0, std::memory_order_relaxed);
     }
@@ -245,34 +338,137 @@ void KeptMemory::give_back_if(Choose&& choose) noexcept {
   send_back(choose);
 }
 
-void KeptMemory::give_back_all(const Caller& caller) noexcept {
-  // Streams at rest, as far as the program knows.
-  std::vector<BlockUse> rested;
-  try {
-    std::lock_guard giving(giving_);
-    {
+template <class Choose>
+void KeptMemory::send_at_rest(Choose&& choose) noexcept {
+  for (;;) {  // once for each context
+    std::vector<uint64_t> addresses;
+    uint64_t handle = 0;
+    try {
       std::lock_guard lock(mutex_);
-      blocks_.for_each([&](const KeptBlock& block) {
-        const ContextState* context = in_order(block) ? context_of(block.range.context) : nullptr;
-        const StreamState* stream = context ? find_stream(context, block.use.stream) : nullptr;
-        auto same = [&](const BlockUse& use) {
-          return use.context == block.use.context && use.stream == block.use.stream;
-        };
-        if (stream && stream_idle(*stream) && std::none_of(rested.begin(), rested.end(), same))
-          rested.push_back(block.use);
+      addresses.reserve(blocks_.size());
+      blocks_.for_each([&](KeptBlock& block) {
+        if (in_order(block) || block.leaving != 0 || !choose(block)) return;
+        if (handle == 0) handle = block.range.context;
+        if (block.range.context != handle) return;
+        addresses.push_back(block.range.base);
+        block.leaving = kLeavingNow;
+      });
+    } catch (...) {
+      return;  // no memory; they are kept for longer
+    }
+    if (addresses.empty()) return;
+    const ContextState* context = context_of(handle);
+    if (!context || context_health(*context) != CUDA_SUCCESS) {
+      freed_at_rest(kLeavingNow, true);  // with the context, of which nothing is sent any more
+      continue;
+    }
+    uint64_t sequence = 0;
+    auto leave_with_frame = [&] {
+      permit_wait(session_);
+      std::lock_guard lock(mutex_);
+      blocks_.for_each([&](KeptBlock& block) {
+        if (block.leaving == kLeavingNow) block.leaving = sequence;
+      });
+    };
+    if (send::post_free_at_rest(session_.connection(), uint32_t(handle), {.addresses = addresses}, &sequence,
+                                leave_with_frame) != CUDA_SUCCESS)
+      return freed_at_rest(kLeavingNow, false);
+  }
+}
+
+void KeptMemory::freed_at_rest(uint64_t sequence, bool freed) noexcept {
+  std::vector<KeptBlock> gone;
+  try {
+    std::lock_guard lock(mutex_);
+    if (freed) {
+      gone = blocks_.take_if([&](const KeptBlock& block) { return block.leaving == sequence; });
+      note_bounds();
+      // It is this thread's to receive, and another's to send that nothing is kept any more.
+      if (next_look_.load(std::memory_order_relaxed) != 0)
+        next_look_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    } else {
+      blocks_.for_each([&](KeptBlock& block) {
+        if (block.leaving != sequence) return;
+        block.leaving = 0;
+        block.since = Clock::now();
       });
     }
-    send_back([](const KeptBlock&) { return true; });
+    for (const KeptBlock& block : gone) {
+      if (block.ahead) demand_.forget(block.use);
+    }
   } catch (...) {
-    return;
+    return;  // no memory: they are nobody's, until the context ends
   }
+  for (const KeptBlock& block : gone) release_range(block.range);
+}
+
+std::vector<BlockUse> KeptMemory::rested_streams() {
+  std::vector<BlockUse> rested;
+  std::lock_guard lock(mutex_);
+  blocks_.for_each([&](const KeptBlock& block) {
+    const ContextState* context = in_order(block) ? context_of(block.range.context) : nullptr;
+    const StreamState* stream = context ? find_stream(context, block.use.stream) : nullptr;
+    auto same = [&](const BlockUse& use) { return use.context == block.use.context && use.stream == block.use.stream; };
+    if (stream && stream_idle(*stream) && std::none_of(rested.begin(), rested.end(), same)) rested.push_back(block.use);
+  });
+  return rested;
+}
+
+void KeptMemory::synchronise(const Caller& caller, const std::vector<BlockUse>& streams) noexcept {
   if (in_host_callback() || !caller.server->captures.none()) return;
-  for (const BlockUse& use : rested) {
+  for (const BlockUse& use : streams) {
     ContextState* context = context_of(use.context);
     if (!context || context_health(*context) != CUDA_SUCCESS) continue;
     static_cast<void>(
         forward::cuStreamSynchronize(caller_in(session_, *context), reinterpret_cast<CUstream>(use.stream)));
   }
+}
+
+// Notices come in the order of frames: those that answer what was sent before have been taken by then.
+void KeptMemory::await_answers() noexcept {
+  if (!in_host_callback()) static_cast<void>(send::call_ping(session_.connection(), 0, {}));
+}
+
+void KeptMemory::give_back_at_rest(const Caller& caller) noexcept {
+  bool asked = false;
+  {
+    std::lock_guard lock(mutex_);
+    demand_.forget_all();
+    asked = !asks_.empty();
+  }
+  if (asked) await_answers();
+  {
+    // First, as a free in stream order is work.
+    std::lock_guard giving(giving_);
+    send_at_rest([](const KeptBlock&) { return true; });
+  }
+  give_back_in_order(caller);
+}
+
+void KeptMemory::give_back_in_order(const Caller& caller) noexcept {
+  try {
+    const std::vector<BlockUse> rested = rested_streams();
+    give_back_if(in_order);
+    synchronise(caller, rested);
+  } catch (...) {}  // no memory; they are kept for longer
+}
+
+bool KeptMemory::free_all(const Caller& caller) noexcept {
+  if (!keeping()) return false;
+  bool open = false;
+  {
+    std::lock_guard lock(mutex_);
+    demand_.forget_all();
+    open = !asks_.empty();
+    blocks_.for_each([&](const KeptBlock& block) { open |= block.leaving != 0; });
+  }
+  if (open) await_answers();
+  try {
+    const std::vector<BlockUse> rested = rested_streams();
+    give_back_if([](const KeptBlock&) { return true; });
+    synchronise(caller, rested);
+  } catch (...) {}
+  return true;
 }
 
 void KeptMemory::give_back_of_stream(uint64_t wire_stream) noexcept {
@@ -286,10 +482,30 @@ void KeptMemory::give_back_of(const ContextState& context) noexcept {
 }
 
 void KeptMemory::forget(const ContextState& context) noexcept {
+  if (!keeping()) [[likely]]
+    return;
+  {
+    std::lock_guard lock(mutex_);
+    demand_.forget_context(context.handle);
+    std::erase_if(asks_, [&](const Ask& ask) { return ask.use.context == context.handle; });
+    // Whatever has become of them at the server, they are gone now.
+    blocks_.for_each([&](KeptBlock& block) {
+      if (block.range.context == context.handle) block.leaving = 0;
+    });
+  }
   give_back_if([&](const KeptBlock& block) { return block.range.context == context.handle; });
 }
 
-void KeptMemory::give_back_at(uint64_t address) noexcept {
+void KeptMemory::free_at(uint64_t address) noexcept {
+  auto leaves = [&](bool& found) {
+    std::lock_guard lock(mutex_);
+    const KeptBlock* block = blocks_.find(address);
+    found = block != nullptr;
+    return block && block->leaving != 0;
+  };
+  bool found = false;
+  if (leaves(found)) await_answers();
+  if (!found) return;
   give_back_if([&](const KeptBlock& block) { return block.range.contains(address, 1); });
 }
 
@@ -297,7 +513,16 @@ void KeptMemory::look_closely(std::span<const std::byte> arguments) noexcept {
   uint64_t word = 0;
   for (size_t at = 0; at + sizeof word <= arguments.size(); at += sizeof word) {
     std::memcpy(&word, arguments.data() + at, sizeof word);
-    look_at(word);
+    if (!may_hold(word)) [[likely]]
+      continue;
+    {
+      std::lock_guard lock(mutex_);
+      if (!blocks_.find(word)) continue;
+    }
+    auto named = [&](const KeptBlock& block) { return block.range.contains(word, 1); };
+    const std::lock_guard giving(giving_);
+    send_at_rest(named);
+    send_back([&](const KeptBlock& block) { return in_order(block) && named(block); });
   }
 }
 
@@ -308,10 +533,16 @@ std::chrono::nanoseconds KeptMemory::look(Clock::time_point now) noexcept {
   if (left.count() > 0) return left;
   const std::unique_lock giving(giving_, std::try_to_lock);
   if (!giving) return kLookAgain;
-  send_back([&](const KeptBlock& block) { return now - block.since >= kKeptTime; });
+  auto unused = [&](const KeptBlock& block) { return now - block.since >= kKeptTime; };
+  send_at_rest(unused);
+  send_back([&](const KeptBlock& block) { return in_order(block) && unused(block); });
   std::lock_guard lock(mutex_);
-  if (blocks_.empty()) return kNever;
-  const Clock::time_point next = blocks_.oldest() + kKeptTime;
+  // The answer may be here already: that nothing is kept is then still to be sent.
+  if (blocks_.empty() && asks_.empty()) return keeping_ ? std::chrono::nanoseconds(kLookAgain) : kNever;
+  Clock::time_point next = now + (asks_.empty() ? kKeptTime : kLookForAnswer);
+  blocks_.for_each([&](const KeptBlock& block) {
+    next = std::min(next, block.leaving ? now + kLookForAnswer : block.since + kKeptTime);
+  });
   next_look_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
   return next - now;
 }

@@ -1,11 +1,18 @@
-// Memory that the program has freed and that the client keeps for a moment: an allocation of the same size is answered
-// with it, at once.
+// Device memory that is free, and that the client keeps for a moment: an allocation of the same size is answered with
+// it, at once. It is what the program has freed, and what was allocated ahead of it, where it has allocated several
+// blocks of a size one after the other.
 //
 // To the server's driver a kept block is allocated. Nothing that the program does may tell: an address in one is as
 // unknown here as any that was freed; what takes memory, or tells how much there is, comes behind the blocks' being
 // given back (`minds_kept_memory` in protocol/api, and here); so does what names such an address, for the server's
 // driver has to refuse it. Others get the memory soon: a block that nobody has had a use for in kKeptTime is given
 // back.
+//
+// The driver's cuMemFree waits for all work of its context, and its cuMemAlloc may. The program's work may go on only
+// when the program does something else first, so both are only sent where the program itself calls one of them.
+// Anywhere else blocks are given back by free_at_rest: the server frees them if there is no work to wait for, and says
+// whether it has; till then they *leave*, and are nobody's. Memory of pools is freed in stream order, which waits for
+// nothing.
 #pragma once
 
 #include <cuda.h>
@@ -16,7 +23,9 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <vector>
 
+#include "client_stub/driver/memory/ahead_demand.hpp"
 #include "client_stub/driver/memory/kept_blocks.hpp"
 #include "client_stub/driver/session/session_part.hpp"
 
@@ -43,6 +52,10 @@ class KeptMemory final : public SessionPart {
 
   // A kept block becomes the program's again. False: there is none.
   bool take(const Caller& caller, const BlockUse& use, CUdeviceptr* out);
+  // The server has allocated what take() had not got: it may be asked for more of these ahead.
+  void missed(const Caller& caller, const BlockUse& use) noexcept {
+    if (bytes_max_ != 0) look_ahead(caller, use, true);
+  }
   // cuMemFree of device memory. False: it is to be freed as ever; else `result` is the call's.
   bool keep(const Caller& caller, const AddressRange& range, CUresult& result);
   // cuMemFreeAsync of a pool's memory, in the order of this stream.
@@ -52,14 +65,14 @@ class KeptMemory final : public SessionPart {
 
   // --- giving back -------------------------------------------------------------------------------------------------
 
-  // All of it. Memory of a stream that the program knows to be at rest goes back to the device, as natively by then.
-  // False: nothing has been kept for a while.
-  bool give_back(const Caller& caller) noexcept {
-    if (!keeping()) [[likely]]
-      return false;
-    give_back_all(caller);
-    return true;
+  // All of it, as far as that waits for no work. Memory of a stream that the program knows to be at rest goes back to
+  // the device, as natively by then.
+  void give_back(const Caller& caller) noexcept {
+    if (keeping()) [[unlikely]]
+      give_back_at_rest(caller);
   }
+  // All of it, for a call that has found no memory. False: nothing has been kept for a while.
+  bool free_all(const Caller& caller) noexcept;
   // What is kept in the order of streams: of this one, which ends; of all, since one begins to capture.
   void give_back_of_stream(uint64_t wire_stream) noexcept;
   void give_back_of_streams() noexcept;
@@ -70,15 +83,22 @@ class KeptMemory final : public SessionPart {
   // What was not used for long. Gives how long until there may be more to do; the session's own thread.
   std::chrono::nanoseconds look(Clock::time_point now) noexcept;
 
-  // Addresses that a call is going to name: a block there is given back first.
+  // An address that a call names: a block there is freed first, so that the server's driver judges as ever.
   void look_at(uint64_t address) noexcept {
     if (may_hold(address)) [[unlikely]]
-      give_back_at(address);
+      free_at(address);
   }
+  // What may be addresses, such as parameters of a kernel: blocks there are given back first, as far as that waits for
+  // no work.
   void look_through(std::span<const std::byte> arguments) noexcept {
     if (any()) [[unlikely]]
       look_closely(arguments);
   }
+
+  // --- what the server tells. By the thread that reads the connection ----------------------------------------------
+
+  void freed_at_rest(uint64_t sequence, bool freed) noexcept;
+  void allocated_ahead(uint64_t sequence, std::span<const uint64_t> addresses) noexcept;
 
   // --- what the program knows of pools -----------------------------------------------------------------------------
 
@@ -88,7 +108,7 @@ class KeptMemory final : public SessionPart {
   // A device has another pool than it had: of which one allocations without a name are is no longer known.
   void device_pool_changes() noexcept { device_pools_changed_.store(true, std::memory_order_relaxed); }
   void nothing_found(const Caller& caller) noexcept {
-    if (pools_watched_.load(std::memory_order_relaxed)) give_back(caller);
+    if (pools_watched_.load(std::memory_order_relaxed) && keeping()) give_back_in_order(caller);
   }
 
   void ended(SessionEnd) noexcept override {}  // nothing can be sent; the addresses stay taken
@@ -104,6 +124,8 @@ class KeptMemory final : public SessionPart {
   bool keeping() const noexcept { return next_look_.load(std::memory_order_relaxed) != 0; }
   bool usable(const Caller& caller, const AddressRange& range) const noexcept;
   bool has_room(uint64_t bytes) noexcept;
+  // The session's server knows how to keep memory, and the context has all of its device.
+  bool possible(const Caller& caller) const noexcept;
   // The frame in the place of cuMemFree. False: the memory cannot be kept just now.
   bool await_rest(const Caller& caller) noexcept;
   // Takes the range from the map and keeps it. False: it is not there any more. `result`: where it could not be kept,
@@ -112,15 +134,37 @@ class KeptMemory final : public SessionPart {
   bool insert(const KeptBlock& block, const ContextState& context) noexcept;
   void begin_keeping() noexcept;
 
-  void give_back_all(const Caller& caller) noexcept;
-  void give_back_at(uint64_t address) noexcept;
+  // --- ahead
+  struct Ask {
+    uint64_t sequence;
+    BlockUse use;
+    uint32_t count;
+  };
+  void look_ahead(const Caller& caller, const BlockUse& use, bool missed) noexcept;
+  uint32_t count_ahead(const BlockUse& use, bool missed);   // under mutex_
+  uint64_t asked_bytes() const noexcept;                    // under mutex_
+  size_t asked_blocks(const BlockUse* use) const noexcept;  // under mutex_; null: of all
+  void insert_ahead(const Ask& ask, uint64_t address) noexcept;
+
+  // --- giving back
+  void give_back_at_rest(const Caller& caller) noexcept;
+  void give_back_in_order(const Caller& caller) noexcept;
+  void free_at(uint64_t address) noexcept;
   void look_closely(std::span<const std::byte> arguments) noexcept;
-  // Takes out what is chosen and sends its frees.
+  // Waits until the server has answered what is on its way. Only where a call of the program's may wait.
+  void await_answers() noexcept;
+  // Streams with kept memory that are at rest, as far as the program knows.
+  std::vector<BlockUse> rested_streams();
+  void synchronise(const Caller& caller, const std::vector<BlockUse>& streams) noexcept;
+  // Takes out what is chosen, of what does not leave, and sends its frees.
   template <class Choose>
   void give_back_if(Choose&& choose) noexcept;
   // Under giving_.
   template <class Choose>
   void send_back(Choose&& choose) noexcept;
+  // Under giving_. What is chosen, of plain memory, leaves.
+  template <class Choose>
+  void send_at_rest(Choose&& choose) noexcept;
   CUresult send_free(const KeptBlock& block) noexcept;
   void note_bounds() noexcept;  // under mutex_
 
@@ -129,6 +173,8 @@ class KeptMemory final : public SessionPart {
   std::mutex giving_;
   std::mutex mutex_;  // all below
   KeptBlocks blocks_;
+  AheadDemand demand_;
+  std::vector<Ask> asks_;  // allocate_ahead that no answer has come to; few
   // The server was told that memory may be kept. Written with giving_ held, too.
   bool keeping_ = false;
 

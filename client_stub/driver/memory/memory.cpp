@@ -53,8 +53,7 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
   auto ask_again = [&] {
     CUresult answer = ask(address, range.bytes);
     // What is kept of freed memory may be what is short.
-    if (answer == CUDA_ERROR_OUT_OF_MEMORY && caller.server->kept_memory.give_back(caller))
-      answer = ask(address, range.bytes);
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && free_kept_memory(caller)) answer = ask(address, range.bytes);
     return answer;
   };
   while ((result = ask_again()) == CUDA_SUCCESS) {
@@ -164,8 +163,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (caller.error) return caller.error;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (take_kept(caller, {.context = caller.context_handle, .bytes = bytesize}, dptr))
-    return leave(caller, CUDA_SUCCESS);
+  const BlockUse use{.context = caller.context_handle, .bytes = bytesize};
+  if (take_kept(caller, use, dptr)) return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -173,6 +172,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
         return forward::cuMemAlloc_v2(caller, &address, bytesize);
       },
       [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
+  if (result == CUDA_SUCCESS) caller.server->kept_memory.missed(caller, use);
   return leave(caller, result);
 }
 

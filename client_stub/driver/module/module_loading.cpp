@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/account.hpp"
@@ -156,6 +157,7 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
                     FunctionQuestions* along) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   image_traffic().used.fetch_add(1, std::memory_order_relaxed);
+  bool freed = false;
   for (int attempt = 0; attempt < kLoadAttemptsMax; ++attempt) {
     uint64_t sequence = 0;
     if (CUresult error = begin_load(caller, image, handle, options, sequence)) return error;
@@ -164,6 +166,9 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     CUresult result = finish_load(caller, options, sequence, missing);
     if (result == CUDA_SUCCESS) return asked;
     if (along && asked == CUDA_SUCCESS) along->drop(caller);
+    // What could not be given back without a wait may be what is short.
+    if (!missing && result == CUDA_ERROR_OUT_OF_MEMORY && !std::exchange(freed, true) && free_kept_memory(caller))
+      continue;
     if (!missing) return result;
     if (CUresult error = deliver_image(caller, image)) return error;
   }

@@ -1,6 +1,7 @@
 #include "client_stub/driver/session/notices.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
@@ -8,6 +9,7 @@
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/printable.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
+#include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -87,6 +89,17 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
       auto found = message.getRoot<schema::ChunkFound>();
       session_.chunked_uploads.found(found.getSequence(), found.getFound());
       return;
+    }
+    case wire::NoticeOrdinal::freed_at_rest: {
+      auto freed = message.getRoot<schema::FreedAtRest>();
+      return session_.kept_memory.freed_at_rest(freed.getSequence(), freed.getFreed());
+    }
+    case wire::NoticeOrdinal::allocated_ahead: {
+      auto allocated = message.getRoot<schema::AllocatedAhead>();
+      std::array<uint64_t, wire::kAheadBlocksMax> addresses{};
+      const size_t count = std::min<size_t>(allocated.getAddresses().size(), addresses.size());
+      for (size_t i = 0; i < count; ++i) addresses[i] = allocated.getAddresses()[uint32_t(i)];
+      return session_.kept_memory.allocated_ahead(allocated.getSequence(), {addresses.data(), count});
     }
     case wire::NoticeOrdinal::profile_spans: return session_.gpu_spans.told(message.getRoot<schema::ProfileSpans>());
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy

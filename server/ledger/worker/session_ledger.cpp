@@ -39,6 +39,8 @@ class Turn {
   bool taken_ = false;
 };
 
+thread_local unsigned t_within_grant = 0;
+
 uint64_t allowed(const PageColumn& column) {
   return std::min(bounded(column.allowance.load()), bounded(column.limit.load()));
 }
@@ -97,10 +99,19 @@ bool SessionLedger::others_keep(uint32_t column) const {
   return false;
 }
 
+SessionLedger::WithinGrant::WithinGrant() noexcept { ++t_within_grant; }
+SessionLedger::WithinGrant::~WithinGrant() { --t_within_grant; }
+
+bool SessionLedger::leaves_enough(uint32_t column, uint64_t bytes) const {
+  const uint64_t more = growth(column, bytes), limit = this->limit(column);
+  return more == 0 || held_by_all(page_, column) + more <= limit - limit / kGrantLeaves;
+}
+
 bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
   using Clock = std::chrono::steady_clock;
   if (bytes == 0) return true;
   if (column >= kPageColumns || bytes >= kPageBytesMax) return false;
+  if (t_within_grant != 0) return leaves_enough(column, bytes) && try_reserve(column, bytes);
   std::optional<Clock::time_point> until;  // for which others' kept memory is waited
   for (unsigned asked = 0;;) {
     if (try_reserve(column, bytes)) return true;

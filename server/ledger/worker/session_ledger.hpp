@@ -25,6 +25,9 @@ inline constexpr uint32_t kTurnWaitUs = 2000;     // for another worker's turn t
 // no use for in kKeptTime (client_stub/driver/memory/kept_memory.hpp), so in most cases it comes within this.
 inline constexpr std::chrono::milliseconds kKeptMemoryWait{400}, kKeptMemoryLook{5};
 
+// Of a tenant's limit, what is allocated ahead of a program leaves this part.
+inline constexpr uint64_t kGrantLeaves = 8;  // an eighth
+
 // Any thread.
 class SessionLedger {
  public:
@@ -34,6 +37,14 @@ class SessionLedger {
                 std::chrono::milliseconds kept_wait = kKeptMemoryWait);
   SessionLedger(const SessionLedger&) = delete;
   SessionLedger& operator=(const SessionLedger&) = delete;
+
+  // While one exists on a thread, what the thread reserves comes from what is reserved for the session, or from what
+  // the tenant has been granted already, as long as a part of its limit (kGrantLeaves) is left to what it will ask for:
+  // nobody is asked, and nobody waited for.
+  struct WithinGrant {
+    WithinGrant() noexcept;
+    ~WithinGrant();
+  };
 
   // From what is reserved for the session first. False: it would exceed the tenant's limit, or the memory is others' to
   // have.
@@ -55,6 +66,7 @@ class SessionLedger {
 
  private:
   bool try_reserve(uint32_t column, uint64_t bytes);
+  bool leaves_enough(uint32_t column, uint64_t bytes) const;
   // By how much `bytes` more make grow what the session holds.
   uint64_t growth(uint32_t column, uint64_t bytes) const;
   void note_peak(PageColumn& column) const;

@@ -2,6 +2,8 @@
 // to the broker.
 #pragma once
 
+#include <cuda.h>
+
 #include <memory>
 #include <string>
 
@@ -38,6 +40,12 @@ class WorkerLedger {
 
   const DriverTable& table() const { return driver_.table(); }
   HostMemory& host_memory() { return host_; }
+  // Runs an allocation that takes no more than what the tenant has been granted already.
+  template <class Allocate>
+  CUresult within_grant(Allocate&& allocate) {
+    const SessionLedger::WithinGrant within;
+    return allocate();
+  }
   // May the session's client keep memory that its program has freed?
   void note_keeping(bool keeps) { ledger_.note_keeping(keeps); }
   // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.

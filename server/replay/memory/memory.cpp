@@ -1,5 +1,8 @@
 #include "server/replay/memory/memory.hpp"
 
+#include <array>
+
+#include "protocol/wire/limits.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/api_virtual_memory.capnp.h"
 #include "server/driver_table.hpp"
@@ -11,6 +14,8 @@
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"
+#include "server/replay/stream/stream_rest.hpp"
+#include "server/session_notices.hpp"
 
 namespace gpuwire::server {
 
@@ -37,9 +42,72 @@ void run_postponed_frees(Replay& replay) {
     }
 }
 
+namespace {
+
+// Makes the context current, if there is one by now and it is of use. A primary one is not made for this.
+bool enter_living(Replay& replay, uint32_t number) {
+  ContextTable& contexts = replay.state().contexts();
+  const Context* context = contexts.find(number);
+  return context && context->native && contexts.make_current(number) == CUDA_SUCCESS;
+}
+
+// The NULL streams last: a question about them would break off captures, beside which it is not asked.
+bool at_rest(Replay& replay) {
+  if (replay.state().callbacks().unanswered() != 0 || !streams_idle(replay)) return false;
+  bool idle = true;
+  replay.state().contexts().for_each([&](Context& context) {
+    if (!idle || !context.native) return;
+    idle = enter_living(replay, wire_context(context.handle)) &&
+           drive(replay.driver().cuStreamQuery, CUstream(nullptr)) == CUDA_SUCCESS;
+  });
+  return idle;
+}
+
+}  // namespace
+
 // A client sends it in the place of cuMemFree of memory that it keeps, and neither beside captures, which it would end,
 // nor while a stream may stand at one of its callbacks; one that does harms itself.
 void await_rest(Replay& replay, Call& call) { finish(replay, call, drive(replay.driver().cuCtxSynchronize)); }
+
+// The driver's cuMemFree waits for all work of the context, of whichever stream; a program that has not freed anything
+// may have work that ends only when it does something else first.
+void free_at_rest(Replay& replay, Call& call) {
+  auto addresses = call.message.getRoot<schema::FreeAtRest>().getAddresses();
+  if (addresses.size() > wire::kKeptBlocksMax) throw ProtocolFault{"free_at_rest: too many blocks"};
+  // The driver answers about streams only where a context is current; at_rest() leaves another one behind.
+  const uint32_t context = call.header.context;
+  const bool rests = enter_living(replay, context) && at_rest(replay) && enter_living(replay, context);
+  if (rests) {
+    // One that is none is the client's own fault, as with cuMemFree.
+    for (uint64_t address : addresses) {
+      if (address != 0) drive(replay.driver().cuMemFree_v2, CUdeviceptr(address));
+    }
+  }
+  notify::freed_at_rest(replay.outbox(), {.sequence = call.header.sequence, .freed = rests});
+  finish(replay, call, CUDA_SUCCESS);
+}
+
+// Sent where the program has just allocated by itself, so that whatever the driver may wait for the program might have
+// waited for as well.
+void allocate_ahead(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::AllocateAhead>();
+  const size_t bytes = params.getBytes(), count = params.getCount();
+  if (count > wire::kAheadBlocksMax) throw ProtocolFault{"allocate_ahead: too many blocks"};
+  std::array<uint64_t, wire::kAheadBlocksMax> addresses{};
+  size_t made = 0;
+  if (bytes != 0 && enter_living(replay, call.header.context)) {
+    auto allocate = [&] {
+      CUdeviceptr address = 0;
+      const CUresult result = drive(replay.driver().cuMemAlloc_v2, &address, bytes);
+      if (result == CUDA_SUCCESS) addresses[made++] = address;
+      return result;
+    };
+    while (made < count && replay.state().within_grant(allocate) == CUDA_SUCCESS) {}
+  }
+  notify::allocated_ahead(replay.outbox(),
+                          {.sequence = call.header.sequence, .addresses = wire::Words(addresses.data(), made)});
+  finish(replay, call, CUDA_SUCCESS);
+}
 
 void keeping_memory(Replay& replay, Call& call) {
   replay.state().note_keeping_memory(call.message.getRoot<schema::KeepingMemory>().getKeeps());

@@ -31,6 +31,7 @@ ReplayState::ReplayState(Replay& replay, SessionSettings settings)
       chunks_(settings.chunks),
       tenant_(settings.tenant),
       keeping_memory_(std::move(settings.keeping_memory)),
+      within_grant_(std::move(settings.within_grant)),
       contexts_(std::make_unique<ContextTable>(replay)),
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant), replay.host_memory())),
       links_(std::make_unique<LinkTable>()),

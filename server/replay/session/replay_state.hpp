@@ -35,6 +35,8 @@ struct SessionSettings {
   ShareExchange* shares = nullptr;           // outlives the session; null: nothing is shared
   ChunkStore* chunks = nullptr;              // outlives the session; null: none is kept
   std::function<void(bool)> keeping_memory;  // may the client keep freed memory from now on? Empty: nobody asks
+  // Runs an allocation that may take no more than what the tenant has been granted already. Empty: nothing is granted.
+  std::function<CUresult(const std::function<CUresult()>&)> within_grant;
 };
 
 // Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions(), watched_events() and
@@ -73,6 +75,9 @@ class ReplayState {
   const std::string& tenant() const { return tenant_; }
   ChunkStore* chunks() { return chunks_; }
   std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
+  CUresult within_grant(const std::function<CUresult()>& allocate) {
+    return within_grant_ ? within_grant_(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
+  }
   void note_keeping_memory(bool keeps) {
     if (keeping_memory_) keeping_memory_(keeps);
   }
@@ -86,6 +91,7 @@ class ReplayState {
   ChunkStore* const chunks_;
   const std::string tenant_;
   const std::function<void(bool)> keeping_memory_;
+  const std::function<CUresult(const std::function<CUresult()>&)> within_grant_;
   std::unique_ptr<ContextTable> contexts_;
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<LinkTable> links_;

@@ -14,9 +14,24 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/spinning_query.hpp"
+#include "server/replay/stream/stream_rest.hpp"
 #include "server/replay/stream/watched_events.hpp"
 
 namespace gpuwire::server {
+
+bool streams_idle(Replay& replay) {
+  const DriverTable& driver = replay.driver();
+  bool idle = true;
+  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
+    if (!idle) return;
+    auto stream = static_cast<CUstream>(native);
+    // A query would break off a capture.
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
+           capturing == CU_STREAM_CAPTURE_STATUS_NONE && drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
+  });
+  return idle;
+}
 
 namespace {
 
@@ -49,21 +64,6 @@ PooledEvent mark(Replay& replay, Context& context, CUstream stream, CUresult& re
   result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) event.reset();
   return event;
-}
-
-// No stream of the session has work left: then cuCtxSynchronize does not block.
-bool streams_idle(Replay& replay) {
-  const DriverTable& driver = replay.driver();
-  bool idle = true;
-  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
-    if (!idle) return;
-    auto stream = static_cast<CUstream>(native);
-    // A query would break off a capture.
-    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
-           capturing == CU_STREAM_CAPTURE_STATUS_NONE && drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
-  });
-  return idle;
 }
 
 // Events behind all that the session has put on the context's streams; none when one of them cannot be marked.

@@ -19,6 +19,10 @@ __global__ void fill_long(unsigned* data, unsigned value, unsigned count, unsign
   for (unsigned round = 0; round < rounds; ++round) seen[threadIdx.x % count] = value;
 }
 
+__global__ void wait_for(const volatile unsigned* word) {
+  while (*word == 0) {}
+}
+
 size_t free_bytes() {
   size_t free = 0, total = 0;
   CHECK_RUNTIME(cudaMemGetInfo(&free, &total));
@@ -48,6 +52,21 @@ void free_memory_is_told(cudaStream_t stream) {
   EXPECT(free_bytes() < before);
   CHECK_RUNTIME(cudaFreeAsync(memory, stream));
   CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  EXPECT(free_bytes() == before);
+}
+
+// As of freed memory, nothing tells of memory that was allocated ahead.
+void memory_ahead_is_told_to_be_free() {
+  constexpr int kBlocks = 12;
+  constexpr size_t kBytes = 2 * kMiB;
+  void* blocks[kBlocks];
+  const size_t before = free_bytes();
+  for (int i = 0; i < kBlocks; ++i) {
+    CHECK_RUNTIME(cudaMalloc(&blocks[i], kBytes));
+    if (i % 4 == 1) CHECK_RUNTIME(cudaDeviceSynchronize());
+    if (i % 4 == 3) EXPECT(free_bytes() == before - size_t(i + 1) * kBytes);
+  }
+  for (void* block : blocks) CHECK_RUNTIME(cudaFree(block));
   EXPECT(free_bytes() == before);
 }
 
@@ -95,6 +114,51 @@ void work_has_ended_before_memory_is_used_again(cudaStream_t first, cudaStream_t
   CHECK_RUNTIME(cudaDeviceSynchronize());
   all_are(memory, 2, kCount);
   CHECK_RUNTIME(cudaFree(memory));
+}
+
+// The kernel ends only when the program has done more: calls that natively wait for no work must not wait for it.
+void work_that_needs_the_program(cudaStream_t first, cudaStream_t second) {
+  unsigned* word;
+  void *memory, *kept, *held[4];
+  CHECK_RUNTIME(cudaMalloc(&word, sizeof *word));
+  CHECK_RUNTIME(cudaMemset(word, 0, sizeof *word));
+  CHECK_RUNTIME(cudaMallocAsync(&memory, kMiB, second));
+  for (void*& each : held) CHECK_RUNTIME(cudaMalloc(&each, 3 * kMiB));
+  CHECK_RUNTIME(cudaMalloc(&kept, 5 * kMiB));
+  CHECK_RUNTIME(cudaFree(kept));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+  wait_for<<<1, 1, 0, first>>>(word);
+  free_bytes();
+  cudaStream_t another;
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&another, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaFreeAsync(memory, second));
+  cudaMemPool_t pool;
+  size_t value = 0;
+  CHECK_RUNTIME(cudaDeviceGetDefaultMemPool(&pool, 0));
+  CHECK_RUNTIME(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &value));
+  CHECK_RUNTIME(cudaMemsetAsync(word, 1, sizeof *word, second));
+  CHECK_RUNTIME(cudaStreamSynchronize(first));
+  CHECK_RUNTIME(cudaStreamDestroy(another));
+  for (void* each : held) CHECK_RUNTIME(cudaFree(each));
+  CHECK_RUNTIME(cudaFree(word));
+}
+
+// Blocks of one size, one after the other: each is memory of its own.
+void many_of_a_size() {
+  constexpr unsigned kCount = 1024, kBlocks = 40;
+  unsigned* blocks[kBlocks];
+  for (unsigned i = 0; i < kBlocks; ++i) {
+    CHECK_RUNTIME(cudaMalloc(&blocks[i], kCount * sizeof(unsigned)));
+    fill<<<4, 256>>>(blocks[i], i, kCount);
+    if (i % 3 == 0) CHECK_RUNTIME(cudaDeviceSynchronize());
+    if (i % 16 == 5) {
+      CHECK_RUNTIME(cudaFree(blocks[i]));
+      CHECK_RUNTIME(cudaMalloc(&blocks[i], kCount * sizeof(unsigned)));
+      fill<<<4, 256>>>(blocks[i], i, kCount);
+    }
+  }
+  for (unsigned i = 0; i < kBlocks; ++i) all_are(blocks[i], i, kCount);
+  for (unsigned* block : blocks) CHECK_RUNTIME(cudaFree(block));
 }
 
 void loops(cudaStream_t stream) {
@@ -190,11 +254,14 @@ int main(int argc, char** argv) {
   CHECK_RUNTIME(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
   CHECK_RUNTIME(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
   if (argc > 1 && std::strcmp(argv[1], "alone") == 0) {
+    memory_ahead_is_told_to_be_free();
     free_memory_is_told(first);
     nothing_is_short();
   }
   freed_addresses_are_refused();
   work_has_ended_before_memory_is_used_again(first, second);
+  work_that_needs_the_program(first, second);
+  many_of_a_size();
   loops(first);
   threads();
   captures(first);

@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   } else {
     for (int i = 0; i < steps; ++i) {
       float* scratch = nullptr;
-      if (mode == "malloc") CHECK_RUNTIME(cudaMalloc(&scratch, 1 << 20));
+      if (mode == "malloc" || mode == "grow") CHECK_RUNTIME(cudaMalloc(&scratch, 1 << 20));
       if (mode == "malloc_async") CHECK_RUNTIME(cudaMallocAsync(&scratch, 1 << 20, step.compute));
       if (mode == "large_pageable") {
         // The memory is changed at once: what arrives is what it held when the copy was asked for.
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
                                       cudaMemcpyHostToDevice, step.copies));
       }
       step.run();
-      if (mode == "item") right = right && converged(step.item());
+      if (mode == "item" || mode == "grow") right = right && converged(step.item());
       if (mode == "poll")
         while (cudaEventQuery(step.computed) == cudaErrorNotReady) {}
       if (mode == "malloc") CHECK_RUNTIME(cudaFree(scratch));

@@ -287,6 +287,7 @@ void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}
 void note_address(const Caller&, uint64_t) noexcept {}
 void note_addresses_in(const Caller&, std::span<const std::byte>) noexcept {}
 void give_back_kept_memory(const Caller&) noexcept {}
+bool free_kept_memory(const Caller&) noexcept { return false; }
 CUresult before_work(const Caller&) noexcept { return CUDA_SUCCESS; }
 int32_t server_device(CUdevice device, CUresult& error) noexcept {
   bool seen = device >= 0 && device < 4;

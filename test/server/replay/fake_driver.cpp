@@ -126,6 +126,11 @@ CUresult CUDAAPI host_unregister(void* memory) {
   FAKE_BEGIN("cuMemHostUnregister", "");
   return fake.registered.erase(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+CUresult CUDAAPI mem_alloc(CUdeviceptr* address, size_t bytes) {
+  FAKE_BEGIN("cuMemAlloc_v2", "cuMemAlloc_v2 " + std::to_string(bytes));
+  *address = reinterpret_cast<CUdeviceptr>(fake.make());
+  return CUDA_SUCCESS;
+}
 CUresult CUDAAPI mem_free(CUdeviceptr address) {
   FAKE_BEGIN("cuMemFree_v2", "cuMemFree_v2 " + std::to_string(address));
   return CUDA_SUCCESS;
@@ -309,6 +314,7 @@ FakeDriver::FakeDriver() {
   table.cuMemHostRegister_v2 = host_register;
   table.cuMemHostUnregister = host_unregister;
   table.cuMemHostGetDevicePointer_v2 = host_device_pointer;
+  table.cuMemAlloc_v2 = mem_alloc;
   table.cuMemFree_v2 = mem_free;
   table.cuMemcpyHtoDAsync_v2 = copy_to_device;
   table.cuMemcpyDtoHAsync_v2 = copy_to_host;

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <vector>
@@ -23,6 +24,9 @@ constexpr uint64_t kBytes = 1 << 20;
 constexpr uint32_t kMemGetInfo = 1804, kMemAllocAsync = 2400, kMemAllocFromPoolAsync = 2401, kMemFreeAsync = 2402;
 const uint32_t kAwaitRest = uint32_t(wire::SessionOrdinal::await_rest);
 const uint32_t kKeepingMemory = uint32_t(wire::SessionOrdinal::keeping_memory);
+const uint32_t kFreeAtRest = uint32_t(wire::SessionOrdinal::free_at_rest);
+const uint32_t kAllocateAhead = uint32_t(wire::SessionOrdinal::allocate_ahead);
+const uint32_t kPing = uint32_t(wire::SessionOrdinal::ping);
 
 KeptBlock block(uint64_t base, uint64_t bytes, Clock::time_point since = {}) {
   return {{.base = base, .bytes = bytes}, {.context = 1, .bytes = bytes}, since};
@@ -66,6 +70,45 @@ struct Keeping : test::DeviceProcess {
     return stream;
   }
   static KeptMemory& kept() { return test::server_session().kept_memory; }
+  // The server answers the newest free_at_rest, and an allocate_ahead of these addresses.
+  std::vector<CUdeviceptr> told_to_leave() const {
+    std::vector<CUdeviceptr> addresses;
+    newest(kFreeAtRest).read<schema::FreeAtRest>([&](auto frame) {
+      for (uint64_t address : frame.getAddresses()) addresses.push_back(address);
+    });
+    return addresses;
+  }
+  void answer_at_rest(bool freed) const {
+    capnp::MallocMessageBuilder message;
+    auto notice = message.initRoot<schema::FreedAtRest>();
+    notice.setSequence(newest(kFreeAtRest).sequence);
+    notice.setFreed(freed);
+    tell(wire::NoticeOrdinal::freed_at_rest, message);
+  }
+  void answer_ahead(const std::vector<CUdeviceptr>& addresses) const {
+    capnp::MallocMessageBuilder message;
+    auto notice = message.initRoot<schema::AllocatedAhead>();
+    notice.setSequence(newest(kAllocateAhead).sequence);
+    auto list = notice.initAddresses(unsigned(addresses.size()));
+    for (unsigned i = 0; i < addresses.size(); ++i) list.set(i, addresses[i]);
+    tell(wire::NoticeOrdinal::allocated_ahead, message);
+  }
+  // As many as it was asked for.
+  std::vector<CUdeviceptr> answer_ahead() {
+    std::vector<CUdeviceptr> addresses(asked_ahead());
+    for (CUdeviceptr& address : addresses) address = new_address();
+    answer_ahead(addresses);
+    return addresses;
+  }
+  uint32_t asked_ahead(uint64_t bytes = kBytes) const {
+    uint32_t count = 0;
+    newest(kAllocateAhead).read<schema::AllocateAhead>([&](auto frame) {
+      CHECK(frame.getBytes() == bytes);
+      count = frame.getCount();
+    });
+    return count;
+  }
+  uint64_t new_address() { return next += 64u << 20; }
   // The ordinals of what was sent since the first `before` frames.
   std::vector<uint32_t> sent_since(size_t before) const {
     std::vector<uint32_t> ordinals;
@@ -74,8 +117,20 @@ struct Keeping : test::DeviceProcess {
   }
 
  private:
-  static constexpr uint64_t kRoomBytes = uint64_t{4} << 30;
-  uint64_t new_address() { return next += 64u << 20; }
+  static constexpr uint64_t kRoomBytes = uint64_t{8} << 30;
+
+  test::SentFrame newest(uint32_t ordinal) const {
+    const auto frames = session->frames();
+    auto found =
+        std::find_if(frames.rbegin(), frames.rend(), [&](const auto& each) { return each.ordinal == ordinal; });
+    REQUIRE(found != frames.rend());
+    return *found;
+  }
+  static void tell(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message) {
+    capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
+    test::server_session().notices.notice(ordinal, reader);
+  }
+
   uint64_t next = 0;
 };
 
@@ -87,12 +142,19 @@ TEST_CASE("Of kept blocks the newest that is of the right use is taken, and each
   REQUIRE(blocks.add(block(0x2000, 100)));
   REQUIRE(blocks.add(block(0x3000, 50)));
   CHECK(blocks.bytes() == 250);
-  CHECK(blocks.holds(0x1063));
-  CHECK_FALSE(blocks.holds(0x1064));
+  CHECK(blocks.find(0x1063)->range.base == 0x1000);
+  CHECK_FALSE(blocks.find(0x1064));
+  CHECK_FALSE(blocks.add(block(0x1010, 10)));
+  CHECK_FALSE(blocks.add(block(0xff0, 32)));
   CHECK_FALSE(blocks.take({.context = 2, .bytes = 100}));
   CHECK_FALSE(blocks.take({.kind = RangeKind::pool, .context = 1, .bytes = 100}));
-  CHECK(blocks.take({.context = 1, .bytes = 100})->base == 0x2000);
-  CHECK(blocks.take({.context = 1, .bytes = 100})->base == 0x1000);
+  CHECK(blocks.count({.context = 1, .bytes = 100}) == 2);
+  CHECK(blocks.take({.context = 1, .bytes = 100})->range.base == 0x2000);
+  blocks.for_each([](KeptBlock& each) { each.leaving = 7; });
+  CHECK(blocks.count({.context = 1, .bytes = 100}) == 0);
+  CHECK_FALSE(blocks.take({.context = 1, .bytes = 100}));
+  blocks.for_each([](KeptBlock& each) { each.leaving = 0; });
+  CHECK(blocks.take({.context = 1, .bytes = 100})->range.base == 0x1000);
   CHECK_FALSE(blocks.take({.context = 1, .bytes = 100}));
   CHECK(blocks.low() == 0x3000);
   CHECK(blocks.high() == 0x3000 + 50);
@@ -166,21 +228,24 @@ TEST_CASE("An address of freed memory is unknown, wherever it is asked about") {
 TEST_CASE("Before the server's driver is to judge an address of freed memory, it is freed there") {
   Keeping program;
   const CUdeviceptr memory = program.allocate();
-  auto given_back_by = [&](auto&& act) {
-    program.free(program.allocate());
-    const size_t frees = program.session->count(test::kMemFree), before = program.session->total();
-    act();
-    CHECK(program.session->count(test::kMemFree) == frees + 1);
-    CHECK(program.sent_since(before).front() == test::kMemFree);
-  };
   program.free(memory);
-  given_back_by([&] { CHECK(hand::cuMemsetD8Async(memory + 5, 1, 4, nullptr, false) == CUDA_SUCCESS); });
-  const CUdeviceptr other = program.allocate();
-  program.free(other);
-  given_back_by([&] {
-    const uint64_t parameters[] = {1, other + kBytes - 1};
-    note_addresses_in(enter(Needs::context), std::as_bytes(std::span(parameters)));
-  });
+  const size_t before = program.session->total();
+  CHECK(hand::cuMemsetD8Async(memory + 5, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(program.session->count(test::kMemFree) == 1);
+  CHECK(program.sent_since(before).front() == test::kMemFree);
+}
+
+TEST_CASE("Memory that may be named by a kernel's parameters is given back, if that waits for no work") {
+  Keeping program;
+  const CUdeviceptr memory = program.allocate();
+  program.free(memory);
+  const uint64_t parameters[] = {1, memory + kBytes - 1};
+  auto look = [&] { note_addresses_in(enter(Needs::context), std::as_bytes(std::span(parameters))); };
+  look();
+  CHECK(program.told_to_leave() == std::vector{memory});
+  look();  // there is no answer yet
+  CHECK(program.session->count(kFreeAtRest) == 1);
+  CHECK(program.session->count(test::kMemFree) == 0);
 }
 
 TEST_CASE("An allocation for which there is no memory comes again when all that was kept has been given back") {
@@ -198,16 +263,72 @@ TEST_CASE("An allocation for which there is no memory comes again when all that 
   CHECK(asked == 3);
 }
 
-TEST_CASE("What tells how much memory there is comes behind all frees") {
+TEST_CASE("What tells how much memory there is comes behind frees that wait for no work") {
   Keeping program;
-  program.free(program.allocate());
-  const size_t before = program.session->total();
+  const CUdeviceptr memory = program.allocate();
+  program.free(memory);
+  size_t before = program.session->total();
   size_t free_bytes = 0, total = 0;
   REQUIRE(forward::cuMemGetInfo_v2(enter(Needs::context), &free_bytes, &total) == CUDA_SUCCESS);
-  CHECK(program.sent_since(before) == std::vector{test::kMemFree, kKeepingMemory, kMemGetInfo});
+  CHECK(program.sent_since(before) == std::vector{kFreeAtRest, kMemGetInfo});
+  CHECK(program.told_to_leave() == std::vector{memory});
+  program.answer_at_rest(true);
+  CHECK(address_reservations().reserved_bytes() == 0);
+  CHECK(program.allocate() != memory);
 }
 
-TEST_CASE("A block that nobody has had a use for is given back after a time, one that is used is not") {
+TEST_CASE("Memory of which the server has not said whether it is freed is nobody's") {
+  Keeping program;
+  const CUdeviceptr memory = program.allocate();
+  program.free(memory);
+  give_back_kept_memory(enter(Needs::context));
+  const CUdeviceptr other = program.allocate();
+  CHECK(other != memory);
+  SUBCASE("it was not, since work was under way: it is kept on") {
+    program.answer_at_rest(false);
+    CHECK(program.allocate() == memory);
+  }
+  SUBCASE("it was") {
+    program.answer_at_rest(true);
+    CHECK(address_reservations().reserved_bytes() == kBytes);
+  }
+  SUBCASE("a call that names it waits for the answer, and has it freed if it was not") {
+    program.session->serve(kPing, [&](const auto&, capnp::MessageBuilder& reply, const BulkSink&) {
+      program.answer_at_rest(false);
+      reply.initRoot<schema::Result>();
+    });
+    const size_t before = program.session->total();
+    CHECK(hand::cuMemsetD8Async(memory, 1, 4, nullptr, false) == CUDA_SUCCESS);
+    const auto sent = program.sent_since(before);
+    CHECK(std::vector(sent.begin(), sent.begin() + 2) == std::vector{kPing, test::kMemFree});
+  }
+  SUBCASE("an allocation for which there is no memory waits for the answer, too") {
+    bool answered = false;
+    program.session->serve(kPing, [&](const auto&, capnp::MessageBuilder& reply, const BulkSink&) {
+      program.answer_at_rest(false);
+      answered = true;
+      reply.initRoot<schema::Result>();
+    });
+    program.session->serve(test::kMemAlloc, [&](const auto&, capnp::MessageBuilder& reply, const BulkSink&) {
+      const bool freed = program.session->count(test::kMemFree) == 1;
+      reply.initRoot<schema::CuMemAllocV2Results>().setResult(freed ? CUDA_ERROR_NOT_SUPPORTED
+                                                                    : CUDA_ERROR_OUT_OF_MEMORY);
+    });
+    CUdeviceptr address = 0;
+    CHECK(hand::cuMemAlloc_v2(&address, 2 * kBytes) == CUDA_ERROR_NOT_SUPPORTED);
+    CHECK(answered);
+  }
+  SUBCASE("its context ends: an answer that comes then is about nothing") {
+    REQUIRE(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    CHECK(address_reservations().reserved_bytes() == 0);
+    program.answer_at_rest(false);
+    program.make_current(0);
+    CHECK(program.allocate() != memory);
+  }
+}
+
+TEST_CASE(
+    "A block that nobody has had a use for leaves after a time if no work is under way, one that is used does not") {
   Keeping program;
   KeptMemory& kept = program.kept();
   CHECK(kept.look(Clock::now()) == std::chrono::nanoseconds::max());
@@ -216,11 +337,24 @@ TEST_CASE("A block that nobody has had a use for is given back after a time, one
   program.free(unused);
   program.free(used);
   CHECK(kept.look(begin) > 0ns);
-  CHECK(program.session->count(test::kMemFree) == 0);
+  CHECK(program.session->count(kFreeAtRest) == 0);
   CHECK(program.allocate(2 * kBytes) == used);
-  const Clock::time_point late = Clock::now() + KeptMemory::kKeptTime;
-  CHECK(kept.look(late) == std::chrono::nanoseconds::max());
-  CHECK(program.session->count(test::kMemFree) == 1);
+  Clock::time_point late = Clock::now() + KeptMemory::kKeptTime;
+  CHECK(kept.look(late) < KeptMemory::kKeptTime);  // an answer is due
+  CHECK(program.told_to_leave() == std::vector{unused});
+  CHECK(program.session->count(test::kMemFree) == 0);
+  program.answer_at_rest(false);
+  // Kept for another while, then asked about again.
+  CHECK(program.allocate() == unused);
+  program.free(unused);
+  kept.look(late);
+  CHECK(program.session->count(kFreeAtRest) == 1);
+  late = Clock::now() + 2 * KeptMemory::kKeptTime;
+  kept.look(late);
+  CHECK(program.session->count(kFreeAtRest) == 2);
+  program.answer_at_rest(true);
+  CHECK(kept.look(late + KeptMemory::kKeptTime) == std::chrono::nanoseconds::max());
+  CHECK(program.session->count(test::kMemFree) == 0);
   CHECK(address_reservations().reserved_bytes() == 2 * kBytes);
   bool keeps = true;
   program.session->newest().read<schema::KeepingMemory>([&](auto said) { keeps = said.getKeeps(); });
@@ -230,13 +364,23 @@ TEST_CASE("A block that nobody has had a use for is given back after a time, one
   CHECK(keeps);
 }
 
+TEST_CASE("Beside a capture plain memory is kept on: whether there is work could not be asked") {
+  Keeping program;
+  program.free(program.allocate());
+  const Captures::Changing changing(test::server_session().captures);
+  program.kept().look(Clock::now() + KeptMemory::kKeptTime);
+  give_back_kept_memory(enter(Needs::context));
+  CHECK(program.session->count(kFreeAtRest) == 0);
+  CHECK(program.session->count(test::kMemFree) == 0);
+}
+
 TEST_CASE("Large blocks are not kept, nor more than may be, nor any when it is switched off") {
   {
     Keeping program;
     program.free(program.allocate(KeptMemory::kBlockBytesMax + 1));
     CHECK(program.session->count(test::kMemFree) == 1);
     const CUdeviceptr one = program.allocate(KeptMemory::kBlockBytesMax),
-                      two = program.allocate(KeptMemory::kBlockBytesMax), three = program.allocate(1);
+                      two = program.allocate(KeptMemory::kBlockBytesMax - 1), three = program.allocate(2);
     program.free(one);
     program.free(two);
     CHECK(program.session->count(test::kMemFree) == 1);
@@ -356,6 +500,180 @@ TEST_CASE("What was kept of a context's memory ends with the context") {
   CHECK(address_reservations().reserved_bytes() == 0);
   program.make_current(0);
   CHECK(program.allocate() != memory);
+}
+
+// --- allocated ahead -----------------------------------------------------------------------------------------------
+
+TEST_CASE("Of a size that was allocated twice at once more are asked for, twice as many each time that half are used") {
+  const BlockUse use{.context = 1, .bytes = kBytes}, other{.context = 2, .bytes = kBytes};
+  AheadDemand demand;
+  Clock::time_point now{1h};
+  CHECK(demand.allocated(use, true, 0, now) == 0);
+  CHECK(demand.allocated(other, true, 0, now) == 0);
+  CHECK(demand.allocated(use, true, 0, now) == 2);
+  CHECK(demand.allocated(use, false, 1, now) == 4);
+  CHECK(demand.allocated(use, false, 4, now) == 0);
+  CHECK(demand.allocated(use, false, 3, now) == 0);
+  CHECK(demand.allocated(use, false, 2, now) == 8);
+  CHECK(demand.allocated(use, false, 4, now) == 16);
+  CHECK(demand.allocated(use, false, 8, now) == AheadDemand::kBlocksMax);
+  CHECK(demand.allocated(other, true, 0, now) == 2);
+  SUBCASE("it begins again after a pause") {
+    now += AheadDemand::kMemory + 1ms;
+    CHECK(demand.allocated(use, true, 0, now) == 0);
+    CHECK(demand.allocated(use, true, 0, now) == 2);
+  }
+  SUBCASE("it begins again when they were not used") {
+    demand.forget(use);
+    CHECK(demand.allocated(use, false, 0, now) == 0);
+    CHECK(demand.allocated(use, true, 0, now) == 0);
+    CHECK(demand.allocated(other, false, 0, now) == 4);
+  }
+  SUBCASE("it ends with the context") {
+    demand.forget_context(1);
+    CHECK(demand.allocated(use, false, 0, now) == 0);
+    CHECK(demand.allocated(other, false, 0, now) == 4);
+  }
+}
+
+TEST_CASE("Of a program that allocates one block after the other, those from the third on are here already") {
+  Keeping program;
+  program.allocate();
+  CHECK(program.session->count(kAllocateAhead) == 0);
+  program.allocate();
+  REQUIRE(program.session->count(kAllocateAhead) == 1);
+  for (int round = 0; round < 3; ++round) {
+    auto ahead = program.answer_ahead();
+    REQUIRE(ahead.size() == size_t{2} << round);
+    const size_t asked = program.session->count(test::kMemAlloc);
+    std::reverse(ahead.begin(), ahead.end());
+    const size_t asks = program.session->count(kAllocateAhead);
+    while (program.session->count(kAllocateAhead) == asks) {
+      const CUdeviceptr memory = program.allocate();
+      CUdeviceptr base = 0;
+      size_t bytes = 0;
+      CHECK(hand::cuMemGetAddressRange_v2(&base, &bytes, memory + kBytes - 1) == CUDA_SUCCESS);
+      CHECK(base == memory);
+      CHECK(bytes == kBytes);
+    }
+    CHECK(program.session->count(test::kMemAlloc) == asked);
+  }
+}
+
+TEST_CASE("Memory that was allocated ahead is the program's like any other once it has it") {
+  Keeping program;
+  program.allocate();
+  program.allocate();
+  const auto ahead = program.answer_ahead();
+  CUdeviceptr base = 0;
+  CHECK(hand::cuMemGetAddressRange_v2(&base, nullptr, ahead[0]) == CUDA_ERROR_NOT_FOUND);
+  CHECK(hand::cuMemFree_v2(ahead[0]) == CUDA_ERROR_INVALID_VALUE);
+  const CUdeviceptr memory = program.allocate();
+  CHECK(memory == ahead[1]);
+  int device = -1;
+  CHECK(hand::cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, memory) == CUDA_SUCCESS);
+  CHECK(device == 0);
+  program.session->answer_with(forward_ordinal::cuIpcGetMemHandle, CUDA_ERROR_NOT_SUPPORTED);
+  CUipcMemHandle handle{};
+  hand::cuIpcGetMemHandle(&handle, memory);
+  program.free(memory);
+  CHECK(program.session->newest().ordinal == test::kMemFree);  // others know it
+}
+
+TEST_CASE("What tells how much memory there is waits for what was asked for ahead, and has it freed first") {
+  Keeping program;
+  program.allocate();
+  program.allocate();
+  std::vector<CUdeviceptr> ahead;
+  program.session->serve(kPing, [&](const auto&, capnp::MessageBuilder& reply, const BulkSink&) {
+    ahead = program.answer_ahead();
+    reply.initRoot<schema::Result>();
+  });
+  const size_t before = program.session->total();
+  size_t free_bytes = 0, total = 0;
+  REQUIRE(forward::cuMemGetInfo_v2(enter(Needs::context), &free_bytes, &total) == CUDA_SUCCESS);
+  CHECK(program.sent_since(before) == std::vector{kPing, kFreeAtRest, kMemGetInfo});
+  CHECK(program.told_to_leave() == ahead);
+  program.answer_at_rest(true);
+  // It begins again.
+  program.allocate();
+  CHECK(program.session->count(kAllocateAhead) == 1);
+}
+
+TEST_CASE("Memory that was allocated ahead in vain goes after a time, and so much is not asked for again") {
+  Keeping program;
+  program.allocate();
+  program.allocate();
+  const auto ahead = program.answer_ahead();
+  program.kept().look(Clock::now() + 2 * KeptMemory::kKeptTime);
+  CHECK(program.told_to_leave() == ahead);
+  program.answer_at_rest(true);
+  CHECK(address_reservations().reserved_bytes() == 2 * kBytes);
+  program.allocate();
+  CHECK(program.session->count(kAllocateAhead) == 1);
+  program.allocate();
+  CHECK(program.session->count(kAllocateAhead) == 2);
+  CHECK(program.asked_ahead() == 2);
+}
+
+TEST_CASE("A block that came ahead where this process has something else is given back and never handed out") {
+  Keeping program;
+  program.allocate();
+  program.allocate();
+  void* own = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(own != MAP_FAILED);
+  const auto taken = reinterpret_cast<uint64_t>(own);
+  program.answer_ahead({taken, 0});
+  CHECK(program.allocate() != taken);
+  program.kept().look(Clock::now() + 2 * KeptMemory::kKeptTime);
+  CHECK(program.told_to_leave() == std::vector<CUdeviceptr>{taken});
+  program.answer_at_rest(true);
+  std::memset(own, 1, kBytes);  // still the process's own
+  munmap(own, kBytes);
+}
+
+TEST_CASE("More than was asked for, the same twice, and answers to no question are not taken") {
+  Keeping program;
+  program.allocate();
+  program.allocate();
+  const uint64_t address = program.new_address();
+  program.answer_ahead({address, address, program.new_address()});
+  program.answer_ahead({program.new_address()});  // once more
+  program.kept().look(Clock::now() + 2 * KeptMemory::kKeptTime);
+  CHECK(program.told_to_leave() == std::vector<CUdeviceptr>{address});
+}
+
+TEST_CASE(
+    "Nothing is asked for ahead beside captures and functions of the program, of large blocks, or when it is off") {
+  {
+    Keeping program;
+    program.allocate();
+    const Captures::Changing changing(test::server_session().captures);
+    program.kept().missed(enter(Needs::context), {.context = enter(Needs::context).context_handle, .bytes = kBytes});
+    CHECK(program.session->count(kAllocateAhead) == 0);
+  }
+  {
+    Keeping program;
+    for (int i = 0; i < 3; ++i) program.allocate(KeptMemory::kBlockBytesMax + 1);
+    CHECK(program.session->count(kAllocateAhead) == 0);
+    // No more than half of what may be kept.
+    for (int i = 0; i < 3; ++i) program.allocate(KeptMemory::kBlockBytesMax);
+    CHECK(program.session->count(kAllocateAhead) == 1);
+    CHECK(program.asked_ahead(KeptMemory::kBlockBytesMax) == 1);
+  }
+  Keeping program("0");
+  for (int i = 0; i < 3; ++i) program.allocate();
+  CHECK(program.session->count(kAllocateAhead) == 0);
+}
+
+TEST_CASE("What was asked for ahead ends with the context") {
+  Keeping program;
+  program.allocate();
+  program.allocate();
+  REQUIRE(program.session->count(kAllocateAhead) == 1);
+  REQUIRE(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  program.answer_ahead();
+  CHECK(address_reservations().reserved_bytes() == 0);
 }
 
 }  // namespace gpuwire::client

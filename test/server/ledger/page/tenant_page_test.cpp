@@ -62,6 +62,28 @@ TEST_CASE("sessions together hold what the allowance says, and no byte more") {
   CHECK_FALSE(one.reserve(kPageColumns, 1));
 }
 
+TEST_CASE(
+    "within the grant nobody is asked, and an eighth of the limit is left, but for the session's own reservation") {
+  SharedPage<TenantPage> page = make_page(3, 100, 160);
+  page->column[0].reserved[2] = 30;
+  Source source(*page, 1000);
+  SessionLedger session(*page, 1, &source), owner(*page, 2, &source);
+  {
+    const SessionLedger::WithinGrant within;
+    CHECK(session.reserve(0, 70));
+    CHECK_FALSE(session.reserve(0, 1));  // 30 are the owner's
+    CHECK(owner.reserve(0, 30));
+    CHECK_FALSE(owner.reserve(0, 1));
+    CHECK(source.asks == 0);
+    page->column[0].allowance = 160;
+    CHECK(session.reserve(0, 40));  // 140 of 160
+    CHECK_FALSE(session.reserve(0, 1));
+  }
+  CHECK(session.reserve(0, 20));
+  CHECK(session.reserve(0, 0));
+  CHECK(source.asks == 0);
+}
+
 TEST_CASE("an allowance that is used up is raised by asking, up to the limit, and the limit is not asked about") {
   SharedPage<TenantPage> page = make_page(2, 0, 100);
   Source source(*page, 80);
