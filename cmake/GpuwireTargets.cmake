@@ -136,9 +136,20 @@ endfunction()
 add_custom_target(gpuwire_asan_tests)
 add_custom_target(gpuwire_tsan_tests)
 
+# gpuwire_long_tests(NAME SECONDS...): tests of this folder that take long. They begin first where there is no run
+# before to tell: the last one would else run alone for as long.
+function(gpuwire_long_tests)
+  while(ARGN)
+    list(POP_FRONT ARGN name seconds)
+    if(TEST ${name})
+      set_tests_properties(${name} PROPERTIES COST ${seconds})
+    endif()
+  endwhile()
+endfunction()
+
 # gpuwire_test(NAME SOURCES... LINK targets... [LABELS labels...] [TIMEOUT seconds]): a doctest program, run as one
 # ctest test.
-# The labels asan and tsan say that `make test` also runs it under that sanitizer.
+# The labels asan and tsan say that every `make test` also runs it under that sanitizer (SanitizedTests.cmake).
 function(gpuwire_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT GPUWIRE_BUILD_TESTS)
@@ -160,6 +171,7 @@ function(gpuwire_test name)
     endif()
   endforeach()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  gpuwire_sanitizer_labels(ARG_LABELS ${name} ${ARG_LABELS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT
     "${ARG_ENVIRONMENT}")
 endfunction()

@@ -17,6 +17,8 @@ sys.path.insert(0, os.path.join(HERE, "..", "support"))
 from gpuwire_server import Server  # noqa: E402,F401
 
 BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build")))
+# Whose client programs have: under the thread sanitizer not the tree's own, as CUDA programs are not built with it.
+CLIENT_BUILD = os.path.abspath(os.environ.get("GPUWIRE_CLIENT_BUILD", BUILD))
 PROGRAMS = os.path.join(BUILD, "test_programs")
 DEVICE = os.environ.get("GPUWIRE_TEST_DEVICE", "software")
 # What a program waits for depends on no earlier one, unless a test is about that.
@@ -49,7 +51,7 @@ def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_byte
 def command(address, program, *arguments):
     """The command line that runs a test program (or a path) against a server."""
     path = program if os.sep in program else os.path.join(PROGRAMS, program)
-    return [os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", address, "--", path, *arguments]
+    return [os.path.join(CLIENT_BUILD, "bin", "gpuwire"), "run", "--server", address, "--", path, *arguments]
 
 
 def run(address, program, *arguments, **extra):

@@ -25,6 +25,7 @@ def main():
     options = parser.parse_args()
     build = os.path.abspath(options.build)
     program = os.path.join(build, "examples", options.example)
+    client = os.environ.get("GPUWIRE_CLIENT_BUILD", build)
 
     if options.way == "direct":
         environment = dict(os.environ, GPUWIRE_SOFTWARE_DEVICES=str(options.devices),
@@ -34,7 +35,7 @@ def main():
     else:
         with Server(build, ["--device", "software", "--software-devices", str(options.devices)]) as server:
             ran = subprocess.run(
-                [os.path.join(build, "bin", "gpuwire"), "run", "--server", server.address, "--", program],
+                [os.path.join(client, "bin", "gpuwire"), "run", "--server", server.address, "--", program],
                 capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
         log = "".join(server.log)
         if server.process.returncode != 0:

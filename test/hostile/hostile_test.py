@@ -16,9 +16,9 @@ import time
 import unittest
 
 import attackers
-from support import BUILD, RUN_LIMIT_SECONDS, Server, children, command, wait_until
+from support import BUILD, CLIENT_BUILD, RUN_LIMIT_SECONDS, Server, children, command, wait_until
 
-GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+GPUWIRE = os.path.join(CLIENT_BUILD, "bin", "gpuwire")
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20260101"))
 TENANTS = ("greedy", "anna", "ben")
 ROUND_TRIPS = 50

@@ -21,6 +21,7 @@ class Server:
 
     def __init__(self, build_directory, arguments=(), environment=None, prefix=()):
         program = os.path.join(build_directory, "bin", "gpuwire")
+        arguments = [*arguments, *os.environ.get("GPUWIRE_TEST_SERVE_ARGUMENTS", "").split()]
         if "--log-level" not in arguments:
             arguments = [*arguments, "--log-level", "debug"]
         self.process = subprocess.Popen(

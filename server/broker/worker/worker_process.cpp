@@ -40,7 +40,9 @@ std::vector<std::string> environment_of(const WorkerCommand& command) {
 class AwayFromPrograms {
  public:
   AwayFromPrograms() : before_(::personality(kQuery)) {
+#if !defined(__SANITIZE_THREAD__)  // whose runtime takes the usual layout only
     if (before_ != -1) ::personality(static_cast<unsigned long>(before_) | ADDR_COMPAT_LAYOUT);
+#endif
   }
   ~AwayFromPrograms() {
     if (before_ != -1) ::personality(static_cast<unsigned long>(before_));

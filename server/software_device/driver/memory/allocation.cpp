@@ -17,8 +17,20 @@ namespace {
 // From here on pages are mapped for the range alone, and go back to the system when it is freed.
 constexpr uint64_t kMappedFromBytes = 256 * 1024;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// A sanitizer's heap is at the same addresses in every process: a client's process could not keep those of a worker's
+// memory free.
+constexpr bool kHeapServes = false;
+#else
+constexpr bool kHeapServes = true;
+#endif
+
+bool is_mapped(uint64_t bytes, uint64_t alignment, bool own_pages) {
+  return (bytes >= kMappedFromBytes || own_pages || !kHeapServes) && alignment <= kPageBytes;
+}
+
 void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
-  if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
+  if (is_mapped(bytes, alignment, own_pages)) {
     void* const pages =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
@@ -30,7 +42,7 @@ void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
 }
 
 void give_memory(void* memory, uint64_t bytes, uint64_t alignment, bool own_pages) {
-  if ((bytes >= kMappedFromBytes || own_pages) && alignment <= kPageBytes) {
+  if (is_mapped(bytes, alignment, own_pages)) {
     munmap(memory, bytes);
   } else {
     std::free(memory);
