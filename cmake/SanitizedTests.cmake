@@ -1,5 +1,5 @@
-# Which tests run under the sanitizers. The labels asan and tsan: in every `make test`; asan_ci and tsan_ci: in CI
-# besides, where there is an hour (test/run.sh). test/sanitizers.cmake lists what cannot run under one, with its reason.
+# Which tests run under the sanitizers. The labels asan and tsan: in every `make test`; asan_whole and tsan_whole: besides
+# with GPUWIRE_SANITIZERS=whole, which takes two more whole trees (test/run.sh). test/sanitizers.cmake lists what cannot run under one, with its reason.
 
 # gpuwire_not_sanitized(SANITIZERS asan|tsan... TESTS names... BECAUSE reason)
 function(gpuwire_not_sanitized)
@@ -21,7 +21,7 @@ function(gpuwire_sanitizer_labels variable test)
       message(FATAL_ERROR "${test} has the label ${sanitizer}, and test/sanitizers.cmake says that it cannot")
     endif()
     if(NOT test IN_LIST left_out AND NOT sanitizer IN_LIST labels)
-      list(APPEND labels ${sanitizer}_ci)
+      list(APPEND labels ${sanitizer}_whole)
     endif()
   endforeach()
   set(${variable} ${labels} PARENT_SCOPE)

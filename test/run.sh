@@ -65,10 +65,10 @@ else
   failed=$((failed + 1)); failures="$failures build"
 fi
 
-# Once more under the sanitizers: in CI all that can run under one (test/sanitizers.cmake), else what reads bytes of a
-# peer and what has threads of its own.
+# Once more under the sanitizers: what reads bytes of a peer and what has threads of its own; all that can run under one
+# (test/sanitizers.cmake) where that is asked for, which builds two more whole trees.
 for sanitizer in asan tsan; do
-  if [ -n "$ci" ]; then targets="" labels="^${sanitizer}(_ci)?\$"
+  if [ "${GPUWIRE_SANITIZERS:-}" = whole ]; then targets="" labels="^${sanitizer}(_whole)?\$"
   else targets=gpuwire_${sanitizer}_tests labels="^$sanitizer\$"; fi
   # shellcheck disable=SC2086  # none is no word
   if build $sanitizer $targets; then

@@ -485,7 +485,7 @@ Profiler::Totals GpuProfiler::end() {
   if (measuring_ && thread_.joinable()) {
     at_once_ = true;
     changed_.notify_one();
-    sent_.wait_for(lock, kProfilerEndWait, [&] { return !at_once_ || stopping_; });
+    sent_.wait_for(lock, settings_.end_wait, [&] { return !at_once_ || stopping_; });
     if (at_once_ || cupti_) {  // what has not ended by now stays untimed
       if (at_once_)
         for (Context& context : contexts_) drop(context);

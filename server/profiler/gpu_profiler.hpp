@@ -34,6 +34,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
     std::string cupti = cupti::kOff;        // cupti::kAuto, cupti::kOff, or the library's path
     bool software = false;                  // the device is: no CUPTI knows it but one that is named
     std::function<void(std::string)> note;  // takes a line for the server's log
+    std::chrono::nanoseconds end_wait = kProfilerEndWait;
   };
   // `table` outlives it. begin() puts the profiler before the functions of `table` that give work.
   GpuProfiler(DriverTable& table, Settings settings) : table_(table), settings_(std::move(settings)) {}

@@ -22,7 +22,8 @@ struct Fixture {
   ClockedGpu gpu;
   HandleTable handles;
   test::FakeOutbox outbox;
-  GpuProfiler profiler{gpu.table};
+  // Long enough for a machine that is busy: no test waits for its end.
+  GpuProfiler profiler{gpu.table, {.note = {}, .end_wait = 2min}};
 
   Fixture() {
     profiler.frames_from([] { return Profiler::Frame{7, 42}; });
