@@ -26,7 +26,7 @@ def device_questions(sequence, thread):
 
     properties = structure("CUdevprop", {}, "maxThreadsPerBlock sharedMemPerBlock SIMDWidth regsPerBlock")
     yield from in_some_order(sequence, [
-        ask("cuDeviceGetName", ("?chars", 0), (256, 8, 0, -1), (0, wrong)),
+        ask("cuDeviceGetName", ("?chars", 0), (256, 8, -1), (0, wrong)),
         ask("cuDeviceGetUuid", ("?hide", 0), (0, wrong)),
         ask("cuDeviceGetUuid_v2", ("?hide", 0), (0, wrong)),
         ask("cuDeviceGetProperties", (properties, 0), (0, wrong)),
@@ -42,7 +42,7 @@ def device_questions(sequence, thread):
         ask("cuFlushGPUDirectRDMAWrites", (0, 99), (100, 200, 7)),
         ask("cuModuleGetLoadingMode", ("?i32",)),
         ask("cuMemGetInfo_v2", "?hide", "?hide"),
-        ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide", 0), (NEWEST, 2000), (0, 99)),
+        ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 2000), (0, 99)),
         ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"', 0), ("?hide", 0), (NEWEST, 12000, 2000),
             (0, 1, 2, 99), ("?i32",)),
     ])
@@ -75,11 +75,13 @@ def context_questions(sequence, thread):
             ask("cuCtxGetFlags", ("?u32", 0)),
     ], 5):
         call()
+    ended = False
     if sequence.chance(0.5):
-        sequence.risky(thread, "cuCtxAttach", (">attached", 0), (0, 1))
+        ended = not sequence.risky(thread, "cuCtxAttach", (">attached", 0), (0, 1))
         sequence.call(thread, "cuCtxDetach", context)
     sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))
-    sequence.call(thread, "cuCtxDestroy_v2", context)
+    if not ended:
+        sequence.call(thread, "cuCtxDestroy_v2", context)
     yield
     again, out = sequence.new("context")
     sequence.call(thread, "cuDevicePrimaryCtxRetain", out, 0)

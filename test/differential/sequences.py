@@ -58,6 +58,8 @@ NEVER_CALLED = {
     "cuDevicePrimaryCtxReset_v2": "ends what every other scenario has",
     "cuDevicePrimaryCtxReset": "ends what every other scenario has",
     "cuDeviceGetLuid": "only Windows has such",
+    "cuCtxPushCurrent": "of CUDA 3, whose contexts belonged to one thread: what the next cuCtxPopCurrent gives varies",
+    "cuCtxPopCurrent": "of CUDA 3, as cuCtxPushCurrent",
     "cuDeviceGetHostAtomicCapabilities": "is about the program's own machine: docs/differences.md",
     "cuDeviceGetP2PAtomicCapabilities": "wants several GPUs",
     "cuLogsCurrent": "the log is each side's own",
@@ -92,7 +94,7 @@ FAULT_CHANCE = 0.1
 OLDER_CHANCE = 0.1
 # First versions that are not the second by another name, but take the same arguments.
 FIRST_VERSIONS = ("cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32", "cuStreamWriteValue64",
-                  "cuStreamBatchMemOp", "cuMemHostRegister", "cuCtxPushCurrent")
+                  "cuStreamBatchMemOp", "cuMemHostRegister")
 
 # Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or
 # NVIDIA's driver crashes.
@@ -198,7 +200,8 @@ def older_names(api):
     """The names under which a function went before, by its name."""
     older = {f"{name}_v2": [name] for name in FIRST_VERSIONS}
     for function in api.functions:
-        if function.same_as and not function.unsupported and not function.is_old_abi:
+        left_out = function.unsupported or function.is_old_abi or function.name in NEVER_CALLED
+        if function.same_as and not left_out:
             older.setdefault(function.same_as, []).append(function.name)
     return older
 

@@ -32,8 +32,6 @@ ContextState* usable_context(CUcontext context, CUresult& error) noexcept {
   ContextState* found = context ? find_context(context) : nullptr;
   if (!found) {
     error = CUDA_ERROR_INVALID_CONTEXT;
-  } else if (found->detached.load(std::memory_order_relaxed)) {
-    error = CUDA_ERROR_INVALID_CONTEXT;  // nothing remembers it (as measured on driver 580)
   } else {
     error = found->destroyed.load(std::memory_order_relaxed) ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_SUCCESS;
   }
@@ -162,9 +160,7 @@ CUresult hand::cuCtxDetach(CUcontext handle) {
     std::lock_guard lock(context->mutex);
     if (--context->usage > 0) return CUDA_SUCCESS;
   }
-  CUresult result = hand::cuCtxDestroy_v2(as_cuda(context));
-  context->detached.store(true, std::memory_order_relaxed);
-  return result;
+  return hand::cuCtxDestroy_v2(as_cuda(context));
 }
 
 // A context that is current is refused by the first version (as measured on driver 580).

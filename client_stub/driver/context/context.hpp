@@ -38,7 +38,6 @@ struct ContextState {
   // retain or destroy sees either.
   std::atomic<bool> alive{false};
   std::atomic<bool> destroyed{false};
-  std::atomic<bool> detached{false};  // destroyed by cuCtxDetach; concerns nothing else, so relaxed
   std::atomic<uint32_t> flags{0};
 
   // CUresult of the fault that ended the context's usefulness, 0: none; that of `base` counts. Never leaves it again

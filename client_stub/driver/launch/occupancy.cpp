@@ -112,6 +112,7 @@ CUresult about_clusters(Question question, int* out, CUfunction func, const CUla
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!out || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
+  if (!func) return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   const std::string asked = question_about(question, caller, *config);
@@ -184,7 +185,6 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfu
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
-  if (!func) return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
   return about_clusters(Question::active_clusters, numClusters, func, config, forward::cuOccupancyMaxActiveClusters);
 }
 

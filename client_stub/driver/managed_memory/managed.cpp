@@ -211,6 +211,15 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   return leave(caller, forward::cuMemPoolCreate(caller, pool, poolProps));
 }
 
+CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult error = CUDA_SUCCESS;
+  server_device(device, error);
+  if (error) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  return leave(caller, forward::cuDeviceGetMemPool(caller, pool, device));
+}
+
 CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location, CUmemAllocationType type) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;

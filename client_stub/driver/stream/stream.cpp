@@ -74,7 +74,16 @@ CUresult hand::cuStreamDestroy_v2(CUstream stream) {
   }
   StreamCall on(stream, false);
   if (on.error) return on.error;
-  on.caller.server->kept_memory.give_back_of_stream(on.wire_stream);
+  ServerSession& server = *on.caller.server;
+  server.kept_memory.give_back_of_stream(on.wire_stream);
+  Capture capture;
+  // The capture that has begun in a stream ends with it (as measured on driver 580).
+  if (on.state->capture.load(std::memory_order_relaxed) != 0 && server.captures.find(*on.state, capture) &&
+      capture.origin == on.wire_stream) {
+    const Captures::Changing changing(server.captures);
+    server.captures.remove(capture);
+    return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
+  }
   return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
 }
 

@@ -254,6 +254,16 @@ void captures_end_with_their_context() {
   DRIVER(cuMemFree(memory), CUDA_SUCCESS);
 }
 
+// A capture that its stream takes along, too.
+void captures_end_with_their_stream() {
+  CUstream stream;
+  DRIVER(cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  DRIVER(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  DRIVER(cuStreamDestroy(stream), CUDA_SUCCESS);
+  DRIVER(cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  DRIVER(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
 void null_is_told_by_each_call_in_its_way() {
   const char* name;
   size_t offset, bytes;
@@ -344,6 +354,12 @@ void the_mistake_that_is_told() {
   DRIVER(cuStreamGetCtx_v2(stream, nullptr, &green), CUDA_SUCCESS);
   HOLDS(green == nullptr);
   DRIVER(cuOccupancyMaxActiveClusters(&clusters, nullptr, &shape), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuOccupancyMaxPotentialClusterSize(&clusters, nullptr, &shape), CUDA_ERROR_INVALID_VALUE);
+  CUmemoryPool pool;
+  int supported = -1;
+  DRIVER(cuDeviceGetMemPool(&pool, 77), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuDeviceGetExecAffinitySupport(&supported, static_cast<CUexecAffinityType>(99), 0), CUDA_SUCCESS);
+  HOLDS(supported == 0);
   DRIVER(cuArrayGetMemoryRequirements(&requirements, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuArrayGetSparseProperties(&sparse, nullptr), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuMipmappedArrayGetMemoryRequirements(&requirements, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
@@ -392,6 +408,7 @@ int main() {
   errors_are_the_drivers();
   captures_forbid();
   captures_end_with_their_context();
+  captures_end_with_their_stream();
   null_is_told_by_each_call_in_its_way();
   host_memory();
   first_versions();

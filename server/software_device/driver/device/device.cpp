@@ -191,10 +191,10 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format, unsig
 
 CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice ordinal) {
   return with_device(ordinal, [&](Device&) -> CUresult {
-    if (supported == nullptr || type >= CU_EXEC_AFFINITY_TYPE_MAX) {
+    if (supported == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *supported = 0;
+    *supported = 0;  // of types that there are not, too (as measured on driver 580)
     return CUDA_SUCCESS;
   });
 }

@@ -94,6 +94,9 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CU
 }
 
 CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
+  if (handle == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;  // as above
+  }
   return with_any_context([&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     const auto request = request_of_config(config, handle);

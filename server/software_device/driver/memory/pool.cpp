@@ -210,7 +210,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* out, CUdevice ordinal) {
 }
 
 CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice ordinal) {
-  return with_device(ordinal, [&](Device& device) -> CUresult {
+  const CUresult result = with_device(ordinal, [&](Device& device) -> CUresult {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -218,6 +218,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice ordinal) {
     *out = device.current_pool->handle;
     return CUDA_SUCCESS;
   });
+  return result == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : result;  // as measured on driver 580
 }
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {

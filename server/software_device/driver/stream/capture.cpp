@@ -214,6 +214,14 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
   return CUDA_SUCCESS;
 }
 
+void end_capture_with(const Stream& stream) {
+  const std::lock_guard lock(graph_mutex());
+  const std::shared_ptr<CaptureSession> session = stream.capture;
+  if (session != nullptr && session->origin == &stream) {
+    end_session(*session);
+  }
+}
+
 }  // namespace gpuwire::software_device
 
 using namespace gpuwire::software_device;

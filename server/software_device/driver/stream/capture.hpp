@@ -37,6 +37,8 @@ CUresult permit_captured(const Stream& stream);
 CUresult permit_work(const Stream& stream);
 // Adds work to the graph that the stream is captured into.
 CUresult capture_work(Context& context, Stream& stream, NodePayload payload);
+// The capture that has begun in the stream, if there is one, ends with it.
+void end_capture_with(const Stream& stream);
 // For calls that a captured stream cannot take: makes the capture invalid and returns `reason`.
 CUresult invalidate_capture(Stream& stream, CUresult reason);
 // For questions about an event that was recorded in a capture, which becomes invalid: CUDA_ERROR_CAPTURED_EVENT.

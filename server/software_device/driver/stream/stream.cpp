@@ -44,6 +44,9 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     }
     const auto stream = driver().streams.find(handle);
     const auto context = stream == nullptr ? nullptr : stream->context.lock();
+    if (stream != nullptr && is_capturing(*stream)) {
+      end_capture_with(*stream);
+    }
     // It ends in a context that has failed, too, whose error is told.
     return context != nullptr && context->destroy_stream(stream) ? context->fault() : CUDA_ERROR_INVALID_HANDLE;
   });
