@@ -1,5 +1,6 @@
-# Which tests run under the sanitizers. The labels asan and tsan: in every `make test`; asan_whole and tsan_whole: besides
-# with GPUWIRE_SANITIZERS=whole, which takes two more whole trees (test/run.sh). test/sanitizers.cmake lists what cannot run under one, with its reason.
+# Which tests run under the sanitizers. The labels asan and tsan: in every `make test`; asan_whole and tsan_whole:
+# besides with GPUWIRE_SANITIZERS=whole, which takes two more whole trees (test/run.sh). test/sanitizers.cmake lists
+# what cannot run under one, with its reason.
 
 # gpuwire_not_sanitized(SANITIZERS asan|tsan... TESTS names... BECAUSE reason)
 function(gpuwire_not_sanitized)

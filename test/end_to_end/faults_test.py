@@ -32,13 +32,13 @@ class Faults(ServerCase):
         self.addCleanup(link.close)
         return link
 
-    def worker_of(self, program):
-        """The worker of the newest session of a program, by the server's log."""
+    def worker_of(self, program, process_id):
+        """The worker of a process's session, by the server's log."""
         found = []
 
         def logged():
             text = self.server_log()
-            sessions = re.findall(rf"session (\w+) from .+?: {program} \(process", text)
+            sessions = re.findall(rf"session (\w+) from .+?: {program} \(process {process_id}\b", text)
             found[:] = re.findall(rf"session {sessions[-1]} from .+?: worker (\d+)", text) if sessions else []
             return found
 
@@ -85,7 +85,8 @@ class Faults(ServerCase):
     def assert_worker_s_death_is_told(self, *arguments):
         copier = start(self.server.address, "endless_copies", *arguments)
         self.assertEqual(copier.stdout.readline(), "copying\n")
-        os.kill(self.worker_of("endless_copies"), signal.SIGKILL)
+        self.addCleanup(copier.kill)
+        os.kill(self.worker_of("endless_copies", copier.pid), signal.SIGKILL)
         out, err = copier.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(copier.returncode, 3, out + err)
         self.assertIn("cudaError", out)

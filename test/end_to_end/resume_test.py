@@ -284,7 +284,7 @@ class HostileCase(ResumeCase):
                    "the victim's own resumption")
         # A connection before it may have been given up on a busy machine.
         self.overheard, self.frames = next(
-            (said, frames) for said, frames in ((bytes(said), frames_of(bytes(said)))
+            (said, frames[:3]) for said, frames in ((bytes(said), frames_of(bytes(said)))
                                                 for said in self.way_of_victim.recorded[1:]) if len(frames) >= 3)
         self.session_id = self.frames[0][-16:]
 

@@ -136,10 +136,13 @@ class ServerCase(unittest.TestCase):
     server_arguments = ()
     server_environment = None  # None: this process's
     resume_grace = None  # how long sessions stay without a connection; None: as servers have it
+    spare_workers_max = 1  # so that the number of workers follows from the sessions; None: as servers have it
 
     @classmethod
     def setUpClass(cls):
         arguments = ["--device", DEVICE, *cls.server_arguments]
+        if cls.spare_workers_max is not None:
+            arguments += ["--spare-workers-max", str(cls.spare_workers_max)]
         if cls.resume_grace:
             with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
                 file.write(f'[server]\nopen_tenant = "open"\nresume_grace = "{cls.resume_grace}"\n[tenants.open]\n')
