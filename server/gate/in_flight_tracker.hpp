@@ -13,14 +13,13 @@
 #include <span>
 #include <vector>
 
+#include "server/driver_table.hpp"
 #include "server/gate/estimates.hpp"
 #include "server/gate/page/session_page.hpp"
 #include "server/gate/sampling.hpp"
 #include "server/gate/work.hpp"
 
 namespace gpuwire::server {
-
-struct DriverTable;
 
 // Tells the session's page what it finds. Events without timing cost the GPU nothing; none is ever recorded into a
 // stream that is being captured.
@@ -135,7 +134,9 @@ class InFlightTracker {
   void tell();
   bool is_capturing(CUstream stream) const;
 
-  const DriverTable& driver_;
+  // As it was when the gate was made: what is put before the driver's functions later, as a profiler is, has nothing to
+  // do with the gate's own events and fills.
+  const DriverTable driver_;
   SessionPage& page_;
   std::mutex looking_;  // over a whole look; who ends a context takes it, so that no event goes while it is asked.
                         // Taken before mutex_

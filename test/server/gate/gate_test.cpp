@@ -160,3 +160,45 @@ TEST_CASE_FIXTURE(GateFixture, "the executor's sleep is told") {
   gate.woken();
   CHECK(page.idle_since == 0);
 }
+
+TEST_CASE("what is put before the driver's functions later sees the program's work, not the gate's own") {
+  FakeGpu gpu;
+  SessionPage page;
+  DriverTable behind = gpu.table();
+  Gate gate({.page = &page, .doorbell = -1, .driver = &behind, .cores = 1});
+  DriverTable front = behind;
+  put_gate_before(front, gate);
+  gate.enter_executor();
+  static std::atomic<int> fills, launches;
+  fills = launches = 0;
+  static decltype(behind.cuMemsetD32Async) fill;
+  fill = behind.cuMemsetD32Async;
+  behind.cuMemsetD32Async = [](CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
+    ++fills;
+    return fill(address, value, count, stream);
+  };
+  static decltype(behind.cuLaunchKernel) launch;
+  launch = behind.cuLaunchKernel;
+  behind.cuLaunchKernel = [](auto... arguments) {
+    ++launches;
+    return launch(arguments...);
+  };
+  const auto set = [&](bool open) {
+    if (open) page.opening.fetch_add(1, std::memory_order_release);
+    page.gate.store(GateWord::of(open, true, {}), std::memory_order_seq_cst);
+    page.attention.fetch_add(1, std::memory_order_release);
+    futex_wake(page.attention);
+  };
+  set(false);
+  REQUIRE(becomes([&] { return page.answered.load() >= page.attention.load() && page.in_flight.load() == 0; }));
+  set(true);
+  // The first work of an opening has the gate fill a word of its own.
+  CHECK(front.cuLaunchKernel(reinterpret_cast<CUfunction>(1), 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(0x51), nullptr,
+                             nullptr) == CUDA_SUCCESS);
+  gpu.begin();
+  REQUIRE(becomes([&] { return page.started.load() == page.opening.load(); }));
+  gpu.finish_all();
+  REQUIRE(becomes([&] { return page.in_flight.load() == 0; }));
+  CHECK(launches == 1);
+  CHECK(fills == 0);
+}
