@@ -301,11 +301,7 @@ tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::f
   toml::parse_result parsed = toml::parse(*text, file.string());
   Mistakes mistakes(file);
   if (!parsed) {
-    std::string what(parsed.error().description());
-    std::replace_if(
-        what.begin(), what.end(), [](unsigned char c) { return c < ' '; },
-        ' ');  // it quotes what it has read; a mistake is one line
-    mistakes.add(parsed.error().source(), what);
+    mistakes.add(parsed.error().source(), parsed.error().description());
     return tl::unexpected(mistakes.take());
   }
   Configuration configuration = read(parsed.table(), mistakes, overrides);

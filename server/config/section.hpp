@@ -13,6 +13,7 @@
 #define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>
 
+#include "protocol/wire/terminal_text.hpp"
 #include "server/config/configuration.hpp"
 
 namespace gpuwire::server {
@@ -20,16 +21,20 @@ namespace gpuwire::server {
 class Mistakes {
  public:
   explicit Mistakes(std::filesystem::path file) : file_(std::move(file)) {}
-  void add(const toml::source_region& where, std::string_view what) {
-    lines_.emplace_back(where.begin.line, text(where, what));
-  }
+  // A mistake is one line, though it may quote what was read: control characters become blanks.
+  void add(const toml::source_region& where, std::string_view what) { add(where.begin.line, text(where, what)); }
   // Of the command line.
-  void add(std::string what) { lines_.emplace_back(0, std::move(what)); }
+  void add(std::string what) { add(0, std::move(what)); }
   std::string text(const toml::source_region& where, std::string_view what) const;
   // In the order of the file.
   ConfigurationErrors take();
 
  private:
+  void add(uint32_t line, std::string what) {
+    wire::blank_controls(what);
+    lines_.emplace_back(line, std::move(what));
+  }
+
   std::filesystem::path file_;
   std::vector<std::pair<uint32_t, std::string>> lines_;
 };

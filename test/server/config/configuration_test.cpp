@@ -154,6 +154,13 @@ TEST_CASE("a tenant twice, a key twice and what is no TOML are told with their l
   CHECK(names(mistakes("[server]\n"), "1", "there is no tenant"));
 }
 
+TEST_CASE("a mistake is one line, whatever the text that it quotes has in it") {
+  for (const std::string& mistake :
+       mistakes("[server]\nlisten = [\"\\nix:/run/x\", \"\\u0007:x\"]\n\"a\\nb\" = 1\n[tenants.anna]\n")) {
+    CHECK(std::none_of(mistake.begin(), mistake.end(), [](unsigned char c) { return c < ' '; }));
+  }
+}
+
 TEST_CASE("a file that cannot be read is told with the reason") {
   const auto absent = read_configuration("/there/is/no/such/file.toml");
   REQUIRE_FALSE(absent);
