@@ -17,9 +17,21 @@ constexpr int kDescriptors = 3;   // process, page, standard error
 constexpr int kWaitingMax = 128;  // processes that hand over at once
 constexpr socklen_t kNameAt = offsetof(sockaddr_un, sun_path) + 1;  // of abstract names, behind a zero
 
-union Control {
-  cmsghdr header;
-  char bytes[CMSG_SPACE(kDescriptors * sizeof(int))];
+// One byte, with room for the descriptors beside it.
+struct Message {
+  char byte = 0;
+  iovec bytes{&byte, 1};
+  alignas(cmsghdr) char room[CMSG_SPACE(kDescriptors * sizeof(int))] = {};
+  msghdr header{};
+
+  Message() noexcept {
+    header.msg_iov = &bytes;
+    header.msg_iovlen = 1;
+    header.msg_control = room;
+    header.msg_controllen = sizeof room;
+  }
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
 };
 
 // The peer of a connection: its credentials when it connected or listened.
@@ -64,20 +76,13 @@ bool hand_account_over(const char* name, int page) noexcept {
       !is_of_this_user(socket.get()))
     return false;
   const int descriptors[kDescriptors] = {process.get(), page, STDERR_FILENO};
-  char something = 0;
-  iovec bytes{&something, 1};
-  Control control{};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  Message message;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   rights->cmsg_level = SOL_SOCKET;
   rights->cmsg_type = SCM_RIGHTS;
   rights->cmsg_len = CMSG_LEN(sizeof descriptors);
   std::memcpy(CMSG_DATA(rights), descriptors, sizeof descriptors);
-  return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == 1;
+  return sendmsg(socket.get(), &message.header, MSG_NOSIGNAL) == 1;
 }
 
 OwnedDescriptor accept_account(const OwnedDescriptor& listener) noexcept {
@@ -88,16 +93,9 @@ OwnedDescriptor accept_account(const OwnedDescriptor& listener) noexcept {
 }
 
 std::optional<HandedAccount> receive_account(const OwnedDescriptor& connection) noexcept {
-  char something = 0;
-  iovec bytes{&something, 1};
-  Control control{};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = &control;
-  message.msg_controllen = sizeof control;
-  if (recvmsg(connection.get(), &message, MSG_CMSG_CLOEXEC) <= 0) return std::nullopt;
-  const cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  Message message;
+  if (recvmsg(connection.get(), &message.header, MSG_CMSG_CLOEXEC) <= 0) return std::nullopt;
+  const cmsghdr* rights = CMSG_FIRSTHDR(&message.header);
   if (!rights || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return std::nullopt;
   // Those that have come are ours to close, whatever their number.
   int descriptors[kDescriptors] = {-1, -1, -1};

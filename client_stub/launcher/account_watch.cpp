@@ -6,11 +6,11 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -72,12 +72,6 @@ void keep_only(int listener, int program) noexcept {
   _exit(1);
 }
 
-uint64_t monotonic_ns() noexcept {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return uint64_t(time.tv_sec) * 1'000'000'000u + uint64_t(time.tv_nsec);
-}
-
 void write_all(int descriptor, const std::string& text) noexcept {
   for (size_t at = 0; at < text.size();) {
     pollfd ready{descriptor, POLLOUT, 0};
@@ -93,7 +87,9 @@ void tell(const HandedAccount& account) {
   auto page = std::make_unique<AccountPage>();
   if (pread(account.page.get(), page.get(), sizeof *page, 0) != ssize_t(sizeof *page)) return;
   if (page->magic != client::kAccountMagic || page->told) return;
-  const uint64_t now = monotonic_ns();
+  // CLOCK_MONOTONIC, as that of the process that has counted.
+  const std::chrono::nanoseconds since_boot = std::chrono::steady_clock::now().time_since_epoch();
+  const auto now = uint64_t(since_boot.count());
   client::AccountEnd end;
   end.cut_short = true;
   end.elapsed_ns = now - std::min(now, page->started_ns);

@@ -1,6 +1,7 @@
 #include "client_stub/driver/stream/stream.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
@@ -76,13 +77,12 @@ CUresult hand::cuStreamDestroy_v2(CUstream stream) {
   if (on.error) return on.error;
   ServerSession& server = *on.caller.server;
   server.kept_memory.give_back_of_stream(on.wire_stream);
-  Capture capture;
   // The capture that has begun in a stream ends with it (as measured on driver 580).
-  if (on.state->capture.load(std::memory_order_relaxed) != 0 && server.captures.find(*on.state, capture) &&
-      capture.origin == on.wire_stream) {
-    const Captures::Changing changing(server.captures);
+  std::optional<Captures::Changing> ending;
+  if (Capture capture; on.state->capture.load(std::memory_order_relaxed) != 0 &&
+                       server.captures.find(*on.state, capture) && capture.origin == on.wire_stream) {
+    ending.emplace(server.captures);
     server.captures.remove(capture);
-    return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
   }
   return leave(on.caller, forward::cuStreamDestroy_v2(on.caller, stream));
 }

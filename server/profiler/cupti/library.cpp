@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
+
+#include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::server::cupti {
 
@@ -14,8 +16,7 @@ constexpr size_t kReasonBytesMax = 300;
 
 std::string one_line(const char* text) {
   std::string line = std::string(text ? text : "").substr(0, kReasonBytesMax);
-  std::replace_if(
-      line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
+  wire::blank_controls(line);
   return line;
 }
 

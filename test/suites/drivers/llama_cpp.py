@@ -40,12 +40,8 @@ class Operators:
         return operators(text) or [ALL]
 
     def run(self, unit, recorder):
-        recorder.begin("(program)")
         chosen = [] if unit == ALL else ["-o", unit]
-        code, text = programs.run([self.program, "test", *chosen, "-b", "CUDA0"], self.folder)
-        for name, outcome, said in cases(text):
-            recorder.end(name, outcome, reason="" if outcome == "pass" else said)
-        recorder.end("(program)", "pass" if code == 0 else f"exit status {code}", reason=text[-200:] if code else "")
+        programs.run_unit(recorder, [self.program, "test", *chosen, "-b", "CUDA0"], self.folder, cases)
 
 
 if __name__ == "__main__":

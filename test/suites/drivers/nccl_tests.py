@@ -37,11 +37,7 @@ class Collectives:
         return sorted(self.programs)
 
     def run(self, unit, recorder):
-        recorder.begin("(program)")
-        code, text = programs.run([self.programs[unit], *ARGUMENTS], self.folder)
-        for name, outcome, said in cases(text):
-            recorder.end(name, outcome, reason="" if outcome == "pass" else said)
-        recorder.end("(program)", "pass" if code == 0 else f"exit status {code}", reason=text[-200:] if code else "")
+        programs.run_unit(recorder, [self.programs[unit], *ARGUMENTS], self.folder, cases)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,15 @@ def find(folder, name):
     raise Unavailable(f"{folder} has no program {name}")
 
 
+def run_unit(recorder, command, folder, cases_of):
+    """Tells the cases that are in a program's output, (name, outcome, what was said) each, and how it ended."""
+    recorder.begin("(program)")
+    code, text = run(command, folder)
+    for name, outcome, said in cases_of(text):
+        recorder.end(name, outcome, reason="" if outcome == "pass" else said)
+    recorder.end("(program)", "pass" if code == 0 else f"exit status {code}", reason=text[-200:] if code else "")
+
+
 def run(command, folder):
     """Exit status, or what ended it, and both of its streams."""
     try:
