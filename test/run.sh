@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # make test: builds everything and runs every test that needs no GPU. The last line reads "N passed, N failed".
-set -u
+set -u -o pipefail
 cd "$(dirname "$0")/.."
 
 # Set by those who run this unattended, who have an hour.
@@ -9,15 +9,26 @@ fuzz_seconds=${GPUWIRE_FUZZ_SECONDS:-$([ -n "$ci" ] && echo 60 || echo 10)}
 passed=0
 failed=0
 failures=""
+# What failed says why once more at the end, where it is found.
+reasons=$(mktemp)
+trap 'rm -f "$reasons"' EXIT
+reason_lines=40
 
 # count NAME COMMAND...: runs a command as one test.
 count() {
-  local name=$1
+  local name=$1 log
   shift
-  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); failures="$failures $name"; fi
+  log=$(mktemp)
+  if "$@" 2>&1 | tee "$log"; then passed=$((passed + 1))
+  else
+    failed=$((failed + 1)); failures="$failures $name"
+    { echo "== $name"; grep -A "$reason_lines" FAILED "$log" || tail -n "$reason_lines" "$log"; } >>"$reasons"
+  fi
+  rm -f "$log"
 }
 
 finish() {
+  cat "$reasons"
   [ -n "$failures" ] && echo "failed:$failures"
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ]
@@ -40,7 +51,21 @@ run_ctest() {
   fi
   passed=$((passed + total - ${bad:-0}))
   failed=$((failed + ${bad:-0}))
-  [ "${bad:-0}" = 0 ] || failures="$failures $(sed -n 's/^[[:space:]]*[0-9]* - \(.*\) (.*)$/\1/p' "$log" | tr '\n' ' ')"
+  [ "${bad:-0}" = 0 ] && return
+  failures="$failures $(sed -n 's/^[[:space:]]*[0-9]* - \(.*\) (.*)$/\1/p' "$log" | tr '\n' ' ')"
+  # A test's output follows the line of its result; the end of it mostly says why.
+  awk -v lines="$reason_lines" '
+    function tell() {
+      if (!name) return
+      print "== " name
+      for (i = (n > lines ? n - lines + 1 : 1); i <= n; ++i) print kept[i]
+      name = ""
+    }
+    /^ *[0-9]+\/[0-9]+ Test +#/ { tell(); n = 0; if (!/ Passed /) name = $0; next }
+    /^ *Start +[0-9]+: / { next }
+    /tests passed, / { tell() }
+    { kept[++n] = $0 }
+  ' "$log" >>"$reasons"
 }
 
 # build PRESET [TARGET...]
@@ -77,7 +102,7 @@ for sanitizer in asan tsan; do
     # What reads bytes of others meets random input for longer than its test does. Fifteen targets, two at a time: a
     # minute in all, and eight in CI.
     if [ $sanitizer = asan ]; then
-      count fuzz test/fuzz/run --build build/asan --seconds "$fuzz_seconds" --together 2 --seed 20261
+      count fuzz test/fuzz/run --build build/asan --counted --seconds "$fuzz_seconds" --together 2 --seed 20261
     fi
   else
     failed=$((failed + 1)); failures="$failures build-$sanitizer"

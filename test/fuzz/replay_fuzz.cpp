@@ -57,6 +57,7 @@ CUresult CUDAAPI to_host(void* to, CUdeviceptr, size_t bytes, CUstream) {
 }
 
 CUresult CUDAAPI copy_3d(const CUDA_MEMCPY3D* copy, CUstream) {
+  if (copy->WidthInBytes == 0) return CUDA_SUCCESS;
   for (size_t z = 0; z < copy->Depth; ++z) {
     for (size_t y = 0; y < copy->Height; ++y) {
       if (copy->srcMemoryType == CU_MEMORYTYPE_HOST)
@@ -159,7 +160,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     use_no_device_memory(driver.table);
     driver.hold = choices.holds_work;
     FakeSession session(driver, {}, &account);
-    session.waiters_at_once = choices.waits_at_once;
+    // What waits at once for work that the driver holds waits for ever.
+    session.waiters_at_once = choices.waits_at_once && !choices.holds_work;
     if (choices.in_primary) session.enter_primary();
     more = execute(session, decoder, bytes, choices);
     driver.hold = false;

@@ -1,5 +1,5 @@
-// Runs the corpus through the fuzz function, then random changes of it until the time is over. A crash leaves its input
-// in a file.
+// Runs the corpus through the fuzz function, then random changes of it: so many, or until the time is over. A crash, or
+// whoever ends with SIGABRT what hangs, leaves the input in a file.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -56,17 +56,19 @@ void load(const std::filesystem::path& path, std::vector<Bytes>& corpus) {
 
 int main(int argc, char** argv) {
   double seconds = 0;
+  uint64_t changes = 0;
   uint64_t seed = 20251;
   std::vector<Bytes> corpus;
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     if (word == "--seconds" && i + 1 < argc) seconds = std::atof(argv[++i]);
+    else if (word == "--changes" && i + 1 < argc) changes = std::strtoull(argv[++i], nullptr, 10);
     else if (word == "--seed" && i + 1 < argc) seed = std::strtoull(argv[++i], nullptr, 10);
     else if (word == "--keep" && i + 1 < argc) g_keep = argv[++i];
     else load(word, corpus);
   }
   if (corpus.empty()) {
-    std::fprintf(stderr, "usage: %s [--seconds N] [--seed N] [--keep FILE] CORPUS...\n", argv[0]);
+    std::fprintf(stderr, "usage: %s [--seconds N | --changes N] [--seed N] [--keep FILE] CORPUS...\n", argv[0]);
     return 2;
   }
   for (int fatal : {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL}) signal(fatal, keep_input);
@@ -74,7 +76,7 @@ int main(int argc, char** argv) {
   std::mt19937_64 random(seed);
   uint64_t tried = 0;
   auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (std::chrono::steady_clock::now() < end) {
+  while (changes ? tried < changes : std::chrono::steady_clock::now() < end) {
     for (int i = 0; i < 64; ++i, ++tried)
       try_input(gpuwire::test::mutate(corpus[random() % corpus.size()], corpus[random() % corpus.size()], random));
   }
