@@ -263,9 +263,14 @@ def modules(sequence, thread):
     yield
     stream = stream_of(sequence, thread)
     target = allocate(sequence, thread, 4096)
+    # Of its own, so that the software device, which has not got it, has the sequences that it had.
+    staged = []
+    if "cuLaunchGrid" not in sequence.left_out:
+        staged = [lambda: staged_launch(sequence, thread, fill, target, stream)]
     for _ in range(sequence.random.randrange(3, 9)):
         arguments = f"(8:{target} 4:{sequence.random.randrange(1000)} 4:1024)"
         sequence.pick(
+            *staged,
             lambda: sequence.risky(thread, "cuLaunchKernel", (fill, 0), (4, 0, 1 << 31), (1, 0, 65536), (1, 65536),
                                    (256, 0, 1025, 2048), (1, 1025), (1, 65),
                                    (0, 300000, 49152), sequence.pick(stream, 0, 2), (arguments, 0), 0),
@@ -292,6 +297,24 @@ def modules(sequence, thread):
     sequence.call(thread, "cuModuleUnload", sequence.edge(module, 0))
     sequence.call(thread, "cuStreamDestroy_v2", stream)
     sequence.call(thread, "cuMemFree_v2", target)
+
+
+def staged_launch(sequence, thread, function, target, stream):
+    """The launch interface of CUDA 3: what a launch takes is set on the function before."""
+    # What is wrong comes first, and then all that is right: a kernel without its address would fault.
+    wrong = [("cuFuncSetBlockShape", (function, 0), (256, 0, -1), (1, 0), (1, 0)),
+             ("cuFuncSetSharedSize", (function, 0), (0,)), ("cuParamSetv", (function, 0), (0, -1), f"[{target}]", 8),
+             ("cuParamSeti", (function, 0), (8, -4), 7), ("cuParamSetf", (function, 0), (16, -4), 2),
+             ("cuParamSetSize", (function, 0), (16, 1 << 20))]
+    for name, *arguments in sequence.random.sample(wrong, 2):
+        sequence.risky(thread, name, *arguments, probability=1)
+    for name, *arguments in (("cuFuncSetBlockShape", 256, 1, 1), ("cuFuncSetSharedSize", sequence.pick(0, 1024)),
+                             ("cuParamSetSize", 16), ("cuParamSetv", 0, f"[{target}]", 8),
+                             ("cuParamSeti", 8, sequence.random.randrange(1000)), ("cuParamSeti", 12, 1024)):
+        sequence.call(thread, name, function, *arguments)
+    sequence.pick(lambda: sequence.call(thread, "cuLaunch", function),
+                  lambda: sequence.risky(thread, "cuLaunchGrid", (function, 0), (4, 0, -1), (1, 0)),
+                  lambda: sequence.risky(thread, "cuLaunchGridAsync", (function, 0), (4, 0, -1), (1, 0), stream))()
 
 
 def launch_with_attributes(sequence, thread, function, stream):

@@ -51,7 +51,9 @@ NOT_BY_SOFTWARE = {"sharing"}
 LEFT_OUT_BY_SOFTWARE = {
     "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", "cuMemcpyBatchAsync",
     "cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", "cuUserObjectCreate",
-    "cuGraphRetainUserObject", "cuGraphReleaseUserObject", "cuCtxAttach", "cuCtxDetach",
+    "cuGraphRetainUserObject", "cuGraphReleaseUserObject", "cuCtxAttach", "cuCtxDetach", "cuFuncSetBlockShape",
+    "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSeti", "cuParamSetf", "cuParamSetv", "cuLaunch", "cuLaunchGrid",
+    "cuLaunchGridAsync",
 }
 # In no sequence, and why.
 NEVER_CALLED = {
@@ -97,11 +99,13 @@ FIRST_VERSIONS = ("cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteVa
                   "cuStreamBatchMemOp", "cuMemHostRegister")
 
 # Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or
-# NVIDIA's driver crashes.
+# NVIDIA's driver crashes, or scenarios.staged_launch() has NULL for them.
 NOT_WITH_NULLS = {
     "cuInit", "cuCtxSetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxDetach", "cuCtxAttach",
     "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRetain",
-    "cuCtxResetPersistingL2Cache", "cuProfilerStart", "cuProfilerStop", "cuThreadExchangeStreamCaptureMode",
+    "cuFuncSetBlockShape", "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSeti", "cuParamSetf", "cuParamSetv",
+    "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync", "cuCtxResetPersistingL2Cache", "cuProfilerStart",
+    "cuProfilerStop", "cuThreadExchangeStreamCaptureMode",
     "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuGetExportTable", "cuCtxSynchronize",
 }
 # Handles of which NULL means something, so that a call with it is no mistake.

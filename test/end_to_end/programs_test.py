@@ -164,6 +164,9 @@ class Programs(ServerCase):
     def test_green_contexts_have_their_multiprocessors_and_share_the_rest(self):
         self.assert_passed(run(self.server.address, "green_contexts"))
 
+    def test_what_is_set_on_a_function_is_what_a_launch_of_cuda_3_takes(self):
+        self.assert_passed(run(self.server.address, "staged_launch"))
+
     def test_limits_and_function_attributes_are_kept(self):
         self.assert_passed(run(self.server.address, "limits"))
 

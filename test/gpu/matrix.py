@@ -166,6 +166,7 @@ def rows(build: str) -> List[Row]:
         program("peer"),
         program("ipc_events"),
         program("launch_attributes"),
+        program("staged_launch", right=same_output),
         program("vmm_share"),
         program("pool_export"),
         program("link"),

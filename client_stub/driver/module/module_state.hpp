@@ -58,7 +58,14 @@ class FunctionAttributes {
   std::array<std::atomic<int64_t>, kFunctionAttributes> values_;  // result << 32 | value
 };
 
-// A CUfunction or a CUkernel. All but the caches is fixed before the handle is handed out.
+// What the launch interface of CUDA 3 (cuFuncSetBlockShape() and its kin) has set for the next launch of a function.
+struct StagedLaunch {
+  unsigned block[3] = {};
+  unsigned shared_bytes = 0;
+  std::vector<std::byte> parameters;
+};
+
+// A CUfunction or a CUkernel. All but the caches and `staged` is fixed before the handle is handed out.
 struct FunctionState {
   uint64_t handle = 0;
   wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
@@ -70,8 +77,9 @@ struct FunctionState {
   uint32_t parameter_bytes = 0;               // of the packed parameters
   std::vector<FunctionAttributes> on_device;  // by the program's ordinal
 
-  std::mutex mutex;                                             // `functions`; no lock but that of `occupancy` within
+  std::mutex mutex;  // `functions` and `staged`; no lock but that of `occupancy` within
   std::unordered_map<ContextState*, FunctionState*> functions;  // of a kernel: cuKernelGetFunction
+  std::unique_ptr<StagedLaunch> staged;                         // null: nothing was set
   OccupancyAnswers occupancy;
 
   // The library whose kernel this is under another handle: it was looked up in the module that the library is in a

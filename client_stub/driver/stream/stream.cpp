@@ -196,12 +196,29 @@ CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thre
   return CUDA_SUCCESS;
 }
 
-// A priority that there is not is the server's driver to refuse, and leaves what is known as it was.
+namespace {
+
+// Of the attributes that launches have, those that streams have too (cuda.h, CU_STREAM_ATTRIBUTE_*).
+bool is_of_streams(CUstreamAttrID attribute) {
+  switch (attribute) {
+    case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+    case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+    case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+    case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+// Posted, so what no driver takes is refused here. A priority that there is not is the server's driver to refuse, and
+// leaves what is known as it was.
 CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
                                     bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
-  if (!value) return CUDA_ERROR_INVALID_VALUE;
+  if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
   const DeviceFacts& facts = *process()->devices[size_t(on.caller.state->device)].facts;
   if (!result && attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY && value->priority <= facts.stream_priority_least &&
