@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 import unittest
 
 from support import DEVICE, RUN_LIMIT_SECONDS, ServerCase, one_line_naming, run, wait_until
@@ -42,15 +43,36 @@ class OwnDriver(ServerCase):
         self.assertTrue(one_line_naming(after, "CUDA 14.0", "CUDA 13.0"), ran.stderr)
 
 
+# Functions that need no cuInit and no device; the last is asked of what every driver has that a server works with.
+ASKS_NO_DEVICE = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+text, function, status = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_int()
+assert cuda.cuGetErrorName(2, ctypes.byref(text)) == 0 and text.value == b"CUDA_ERROR_OUT_OF_MEMORY"
+assert cuda.cuGetErrorString(2, ctypes.byref(text)) == 0 and text.value == b"out of memory"
+for name, version in ((b"cuInit", 2000), (b"cuMemAllocAsync", 11020), (b"cuLaunchKernelEx", 12000)):
+    assert cuda.cuGetProcAddress_v2(name, ctypes.byref(function), version, 0, ctypes.byref(status)) == 0, name
+    assert function.value and status.value == 0, name
+assert cuda.cuDeviceGetCount(ctypes.byref(status)) == 3  # CUDA_ERROR_NOT_INITIALIZED
+print("PASSED")
+"""
+
+
 class NoServer(unittest.TestCase):
-    def test_without_a_server_the_version_is_the_clients_and_a_line_says_why(self):
+    def setUp(self):
         closed = socket.socket()  # bound, so that nobody else is there, and not listening
         self.addCleanup(closed.close)
         closed.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{closed.getsockname()[1]}"
-        ran = run(address, "driver_version", "13000", "only")
+        self.address = f"127.0.0.1:{closed.getsockname()[1]}"
+
+    def test_without_a_server_the_version_is_the_clients_and_a_line_says_why(self):
+        ran = run(self.address, "driver_version", "13000", "only")
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
-        self.assertTrue(one_line_naming(ran.stderr, address, "refused"), ran.stderr)
+        self.assertTrue(one_line_naming(ran.stderr, self.address, "refused"), ran.stderr)
+
+    def test_what_needs_no_device_and_no_version_is_answered_without_a_look_for_the_server(self):
+        ran = run(self.address, sys.executable, "-c", ASKS_NO_DEVICE)
+        self.assertEqual((ran.stdout, ran.stderr), ("PASSED\n", ""))
 
 
 if __name__ == "__main__":
