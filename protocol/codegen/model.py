@@ -17,7 +17,7 @@ WORK = ("", "compute", "transfer")
 # What a call does that the gate has to know of, and the kind of the parameter that it does it to.
 GATE_EFFECTS = {
     "": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context",
-    "ends_context": "context", "ends_primary": "device", "ends_green": "green_context"
+    "ends_context": "context", "ends_primary": "device", "ends_green": "green_context", "ends_stream": "stream"
 }
 
 # The oldest toolkit whose headers generated code fits; what `since` says of older ones is not needed.

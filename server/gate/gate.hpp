@@ -56,6 +56,10 @@ class Gate {
     return tracker_.end_capture(stream, call);
   }
   template <class Call>
+  CUresult ends_stream(CUstream stream, Call&& call) {
+    return tracker_.end_stream(stream, call);
+  }
+  template <class Call>
   CUresult enters_context(CUcontext context, Call&& call) {
     tracker_.enter_context(context);
     return call();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <iterator>
 
 #include "server/driver_table.hpp"
 #include "server/gate/limits.hpp"
@@ -17,6 +18,10 @@ constexpr size_t kLanesKept = 32;  // lanes without marks, of streams that may b
 constexpr nanoseconds kUnknownWeight = 10us;
 
 int64_t count(PageTime time) { return time.count(); }
+
+bool refused_for_capture(CUresult result) {
+  return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+}
 
 }  // namespace
 
@@ -46,7 +51,8 @@ void InFlightTracker::enter_context(CUcontext context) {
 }
 
 // Moves the context out of sight of who looks: its events go with it, and are asked no more.
-std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending, std::list<Context>& moved) {
+// So do its captures: their streams, which the call destroys, are asked no more.
+std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending, Moved& moved) {
   std::lock_guard looking(looking_);
   std::lock_guard lock(mutex_);
   PageTime now = page_now(), since = now;
@@ -54,10 +60,14 @@ std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending
     auto next = std::next(context);
     if (ending.native && context->native == ending.native) {
       if (context->marks != 0) since = std::min(since, context->progress);
-      moved.splice(moved.end(), contexts_, context);
+      moved.contexts.splice(moved.contexts.end(), contexts_, context);
     }
     context = next;
   }
+  auto ends = [&](const Capture& capture) { return ending.native && capture.context == ending.native; };
+  std::ranges::copy_if(captures_, std::back_inserter(moved.captures), ends);
+  std::erase_if(captures_, ends);
+  count_captures();
   auto entry = endings_.insert(endings_.end(), since);
   if (start_context_ && start_context_ == ending.native) started(now);
   if (!burst_) begin_burst(now);
@@ -66,10 +76,14 @@ std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending
   return entry;
 }
 
-void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, std::list<Context>& moved, bool gone) {
+void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, Moved& moved, bool gone) {
   std::lock_guard lock(mutex_);
   endings_.erase(entry);
-  if (!gone) contexts_.splice(contexts_.begin(), moved);
+  if (!gone) {
+    contexts_.splice(contexts_.begin(), moved.contexts);
+    captures_.insert(captures_.end(), moved.captures.begin(), moved.captures.end());
+    count_captures();
+  }
   tell();
 }
 
@@ -87,9 +101,9 @@ void InFlightTracker::give_back(std::list<Context>& contexts) {
 
 CUresult InFlightTracker::end_context(const Ending& ending, const std::function<CUresult()>& call,
                                       const std::function<bool(CUresult)>& gone) {
-  std::list<Context> moved;
+  Moved moved;
   auto entry = begin_ending(ending, moved);
-  if (ending.outlived) give_back(moved);
+  if (ending.outlived) give_back(moved.contexts);
   CUresult result = call();
   finish_ending(entry, moved, gone(result));
   return result;
@@ -108,11 +122,31 @@ bool InFlightTracker::capturing(CUstream stream) {
   return !captures_.empty() && is_capturing(stream);
 }
 
+// A green context's stream belongs to the context that stands for it, with which it ends.
+CUcontext InFlightTracker::owner(CUstream stream) const {
+  CUcontext context = nullptr;
+  CUgreenCtx green = nullptr;
+  if (driver_.cuStreamGetGreenCtx && driver_.cuCtxFromGreenCtx &&
+      driver_.cuStreamGetGreenCtx(stream, &green) == CUDA_SUCCESS && green &&
+      driver_.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS)
+    return context;
+  if (driver_.cuStreamGetCtx && driver_.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS) return context;
+  return driver_.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+void InFlightTracker::count_captures() { capture_count_.store(captures_.size(), std::memory_order_relaxed); }
+
+void InFlightTracker::forget_capture(CUstream stream) {
+  std::erase_if(captures_, [&](const Capture& capture) { return capture.stream == stream; });
+  count_captures();
+}
+
 CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUresult()>& call) {
   std::lock_guard lock(mutex_);
+  CUcontext context = owner(stream);
   CUresult result = call();
-  if (result == CUDA_SUCCESS) captures_.push_back(stream);
-  capture_count_.store(captures_.size(), std::memory_order_relaxed);
+  if (result == CUDA_SUCCESS) captures_.push_back({stream, context});
+  count_captures();
   return result;
 }
 
@@ -121,9 +155,37 @@ CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUres
   CUresult result = call();
   // A failure may leave the capture as it was (CUDA driver API, cuStreamEndCapture: another thread's, another
   // stream's).
-  if (!is_capturing(stream)) std::erase(captures_, stream);
-  capture_count_.store(captures_.size(), std::memory_order_relaxed);
+  if (!is_capturing(stream)) forget_capture(stream);
   return result;
+}
+
+CUresult InFlightTracker::end_stream(CUstream stream, const std::function<CUresult()>& call) {
+  if (capture_count_.load(std::memory_order_relaxed) == 0) return call();
+  std::unique_lock lock(mutex_);
+  if (std::ranges::find(captures_, stream, &Capture::stream) == captures_.end()) {
+    lock.unlock();
+    return call();
+  }
+  // Over the call, too: nobody asks a stream that is being destroyed.
+  CUresult result = call();
+  // Other errors are those of a failed context, whose streams end all the same.
+  if (!refused_for_capture(result)) forget_capture(stream);
+  return result;
+}
+
+// Is there a capture that a look at the device would break off? None that is invalidated, or was ended by anything that
+// the tracker was not told of. The calling thread's current context changes.
+bool InFlightTracker::capture_open() {
+  std::erase_if(captures_, [&](const Capture& capture) {
+    // To this thread its handle means another stream.
+    if (capture.stream == CU_STREAM_PER_THREAD) return false;
+    if (capture.context) driver_.cuCtxSetCurrent(capture.context);
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return driver_.cuStreamIsCapturing(capture.stream, &status) != CUDA_SUCCESS ||
+           status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  });
+  count_captures();
+  return !captures_.empty();
 }
 
 // --- submissions ---------------------------------------------------------------------------------------------------
@@ -461,7 +523,7 @@ void InFlightTracker::mark_tail() {
   std::lock_guard lock(mutex_);
   tail_expected_ = false;
   // It would break off the capture. What is in flight then is seen when more is submitted, or not at all.
-  if (!captures_.empty() || !driver_.cuCtxRecordEvent) return;
+  if (capture_open() || !driver_.cuCtxRecordEvent) return;
   for (Context& context : contexts_) {
     driver_.cuCtxSetCurrent(context.native);
     CUevent event = take_event(context);
@@ -475,13 +537,16 @@ void InFlightTracker::mark_tail() {
 
 bool InFlightTracker::sample(Sampling& sampling) {
   std::lock_guard lock(mutex_);
-  bool busy = burst_;  // while a capture is open nobody can look: as it was
-  if (captures_.empty() && driver_.cuCtxRecordEvent) {
+  const bool was_busy = burst_;
+  bool busy = was_busy;  // while a capture is open nobody can look: as it was
+  if (!capture_open() && driver_.cuCtxRecordEvent) {
     busy = !endings_.empty();
     for (Context& context : contexts_) {
       driver_.cuCtxSetCurrent(context.native);
       if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
-      if (driver_.cuCtxRecordEvent(context.native, context.sample) != CUDA_SUCCESS) continue;
+      CUresult recorded = driver_.cuCtxRecordEvent(context.native, context.sample);
+      if (refused_for_capture(recorded)) busy |= was_busy;  // one that is invalidated and not ended may be in its way
+      if (recorded != CUDA_SUCCESS) continue;
       PageTime until = page_now() + kSampleLook;
       while (driver_.cuEventQuery(context.sample) == CUDA_ERROR_NOT_READY && !busy) busy = page_now() > until;
     }

@@ -45,6 +45,8 @@ class InFlightTracker {
   // begins meanwhile.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
+  // Around the driver's call that destroys a stream: a capture that began there ends with it.
+  CUresult end_stream(CUstream stream, const std::function<CUresult()>& call);
   void enter_context(CUcontext context);
   struct Ending {
     CUcontext native = nullptr;
@@ -107,8 +109,17 @@ class InFlightTracker {
     std::vector<Mark> done;  // of this look
   };
 
-  std::list<PageTime>::iterator begin_ending(const Ending& ending, std::list<Context>& moved);
-  void finish_ending(std::list<PageTime>::iterator entry, std::list<Context>& moved, bool gone);
+  struct Capture {
+    CUstream stream = nullptr;    // where it has begun
+    CUcontext context = nullptr;  // the stream's
+  };
+  struct Moved {  // what a context that ends takes along
+    std::list<Context> contexts;
+    std::vector<Capture> captures;
+  };
+
+  std::list<PageTime>::iterator begin_ending(const Ending& ending, Moved& moved);
+  void finish_ending(std::list<PageTime>::iterator entry, Moved& moved, bool gone);
   void give_back(std::list<Context>& contexts);
   Context* find(CUcontext native);
   Context* find_or_add(CUcontext native);
@@ -133,6 +144,10 @@ class InFlightTracker {
   PageTime least_progress() const;
   void tell();
   bool is_capturing(CUstream stream) const;
+  CUcontext owner(CUstream stream) const;
+  void count_captures();
+  void forget_capture(CUstream stream);
+  bool capture_open();
 
   // As it was when the gate was made: what is put before the driver's functions later, as a profiler is, has nothing to
   // do with the gate's own events and fills.
@@ -143,10 +158,10 @@ class InFlightTracker {
   std::vector<CUevent> asked_;  // under looking_
   std::atomic<size_t> capture_count_{
       0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
-  std::mutex mutex_;             // over all below, and over driver calls that do not wait for the device
-  std::list<Context> contexts_;  // at most kGateContextsMax
-  std::list<PageTime> endings_;  // of calls that end contexts, one for each: since when its context makes no progress
-  std::vector<CUstream> captures_;  // where captures have begun
+  std::mutex mutex_;               // over all below, and over driver calls that do not wait for the device
+  std::list<Context> contexts_;    // at most kGateContextsMax
+  std::list<PageTime> endings_;    // of calls that end contexts, one for each: since when its context makes no progress
+  std::vector<Capture> captures_;  // that have begun and are not known to have ended
   Estimates estimates_;
   size_t submitting_ = 0;
   uint64_t submissions_ = 0, completions_ = 0;

@@ -1,5 +1,6 @@
 #include "fake_gpu.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 
@@ -42,7 +43,7 @@ struct FakeGpu::Calls {
   }
   static CUresult record_everything(CUcontext, CUevent event) {
     std::lock_guard lock(gpu->mutex_);
-    gpu->broke_capture_ |= !gpu->capturing_.empty();
+    gpu->broke_capture_ |= gpu->is_capturing();
     ++gpu->everything_;
     return gpu->add(event);
   }
@@ -68,6 +69,13 @@ struct FakeGpu::Calls {
     }
     return gpu->end(context());
   }
+  static CUresult reset(CUdevice) {
+    {
+      std::lock_guard lock(gpu->mutex_);
+      gpu->primary_users_ = 0;
+    }
+    return gpu->end(context());
+  }
   static CUresult retain(CUcontext* primary, CUdevice) {
     std::lock_guard lock(gpu->mutex_);
     ++gpu->primary_users_;
@@ -81,7 +89,17 @@ struct FakeGpu::Calls {
   }
   static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
     std::lock_guard lock(gpu->mutex_);
-    *status = gpu->capturing_.count(stream) ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+    gpu->asked_destroyed_ |= gpu->destroyed_.count(stream) != 0;
+    auto capture = gpu->capturing_.find(stream);
+    *status = capture == gpu->capturing_.end() ? CU_STREAM_CAPTURE_STATUS_NONE
+              : capture->second.invalidated    ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                               : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return CUDA_SUCCESS;
+  }
+  static CUresult destroy_stream(CUstream stream) {
+    std::lock_guard lock(gpu->mutex_);
+    gpu->capturing_.erase(stream);
+    gpu->destroyed_.insert(stream);
     return CUDA_SUCCESS;
   }
   static CUresult begin_capture(CUstream stream, CUstreamCaptureMode) {
@@ -128,8 +146,10 @@ FakeGpu::FakeGpu() {
   table_.cuCtxSetCurrent = &Calls::set_current;
   table_.cuCtxDestroy_v2 = &Calls::destroy_context;
   table_.cuDevicePrimaryCtxRelease_v2 = &Calls::release;
+  table_.cuDevicePrimaryCtxReset_v2 = &Calls::reset;
   table_.cuDevicePrimaryCtxRetain = &Calls::retain;
   table_.cuDevicePrimaryCtxGetState = &Calls::primary_state;
+  table_.cuStreamDestroy_v2 = &Calls::destroy_stream;
   table_.cuStreamIsCapturing = &Calls::is_capturing;
   table_.cuStreamBeginCapture_v2 = &Calls::begin_capture;
   table_.cuStreamEndCapture = &Calls::end_capture;
@@ -165,6 +185,10 @@ CUresult FakeGpu::end(CUcontext context) {
   let_go_.wait(lock, [&] { return !hold_endings_; });
   --ending_;
   std::erase_if(events_, [&](const auto& entry) { return entry.second.context == context; });
+  for (const auto& [stream, capture] : capturing_) {
+    if (capture.context == context) destroyed_.insert(stream);
+  }
+  std::erase_if(capturing_, [&](const auto& entry) { return entry.second.context == context; });
   std::erase_if(queue_, [&](const Operation& operation) { return operation.context == context; });
   return CUDA_SUCCESS;
 }
@@ -236,6 +260,20 @@ bool FakeGpu::recorded_into_a_capture() {
 
 void FakeGpu::set_capturing(CUstream stream, bool capturing) {
   std::lock_guard lock(mutex_);
-  if (capturing) capturing_.insert(stream);
+  if (capturing) capturing_[stream] = {.context = t_current};
   else capturing_.erase(stream);
+}
+
+bool FakeGpu::is_capturing() const {
+  return std::ranges::any_of(capturing_, [](const auto& entry) { return !entry.second.invalidated; });
+}
+
+void FakeGpu::invalidate_capture(CUstream stream) {
+  std::lock_guard lock(mutex_);
+  capturing_[stream].invalidated = true;
+}
+
+bool FakeGpu::asked_a_destroyed_stream() {
+  std::lock_guard lock(mutex_);
+  return asked_destroyed_;
 }

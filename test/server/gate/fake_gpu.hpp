@@ -40,6 +40,10 @@ class FakeGpu {
   // As if somebody else held the primary context, too.
   void share_primary();
   void set_capturing(CUstream stream, bool capturing);
+  // What invalidates a capture leaves its stream as it is, until the capture or the stream is ended.
+  void invalidate_capture(CUstream stream);
+  // The stream was asked for its capture after it had been destroyed.
+  bool asked_a_destroyed_stream();
 
   static CUcontext context();
   static CUstream stream(uintptr_t number) { return reinterpret_cast<CUstream>(number); }
@@ -67,7 +71,14 @@ class FakeGpu {
   gpuwire::server::DriverTable table_;
   std::deque<Operation> queue_;
   std::map<CUevent, Event> events_;
-  std::set<CUstream> capturing_;
+  struct Capture {
+    CUcontext context = nullptr;
+    bool invalidated = false;
+  };
+  bool is_capturing() const;
+  std::map<CUstream, Capture> capturing_;
+  std::set<CUstream> destroyed_;
+  bool asked_destroyed_ = false;
   uintptr_t next_event_ = 0x1000;
   size_t launched_ = 0, recorded_ = 0, everything_ = 0;
   size_t ending_ = 0, primary_users_ = 1;

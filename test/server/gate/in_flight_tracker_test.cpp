@@ -135,6 +135,93 @@ TEST_CASE("a sample after a long capture stands for no more than the time since 
   CHECK(std::chrono::nanoseconds(page.busy_ns) <= page_now() - last);
 }
 
+// A session in the free regime whose stream captures, and work in another stream that only a look finds.
+struct CaptureFixture : GateFixture {
+  CUcontext other = reinterpret_cast<CUcontext>(uintptr_t(0xc1));
+
+  CaptureFixture() {
+    CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+    gate.woken();
+    REQUIRE(becomes([&] { return gpu.everything_recorded() > 0; }));
+  }
+  void capture() { CHECK(table.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS); }
+  CUresult launch_beside() {
+    return table.cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(0x52), nullptr, nullptr);
+  }
+  // The device is looked at, found busy and, at last, at rest.
+  void check_sampled() {
+    const size_t before = gpu.everything_recorded();
+    CHECK(launch_beside() == CUDA_SUCCESS);
+    CHECK(becomes([&] { return gpu.everything_recorded() > before; }));
+    CHECK(becomes([&] { return page.in_flight == 1; }));
+    gpu.finish_all();
+    CHECK(idle());
+    CHECK(!gpu.recorded_into_a_capture());
+    CHECK(!gpu.asked_a_destroyed_stream());
+  }
+};
+
+TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when the stream of a capture has been destroyed") {
+  capture();
+  CHECK(table.cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  check_sampled();
+}
+
+TEST_CASE_FIXTURE(CaptureFixture, "the end of another stream leaves a capture open") {
+  capture();
+  const size_t before = gpu.everything_recorded();
+  CHECK(table.cuStreamDestroy_v2(FakeGpu::stream(0x53)) == CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) {
+    set_and_wait(false);
+    CHECK(rang());
+    set_and_wait(true, false);
+  }
+  CHECK(gpu.everything_recorded() == before);
+  CHECK(!gpu.recorded_into_a_capture());
+}
+
+TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when the context of a capture has been destroyed") {
+  CHECK(table.cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  capture();
+  CHECK(table.cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  check_sampled();
+}
+
+TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when the primary context of a capture has been reset") {
+  capture();
+  CHECK(table.cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CUcontext again = nullptr;
+  CHECK(table.cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(again) == CUDA_SUCCESS);
+  check_sampled();
+}
+
+TEST_CASE_FIXTURE(CaptureFixture, "the end of another context leaves a capture open") {
+  capture();
+  const size_t before = gpu.everything_recorded();
+  CHECK(table.cuCtxDestroy_v2(other) == CUDA_SUCCESS);
+  for (int i = 0; i < 4; ++i) {
+    set_and_wait(false);
+    CHECK(rang());
+    set_and_wait(true, false);
+  }
+  CHECK(gpu.everything_recorded() == before);
+  CHECK(!gpu.recorded_into_a_capture());
+}
+
+TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when a capture has been invalidated") {
+  capture();
+  gpu.invalidate_capture(stream);
+  check_sampled();
+  // And after the next one has begun and ended in the same stream.
+  CUgraph graph = nullptr;
+  CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  capture();
+  CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  check_sampled();
+}
+
 TEST_CASE(
     "what is counted as done is never more than was submitted, also when a sample ends the burst before the mark is "
     "looked at") {
