@@ -4,6 +4,7 @@ from grammar import structure
 from scenarios import HOST_BYTES, allocate, check, stream_of
 
 ROWS, PITCH = 8, 64
+NOWHERE = 4096  # an address of nothing
 
 
 def box(kind, source, target, **fields):
@@ -23,6 +24,15 @@ def flat(source, target):
         })
 
 
+def peer_boxes(source, target, context):
+    """The right one, and ones with a wrong address, extent or pitch."""
+    ends = {"srcContext": context, "dstContext": context}
+    return (box("CUDA_MEMCPY3D_PEER", source, target, **ends), box("CUDA_MEMCPY3D_PEER", 0, target, **ends),
+            box("CUDA_MEMCPY3D_PEER", source, NOWHERE, **ends),
+            box("CUDA_MEMCPY3D_PEER", source, target, **{**ends, "Height": 1000, "dstHeight": 1000}),
+            box("CUDA_MEMCPY3D_PEER", source, target, **{**ends, "srcPitch": 8}))
+
+
 def copies(sequence, thread):
     """Copies and fills in one stream, so that what they do has one order."""
     source, target = allocate(sequence, thread, 4096), allocate(sequence, thread, 4096)
@@ -34,14 +44,13 @@ def copies(sequence, thread):
     beyond = 1 << 40
     choices = [
         ("cuMemcpyAsync", (target, 0), (source, 0), (512, beyond), stream),
-        ("cuMemcpyPeer", target, mine, source, mine, 512),
-        ("cuMemcpyPeerAsync", target, mine, source, mine, (512, 0), stream),
+        ("cuMemcpyPeer", (target, 0, NOWHERE), mine, (source, 0, NOWHERE), mine, (512, 0, 4097, beyond)),
+        ("cuMemcpyPeerAsync", (target, 0, NOWHERE), mine, (source, 0, NOWHERE), mine, (512, 0, 4097, beyond), stream),
         ("cuMemcpy2DUnaligned_v2", (flat(source, target), 0)),
         ("cuMemcpy2DAsync_v2", (flat(source, target), flat(0, target), 0), stream),
         ("cuMemcpy3DAsync_v2", (box("CUDA_MEMCPY3D", source, target), box("CUDA_MEMCPY3D", 0, target), 0), stream),
-        ("cuMemcpy3DPeer", (box("CUDA_MEMCPY3D_PEER", source, target, srcContext=mine, dstContext=mine),)),
-        ("cuMemcpy3DPeerAsync", (box("CUDA_MEMCPY3D_PEER", source, target, srcContext=mine, dstContext=mine),),
-         stream),
+        ("cuMemcpy3DPeer", peer_boxes(source, target, mine)),
+        ("cuMemcpy3DPeerAsync", peer_boxes(source, target, mine), stream),
         ("cuMemcpyBatchAsync", f"[{target}]", f"[{source}]", "[256]", (1, 0), order, "[0]", (1,), "?hide", stream),
         ("cuMemcpyBatchAsync_v2", f"[{target}]", f"[{source}]", "[256]", (1, 0), order, "[0]", (1,), stream),
         ("cuMemcpy3DBatchAsync", (1, 0), structure("CUDA_MEMCPY3D_BATCH_OP", operand), "?hide", (0, 99), stream),

@@ -7,6 +7,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/call/account.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/memory/place.hpp"
@@ -145,6 +146,27 @@ CUresult on_device(const Begun& begun, Places& places) {
   return leave(begun.caller, result);
 }
 
+// Has the client no reason to doubt that the context is well and the memory of its device?
+bool plainly_of(const ContextState& context, const Place& place) {
+  return !context_health(context) && place.on_device() && place.entry.device == context.device;
+}
+
+// Between contexts. Posted where the client sees that all is right; else the server's driver judges in the very call.
+CUresult between_contexts(const Begun& begun, Places& places, CUcontext to, CUcontext from) {
+  auto& [destination, source] = places;
+  const ContextState *to_state = find_context(to), *from_state = find_context(from);
+  if (!to_state || !from_state) return CUDA_ERROR_INVALID_CONTEXT;
+  bool unknown = !plainly_of(*to_state, destination) || !plainly_of(*from_state, source);
+  if (source.bytes > 0) {
+    if (CUresult error = check_on_device(destination, unknown)) return error;
+    if (CUresult error = check_on_device(source, unknown)) return error;
+  }
+  CUresult result = forward::cuMemcpyPeerAsync(begun.caller, destination.address, to, source.address, from,
+                                               source.bytes, begun.wire());
+  if (!result && unknown) result = await_verdict(begun.caller);
+  return leave(begun.caller, result);
+}
+
 // The unified forms: which side is where follows from the addresses (section "Unified Addressing").
 CUresult unified(const Begun& begun, Places& places) {
   bool to = places.destination.on_device(), from = places.source.on_device();
@@ -274,6 +296,14 @@ CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, bool per_t
 
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t ByteCount, CUstream hStream, bool per_thread) {
   return copy(unified, dst, src, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext,
+                           size_t ByteCount, CUstream hStream, bool per_thread) {
+  auto perform = [&](const Begun& begun, Places& places) {
+    return between_contexts(begun, places, dstContext, srcContext);
+  };
+  return copy(perform, dstDevice, srcDevice, ByteCount, hStream, per_thread, Form::ordered);
 }
 
 CUresult cuMemcpyHtoA_v2(CUarray dstArray, size_t dstOffset, const void* srcHost, size_t ByteCount, bool per_thread) {

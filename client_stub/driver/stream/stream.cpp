@@ -212,20 +212,24 @@ bool is_of_streams(CUstreamAttrID attribute) {
 
 }  // namespace
 
-// Posted, so what no driver takes is refused here. A priority that there is not is the server's driver to refuse, and
-// leaves what is known as it was.
+// Which values there are the server's driver alone knows, so it is waited for, but for a priority that the device has.
 CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
                                     bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
   const DeviceFacts& facts = *process()->devices[size_t(on.caller.state->device)].facts;
-  if (!result && attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY && value->priority <= facts.stream_priority_least &&
-      value->priority >= facts.stream_priority_greatest) {
-    on.state->priority.store(value->priority, std::memory_order_relaxed);
-  }
-  return leave(on.caller, result);
+  bool of_priority = attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY;
+  bool plain = of_priority && value->priority <= facts.stream_priority_least &&
+               value->priority >= facts.stream_priority_greatest;
+  CUresult result = forward::cuStreamSetAttribute(on.caller, stream, attribute, value, per_thread);
+  if (!result && plain) on.state->priority.store(value->priority, std::memory_order_relaxed);
+  if (result || plain) return leave(on.caller, result);
+  result = leave(on.caller, await_verdict(on.caller));
+  CUstreamAttrValue kept;
+  if (!result && of_priority && !forward::cuStreamGetAttribute(on.caller, stream, attribute, &kept, per_thread))
+    on.state->priority.store(kept.priority, std::memory_order_relaxed);  // it took another in the place of that one
+  return result;
 }
 
 CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kGreatestPriority = -5;
 
+int in_range(int priority) { return std::clamp(priority, kGreatestPriority, 0); }
+
 bool reserved_handle(CUstream handle) {
   return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
 }
@@ -21,7 +23,7 @@ CUresult create(CUstream* out, unsigned flags, int priority) {
     if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const auto stream = context.create_stream(flags, std::clamp(priority, kGreatestPriority, 0));
+    const auto stream = context.create_stream(flags, in_range(priority));
     if (auto slot = current_slot(); slot->green_of != nullptr) {
       stream->green = std::move(slot);
     }
@@ -196,15 +198,15 @@ CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstrea
 }
 
 CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  return with_stream(handle, [&](Context&, Stream&) -> CUresult {
+  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
     if (value == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     switch (attribute) {
       // Hints of how to wait and what to cache: results do not depend on them.
       case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
-      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
-      case CU_LAUNCH_ATTRIBUTE_PRIORITY: return CUDA_SUCCESS;
+      case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return CUDA_SUCCESS;
+      case CU_LAUNCH_ATTRIBUTE_PRIORITY: stream.priority = in_range(value->priority); return CUDA_SUCCESS;
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN:
       case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP: return not_supported("a stream's memory synchronisation domain");
       default: return CUDA_ERROR_INVALID_VALUE;
@@ -213,7 +215,12 @@ CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const C
 }
 
 CUresult cuStreamCopyAttributes(CUstream target, CUstream source) {
-  return with_stream(target, [&](Context& context, Stream&) -> CUresult {
-    return context.stream(source) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  return with_stream(target, [&](Context& context, Stream& stream) -> CUresult {
+    const auto from = context.stream(source);
+    if (from == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
+    }
+    stream.priority = from->priority;
+    return CUDA_SUCCESS;
   });
 }

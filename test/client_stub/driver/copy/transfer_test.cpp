@@ -482,6 +482,37 @@ TEST_CASE("Of work at addresses that nobody knows here the server's driver is th
   CHECK(hand::cuMemcpyHtoD_v2(0x40, host.data(), 16, false) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("A copy between contexts that is plainly right is posted, and what is wrong with one is told by the call") {
+  test::DeviceProcess process(2);
+  CUcontext mine = nullptr, other = nullptr;
+  REQUIRE(hand::cuCtxGetCurrent(&mine) == CUDA_SUCCESS);
+  REQUIRE(hand::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  constexpr uint64_t kThere = kBase + (1u << 20);
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device, .device = 0});
+  address_map().insert({.base = kThere, .bytes = 4096, .kind = RangeKind::device, .device = 1});
+  auto copy = [&](uint64_t to, CUcontext to_context, uint64_t from, CUcontext from_context, size_t bytes) {
+    return hand::cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, nullptr, false);
+  };
+  size_t before = process.session->total();
+  CHECK(copy(kThere, other, kBase, mine, 4096) == CUDA_SUCCESS);
+  CHECK(process.session->total() == before + 1);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+
+  CHECK(copy(kThere, other, kBase, mine, 4097) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(0, other, kBase, mine, 16) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(kThere, other, kBase, reinterpret_cast<CUcontext>(uintptr_t(0x1234)), 16) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(copy(kThere, nullptr, kBase, mine, 16) == CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(process.session->total() == before + 1);
+
+  // Whether memory is where it is said to be, and what is at unknown addresses, is the driver's to say.
+  process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(kThere, mine, kBase, mine, 16) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(copy(kThere, other, 0x40, mine, 16) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(hand::cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+  process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CHECK(copy(kBase, mine, kBase + 64, other, 16) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
+}
+
 TEST_CASE("A fill outside of an allocation, or not aligned to its element, is an invalid value found here") {
   MemoryProcess process;
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});

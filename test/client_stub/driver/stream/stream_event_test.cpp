@@ -4,6 +4,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/notices.hpp"
+#include "schema/api_stream.capnp.h"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/fixture.hpp"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr auto kWatchStream = uint32_t(wire::SessionOrdinal::watch_stream);
 constexpr auto kWatchEvent = uint32_t(wire::SessionOrdinal::watch_event);
 // protocol/api/stream.toml, event.toml
-constexpr uint32_t kStreamQuery = 2503, kEventQuery = 2704;
+constexpr uint32_t kStreamQuery = 2503, kStreamGetAttribute = 2507, kEventQuery = 2704;
 
 struct CurrentProcess : FakeProcess {
   CurrentProcess() {
@@ -168,11 +169,45 @@ TEST_CASE("a priority that is set or copied later is the stream's") {
   CHECK(hand::cuStreamCopyAttributes(other, stream, false) == CUDA_SUCCESS);
   CHECK(hand::cuStreamGetPriority(other, &priority, false) == CUDA_SUCCESS);
   CHECK(priority == -3);
-  value.priority = -100;  // there is none
-  hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false);
-  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
-  CHECK(priority == -3);
   CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("of a value of a stream's attribute that may be wrong the server's driver is the judge, in the very call") {
+  CurrentProcess process;
+  CUstream stream = nullptr;
+  REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  CUstreamAttrValue value{};
+  auto set = [&](CUstreamAttrID attribute) { return hand::cuStreamSetAttribute(stream, attribute, &value, false); };
+  auto priority = [&] {
+    int priority = 0;
+    CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+    return priority;
+  };
+  value.priority = -3;
+  size_t before = process.session->total();
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_PRIORITY) == CUDA_SUCCESS);
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE) == CUDA_ERROR_INVALID_VALUE);  // launches have it, streams have not
+  CHECK(process.session->total() == before + 1);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+
+  process.session->answer_with(uint32_t(wire::SessionOrdinal::ping), CUDA_ERROR_INVALID_VALUE);
+  value.priority = -100;
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_PRIORITY) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(priority() == -3);
+  value.syncPolicy = CUsynchronizationPolicy(99);
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) == CUDA_ERROR_INVALID_VALUE);
+
+  process.session->answer_with(uint32_t(wire::SessionOrdinal::ping), CUDA_SUCCESS);
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) == CUDA_SUCCESS);
+  process.session->answer(kStreamGetAttribute, [](capnp::MessageBuilder& reply) {
+    CUstreamAttrValue taken{};
+    taken.priority = -5;
+    auto result = reply.initRoot<schema::CuStreamGetAttributeResults>();
+    result.setValue(kj::ArrayPtr(reinterpret_cast<const kj::byte*>(&taken), sizeof taken));
+  });
+  value.priority = -100;
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_PRIORITY) == CUDA_SUCCESS);
+  CHECK(priority() == -5);
 }
 
 TEST_CASE("streams tell their flags, priority, device, context and a number of their own") {

@@ -111,6 +111,22 @@ TEST_CASE("What a stream was created with can be asked for") {
   CHECK(cuStreamCreate(&stream, 4) == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE("A priority that is set or copied later is the stream's") {
+  const CurrentContext context;
+  CUstream stream = nullptr, other = nullptr;
+  REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  REQUIRE(cuStreamCreate(&other, 0) == CUDA_SUCCESS);
+  CUstreamAttrValue value{};
+  value.priority = -2;
+  CHECK(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value) == CUDA_SUCCESS);
+  CHECK(cuStreamCopyAttributes(other, stream) == CUDA_SUCCESS);
+  for (CUstream each : {stream, other}) {
+    int priority = 0;
+    CHECK(cuStreamGetPriority(each, &priority) == CUDA_SUCCESS);
+    CHECK(priority == -2);
+  }
+}
+
 TEST_CASE("A destroyed stream's handle is invalid, and its work is done all the same") {
   const CurrentContext context;
   Barrier barrier;
