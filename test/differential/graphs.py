@@ -75,6 +75,7 @@ def built(sequence, thread):
             break
         sequence.pick(
             lambda: sequence.risky(thread, "cuGraphNodeGetType", (node, 0), ("?i32", 0)),
+            lambda: sequence.call(thread, "cuGraphDebugDotPrint", graph, '"/dev/null"', sequence.pick(0, 1)),
             lambda: sequence.risky(thread, "cuGraphGetNodes",
                                    (graph, 0), 0, "?u64"), lambda: sequence.risky(thread, "cuGraphGetRootNodes",
                                                                                   (graph, 0), 0, "?u64"),

@@ -9,5 +9,5 @@ sys.path.insert(0, str(ROOT / "protocol" / "codegen"))
 import model  # noqa: E402
 
 api = model.read_api(ROOT / "protocol" / "api")
-names = [f.name for f in api.functions if not f.unsupported and not f.is_old_abi and f.family != "profiler"]
+names = [f.name for f in api.functions if not f.unsupported and not f.is_old_abi]
 Path(sys.argv[1]).write_text("".join(f"GPUWIRE_CALL({name})\n" for name in sorted(names)))

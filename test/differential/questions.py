@@ -41,11 +41,32 @@ def device_questions(sequence, thread):
         ask("cuDeviceGraphMemTrim", (0, wrong)),
         ask("cuFlushGPUDirectRDMAWrites", (0, 99), (100, 200, 7)),
         ask("cuModuleGetLoadingMode", ("?i32",)),
+        ask("cuDeviceGetLuid", "?hide", "?hide", 0),
+        ask("cuDeviceGetHostAtomicCapabilities", "?hide", "[u32 0]", 1, 0),
+        ask("cuDeviceGetP2PAtomicCapabilities", "?hide", "[u32 0]", 1, 0, 0),
+        ask("cuGetExportTable", "?hide", "[1 2]"),
+        ask("cuProfilerStart"),
+        ask("cuProfilerStop"),
         ask("cuMemGetInfo_v2", "?hide", "?hide"),
         ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 2000), (0, 99)),
         ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"', 0), ("?hide", 0), (NEWEST, 12000, 2000),
             (0, 1, 2, 99), ("?i32",)),
     ])
+
+
+def logs(sequence, thread):
+    """The log of errors, whose text is each side's own."""
+    listener, out = sequence.new("listener")
+    sequence.call(thread, "cuLogsRegisterCallback", "%log", 0, out)
+    sequence.call(thread, "cuLogsCurrent", "?hide", 0)
+    sequence.call(thread, "cuDeviceGet", "?i32", sequence.pick(0, sequence.devices + 7))
+    yield
+    sequence.call(thread, "cuLogsDumpToMemory", 0, sequence.host(thread, 65536), "[65536]", 0)
+    sequence.call(thread, "cuLogsDumpToFile", 0, '"/dev/null"', 0)
+    sequence.call(thread, "cuLogsDumpToFile", "[u32 0]", '"/dev/null"', 0)
+    yield
+    sequence.call(thread, "cuLogsUnregisterCallback", listener)
+    sequence.call(thread, "cuLogsCurrent", "?hide", 0)
 
 
 def context_questions(sequence, thread):
@@ -107,10 +128,15 @@ def stream_questions(sequence, thread):
                           f"{place}.flags": flags})
 
     yield from in_some_order(sequence, [
-        lambda: sequence.risky(thread, "cuStreamSetAttribute", stream, (3,), (value(syncPolicy=2),)),
+        lambda: sequence.risky(thread, "cuStreamSetAttribute", stream, (3, 2, 4, 99), value(syncPolicy=2)),
+        lambda: sequence.call(thread, "cuStreamSetAttribute", stream, 3, value(syncPolicy=99)),
+        lambda: sequence.call(thread, "cuStreamSetAttribute", stream, *sequence.pick((10, value(memSyncDomain=1)),
+                                                                                     (10, value(memSyncDomain=99)))),
         lambda: sequence.risky(thread, "cuStreamGetAttribute", stream, (3, 99), structure(
             "CUlaunchAttributeValue", {}, "syncPolicy")),
-        lambda: sequence.risky(thread, "cuStreamSetAttribute", stream, 8, (value(priority=0),)),
+        lambda: sequence.risky(thread, "cuStreamSetAttribute", sequence.pick(stream, other), 8,
+                               (value(priority=sequence.pick(0, -1)), value(priority=99), value(priority=-100))),
+        lambda: sequence.call(thread, "cuStreamGetPriority", sequence.pick(stream, other), "?i32"),
         lambda: sequence.risky(thread, "cuStreamGetAttribute", stream, 8, structure(
             "CUlaunchAttributeValue", {}, "priority")),
         lambda: sequence.call(thread, "cuStreamCopyAttributes", other, stream),

@@ -542,17 +542,25 @@ def memory_operations(sequence, thread):
     sequence.call(thread, "cuStreamDestroy_v2", stream)
 
 
-def sharing(sequence, thread):
-    """What other processes may be given."""
+def reset(sequence, thread):
+    """The primary context ends with all that is in it, however often it is retained, and can be had again."""
+    primary = sequence.contexts[0]
+    sequence.call(thread, "cuCtxSetCurrent", primary)
     block = allocate(sequence, thread, 4096)
-    sequence.risky(thread, "cuIpcGetMemHandle", ("?hide", 0), (block, 0))
-    event, out = sequence.new("event")
-    sequence.call(thread, "cuEventCreate", out, sequence.edge(6, 4))
-    sequence.risky(thread, "cuIpcGetEventHandle", ("?hide", 0), (event, 0))
+    check(sequence, thread, block)
     yield
-    sequence.call(thread, "cuIpcCloseMemHandle", sequence.pick(0, block))
-    sequence.call(thread, "cuEventDestroy_v2", event)
-    sequence.call(thread, "cuMemFree_v2", block)
+    sequence.risky(thread, sequence.pick("cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxReset"),
+                   (0, sequence.devices + 7), probability=0.2)
+    sequence.call(thread, "cuCtxGetCurrent", ">now")
+    sequence.call(thread, "cuCtxSynchronize")
+    sequence.call(thread, "cuMemcpyDtoH_v2", sequence.host(thread, 4096), block, 512)
+    yield
+    again, out = sequence.new("context")
+    sequence.call(thread, "cuDevicePrimaryCtxRetain", out, 0)
+    sequence.call(thread, "cuCtxSetCurrent", again)
+    other = allocate(sequence, thread, 4096)
+    check(sequence, thread, other)
+    sequence.call(thread, "cuMemFree_v2", other)
 
 
 def runtime(sequence, thread):

@@ -8,6 +8,7 @@ import graphs
 import nodes
 import questions
 import scenarios
+import sharing
 from grammar import Sequence, structure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "protocol" / "codegen"))
@@ -27,7 +28,10 @@ SCENARIOS = {
     "devices": scenarios.devices,
     "callbacks": scenarios.callbacks,
     "memory_operations": scenarios.memory_operations,
-    "sharing": scenarios.sharing,
+    "sharing": sharing.sharing,
+    "descriptors": sharing.descriptors,
+    "reset": scenarios.reset,
+    "logs": questions.logs,
     "runtime": scenarios.runtime,
     "device_questions": questions.device_questions,
     "context_questions": questions.context_questions,
@@ -45,8 +49,8 @@ SCENARIOS = {
     "capture": graphs.captured,
     "null": None,  # nulls() below: it wants the description
 }
-# The software device shares neither memory nor events with other processes.
-NOT_BY_SOFTWARE = {"sharing"}
+# The software device shares neither events nor pools with other processes, and keeps no log.
+NOT_BY_SOFTWARE = {"sharing", "logs"}
 # What it does not offer and the client sends without waiting, so that the error comes later; and what such calls make.
 LEFT_OUT_BY_SOFTWARE = {
     "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", "cuMemcpyBatchAsync",
@@ -57,37 +61,16 @@ LEFT_OUT_BY_SOFTWARE = {
 }
 # In no sequence, and why.
 NEVER_CALLED = {
-    "cuDevicePrimaryCtxReset_v2": "ends what every other scenario has",
-    "cuDevicePrimaryCtxReset": "ends what every other scenario has",
-    "cuDeviceGetLuid": "only Windows has such",
     "cuCtxPushCurrent": "of CUDA 3, whose contexts belonged to one thread: what the next cuCtxPopCurrent gives varies",
     "cuCtxPopCurrent": "of CUDA 3, as cuCtxPushCurrent",
-    "cuDeviceGetHostAtomicCapabilities": "is about the program's own machine: docs/differences.md",
-    "cuDeviceGetP2PAtomicCapabilities": "wants several GPUs",
-    "cuLogsCurrent": "the log is each side's own",
-    "cuLogsDumpToFile": "the log is each side's own",
-    "cuLogsDumpToMemory": "the log is each side's own",
-    "cuLogsRegisterCallback": "the log is each side's own",
-    "cuLogsUnregisterCallback": "the log is each side's own",
-    "cuGraphDebugDotPrint": "writes a file, with addresses in it",
-    "cuGetExportTable": "what it gives is called by libraries alone",
-    "cuIpcOpenMemHandle_v2": "the handle is another process's",
-    "cuIpcOpenMemHandle": "the handle is another process's",
-    "cuIpcOpenEventHandle": "the handle is another process's",
-    "cuMemPoolExportToShareableHandle": "the handle is for another process",
-    "cuMemPoolImportFromShareableHandle": "the handle is another process's",
     "cuMemPoolImportPointer": "the pointer is another process's",
-    "cuMemImportFromShareableHandle": "the handle is another process's",
-    "cuMemExportToShareableHandle": "the handle is for another process",
-    "cuProfilerStart": "does nothing without a profiler",
-    "cuProfilerStop": "does nothing without a profiler",
     "cuMulticastCreate": "wants several GPUs",
     "cuMulticastBindMem": "wants several GPUs",
     "cuMulticastBindAddr": "wants several GPUs",
     "cuMulticastGetGranularity": "wants several GPUs",
 }
-# Beside nothing else, for a difference that is known (README.md).
-ALONE = {"green_contexts"}
+# Beside nothing else: for a difference that is known (README.md), or because it ends what the others have.
+ALONE = {"green_contexts", "reset"}
 ALONE_CHANCE = 0.05
 SCENARIOS_MAX = 6
 THREADS_MAX = 8

@@ -18,6 +18,7 @@ void CUDA_CB on_stream(CUstream, CUresult status, void*) {
   ++g_stream;
 }
 void CUDA_CB on_destroy(void*) { ++g_destroyed; }
+void CUDA_CB on_log(void*, CUlogLevel, char*, size_t) {}
 
 }  // namespace
 
@@ -25,6 +26,7 @@ uint64_t callback_address(std::string_view name) {
   if (name == "host") return reinterpret_cast<uint64_t>(&on_host);
   if (name == "stream") return reinterpret_cast<uint64_t>(&on_stream);
   if (name == "destroy") return reinterpret_cast<uint64_t>(&on_destroy);
+  if (name == "log") return reinterpret_cast<uint64_t>(&on_log);
   throw std::runtime_error("an unknown function");
 }
 

@@ -1,4 +1,4 @@
-// The functions of the program that a sequence hands to the driver; each counts how often it ran.
+// The functions of the program that a sequence hands to the driver; all but `log` count how often they ran.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,8 @@
 
 namespace differential {
 
-// host: a CUhostFn; stream: a CUstreamCallback; destroy: the destructor of a user object. Throws for another name.
+// host: a CUhostFn; stream: a CUstreamCallback; destroy: the destructor of a user object; log: a
+// CUlogsCallback. Throws for another name.
 uint64_t callback_address(std::string_view name);
 // How often each ran, and the last status that a CUstreamCallback was told.
 struct CallbackCounts {

@@ -1,6 +1,7 @@
 // The driver's functions, looked up in libcuda.so.1 by their names: the list is made from protocol/api/.
 // The header then declares every function under its own name.
 #define __CUDA_API_VERSION_INTERNAL
+#include <cudaProfiler.h>
 #include <dlfcn.h>
 
 #include <cstdlib>

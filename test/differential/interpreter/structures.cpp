@@ -31,6 +31,8 @@ constexpr Field kAllocationProp[] = {FIELD(CUmemAllocationProp, type), FIELD(CUm
                                      FIELD(CUmemAllocationProp, location.id)};
 constexpr Field kAccessDesc[] = {FIELD(CUmemAccessDesc, location.type), FIELD(CUmemAccessDesc, location.id),
                                  FIELD(CUmemAccessDesc, flags)};
+constexpr Field kIpcMemory[] = {FIELD(CUipcMemHandle, reserved[0])};
+constexpr Field kIpcEvent[] = {FIELD(CUipcEventHandle, reserved[0])};
 constexpr Field kPoolProps[] = {FIELD(CUmemPoolProps, allocType), FIELD(CUmemPoolProps, handleTypes),
                                 FIELD(CUmemPoolProps, location.type), FIELD(CUmemPoolProps, location.id),
                                 FIELD(CUmemPoolProps, maxSize)};
@@ -100,7 +102,7 @@ constexpr Field kProperties[] = {FIELD(CUdevprop, maxThreadsPerBlock), FIELD(CUd
                                  FIELD(CUdevprop, SIMDWidth), FIELD(CUdevprop, regsPerBlock)};
 constexpr Field kAffinity[] = {FIELD(CUexecAffinityParam, type)};
 constexpr Field kValue[] = {FIELD(CUlaunchAttributeValue, syncPolicy), FIELD(CUlaunchAttributeValue, priority),
-                            FIELD(CUlaunchAttributeValue, cooperative)};
+                            FIELD(CUlaunchAttributeValue, cooperative), FIELD(CUlaunchAttributeValue, memSyncDomain)};
 using Operation = CUstreamBatchMemOpParams;
 constexpr Field kOperation[] = {FIELD(Operation, operation),          FIELD(Operation, writeValue.address),
                                 FIELD(Operation, writeValue.value64), FIELD(Operation, writeValue.flags),
@@ -144,6 +146,8 @@ constexpr Row kRows[] = {
     ROW(CUmemLocation, kLocation),
     ROW(CUmemAllocationProp, kAllocationProp),
     ROW(CUmemAccessDesc, kAccessDesc),
+    ROW(CUipcMemHandle, kIpcMemory),
+    ROW(CUipcEventHandle, kIpcEvent),
     ROW(CUmemPoolProps, kPoolProps),
     ROW(CUDA_ARRAY_DESCRIPTOR, kArray),
     ROW(CUDA_ARRAY3D_DESCRIPTOR, kArray3D),
