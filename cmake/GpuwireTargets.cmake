@@ -53,8 +53,10 @@ target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_
 target_link_libraries(gpuwire_options INTERFACE gpuwire_header_libraries Threads::Threads)
 if(GPUWIRE_SANITIZE STREQUAL "address")
   # Zero bytes may be copied from nowhere: C2y says so (WG14 N3322), and every C library has always done it.
-  add_compile_options(-fsanitize=address,undefined -fno-sanitize=nonnull-attribute -fno-sanitize-recover=undefined
-    -fno-omit-frame-pointer)
+  # C programs may pass any number where a header of CUDA's says an enumeration, and get CUDA_ERROR_INVALID_VALUE; our
+  # own enumerations have an underlying type, whose every number is theirs.
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize=nonnull-attribute,enum
+    -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)

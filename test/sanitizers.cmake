@@ -22,14 +22,6 @@ gpuwire_not_sanitized(${both} TESTS end_to_end_modules
   BECAUSE "it looks at how much of a program is in memory, where the runtimes have their own")
 gpuwire_not_sanitized(${both} TESTS end_to_end_leaks soak
   BECAUSE "they look at how much memory the server's processes have; the runtimes keep what was freed")
-gpuwire_not_sanitized(${both} TESTS client_driver_test cuda_abi_test differential differential_parts
-  BECAUSE "they pass numbers that no enumeration of cuda.h has, as C programs may; the sanitizer of undefined behaviour
- ends the client there")
-# Too long for the hour that CI has: what cuts hundreds of connections, or restarts servers tens of times.
-set(long_suites end_to_end_resume end_to_end_restart end_to_end_rdma end_to_end_shared_memory end_to_end_crashes
-  end_to_end_chaos)
-gpuwire_not_sanitized(${both} TESTS ${long_suites}
-  BECAUSE "CI has an hour; cuts and ends at every byte are what session_simulation_threads has under the sanitizers")
 gpuwire_not_sanitized(${both} TESTS session_simulation session_simulation_shared_memory
   BECAUSE "its fibers exchange what a processor keeps for each thread, which the runtimes follow; with threads it runs")
 gpuwire_not_sanitized(${both} TESTS software_device_runtime_features software_device_separate_compilation
@@ -38,16 +30,6 @@ gpuwire_not_sanitized(${both} TESTS software_device_runtime_features software_de
 gpuwire_not_sanitized(${both} TESTS configuration_fuzz
   BECAUSE "toml++ reaches what it calls unreachable on texts that are no UTF-8")
 # --- under the thread sanitizer alone ---------------------------------------------------------------------------------
-gpuwire_not_sanitized(SANITIZERS tsan TESTS frame_fuzz login_fuzz login_frame_fuzz resume_fuzz session_fuzz replay_fuzz
-  management_fuzz shared_memory_fuzz rdma_fuzz image_fuzz ptx_fuzz broker_fuzz kept_fuzz register_fuzz
-  BECAUSE "what they try has one thread, or threads that the tests of the same code have as well")
-gpuwire_not_sanitized(SANITIZERS tsan TESTS nvml_management_test session_kept_bulk_test session_progress_test
-  command_line_test api_round_trip_test api_trace_test fatbin_test protocol_units_test wire_test
-  scheduler_memory_test scheduler_placement_test scheduler_policy_test scheduler_simulation_test_0
-  scheduler_simulation_test_1 server_base_test server_broker_erasure_test server_config_test server_control_view_test
-  server_identity_test server_ledger_broker_test server_ledger_management_view_test server_ledger_gpu_charges_test
-  server_log_test server_replay_test server_worker_compiled_code_test server_admin
-  BECAUSE "they have one thread, or none of ours beside it")
 gpuwire_not_sanitized(SANITIZERS tsan TESTS server_worker_session_test hostile_worker_test server_broker_test
   server_metrics_test server_ledger_driver_test server_login_test server_keeper_test server_host_guard_test
   module_cache_test
@@ -57,9 +39,6 @@ gpuwire_not_sanitized(SANITIZERS tsan TESTS software_device_driver_test software
   software_engine_ptx_test software_engine_arithmetic_test hostile end_to_end_sharing end_to_end_programs
   end_to_end_progress end_to_end_profile
   BECAUSE "kernels that watch words which others write race by the rules of C++ and not by those of the device")
-gpuwire_not_sanitized(SANITIZERS tsan TESTS launcher_test session_start_test
-  session_reconnector_test session_simulation_threads_shared_memory
-  BECAUSE "the client's threads are those of session_test, link_test, session_login_test, session_simulation_threads")
 gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_why end_to_end_queue end_to_end_tenants
   end_to_end_own_view end_to_end_reservations end_to_end_quotas end_to_end_two_gpus end_to_end_dedup
   end_to_end_monitoring

@@ -108,7 +108,6 @@ class Programs(ServerCase):
                                       timeout=RUN_LIMIT_SECONDS).stdout
         }
 
-    @unittest.skipIf(SANITIZED, "numbers that are of no enumeration")
     def test_calls_beside_captures_are_answered_as_driver_580_did_with_a_server_and_without(self):
         otherwise = ("cuIpcGetMemHandle:",)  # which the software device does not offer
         recorded, told = self.facts("capture_facts")
@@ -118,7 +117,6 @@ class Programs(ServerCase):
                 self.assertEqual([line for line in lines.splitlines() if not line.startswith(otherwise)],
                                  [line for line in recorded.splitlines() if not line.startswith(otherwise)])
 
-    @unittest.skipIf(SANITIZED, "numbers that are of no enumeration")
     def test_wrong_arguments_are_answered_as_driver_580_did_with_a_server_and_without(self):
         recorded, told = self.facts("argument_facts")
         expected = sections(recorded)
@@ -160,7 +158,6 @@ class Programs(ServerCase):
     def test_texture_objects_filter_anywhere_and_are_many(self):
         self.assert_passed(run(self.server.address, "texture_objects"))
 
-    @unittest.skipIf(SANITIZED, "numbers that are of no enumeration")
     def test_green_contexts_have_their_multiprocessors_and_share_the_rest(self):
         self.assert_passed(run(self.server.address, "green_contexts"))
 

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <memory>
 #include <set>
 #include <thread>
 #include <vector>
@@ -10,8 +9,18 @@
 using gpuwire::client::HandleTable;
 using gpuwire::wire::HandleKind;
 
+namespace {
+
+// Tables are never destroyed: these are kept.
+HandleTable* fresh_table() {
+  static auto* const kept = new std::vector<HandleTable*>;
+  return kept->emplace_back(new HandleTable());
+}
+
+}  // namespace
+
 TEST_CASE("a handle is known from its creation until it is forgotten, and only as its own kind") {
-  auto table = std::make_unique<HandleTable>();
+  HandleTable* const table = fresh_table();
   int object = 0;
   uint64_t handle = table->create(HandleKind::stream, nullptr, &object);
   REQUIRE(handle != 0);
@@ -30,7 +39,7 @@ TEST_CASE("a handle is known from its creation until it is forgotten, and only a
 }
 
 TEST_CASE("a number that comes back has another generation, so that the old handle stays unknown") {
-  auto table = std::make_unique<HandleTable>();
+  HandleTable* const table = fresh_table();
   std::set<uint64_t> seen;
   std::set<uint32_t> indices;
   for (int i = 0; i < 2000; ++i) {
@@ -45,7 +54,7 @@ TEST_CASE("a number that comes back has another generation, so that the old hand
 }
 
 TEST_CASE("every known handle is visited once") {
-  auto table = std::make_unique<HandleTable>();
+  HandleTable* const table = fresh_table();
   std::set<uint64_t> given;
   for (int i = 0; i < 3000; ++i) given.insert(table->create(HandleKind::module, nullptr));
   uint64_t gone = *given.begin();
@@ -57,7 +66,7 @@ TEST_CASE("every known handle is visited once") {
 }
 
 TEST_CASE("each handle knows its session, and those of one are visited apart from the others'") {
-  auto table = std::make_unique<HandleTable>();
+  HandleTable* const table = fresh_table();
   alignas(16) char one_place[16], other_place[16];  // sessions are only compared
   auto* one = reinterpret_cast<gpuwire::client::ServerSession*>(one_place);
   auto* other = reinterpret_cast<gpuwire::client::ServerSession*>(other_place);
@@ -77,7 +86,7 @@ TEST_CASE("each handle knows its session, and those of one are visited apart fro
 }
 
 TEST_CASE("threads that create, look up and forget at once never meet a foreign object") {
-  auto table = std::make_unique<HandleTable>();
+  HandleTable* const table = fresh_table();
   constexpr int kThreads = 4, kRounds = 5000;
   std::vector<std::thread> threads;
   std::atomic<int> wrong{0};
