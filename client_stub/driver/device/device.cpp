@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "client/forward.hpp"
 #include "client/hand.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
@@ -229,6 +230,16 @@ CUresult hand::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType
   if (!supported) return CUDA_ERROR_INVALID_VALUE;
   *supported = 0;  // of types that there are not, too (as measured on driver 580)
   return CUDA_SUCCESS;
+}
+
+// The server's driver judges the arguments; no operation reaches over a network, whatever it says of its own host.
+CUresult hand::cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
+                                                 unsigned int count, CUdevice device) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult result = forward::cuDeviceGetHostAtomicCapabilities(caller, capabilities, operations, count, device);
+  if (!result) std::fill_n(capabilities, count, 0u);
+  return leave(caller, result);
 }
 
 CUresult hand::cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) {

@@ -4,6 +4,7 @@
 #include "client/hand.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/device/visible_devices.hpp"
+#include "schema/api_device.capnp.h"
 #include "test/client_stub/driver/fixture.hpp"
 
 using namespace gpuwire;
@@ -54,6 +55,25 @@ TEST_CASE("a device does not offer what only a device in the program's own machi
     CHECK(hand::cuDeviceGetAttribute(&value, attribute, 0) == CUDA_SUCCESS);
     CHECK(value == attribute);
   }
+}
+
+TEST_CASE("no atomic operation reaches the host, whatever the server's device can do with its own") {
+  constexpr uint32_t kHostAtomicCapabilities = 1101;  // protocol/api/device.toml
+  FakeProcess fake(1, "0");
+  fake.session->answer(kHostAtomicCapabilities, [](capnp::MessageBuilder& reply) {
+    const unsigned able[2] = {CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_SCALAR_32, ~0u};
+    auto results = reply.initRoot<schema::CuDeviceGetHostAtomicCapabilitiesResults>();
+    results.setCapabilities(kj::ArrayPtr(reinterpret_cast<const kj::byte*>(able), sizeof able));
+  });
+  const CUatomicOperation operations[2] = {CU_ATOMIC_OPERATION_INTEGER_ADD, CU_ATOMIC_OPERATION_EXCHANGE};
+  unsigned capabilities[3] = {7, 7, 7};
+  CHECK(hand::cuDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 0) == CUDA_SUCCESS);
+  CHECK((capabilities[0] == 0 && capabilities[1] == 0 && capabilities[2] == 7));
+  // What is wrong with a question is the server's driver's to say.
+  fake.session->answer(kHostAtomicCapabilities, [](capnp::MessageBuilder& reply) {
+    reply.initRoot<schema::CuDeviceGetHostAtomicCapabilitiesResults>().setResult(CUDA_ERROR_INVALID_VALUE);
+  });
+  CHECK(hand::cuDeviceGetHostAtomicCapabilities(capabilities, operations, 0, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("devices are answered from what the server told, in the program's order") {
