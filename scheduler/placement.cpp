@@ -103,13 +103,13 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
   Obstacle obstacle;
   if (memory < request.gpus) obstacle.why = why_no_memory(request);
   else if (both < request.gpus) obstacle.why = "the GPUs have as many sessions as they may";
-  else obstacle.why = "others are in front";
+  else obstacle.why = "others are in front", obstacle.held_back = true;
   obstacle.own = both < request.gpus && waits_for_own(request);
   if (memory_not_owed < request.gpus) obstacle.lacks |= kMemory;
   if (sessions_not_owed < request.gpus) obstacle.lacks |= kSession;
   if (obstacle.lacks == 0) obstacle.lacks = kEverything;
   // Nobody else is to begin there while those that have begun since it came are all that is in its way.
-  if (memory < request.gpus && fits(request, {.tenant = {}, .after = waiting.arrival})) obstacle.lacks |= kAnything;
+  if (memory < request.gpus && fits(request, {.tenant = {}, .after = waiting.newer_from})) obstacle.lacks |= kAnything;
   return obstacle;
 }
 
@@ -117,6 +117,7 @@ template <class Visit>
 void Placement::State::walk(Visit&& visit) const {
   Needs owed(devices.size());    // to those in front, who are not overtaken (any more)
   Needs wanted(devices.size());  // by those in front of the same class, who may be
+  std::vector<bool> lent(devices.size());
   for (size_t i = 0; i < queue.size(); ++i) {
     if (i > 0 && queue[i].request.service_class != queue[i - 1].request.service_class) {
       for (DeviceIndex device = 0; device < devices.size(); ++device) owed[device] |= wanted[device];
@@ -125,9 +126,41 @@ void Placement::State::walk(Visit&& visit) const {
     if (visit(i, what)) return;
     auto* obstacle = std::get_if<Obstacle>(&what);
     if (obstacle && obstacle->own) continue;
-    Needs& of = obstacle && may_be_overtaken(queue[i]) ? wanted : owed;
-    for (const DeviceIndex device : possible(queue[i].request)) of[device] |= obstacle ? obstacle->lacks : kEverything;
+    // What one gang lends is not kept for the next one instead.
+    const bool gang = queue[i].request.gpus > 1, lends_too = gang && shares_a_device(queue[i].request, lent);
+    Needs& of = obstacle && (lends_too || may_be_overtaken(queue[i])) ? wanted : owed;
+    for (const DeviceIndex device : possible(queue[i].request)) {
+      of[device] |= obstacle ? obstacle->lacks : kEverything;
+      lent[device] = lent[device] || (obstacle && gang && lends(queue[i]));
+    }
   }
+}
+
+bool Placement::State::shares_a_device(const PlacementRequest& request, const std::vector<bool>& of) const {
+  const std::vector<DeviceIndex> mine = possible(request);
+  return std::any_of(mine.begin(), mine.end(), [&](DeviceIndex device) { return of[device]; });
+}
+
+std::vector<bool> Placement::State::who_holds_back() const {
+  std::vector<bool> holds_back(queue.size());
+  std::vector<size_t> keepers;
+  std::vector<bool> lent(devices.size());
+  walk([&](size_t i, auto& what) {
+    const auto* obstacle = std::get_if<Obstacle>(&what);
+    if (!obstacle || obstacle->own) return false;
+    const PlacementRequest& request = queue[i].request;
+    std::vector<bool> could(devices.size());
+    for (const DeviceIndex device : possible(request))
+      could[device] = obstacle->held_back && has_memory(request, device) && has_session(device);
+    for (const size_t keeper : keepers)
+      holds_back[keeper] = holds_back[keeper] || shares_a_device(queue[keeper].request, could);
+    if (request.gpus > 1 && !may_be_overtaken(queue[i]) && !shares_a_device(request, lent)) keepers.push_back(i);
+    if (request.gpus > 1 && lends(queue[i])) {
+      for (const DeviceIndex device : possible(request)) lent[device] = true;
+    }
+    return false;
+  });
+  return holds_back;
 }
 
 std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const std::function<bool(SessionId)>& may,
@@ -188,6 +221,25 @@ void Placement::set_memory(Memory memory) { state_->memory = std::move(memory); 
 
 void Placement::set_sessions_max(unsigned sessions_max) {
   for (Device& device : state_->devices) device.sessions_max = sessions_max;
+}
+
+void Placement::pass_time(Time now) {
+  const Duration passed = std::max(now - state_->now, Duration::zero());
+  const bool begun = state_->now != Time{};
+  state_->now = std::max(now, state_->now);
+  if (!begun || passed == Duration::zero() || state_->queue.size() < 2) return;
+  const std::vector<bool> holds_back = state_->who_holds_back();
+  for (size_t i = 0; i < state_->queue.size(); ++i) {
+    State::Waiting& waiting = state_->queue[i];
+    if (!holds_back[i]) continue;
+    waiting.kept += passed;
+    if (waiting.kept < waiting.kept_max) continue;
+    // Whoever is in its way has run for longer than it was kept: it is waited for like one that was there before it.
+    waiting.newer_from = state_->arrivals;
+    waiting.lent_until = state_->now + waiting.kept;
+    waiting.kept_max = std::max(waiting.kept_max, std::min(waiting.kept_max, Duration::max() / 2) * 2);
+    waiting.kept = Duration::zero();
+  }
 }
 
 PlacementAnswer Placement::ask(const PlacementRequest& request) {

@@ -6,7 +6,11 @@
 // there, and within a class a request is overtaken so kOvertakenMax times at most. From then on nobody from behind it
 // gets that until it has started. A request for several GPUs, a gang, has them kept only from the moment on at which
 // none but sessions that have begun after it came are in its way: what one that was there before leaves free would
-// stand idle for as long as that one runs.
+// stand idle for as long as that one runs. And they are kept for a bounded time only, since nobody can say how long one
+// in its way will run: when others have been held back for kKeptForGangFirst they are lent, until those that are in its
+// way now have ended, and for as long as they were kept at least. Then they are kept again, twice as long. So a gang
+// keeps GPUs idle for half of the time at most, and is not starved: once they are kept for longer than any session
+// runs, it is the next.
 //
 // Who waits for memory is passed by sessions that reserve none: those that hold it now would not end sooner without
 // them. That stops when only sessions that have passed it are in its way. A tenant is always given what it is
@@ -27,6 +31,7 @@
 namespace gpuwire::scheduler {
 
 inline constexpr unsigned kOvertakenMax = 8;
+inline constexpr Duration kKeptForGangFirst = std::chrono::minutes(10);  // doubled each time
 
 struct PlacementRequest {
   SessionId session{};
@@ -78,6 +83,9 @@ class Placement {
   void set_memory(Memory memory);
   // Of all devices; sessions that there are go on.
   void set_sessions_max(unsigned sessions_max);
+
+  // It is `now`: what has been kept for gangs for long enough is lent from here on, if start_waiting() is called.
+  void pass_time(Time now);
 
   // The least loaded devices that fit, or a place in the queue, or the reason why it could never be served.
   PlacementAnswer ask(const PlacementRequest& request);

@@ -15,7 +15,8 @@ bool Placement::State::before(const Waiting& a, const Waiting& b) {
 }
 
 void Placement::State::enter(const PlacementRequest& request, uint64_t round_least) {
-  queue.push_back({.request = request, .arrival = ++arrivals, .round_least = round_least});
+  ++arrivals;
+  queue.push_back({.request = request, .arrival = arrivals, .round_least = round_least, .newer_from = arrivals});
   arrange();
 }
 

@@ -20,6 +20,12 @@ struct Placement::State {
     uint64_t round_least = 0;  // of its class when it came
     uint64_t round = 0;        // in which its tenant's turn is its own
     unsigned overtaken = 0;
+    // Of a gang: from here on sessions count as having begun after it came; its arrival, until its GPUs have been lent.
+    uint64_t newer_from = 0;
+    // How long others have been held back by what is kept for it, since it was kept; how long they may be; and until
+    // when it is lent at least.
+    Duration kept{}, kept_max = kKeptForGangFirst;
+    Time lent_until{};
   };
   // Of one class, while anybody waits in it.
   struct Rounds {
@@ -43,8 +49,9 @@ struct Placement::State {
   // Why a request does not start now.
   struct Obstacle {
     std::string why;
-    bool own = false;   // its tenant's own limits or sessions: holds up nobody else
-    uint8_t lacks = 0;  // sum of Need, on the devices that are possible for it
+    bool own = false;        // its tenant's own limits or sessions: holds up nobody else
+    bool held_back = false;  // it fits, but for what is kept for others
+    uint8_t lacks = 0;       // sum of Need, on the devices that are possible for it
   };
   // Sessions that are thought away: a tenant's, or those that have begun after an arrival.
   struct Gone {
@@ -59,6 +66,7 @@ struct Placement::State {
   std::map<ServiceClass, Rounds> rounds;
   std::map<SessionId, Running> running;
   uint64_t arrivals = 0;
+  Time now{};
   bool late = false;  // memory was taken after it was looked at: another look may find other GPUs
 
   std::vector<DeviceIndex> allowed(const PlacementRequest& request) const;
@@ -88,12 +96,19 @@ struct Placement::State {
   bool waits_for_own(const PlacementRequest& request) const;
   // A gang that does not fit as long as sessions run that were there before it, whoever else goes.
   bool waits_for_older(const Waiting& waiting) const {
-    return waiting.request.gpus > 1 && !fits(waiting.request, {.tenant = {}, .after = waiting.arrival});
+    return waiting.request.gpus > 1 && !fits(waiting.request, {.tenant = {}, .after = waiting.newer_from});
+  }
+  // What was kept for it is used by others for now.
+  bool lends(const Waiting& waiting) const {
+    return waiting.newer_from != waiting.arrival && (now < waiting.lent_until || waits_for_older(waiting));
   }
   // It may be passed by those behind it, and what it wants be taken.
   bool may_be_overtaken(const Waiting& waiting) const {
-    return waiting.overtaken < kOvertakenMax || waits_for_older(waiting);
+    return waiting.overtaken < kOvertakenMax || lends(waiting) || waits_for_older(waiting);
   }
+  bool shares_a_device(const PlacementRequest& request, const std::vector<bool>& of) const;
+  // By index: those whose GPUs are kept, and keep somebody else from beginning.
+  std::vector<bool> who_holds_back() const;
   uint64_t most(TenantId tenant, DeviceIndex device) const {
     return std::min(devices[device].bytes, memory.most ? memory.most(tenant, device) : UINT64_MAX);
   }

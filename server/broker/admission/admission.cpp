@@ -247,6 +247,7 @@ size_t Admission::waiting_of(TenantId tenant) const {
 
 void Admission::place(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
   SessionId number = session.number;
+  placement_->pass_time(Clock::now().time_since_epoch());
   scheduler::PlacementAnswer answer = placement_->ask(placement_request(session, tenant, gpus));
   if (JobOfCredential job = job_of(session);
       !job.job.empty() && !std::holds_alternative<scheduler::NeverFits>(answer)) {
@@ -321,7 +322,10 @@ void Admission::over(SessionId session) {
   start_waiting();
 }
 
-void Admission::reconsider() { start_waiting(); }
+void Admission::reconsider(Clock::time_point now) {
+  if (placement_) placement_->pass_time(now.time_since_epoch());
+  start_waiting();
+}
 
 void Admission::refuse_overdue(Clock::time_point now) {
   std::vector<std::pair<SessionId, std::string>> overdue;

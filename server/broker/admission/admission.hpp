@@ -95,8 +95,8 @@ class Admission {
   void adopted(scheduler::SessionId session);
   // The session is over, in whatever way: its place, or its devices, are somebody else's.
   void over(scheduler::SessionId session);
-  // Memory has come back: perhaps somebody who waits can start.
-  void reconsider();
+  // Memory has come back, or time has passed: perhaps somebody who waits can start.
+  void reconsider(Clock::time_point now = Clock::now());
   // Refuses who has waited for longer than its tenant's programs may.
   void refuse_overdue(Clock::time_point now);
   bool anybody_waits() const { return placement_ && !placement_->waiting().empty(); }

@@ -309,6 +309,31 @@ TEST_CASE("a tenant that asks for more memory than its own session leaves of its
   CHECK(desk.devices(second).size() == 1);
 }
 
+TEST_CASE("GPUs that are kept for a program that waits for several are lent to others when time has passed") {
+  Desk desk({{.name = "anna"}, {.name = "gina"}}, {.sessions_per_gpu_max = 1}, 2);
+  const auto began = Admission::Clock::now();
+  SessionId first = desk.ask({.tenant = "anna", .gpus = 1});
+  SessionId gang = desk.ask({.tenant = "gina", .gpus = 2});
+  CHECK(desk.place(gang) == 1);
+  for (unsigned i = 0; i < scheduler::kOvertakenMax; ++i) {
+    SessionId other = desk.ask({.tenant = "anna", .gpus = 1});
+    REQUIRE(desk.devices(other).size() == 1);
+    desk.end(other);
+  }
+  SessionId longer = desk.ask({.tenant = "anna", .gpus = 1});
+  CHECK(desk.devices(longer).size() == 1);
+  desk.end(first);
+  SessionId waits = desk.ask({.tenant = "anna", .gpus = 1});
+  desk.admission.reconsider(began);
+  CHECK(desk.place(waits) == 2);
+  desk.admission.reconsider(began + std::chrono::hours(1));
+  CHECK(desk.devices(waits).size() == 1);
+  CHECK(desk.place(gang) == 1);
+  desk.end(longer);
+  desk.end(waits);
+  CHECK(desk.devices(gang).size() == 2);
+}
+
 TEST_CASE("memory is reserved when a session is placed, and let go when it never begins") {
   Desk desk({{.name = "anna"}}, {}, 1);
   test::FreeMemory memory(16 * kGiB);
