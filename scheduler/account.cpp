@@ -12,6 +12,8 @@ constexpr Duration kStartMax = std::chrono::microseconds(2500);
 // Of what a higher class holds and does not use, in pauses that are too short to be given away. With its switches it
 // comes to less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of what it does alone.
 constexpr double kUnusedToBatch = 0.085;
+// Some trials' worth. Who shares with programs that come and go, each of which is tried, does not pay for hours.
+constexpr Duration kDebtMax = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -28,9 +30,13 @@ void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedF
   there.floor.spend(charge.amount);
   if (session.tenant->policy.service_class == ServiceClass::batch) devices[index].batch_floor.spend(charge.amount);
   if (what == ChargedFor::lease) there.deficit -= charge.amount;
-  // Nobody chose what it got: it pays back no more than the shortest turn can bear, and is served in the next round.
-  if (what == ChargedFor::trial)
-    there.deficit = std::max(there.deficit - charge.amount, std::min(there.deficit, -turn_least()));
+  // Nobody chose what it got, so it is served in the next round: the deficit bears what the shortest turn can, and the
+  // rest is taken from several turns.
+  if (what == ChargedFor::trial) {
+    const Duration left = std::max(there.deficit - charge.amount, std::min(there.deficit, -turn_least()));
+    there.debt = std::min(there.debt + charge.amount - (there.deficit - left), kDebtMax);
+    there.deficit = left;
+  }
 }
 
 void Policy::State::settle_leases(DeviceIndex index, bool everything) {

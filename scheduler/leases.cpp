@@ -39,12 +39,20 @@ Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank)
   return Duration(static_cast<int64_t>(scale * smallest * tenant.policy.weight / least));
 }
 
+// Out of the credit that the turn makes, so that it is served in this round all the same.
+void Policy::State::pay_debt(TenantOnDevice& there) {
+  const Duration paid = std::min(there.debt, std::max(there.deficit, Duration::zero()) / kDebtPartOfCredit);
+  there.debt -= paid;
+  there.deficit -= paid;
+}
+
 bool Policy::State::in_credit(Tenant& tenant, const Session& session) {
   for (const DeviceIndex index : session.devices) {
     TenantOnDevice& there = share(tenant, index);
     if (there.deficit > Duration::zero()) continue;
     if (others_want(index, tenant)) return false;
-    // Rounds of one tenant alone go by at once.
+    // Rounds of one tenant alone go by at once, and it owes nobody anything.
+    there.debt = Duration::zero();
     there.turn = turn(index, tenant, session.rank);
     there.deficit += there.turn * (-there.deficit / there.turn + 1);
   }
@@ -174,6 +182,7 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
       const Duration one = there.turn = turn(index, tenant, rank);
       // Who slept begins with one turn at most; who was cut short while it wanted more keeps what was left.
       there.deficit = std::min(there.deficit + one, there.slept ? one : 2 * one);
+      pay_debt(there);
       if (others_want(index, tenant)) there.granted += one;
       there.slept = false;
       if (try_tenant(tenant)) return;

@@ -24,6 +24,8 @@ inline constexpr unsigned kRanks = 5;
 // Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the
 // setting.
 inline constexpr double kTurnScaleMin = 0.25;
+// Of the credit that a turn brings, what goes to pay a debt is no more than this part.
+inline constexpr int kDebtPartOfCredit = 2;
 
 // Only what was had by turns is held against a tenant in full.
 enum class ChargedFor : uint8_t { lease, trial, co_run };
@@ -33,6 +35,7 @@ struct Tenant;
 struct TenantOnDevice {
   Duration gpu_time{};
   Duration deficit{};    // credit of the round robin: positive may run, negative has overdrawn
+  Duration debt{};       // had in trials beyond what the deficit was charged with: taken from its turns, part by part
   Duration turn{};       // as long as it was when it was given last
   Duration granted{};    // turns in all, while others wanted the device
   bool awake = false;    // has a candidate, in the current decision
@@ -220,6 +223,7 @@ struct Policy::State {
   void end_lease(Session& session);
   Duration turn(DeviceIndex index, const Tenant& tenant, Rank rank) const;
   bool others_want(DeviceIndex index, const Tenant& tenant) const;
+  static void pay_debt(TenantOnDevice& there);
   bool in_credit(Tenant& tenant, const Session& session);
   Session* candidate_of(const Device& device, Tenant& tenant, Rank rank);
   bool devices_free(const Session& session) const;

@@ -1,6 +1,7 @@
 // What tenants get of the model's hardware, by sentences.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <tuple>
 
 #include <doctest/doctest.h>
@@ -71,6 +72,25 @@ TEST_CASE("Running side by side against the forecast ends soon when it does not 
   couple.world.run(11s);
   CHECK(together > 0ns);
   CHECK(together < 400ms);
+}
+
+TEST_CASE("Shares of 9:1 hold over three seconds, too, whatever the light one got while side by side was tried") {
+  const std::pair<Duration, Duration> kernels[] = {{20us, 1ms}, {1ms, 20us}, {100us, 1ms}};
+  for (const auto& [of_heavy, of_light] : kernels) {
+    for (const Duration length : {Duration(3s), Duration(10s)}) {
+      CAPTURE(of_heavy.count());
+      CAPTURE(length.count());
+      Couple couple(stream(of_heavy), stream(of_light), {.weight = 9}, {.weight = 1});
+      couple.world.run(1s + 5ms);
+      const Duration heavy_before = couple.world.executed(couple.first);
+      couple.world.run(1s + 5ms + length);
+      REQUIRE(couple.world.wrong() == "");
+      REQUIRE(couple.world.policy().co_run(0).trials >= 3);
+      const auto heavy = double((couple.world.executed(couple.first) - heavy_before).count());
+      const auto light = double(couple.world.executed(couple.second).count());
+      CHECK(std::abs(heavy / (heavy + light) - 0.9) < 0.01);
+    }
+  }
 }
 
 TEST_CASE("Tight synchronizing loops take turns, for side by side they would lose nearly everything to switches") {
