@@ -317,6 +317,10 @@ class Hostile(unittest.TestCase):
         self.assertLessEqual(taken * MAPPED_MIB, HOST_MIB)
         # From the first refusal on nothing more is had.
         self.assertEqual(answers[:taken], ["taken\n"] * taken)
+        # As a driver answers that cannot have the memory: programs know what to do about that.
+        refused = answers[taken:]
+        self.assertEqual(refused, ["cudaErrorMemoryAllocation\n"] * len(refused))
+        self.assertGreater(len(refused), 0)
         victim = self.program("ben", "rounds")
         self.assertEqual(victim.stdout.readline(), "ready\n")
         self.assert_works(victim, ROUNDS)

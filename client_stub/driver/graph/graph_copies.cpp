@@ -24,7 +24,7 @@ bool is_likely_mapped(const Place& place) {
   if (place.kind != PlaceKind::pinned || !place.whole) return false;
   static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
   bool likely = (place.entry.host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || place.entry.bytes <= kSharedWithKernelsBytesMax;
-  return likely && reach_pinned(place.entry);
+  return likely && reach_pinned(place.entry) == CUDA_SUCCESS;
 }
 
 // One range of the program's memory; `address` becomes where the server has it.

@@ -85,12 +85,13 @@ void* map_pinned(size_t mapped_bytes, int file) noexcept {
   return anywhere == MAP_FAILED ? nullptr : anywhere;
 }
 
-bool reach_pinned(const AddressRange& pinned) noexcept {
+CUresult reach_pinned(const AddressRange& pinned) noexcept {
   Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
   HostRegions& regions = pinned.server->host_regions;
-  if (caller.error || regions.mirror(caller, pinned.base, pinned.bytes)) return false;
+  if (CUresult error = regions.mirror(caller, pinned.base, pinned.bytes)) return error;
   regions.push(caller);
-  return true;
+  return CUDA_SUCCESS;
 }
 
 CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept try {

@@ -103,8 +103,8 @@ void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 // the server is told.
 void forget_host_memory_of(const ContextState& context) noexcept;
 
-// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends what is in it. False:
-// the device cannot reach it.
-bool reach_pinned(const AddressRange& pinned) noexcept;
+// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends what is in it. An
+// error: the device cannot reach it; CUDA_ERROR_OUT_OF_MEMORY: because there is none left for it.
+CUresult reach_pinned(const AddressRange& pinned) noexcept;
 
 }  // namespace gpuwire::client

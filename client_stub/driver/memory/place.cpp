@@ -53,7 +53,9 @@ CUresult check_on_device(Place& place, bool& unknown) noexcept {
   }
   if (!place.whole) return CUDA_ERROR_INVALID_VALUE;
   if (place.kind != PlaceKind::pinned) return CUDA_SUCCESS;
-  if (!reach_pinned(place.entry)) return CUDA_ERROR_INVALID_VALUE;
+  // Where the server has no memory left for it, the tenant's bound included, it is as if a driver had none.
+  if (CUresult error = reach_pinned(place.entry))
+    return error == CUDA_ERROR_OUT_OF_MEMORY ? error : CUDA_ERROR_INVALID_VALUE;
   place.kind = PlaceKind::region;
   return CUDA_SUCCESS;
 }

@@ -127,6 +127,21 @@ TEST_CASE("Memory that the server cannot mirror is good for copies, and has no d
   CHECK(process.count(SessionOrdinal::region_destroy) == 0);
 }
 
+TEST_CASE("Memory that the server has no room for is out of memory where the device is to use it") {
+  RegionProcess process;
+  process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_OUT_OF_MEMORY);
+  std::byte* memory = process.allocate(8, CU_MEMHOSTALLOC_DEVICEMAP);
+  device_pointer(memory, CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, 8, nullptr, false) == CUDA_ERROR_OUT_OF_MEMORY);
+  alignas(4096) static std::byte registered[4096];
+  REQUIRE(hand::cuMemHostRegister_v2(registered, sizeof registered, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(registered), 1, 8, nullptr, false) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(hand::cuMemHostUnregister(registered) == CUDA_SUCCESS);
+  CHECK_FALSE(test::server_session().host_regions.any());
+  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+}
+
 TEST_CASE("What the program wrote goes before the work, once, and without the bytes that did not change") {
   RegionProcess process;
   std::byte* memory = process.allocate(100);
