@@ -533,7 +533,7 @@ class GangBehindLongSession {
 }  // namespace
 
 TEST_CASE("while a session that was there before it runs, a gang leaves no GPU idle, and then it is the next") {
-  for (uint64_t seed = 1; seed <= 200; ++seed) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
     CAPTURE(seed);
     GangBehindLongSession scenario(seed);
     scenario.run();
@@ -568,7 +568,7 @@ namespace {
 // Nobody knows how long a session runs. Time goes in minutes.
 class GangBesideLongSessions {
  public:
-  static constexpr unsigned kGpus = 4, kMinutesMax = 40'000;
+  static constexpr unsigned kGpus = 4, kMinutesMax = 10'000;
   static constexpr uint64_t kGang = 1;
 
   // A session's minutes, from the minute in which it begins.
@@ -627,9 +627,9 @@ constexpr auto kKeptFirst = unsigned(kKeptForGangFirst / std::chrono::minutes(1)
 }  // namespace
 
 TEST_CASE("a long session that began after a gang came keeps the GPUs that wait with it idle for a bounded time") {
-  // One of those that overtake the gang runs for two weeks, all others for some minutes.
-  constexpr unsigned kLong = 20'000;
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  // One of those that overtake the gang runs for a day, all others for some minutes.
+  constexpr unsigned kLong = 24 * 60;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
     bool long_one = false;
@@ -650,17 +650,17 @@ TEST_CASE("a long session that began after a gang came keeps the GPUs that wait 
 
 TEST_CASE(
     "a gang begins in bounded time whatever sessions run when it waits, and keeps GPUs idle for half of it at most") {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
     // In the first scenarios all of them run for as long, and end at different times: one is always in the middle.
-    const unsigned longest = std::uniform_int_distribution<unsigned>(kKeptFirst, 40 * kKeptFirst)(random);
+    const unsigned longest = std::uniform_int_distribution<unsigned>(kKeptFirst, 20 * kKeptFirst)(random);
     const unsigned gangs = std::uniform_int_distribution<unsigned>(1, 4)(random);
     bool first = true;
     GangBesideLongSessions scenario(
         [&](unsigned now) {
           if (now == 0) return std::uniform_int_distribution<unsigned>(1, longest)(random);
-          if (seed <= 50) return longest;
+          if (seed <= 10) return longest;
           return std::uniform_int_distribution<unsigned>(std::exchange(first, false) ? longest : 1, longest)(random);
         },
         gangs);
