@@ -7,6 +7,7 @@
 #include <tl/expected.hpp>
 
 #include "protocol/fatbin/fatbin.hpp"
+#include "server/replay/module/compiler_memory.hpp"
 
 namespace gpuwire::server {
 
@@ -20,8 +21,6 @@ struct HostBytes {
   uint64_t kept = 0;           // until it is unloaded: its contents, decompressed
   uint64_t while_loading = 0;  // in all, while the driver reads or compiles it
 };
-// A compiler's data for each byte of PTX, and copies of a cubin while it is read: generous, since nobody tells.
-inline constexpr uint64_t kCompilerHostFactor = 16, kLoaderHostFactor = 2;
 
 // By what the headers say, of the largest entry of a container; nothing is decompressed. The error: a container that is
 // none, or an entry that claims more than kDecompressedBytesMax.

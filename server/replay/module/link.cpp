@@ -5,6 +5,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/reply.hpp"
+#include "server/replay/module/link_input.hpp"
 #include "server/replay/module/module_store.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
@@ -24,9 +25,6 @@ Link* LinkTable::add(uint64_t handle) {
 }
 
 namespace {
-
-// The driver keeps a copy of each input until the end, and makes an image of them.
-constexpr uint64_t kLinkCopies = 2;
 
 void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool missing = false) {
   replay.explain(missing ? CUDA_SUCCESS : result);
@@ -51,7 +49,10 @@ CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params,
   JitOptions options(params.getJitOptions(), 0, 0, false);
   if (options.result) return options.result;
   if (link.inputs.size() >= kLinkInputsMax) return CUDA_ERROR_OUT_OF_MEMORY;
-  if (!link.charge.grow(input->bytes().size() * kLinkCopies)) return CUDA_ERROR_OUT_OF_MEMORY;
+  // Until the link's end: the driver keeps what it has made of each input, and makes an image of all.
+  auto takes = link_input_host_bytes(CUjitInputType(params.getType()), input->bytes());
+  if (!takes) return CUDA_ERROR_INVALID_IMAGE;
+  if (!link.charge.grow(*takes)) return CUDA_ERROR_OUT_OF_MEMORY;
   link.inputs.push_back(input);
   auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
   const std::string name(params.getName().cStr(), params.getName().size());

@@ -2,8 +2,12 @@
 // given back.
 #include <doctest/doctest.h>
 
+#include <cstring>
+#include <string>
+
 #include <sys/mman.h>
 
+#include "protocol/fatbin/fatbin.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/module_cache/digest.hpp"
 #include "server/replay/copy/staging.hpp"
@@ -83,6 +87,118 @@ TEST_CASE_FIXTURE(
   CHECK(account.used == before + 30 * kMiB);
   CHECK(session.end());
   CHECK(account.used <= before);
+}
+
+namespace {
+
+// A fat binary of one entry of compressed PTX that says it is so long; there is nothing behind the claim.
+std::string compressed_container(uint64_t claimed_bytes) {
+  constexpr size_t kEntryHeaderBytes = 64, kPayloadBytes = 16;
+  constexpr uint64_t kZstd = 0x8000;
+  std::string bytes(fatbin::kContainerHeaderBytes + kEntryHeaderBytes + kPayloadBytes, '\0');
+  auto put = [&](size_t at, auto value) { std::memcpy(bytes.data() + at, &value, sizeof value); };
+  put(0, fatbin::kContainerMagic);
+  put(4, uint16_t{1});
+  put(6, uint16_t{fatbin::kContainerHeaderBytes});
+  put(8, uint64_t{kEntryHeaderBytes + kPayloadBytes});
+  const size_t entry = fatbin::kContainerHeaderBytes;
+  put(entry, uint16_t{1});
+  put(entry + 4, uint32_t{kEntryHeaderBytes});
+  put(entry + 8, uint64_t{kPayloadBytes});
+  put(entry + 16, uint32_t{kPayloadBytes});
+  put(entry + 28, uint32_t{80});
+  put(entry + 40, kZstd);
+  put(entry + 56, claimed_bytes);
+  return bytes;
+}
+
+int inputs_of_linker = 0;
+
+// A session that links, with a linker that takes everything.
+struct LinkFixture : Fixture {
+  static constexpr uint64_t kLink = 1;
+
+  LinkFixture() {
+    inputs_of_linker = 0;
+    driver.table.cuLinkCreate_v2 = [](unsigned, CUjit_option*, void**, CUlinkState* out) -> CUresult {
+      *out = reinterpret_cast<CUlinkState>(uintptr_t{1});
+      return CUDA_SUCCESS;
+    };
+    driver.table.cuLinkAddData_v2 = [](CUlinkState, CUjitInputType, void*, size_t, const char*, unsigned, CUjit_option*,
+                                       void**) -> CUresult {
+      ++inputs_of_linker;
+      return CUDA_SUCCESS;
+    };
+    driver.table.cuLinkDestroy = [](CUlinkState) -> CUresult { return CUDA_SUCCESS; };
+    uint64_t sequence = session.call<schema::LinkCreate>(
+        SessionOrdinal::link_create, [](schema::LinkCreate::Builder params) { params.setState(kLink); });
+    REQUIRE(session.reply(sequence)->as<schema::LinkReply>().getResult() == CUDA_SUCCESS);
+  }
+  // How much more is charged by its being added, once it has arrived. Negative: the answer, and nothing is.
+  int64_t add(CUjitInputType type, const std::string& input) {
+    const server::Digest digest = server::sha256(std::as_bytes(std::span(input)));
+    const auto name = kj::arrayPtr(digest.data(), digest.size());
+    session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
+      params.setDigest(name);
+      params.setBytes(input.size());
+    });
+    session.post<schema::ModuleData>(
+        SessionOrdinal::module_data,
+        [&](schema::ModuleData::Builder params) {
+          params.setDigest(name);
+          params.setLast(true);
+        },
+        std::as_bytes(std::span(input)));
+    const uint64_t arrived = account.used;
+    uint64_t sequence = session.call<schema::LinkAdd>(SessionOrdinal::link_add, [&](schema::LinkAdd::Builder params) {
+      params.setState(kLink);
+      params.setType(type);
+      params.setDigest(name);
+    });
+    const int result = session.reply(sequence)->as<schema::LinkReply>().getResult();
+    if (result == CUDA_SUCCESS) return int64_t(account.used - arrived);
+    CHECK(account.used == arrived);
+    return -result;
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(
+    LinkFixture,
+    "what the linker decompresses is charged by what it claims to be before it is decompressed, wherever it stands") {
+  const std::string bomb = compressed_container(60 * kMiB);
+  CHECK(add(CU_JIT_INPUT_FATBINARY, bomb) == -CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(add(CU_JIT_INPUT_LIBRARY, "!<arch>\nan object:" + bomb) == -CUDA_ERROR_OUT_OF_MEMORY);
+  // One fits, ...
+  const std::string fits = compressed_container(kMiB);
+  std::string many;
+  for (int i = 0; i < 4; ++i) many += fits;
+  CHECK(add(CU_JIT_INPUT_FATBINARY, fits) >= int64_t(kMiB));
+  // ... but not four of them.
+  CHECK(add(CU_JIT_INPUT_OBJECT, many) == -CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(inputs_of_linker == 1);
+  session.call<schema::LinkState>(SessionOrdinal::link_destroy, [](auto params) { params.setState(kLink); });
+  CHECK(account.used < before + kMiB);
+}
+
+TEST_CASE_FIXTURE(LinkFixture, "what the linker compiles is charged with what its compiler takes") {
+  CHECK(add(CU_JIT_INPUT_PTX, std::string(5 * kMiB, ' ')) == -CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(add(CU_JIT_INPUT_PTX, std::string(kMiB, ' ')) > int64_t(kMiB));
+  CHECK(inputs_of_linker == 1);
+}
+
+TEST_CASE_FIXTURE(LinkFixture,
+                  "what claims more than any code is, is cut short or holds addresses never reaches the linker") {
+  CHECK(add(CU_JIT_INPUT_FATBINARY, compressed_container(fatbin::kDecompressedBytesMax + 1)) ==
+        -CUDA_ERROR_INVALID_IMAGE);
+  std::string cut = compressed_container(kMiB);
+  cut.pop_back();
+  CHECK(add(CU_JIT_INPUT_FATBINARY, cut) == -CUDA_ERROR_INVALID_IMAGE);
+  std::string wrapper(24, '\0');
+  std::memcpy(wrapper.data(), &fatbin::kWrapperMagic, sizeof fatbin::kWrapperMagic);
+  CHECK(add(CU_JIT_INPUT_FATBINARY, wrapper) == -CUDA_ERROR_INVALID_IMAGE);
+  CHECK(inputs_of_linker == 0);
 }
 
 TEST_CASE_FIXTURE(

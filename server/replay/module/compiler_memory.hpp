@@ -1,0 +1,11 @@
+// What the driver takes of this machine's memory while it reads or compiles an image, for each byte of its contents.
+#pragma once
+
+#include <cstdint>
+
+namespace gpuwire::server {
+
+// A compiler's data for each byte of PTX, and copies of a cubin while it is read: generous, since nobody tells.
+inline constexpr uint64_t kCompilerHostFactor = 16, kLoaderHostFactor = 2;
+
+}  // namespace gpuwire::server
