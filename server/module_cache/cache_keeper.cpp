@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "server/module_cache/clear_folder.hpp"
+
 namespace gpuwire::server {
 namespace {
 
@@ -37,6 +39,12 @@ bool older(const timespec& time, std::chrono::seconds than) {
   return std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(time.tv_sec) > than;
 }
 
+// The folder, with all that is in it: whoever made it may have been anybody.
+void remove_folder(const fs::path& folder) {
+  clear_folder(folder, kRemovedPerLookMax);
+  ::rmdir(folder.c_str());
+}
+
 // All images. Clears away what is none on the way.
 std::vector<Object> objects_of(const fs::path& directory) {
   std::vector<Object> objects;
@@ -47,6 +55,10 @@ std::vector<Object> objects_of(const fs::path& directory) {
     for (const auto& entry : fs::directory_iterator(tenant.path(), left)) {
       struct stat status {};
       if (lstat(entry.path().c_str(), &status) != 0) continue;
+      if (S_ISDIR(status.st_mode)) {
+        remove_folder(entry.path());
+        continue;
+      }
       bool temporary = entry.path().filename().string().starts_with(kTemporaryPrefix);
       if (temporary && older(status.st_mtim, kTemporaryAgeMax)) unlink(entry.path().c_str());
       else objects.push_back({status.st_mtim, uint64_t(status.st_size), entry.path()});
@@ -70,13 +82,35 @@ pid_t worker_of(std::string_view name) {
   return 0;
 }
 
-void remove_left_by_workers(const fs::path& compiled) {
+// More than the driver would keep, or nothing that it makes.
+bool too_much(const fs::path& folder, uint64_t bytes_max) {
+  constexpr uint64_t kBlockBytes = 512;  // of stat
+  uint64_t bytes = 0;
+  size_t files = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    struct stat status {};
+    if (lstat(entry->path().c_str(), &status) != 0) continue;
+    bytes += uint64_t(status.st_blocks) * kBlockBytes;
+    if (bytes > bytes_max || ++files > kCompiledFilesMax || entry.depth() >= kCompiledDepthMax) return true;
+  }
+  return bool(error);  // it cannot be read
+}
+
+void keep_compiled(const fs::path& compiled, uint64_t bytes_max) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(compiled, error)) {
-    pid_t worker = worker_of(entry.path().filename().string());
-    if (worker <= 0 || ::kill(worker, 0) == 0 || errno != ESRCH) continue;
-    std::error_code ignored;
-    fs::remove_all(entry.path(), ignored);  // of a link: the link alone
+    const fs::path& path = entry.path();
+    const pid_t worker = worker_of(path.filename().string());
+    struct stat status {};
+    if (lstat(path.c_str(), &status) != 0) continue;
+    const bool folder = S_ISDIR(status.st_mode);
+    if (worker > 0 && ::kill(worker, 0) != 0 && errno == ESRCH) {
+      if (folder) remove_folder(path);
+      else ::unlink(path.c_str());
+    } else if (folder && too_much(path, bytes_max)) {
+      clear_folder(path, kRemovedPerLookMax);
+    }
   }
 }
 
@@ -100,8 +134,8 @@ std::tuple<time_t, long, size_t> state_of(const fs::path& directory) {
 
 }  // namespace
 
-CacheContents keep_cache(const fs::path& directory, uint64_t bytes_max) {
-  remove_left_by_workers(directory / "compiled");
+CacheContents keep_cache(const fs::path& directory, uint64_t bytes_max, uint64_t compiled_bytes_max) {
+  keep_compiled(directory / "compiled", compiled_bytes_max);
   std::vector<Object> objects = objects_of(directory);
   CacheContents left{0, objects.size()};
   for (const Object& object : objects) left.bytes += object.bytes;
@@ -135,9 +169,10 @@ void CacheKeeper::run() {
   auto seen = state_of(directory_);
   keep_cache(directory_, bytes_max_);
   std::unique_lock lock(mutex_);
-  while (!ending_changed_.wait_for(lock, std::chrono::seconds(kCacheLookS), [&] { return ending_; })) {
+  for (unsigned looks = 1; !ending_changed_.wait_for(lock, std::chrono::seconds(kCacheLookS), [&] { return ending_; });
+       ++looks) {
     auto now = state_of(directory_);
-    if (now == seen) continue;
+    if (now == seen && looks % kLooksAtCompiled != 0) continue;
     seen = now;
     keep_cache(directory_, bytes_max_);
   }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "server/module_cache/cache_keeper.hpp"
 #include "server/module_cache/digest.hpp"
 
 namespace gpuwire::server {
@@ -37,6 +38,7 @@ CompiledCode::CompiledCode(fs::path folder) : folder_(std::move(folder)) {
   ::mkdir(own_.c_str(), 0700);
   [[maybe_unused]] int failed = ::symlink(own_.c_str(), link_.c_str());
   ::setenv("CUDA_CACHE_PATH", link_.c_str(), 1);
+  ::setenv("CUDA_CACHE_MAXSIZE", std::to_string(kDriverCompiledBytesMax).c_str(), 1);
 }
 
 // What is out of reach by then, CacheKeeper removes when the process is gone.

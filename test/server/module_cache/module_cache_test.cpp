@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "server/base/owned_descriptor.hpp"
 #include "test/support/becomes.hpp"
 #include "test/support/temporary_directory.hpp"
 
@@ -274,6 +275,65 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(fs::exists(compiled / ("of-worker-" + parent)));
   CHECK(fs::is_symlink(compiled / ("worker-" + parent)));
   CHECK(fs::exists(tenant));
+}
+
+TEST_CASE_FIXTURE(Fixture, "a tenant's compiled code is bounded, and another's stays") {
+  open();
+  const fs::path compiled = root / "compiled", greedy = compiled / std::string(64, 'a'),
+                 other = compiled / std::string(64, 'b');
+  constexpr size_t kBytesMax = 1 << 20;
+  auto write = [](const fs::path& file, size_t bytes) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << std::string(bytes, 'x');
+  };
+  write(other / "1/2/index", kBytesMax / 2);
+  SUBCASE("more bytes than the driver would keep") {
+    for (const char* name : {"1/2/a", "1/3/b", "c"}) write(greedy / name, kBytesMax / 2);
+  }
+  SUBCASE("folders in folders, more than anybody keeps open") {
+    // A step at a time: the path would be too long for one call.
+    fs::create_directories(greedy);
+    OwnedDescriptor at(::open(greedy.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    for (int depth = 0; depth < 3000; ++depth) {
+      REQUIRE(::mkdirat(at.get(), "d", 0700) == 0);
+      at.reset(::openat(at.get(), "d", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+      REQUIRE(at);
+    }
+  }
+  SUBCASE("folders that cannot be read") {
+    write(greedy / "d/e/f/g/h/file", 1);
+    fs::permissions(greedy / "d/e", fs::perms::none);
+    fs::permissions(greedy / "d", fs::perms::none);
+  }
+  keep_cache(root, 1u << 20, kBytesMax);
+  CHECK(fs::exists(greedy));  // workers that run write in it
+  CHECK(fs::is_empty(greedy));
+  CHECK(fs::exists(other / "1/2/index"));
+}
+
+TEST_CASE_FIXTURE(Fixture, "what is emptied is emptied of links, not of what they lead to") {
+  open();
+  const fs::path greedy = root / "compiled" / std::string(64, 'a'), outside = directory.path() / "outside";
+  fs::create_directories(outside);
+  std::ofstream(outside / "kept") << "x";
+  fs::create_directories(greedy / "1/2/3/4/5");
+  fs::create_directory_symlink(outside, greedy / "link");
+  fs::create_directory_symlink(outside, greedy / "1/2/link");
+  keep_cache(root, 1u << 20);
+  CHECK(fs::is_empty(greedy));
+  CHECK(fs::exists(outside / "kept"));
+}
+
+TEST_CASE_FIXTURE(Fixture, "folders among a tenant's images are removed with what is in them, and the images stay") {
+  auto cache = open();
+  auto kept = image(1000, 1);
+  cache->insert("red", sha256(kept), kept);
+  const fs::path hidden = object(kept).parent_path() / "hidden";
+  fs::create_directories(hidden / "deeper");
+  std::ofstream(hidden / "deeper/file") << std::string(1 << 20, 'x');
+  keep_cache(root, 1u << 20);
+  CHECK_FALSE(fs::exists(hidden));
+  CHECK(fs::exists(object(kept)));
 }
 
 TEST_CASE_FIXTURE(Fixture, "the keeper makes room by itself") {

@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "server/module_cache/cache_keeper.hpp"
 #include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire::server;
@@ -43,6 +44,13 @@ TEST_CASE("what a tenant's session compiled is there for the tenant's next sessi
     again.belongs_to("tenant b");
     CHECK_FALSE(fs::exists(place() / "kernel"));
   }
+}
+
+TEST_CASE("the driver is told how much it may keep, whatever the server's environment says") {
+  gpuwire::test::TemporaryDirectory directory;
+  ::setenv("CUDA_CACHE_MAXSIZE", "4294967296", 1);
+  CompiledCode code(directory.path() / "compiled");
+  CHECK(std::string(std::getenv("CUDA_CACHE_MAXSIZE")) == std::to_string(kDriverCompiledBytesMax));
 }
 
 TEST_CASE("what a session of nobody's compiled goes with it") {
