@@ -30,6 +30,7 @@ HALF_LOGINS = 128  # as many as one address may have
 HALF_LOGINS_BETWEEN = 32  # fewer than push out who has been there as long as they
 DESCRIPTORS = 1024
 HOST_MIB, MAPPED_MIB = 256, 32  # what the attacker may have of the server's own memory; what it asks for at a time
+IMAGE_MIB = 8  # of program text; a compiler takes a multiple of that while it loads
 ATTEMPTS_TO_SHARE = 500  # a session gets an eighth of the descriptors at most
 CONFIGURATION = """
 [server]
@@ -326,6 +327,28 @@ class Hostile(unittest.TestCase):
         self.assert_works(victim, ROUNDS)
         self.assert_served("anna")
         self.assertIsNone(hoarder.poll(), "the attacker's session has ended")
+
+    def test_who_loads_ever_more_large_images_is_refused_at_its_bound_and_goes_on(self):
+        hoarder = self.program("greedy", "takes_memory", GPUWIRE_TRANSPORT="tcp")
+        self.assertEqual(hoarder.stdout.readline(), "ready\n")
+        answers = []
+        for _ in range(2 * HOST_MIB // IMAGE_MIB):
+            hoarder.stdin.write(f"load {IMAGE_MIB}\n")
+            hoarder.stdin.flush()
+            answers.append(hoarder.stdout.readline())
+            if answers[-1] != "taken\n":
+                break
+        self.assertGreater(answers.count("taken\n"), 0)
+        self.assertLessEqual(answers.count("taken\n") * IMAGE_MIB, HOST_MIB)
+        self.assertEqual(answers[-1], "CUDA_ERROR_OUT_OF_MEMORY\n")
+        victim = self.program("ben", "rounds")
+        self.assertEqual(victim.stdout.readline(), "ready\n")
+        self.assert_works(victim, ROUNDS)
+        self.assert_served("anna")
+        # Who was refused has its session, with room for what takes less.
+        hoarder.stdin.write("take 1\n")
+        hoarder.stdin.flush()
+        self.assertEqual(hoarder.stdout.readline(), "taken\n")
 
     def test_an_interactive_tenant_that_only_synchronises_leaves_batch_its_part(self):
         loop = self.program("anna", "saturate", "until", "1")

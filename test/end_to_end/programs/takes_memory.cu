@@ -1,10 +1,13 @@
 // Does what its standard input says, a line each, and answers with a line: "take MIB" allocates, "give" frees what was
 // taken last, "free" tells how many bytes cudaMemGetInfo promises, "all" takes those, "map MIB" allocates memory of the
-// host and has the device write there. Prints "ready" first and PASSED at the end.
+// host and has the device write there, "load MIB" loads a program of so much text, unlike any before. Prints "ready"
+// first and PASSED at the end.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "../../../examples/check.hpp"
@@ -35,6 +38,18 @@ void map(size_t bytes) {
   std::printf("%s\n", error == cudaSuccess ? "taken" : cudaGetErrorName(error));
 }
 
+void load(size_t bytes) {
+  static unsigned loaded = 0;
+  std::string text = ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry program_" +
+                     std::to_string(++loaded) + "() { ret; }\n";
+  text.resize(bytes, '\n');
+  CUmodule module = nullptr;
+  CUresult error = cuModuleLoadData(&module, text.c_str());
+  const char* name = "taken";
+  if (error != CUDA_SUCCESS) cuGetErrorName(error, &name);
+  std::printf("%s\n", name);
+}
+
 }  // namespace
 
 int main() {
@@ -48,6 +63,8 @@ int main() {
       take(size_t(mib) << 20);
     } else if (std::sscanf(line, "map %u", &mib) == 1) {
       map(size_t(mib) << 20);
+    } else if (std::sscanf(line, "load %u", &mib) == 1) {
+      load(size_t(mib) << 20);
     } else if (std::strcmp(line, "all\n") == 0) {
       take(promised());
     } else if (std::strcmp(line, "give\n") == 0 && !taken.empty()) {
