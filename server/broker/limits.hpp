@@ -28,7 +28,7 @@ inline constexpr unsigned kWorkersLostMax =
     2;  // workers of a granted session that die before they have its client, and are replaced
 inline constexpr uint32_t kWorkerExitMs = 1500;         // from a worker's last message, or a stop, until it is killed
 inline constexpr size_t kWorkerLastMessagesMax = 1024;  // read after its death
-inline constexpr unsigned kWorkerNotesMax = 256;        // of its notes that are logged
+inline constexpr unsigned kWorkerNotesMax = 256;        // of its notes that are logged; the others are counted
 inline constexpr uint32_t kKeeperLockMs = 500;          // for a broker that was killed to let go of the folder
 inline constexpr uint32_t kKeeperAnswerMs =
     5000;  // for the keeper's next message, at the start, and for the last ones to it

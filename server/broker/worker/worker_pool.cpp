@@ -322,14 +322,12 @@ void WorkerPool::said(WorkerProcess& worker, ipc::Message message) {
                           worker.kill_after(kWorkerExitMs);
                         },
                         [&](ipc::Begun& begun) {
-                          spdlog::debug("{}: {}", worker.label, begun.client);
+                          if (!std::exchange(worker.begun, true)) spdlog::debug("{}: {}", worker.label, begun.client);
                           if (worker.state == WorkerProcess::State::serving)
                             events_.begun(worker.session, begun.client);
                         },
                         [&](ipc::Note& note) {
                           if (++worker.notes <= kWorkerNotesMax) spdlog::warn("{}: {}", worker.label, note.text);
-                          if (worker.notes == kWorkerNotesMax)
-                            spdlog::warn("{}: what it says from here on is not logged", worker.label);
                         },
                         [&](ipc::Ended& ended) {
                           worker.reason = ended.why;
@@ -432,6 +430,8 @@ void WorkerPool::reap() {
 
 void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
   unread_.forget(&worker);
+  if (worker.notes > kWorkerNotesMax)
+    spdlog::warn("{}: {} more notes of its worker are left out", worker.label, worker.notes - kWorkerNotesMax);
   for (const ShareToken& token : shares_.forget(&worker)) {
     if (keeping_) keeping_->remove(kept_name(token));
   }

@@ -74,7 +74,8 @@ class WorkerProcess {
   std::string label;                  // "session 0123abcd from 127.0.0.1:4711", for logs
   std::string reason;                 // what it said about its own end
   std::string stop_reason;            // why it was told to end the session
-  unsigned notes = 0;                 // that were logged
+  uint64_t notes = 0;                 // that it sent
+  bool begun = false;                 // its client has begun the session, as it said
   std::optional<EndCause> end_cause;  // what it said
 
  private:

@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -479,6 +480,57 @@ void check_ended(const char* way) {
 
 TEST_CASE("a worker that floods the broker is ended, and others come in meanwhile and afterwards") {
   check_ended("floods");
+}
+
+namespace {
+
+class LinesSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  size_t with(std::string_view text) {
+    std::lock_guard lock(mutex_);
+    return size_t(std::ranges::count_if(lines_, [&](const auto& line) { return line.find(text) != line.npos; }));
+  }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& line) override {
+    lines_.emplace_back(line.payload.data(), line.payload.size());
+  }
+  void flush_() override {}
+
+  std::vector<std::string> lines_;  // under mutex_
+};
+
+// The lines of this process's log, as long as it is there, which is longer than a broker.
+class LogLines {
+ public:
+  LogLines() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("lines", sink_)); }
+  ~LogLines() { spdlog::set_default_logger(before_); }
+  LogLines(const LogLines&) = delete;
+  LogLines& operator=(const LogLines&) = delete;
+  size_t with(std::string_view text) { return sink_->with(text); }
+
+ private:
+  const std::shared_ptr<LinesSink> sink_ = std::make_shared<LinesSink>();
+  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
+};
+
+}  // namespace
+
+TEST_CASE("of a worker's notes without end so many are logged, and how many are left out, whatever the level") {
+  constexpr unsigned kNotes = 2000;
+  static_assert(kNotes > server::kWorkerNotesMax);
+  LogLines lines;
+  RunningBroker broker({"notes", std::to_string(kNotes)}, server::open_configuration(), 1);
+  REQUIRE(broker.port() != 0);
+  broker.act([](Broker&) { spdlog::set_level(spdlog::level::debug); });
+  Caller caller(broker, {.tenant = "open"});
+  CHECK(caller.served_with() == "all");
+  caller.leave();
+  CHECK(eventually([&] { return lines.with("notes of its worker are left out") == 1; }));
+  CHECK(lines.with(fmt::format(" {} more notes", kNotes - server::kWorkerNotesMax)) == 1);
+  CHECK(lines.with("xxxx") == server::kWorkerNotesMax);
+  CHECK(lines.with("fake client") == 1);
+  broker.act([](Broker&) { spdlog::set_level(spdlog::level::off); });
 }
 
 TEST_CASE("a worker that loses its connection and refuses others all the time is told of a few times, and counted") {

@@ -88,6 +88,13 @@ int main(int argc, char** argv) {
       broker.flush(std::chrono::minutes(2));
     }
   }
+  if (mode == "notes") {
+    for (int i = 0, count = std::atoi(argv[2]); i < count; ++i) {
+      broker.send(ipc::Begun{"fake client"});
+      broker.send(ipc::Note{std::string(ipc::kTextBytesMax, 'x')});
+      broker.flush(std::chrono::minutes(2));
+    }
+  }
   if (mode == "babbles") {
     pid_t pid = ::getpid();
     ::send(client.get(), &pid, sizeof pid, MSG_NOSIGNAL);
