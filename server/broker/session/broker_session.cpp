@@ -134,10 +134,22 @@ void BrokerSession::prepare_order() {
 
 void BrokerSession::grant() {
   around_.registry.granted(number_);
-  // Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep
-  // its own.
-  overdue_after(around_.begin_ms, "its client has not begun it");
+  limit_begin();
   answer(AdmissionGranted{});  // the client may be here, or gone, before this returns
+}
+
+// Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep its
+// own. The session's page tells how long it is idle from its first frame on; until then it is idle here.
+void BrokerSession::limit_begin() {
+  const Tenant* of = tenant(record());
+  const uint64_t idle_ms = of ? of->settings.idle_time_max_ms : 0;
+  if (idle_ms != 0 && idle_ms < around_.begin_ms)
+    return overdue_after(uint32_t(idle_ms), "the session has been idle: its client has not begun it");
+  overdue_after(around_.begin_ms, "its client has not begun it");
+}
+
+const Tenant* BrokerSession::tenant(const SessionRecord& session) const {
+  return around_.tenants ? around_.tenants->find(session.tenant_id) : nullptr;
 }
 
 void BrokerSession::worker_over(uint32_t cause, const std::string& why) {
@@ -148,10 +160,9 @@ void BrokerSession::worker_over(uint32_t cause, const std::string& why) {
 }
 
 void BrokerSession::allow_graces(const SessionRecord& session) {
-  const Tenant* tenant = around_.tenants ? around_.tenants->find(session.tenant_id) : nullptr;
-  auto most = tenant && tenant->settings.resume_grace_max_ms
-                  ? std::chrono::milliseconds(*tenant->settings.resume_grace_max_ms)
-                  : around_.graces.resume;
+  const Tenant* of = tenant(session);
+  auto most = of && of->settings.resume_grace_max_ms ? std::chrono::milliseconds(*of->settings.resume_grace_max_ms)
+                                                     : around_.graces.resume;
   spec_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
   spec_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
   spec_.lanes_max = around_.lanes_max;
@@ -246,7 +257,7 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
   if (why.empty()) around_.admission.adopted(number_);
   around_.registry.adopted(number_);
   pool().send(number_, ipc::Adopted{});
-  if (phase_ == SessionPhase::begins) overdue_after(around_.begin_ms, "its client has not begun it");
+  if (phase_ == SessionPhase::begins) limit_begin();
   if (why.empty()) why = kept.stop_reason;
   if (!why.empty()) stop(why);
 }

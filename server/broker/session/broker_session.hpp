@@ -39,7 +39,7 @@ struct SessionSurroundings {
   std::vector<ServerDevice> devices = {};  // of the server, when they are known
   SessionGraces graces{};
   unsigned lanes_max = 0;                    // SessionSpec's
-  const TenantDirectory* tenants = nullptr;  // whose settings bound the graces; null: nobody's
+  const TenantDirectory* tenants = nullptr;  // whose settings bound its times; null: nobody's
 };
 
 // What its client is told: its place at first and whenever that changes, then that it is admitted or refused, once.
@@ -109,6 +109,9 @@ class BrokerSession {
   void want_worker();
   void prepare_order();
   void grant();
+  // How long its client may take until the session has begun.
+  void limit_begin();
+  const Tenant* tenant(const SessionRecord& session) const;  // null: not known
   void give();
   void allow_graces(const SessionRecord& session);
   // What its worker tells of its connection. False: it is something else.

@@ -417,7 +417,8 @@ TEST_CASE("a granted session whose worker dies before it has the client gets ano
 
 TEST_CASE("a client that does not begin its session within the time limit gives up its place") {
   server::Configuration configuration;
-  configuration.tenants = {{.name = "anna"}};
+  // What is longer than that changes nothing.
+  configuration.tenants = {{.name = "anna", .idle_time_max_ms = 3'600'000}};
   configuration.sessions_per_gpu_max = 1;
   RunningBroker broker(1, std::move(configuration), {}, 2000);
   REQUIRE(broker.port() != 0);
@@ -426,6 +427,42 @@ TEST_CASE("a client that does not begin its session within the time limit gives 
   });
   Caller next(broker, {.tenant = "anna"});
   CHECK(next.served_with() == "all");
+}
+
+TEST_CASE("a session whose client never begins it is idle, and ends at its tenant's limit") {
+  constexpr std::chrono::hours kBrokersLimit(1);
+  std::vector<std::string> ends;
+  server::Configuration configuration;
+  configuration.tenants = {{.name = "anna", .idle_time_max_ms = 1}, {.name = "ben"}};
+  configuration.sessions_per_gpu_max = 1;
+  RunningBroker broker({"waits", "1"}, std::move(configuration), kBrokersLimit);
+  REQUIRE(broker.port() != 0);
+  broker.act([&](Broker& of) {
+    of.registry().observe([&](const server::SessionEvent& event) {
+      using Kind = server::SessionEvent::Kind;
+      if (event.kind == Kind::ended || event.kind == Kind::refused) ends.push_back(event.text);
+    });
+  });
+  auto why = [&](size_t number) {
+    std::string text;
+    broker.act([&](Broker&) { text = number < ends.size() ? ends[number] : ""; });
+    return text;
+  };
+  const std::string idle = "the session has been idle: its client has not begun it within 1 ms";
+  // Its connection does not come, ...
+  broker.act([&](Broker& of) {
+    of.sessions().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {});
+  });
+  CHECK(eventually([&] { return why(0) == idle; }));
+  // ... or comes and says nothing.
+  Caller silent(broker, {.tenant = "anna"});
+  CHECK(eventually([&] { return why(1).starts_with(idle); }));
+  // A tenant without a limit has the broker's: its session is granted the place, and stays.
+  Caller neighbour(broker, {.tenant = "ben"});
+  CHECK(eventually([&] { return neighbour.told() == "granted"; }));
+  Caller behind(broker, {.tenant = "anna"});
+  CHECK(eventually([&] { return behind.told().starts_with("place"); }));
+  broker.act([&](Broker&) { CHECK(ends.size() == 2); });
 }
 
 TEST_CASE("a session whose worker does not hear that it is to end was stopped, for the reason that was given") {

@@ -69,6 +69,15 @@ int main(int argc, char** argv) {
   auto* session = message ? std::get_if<ipc::Serve>(&*message) : nullptr;
   if (!session || !session->descriptors.client) return 0;
   OwnedDescriptor client = std::move(session->descriptors.client);
+  if (mode == "waits") {
+    // For a Hello that does not come, as long as the broker does.
+    while (auto heard = broker.await()) {
+      auto* stop = std::get_if<ipc::Stop>(&*heard);
+      if (!stop) continue;
+      broker.send(ipc::Ended{EndCause::stopped, stop->why});
+      return 0;
+    }
+  }
   broker.send(ipc::Begun{"fake client"});
   if (mode == "crashes") std::abort();
   if (mode == "floods") {

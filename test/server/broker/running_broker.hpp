@@ -42,6 +42,12 @@ class RunningBroker {
   RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
     begin({worker_mode}, 1, 30, std::move(configuration));
   }
+  // `begin_limit`: how long the broker lets a client take to begin its session.
+  RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration,
+                std::chrono::milliseconds begin_limit) {
+    begin_ms_ = uint32_t(begin_limit.count());
+    begin(std::move(worker_arguments), 1, 30, std::move(configuration));
+  }
   // `unix_path`: where it listens, too.
   RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {},
                 uint32_t begin_ms = server::kSessionBeginMs, const std::string& login = GPUWIRE_TEST_LOGIN) {
