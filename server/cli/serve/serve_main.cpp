@@ -155,12 +155,20 @@ tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io
   return nullptr;
 }
 
+constexpr int kEndings[] = {SIGTERM, SIGINT, SIGUSR2};
+
 // Who was told to end, and is told again while it takes itself apart, ends as it would have: the last part that waits
 // for a signal would give it back to the system, whose answer is to kill the process.
 void hear_signals_to_the_end() {
   // Never destroyed, and nobody waits for it: what it hears is dropped.
   [[maybe_unused]] static auto* const heard =
-      new boost::asio::signal_set(*new boost::asio::io_context(1), SIGTERM, SIGINT, SIGUSR2);
+      new boost::asio::signal_set(*new boost::asio::io_context(1), kEndings[0], kEndings[1], kEndings[2]);
+}
+
+// For when nothing waits for them any more. A handler, even one that does nothing, interrupts the sleeps of the parts
+// that end, and a sleep that is interrupted more often than its timer's slack (50 us) gains nothing and never ends.
+void ignore_signals() {
+  for (int number : kEndings) std::signal(number, SIG_IGN);
 }
 
 int serve(const ServeOptions& options) {
@@ -245,6 +253,7 @@ int serve(const ServeOptions& options) {
   if (auto started = broker.start(listening); !started) return fail(1, started.error());
   hear_signals_to_the_end();
   io.run();
+  ignore_signals();
   if (!broker.left()) {
     (*observation)->forget_totals();
     // Those of an earlier server, too, which this one may not have laid down anew.
