@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cerrno>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -19,14 +20,16 @@ using server::Broker;
 // A client that the login has named: asks, and is served on its end of a pair when its turn comes.
 class Caller {
  public:
-  Caller(RunningBroker& broker, server::LoginRequest request) : broker_(broker) {
-    broker_.act([&](Broker& of) {
+  Caller(RunningBroker& broker, server::LoginRequest request) {
+    broker.act([&](Broker& of) {
       session_ = of.sessions().request(
-          std::move(request), [this, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) {
-            hear(of, session, answer);
+          std::move(request),
+          [heard = heard_, &of](scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+            heard->hear(of, session, answer);
           });
     });
   }
+  ~Caller() { leave(); }
   // The devices that its worker sees; "": it is not served before the deadline.
   std::string served_with() {
     std::string text;
@@ -39,38 +42,50 @@ class Caller {
     return text;
   }
   std::string told() {
-    std::lock_guard lock(mutex_);
-    return told_;
+    std::lock_guard lock(heard_->mutex);
+    return heard_->told;
   }
-  void leave() { own_.reset(); }
+  void leave() {
+    std::lock_guard lock(heard_->mutex);
+    heard_->own.reset();
+    heard_->left = true;
+  }
   scheduler::SessionId session() const { return session_; }
 
  private:
+  // The broker may answer who has left: at its end it refuses all that are queued.
+  struct Heard {
+    std::mutex mutex;
+    std::string told;
+    server::OwnedDescriptor own;
+    bool left = false;
+
+    void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
+      server::OwnedDescriptor ours;
+      if (std::holds_alternative<server::AdmissionGranted>(answer)) {
+        int ends[2];
+        REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+        ours.reset(ends[0]);
+        of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
+      }
+      std::lock_guard lock(mutex);
+      if (ours && !left) own = std::move(ours);
+      if (auto* queued = std::get_if<server::AdmissionQueued>(&answer)) told = "place " + std::to_string(queued->place);
+      else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer)) told = refused->reason;
+      else told = "granted";
+    }
+  };
+
   // The end of any of the broker's processes is a signal to this one, and interrupts whichever of its threads waits.
   bool receive(char& c) {
     ssize_t got;
-    do got = ::recv(own_.get(), &c, 1, 0);
+    do got = ::recv(heard_->own.get(), &c, 1, 0);
     while (got < 0 && errno == EINTR);
     return got == 1;
   }
-  void hear(Broker& of, scheduler::SessionId session, const server::AdmissionAnswer& answer) {
-    if (std::holds_alternative<server::AdmissionGranted>(answer)) {
-      int ends[2];
-      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
-      own_.reset(ends[0]);
-      of.sessions().serve(session, server::OwnedDescriptor(ends[1]), {});
-    }
-    std::lock_guard lock(mutex_);
-    if (auto* queued = std::get_if<server::AdmissionQueued>(&answer)) told_ = "place " + std::to_string(queued->place);
-    else if (auto* refused = std::get_if<server::AdmissionRefused>(&answer)) told_ = refused->reason;
-    else told_ = "granted";
-  }
 
-  RunningBroker& broker_;
-  server::OwnedDescriptor own_;
+  std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
   scheduler::SessionId session_{};
-  std::mutex mutex_;
-  std::string told_;
 };
 
 }  // namespace gpuwire::test
