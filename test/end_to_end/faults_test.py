@@ -93,6 +93,14 @@ class Faults(ServerCase):
         self.assertNotIn("succeeded after", out)
         self.assertIn("gpuwire", err)
 
+    def test_a_killed_worker_s_program_is_told_by_its_stream_callbacks(self):
+        waiter = start(self.server.address, "callbacks_fault", "lost")
+        self.addCleanup(waiter.kill)
+        self.assertEqual(waiter.stdout.readline(), "waiting\n")
+        os.kill(self.worker_of("callbacks_fault", waiter.pid), signal.SIGKILL)
+        out, err = waiter.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(waiter.returncode, 0, out + err)
+
     def test_a_peer_that_is_no_gpuwire_client(self):
         link = self.connection()
         link.sendall(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n" + b" " * 64)

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <new>
 
 #include "client/hand.hpp"
@@ -62,10 +63,34 @@ void HostCallbacks::await_none() noexcept {
   finished_.wait_for(lock, kAwaitedMax, [this] { return over_ || !any_to_come(); });
 }
 
-void HostCallbacks::ended(SessionEnd) noexcept {
+void HostCallbacks::sent(uint64_t number) noexcept {
+  std::lock_guard lock(mutex_);
+  if (auto found = callbacks_.find(number); found != callbacks_.end()) found->second.sent = true;
+  if (lost_) tell_lost();
+}
+
+void HostCallbacks::ended(SessionEnd how) noexcept {
   std::lock_guard lock(mutex_);
   over_ = true;
+  lost_ = how == SessionEnd::lost;
   finished_.notify_all();
+  if (lost_) tell_lost();
+}
+
+void HostCallbacks::tell_lost() noexcept {
+  const CUresult why = session_.connection().state();
+  const size_t before = due_.size();
+  try {
+    for (const auto& [number, callback] : callbacks_) {
+      if (callback.stream_callback && callback.sent) due_.push_back({number, why});
+    }
+  } catch (...) {
+    // Without memory some are not told.
+  }
+  // In the order of their calls. One that stands there already is found no more when its second turn comes.
+  std::sort(due_.begin() + long(before), due_.end(),
+            [](const Due& one, const Due& other) { return one.number < other.number; });
+  arrived_.notify_one();
 }
 
 bool HostCallbacks::find(uint64_t number, HostCallback& callback) const noexcept {
@@ -170,6 +195,7 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
     caller.server->host_callbacks.remove(number);
     return leave(caller, error);
   }
+  caller.server->host_callbacks.sent(number);
   note_stream_work(caller, wire_stream, sequence);
   return leave(caller, CUDA_SUCCESS);
 }

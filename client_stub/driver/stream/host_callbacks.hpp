@@ -24,6 +24,7 @@ struct HostCallback {
   CUstream stream = nullptr;
   void* user_data = nullptr;
   bool repeats = false;  // part of a graph: runs with every launch of it, so it is kept
+  bool sent = false;     // the program has been told, or will be, that it was added
 };
 
 // Those of one session. Any thread; one leaf lock, not held while a function of the program runs.
@@ -34,7 +35,9 @@ class HostCallbacks final : public SessionPart {
   // A number to send with host_function; the thread that will run it starts with the first one. 0: no memory, no
   // thread.
   uint64_t add(const HostCallback& callback) noexcept;
-  // It was not sent after all, or can run no more.
+  // Either of these follows: it was sent, so a stream callback will be called whatever becomes of the session;
+  void sent(uint64_t number) noexcept;
+  // or not, or it can run no more.
   void remove(uint64_t number) noexcept;
   // What was added under this number. False: nothing, or it has run and does not repeat.
   bool find(uint64_t number, HostCallback& callback) const noexcept;
@@ -57,7 +60,9 @@ class HostCallbacks final : public SessionPart {
   // Ends the thread, once the function that it runs has returned. Before the session goes: tests only.
   void stop() noexcept;
 
-  void ended(SessionEnd) noexcept override;  // what the server did not call in time is not called
+  // What the server did not call in time is not called when the program ends. When the session is lost, it is as after
+  // a fault of the device: stream callbacks are told, host functions are left out.
+  void ended(SessionEnd how) noexcept override;
   // A function of the program that called fork() returns to this thread in the child, which then waits for ever.
   void after_fork_in_child() noexcept override;
 
@@ -68,16 +73,18 @@ class HostCallbacks final : public SessionPart {
     CUresult status;
   };
   void run() noexcept;
+  void tell_lost() noexcept;       // under the lock
   void count_finished() noexcept;  // under the lock
 
   ServerSession& session_;
   mutable std::mutex mutex_;
   std::condition_variable arrived_;   // also: stopping_
   std::condition_variable finished_;  // unfinished_ has become 0; also: over_
-  bool stopping_ = false, over_ = false;
+  bool stopping_ = false, over_ = false, lost_ = false;
   std::unordered_map<uint64_t, HostCallback> callbacks_;
-  std::deque<Due>
-      due_;  // at most one for each stream at a time: the server's stream waits until the function has returned
+  // At most one for each stream at a time, as the server's stream waits until the function has returned; and all when
+  // the session is lost.
+  std::deque<Due> due_;
   uint64_t next_ = 1;
   // Those of callbacks_ and the running one that do not repeat. Written under the lock; relaxed: a thread that asks
   // about its own earlier callback sees its own write, and of other threads' it can only know by synchronising with

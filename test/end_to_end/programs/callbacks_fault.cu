@@ -1,10 +1,12 @@
 // After a kernel's fault the host functions behind it are left out and the stream callbacks behind it are told; what is
-// added later is refused.
+// added later is refused. usage: callbacks_fault [lost]: the same when the device goes away, which another does once
+// "waiting" is printed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 
 #include "../../../examples/check.hpp"
@@ -27,7 +29,30 @@ static void CUDART_CB stream_callback(cudaStream_t, cudaError_t status, void*) {
   changed.notify_all();
 }
 
-int main() {
+// The status that it was told.
+static int await_told() {
+  std::unique_lock lock(mutex);
+  changed.wait(lock, [] { return told != -1; });  // whoever runs this ends it when it hangs
+  return told;
+}
+
+static int lose() {
+  unsigned* word;
+  CHECK_RUNTIME(cudaMalloc(&word, sizeof *word));
+  CHECK_RUNTIME(cudaMemset(word, 0, sizeof *word));
+  CHECK_DRIVER(cuStreamWaitValue32(nullptr, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
+  CHECK_RUNTIME(cudaLaunchHostFunc(nullptr, host_function, nullptr));
+  CHECK_RUNTIME(cudaStreamAddCallback(nullptr, stream_callback, nullptr, 0));
+  std::printf("waiting\n");
+  std::fflush(stdout);
+  int status = await_told();
+  int later = cudaStreamAddCallback(nullptr, stream_callback, nullptr, 0);
+  std::printf("told %d, host function %s, later %d\n", status, host_function_ran ? "ran" : "left out", later);
+  return status != cudaSuccess && !host_function_ran && later == status ? 0 : 1;
+}
+
+int main(int count, char** arguments) {
+  if (count > 1 && std::strcmp(arguments[1], "lost") == 0) return lose();
   cudaStream_t faulty, other;
   CHECK_RUNTIME(cudaStreamCreateWithFlags(&faulty, cudaStreamNonBlocking));
   CHECK_RUNTIME(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
@@ -43,10 +68,7 @@ int main() {
   CHECK_RUNTIME(cudaStreamAddCallback(faulty, stream_callback, nullptr, 0));
   store<<<1, 1, 0, other>>>(word, 1);
   cudaError_t synchronised = cudaStreamSynchronize(faulty);
-  {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [] { return told != -1; });  // whoever runs this ends it when it hangs
-  }
+  await_told();
   cudaError_t late_function = cudaLaunchHostFunc(faulty, host_function, nullptr);
   cudaError_t late_callback = cudaStreamAddCallback(faulty, stream_callback, nullptr, 0);
   std::printf("synchronised %d, told %d, host function %s, later %d %d\n", synchronised, told,

@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/hand.hpp"
 #include "client_stub/driver/session/device_output.hpp"
@@ -170,4 +172,49 @@ TEST_CASE("a host function runs when the server says so, and may not wait for th
   CHECK(hand::cuStreamAddCallback(nullptr, &Ran::run_in_stream, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
   // Until both have been answered the thread still uses the session.
   while (fake.session->count(uint32_t(wire::SessionOrdinal::host_function_done)) < 2) std::this_thread::yield();
+}
+
+TEST_CASE("a session that is lost tells stream callbacks, in the order of their calls, and leaves out host functions") {
+  test::FakeProcess fake;
+  CUcontext context = nullptr;
+  REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+  REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  HostCallbacks& callbacks = test::server_session().host_callbacks;
+  Ran left_out, told;
+  struct Order {
+    std::mutex mutex;
+    std::vector<int> told;
+  } order;
+  struct Turn {
+    Order& order;
+    int number;
+    static void take(CUstream, CUresult, void* self) {
+      auto& turn = *static_cast<Turn*>(self);
+      std::lock_guard lock(turn.order.mutex);
+      turn.order.told.push_back(turn.number);
+    }
+  };
+  std::vector<Turn> turns;
+  for (int number = 0; number < 50; ++number) turns.push_back({order, number});
+  REQUIRE(hand::cuLaunchHostFunc(nullptr, &Ran::run, &left_out, false) == CUDA_SUCCESS);
+  for (Turn& turn : turns) {
+    REQUIRE(hand::cuStreamAddCallback(nullptr, &Turn::take, &turn, 0, false) == CUDA_SUCCESS);
+  }
+  REQUIRE(hand::cuStreamAddCallback(nullptr, &Ran::run_in_stream, &told, 0, false) == CUDA_SUCCESS);
+  // The server had called one before the connection went, and its thread may have it still before it.
+  fake.session->newest().read<schema::HostFunction>([&](schema::HostFunction::Reader sent) {
+    REQUIRE(callbacks.reached(sent.getCallback() - turns.size(), CUDA_SUCCESS));
+  });
+  fake.session->end_with(CUDA_ERROR_DEVICE_UNAVAILABLE);
+  test::server_session().notices.ended(CUDA_ERROR_DEVICE_UNAVAILABLE, "gone");
+  told.wait(1);
+  CHECK(told.inside == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  std::vector<int> expected(turns.size());
+  std::iota(expected.begin(), expected.end(), 0);
+  CHECK(order.told == expected);
+  // The host function stood before all of them.
+  CHECK(left_out.times == 0);
+  CHECK(hand::cuStreamAddCallback(nullptr, &Ran::run_in_stream, &told, 0, false) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  callbacks.stop();
+  CHECK(told.times == 1);
 }
