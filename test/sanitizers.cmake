@@ -41,10 +41,16 @@ gpuwire_not_sanitized(SANITIZERS tsan TESTS software_device_driver_test software
   BECAUSE "kernels that watch words which others write race by the rules of C++ and not by those of the device")
 gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_why end_to_end_queue end_to_end_tenants
   end_to_end_own_view end_to_end_reservations end_to_end_quotas end_to_end_two_gpus end_to_end_dedup
-  end_to_end_monitoring
+  end_to_end_monitoring end_to_end_restart end_to_end_chaos
   server_service_manager nvml_library nvidia_smi launcher_jax_test
   BECAUSE "they start servers or clients of this tree in ways of their own, or need the worker's memory where programs
  have none, which the runtime does not allow: docs/troubleshooting.md, the server's addresses are taken")
+gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_idle
+  BECAUSE "it counts how often processes wake, and the runtime has a thread of its own in each")
+gpuwire_not_sanitized(SANITIZERS tsan TESTS client_driver_test differential end_to_end_resume end_to_end_rdma
+  end_to_end_shared_memory
+  BECAUSE "pinned, mapped and managed memory of their programs has to lie where the runtime lets nothing lie, and some of
+ their kernels race as above. Roads, resumption and lanes: transport_test, session_test, session_simulation_threads")
 foreach(example add_one vector_add reduction matmul_tiled streams_events pinned_async context_bound_modules
   context_free_library managed_symbol errors)
   gpuwire_not_sanitized(SANITIZERS tsan TESTS example_${example}_direct
