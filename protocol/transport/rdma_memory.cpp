@@ -15,15 +15,14 @@ void RdmaMemory::begin(Registrar registrar) {
 void RdmaMemory::end() noexcept {
   std::unique_lock lock(mutex_);
   Registrar registrar = std::exchange(registrar_, {});
-  for (auto at = ranges_.begin(); at != ranges_.end();) {
-    Range& range = at->second;
+  for (auto& [base, range] : ranges_) {
     if (range.state == State::registered && range.uses == 0) {
       registrar.remove(range.region);
       range.state = State::offered;
     }
     if (range.state == State::refused) range.state = State::offered;
-    // What a device may still use keeps its registration, which goes with the process.
-    at = range.state == State::registered ? ranges_.erase(at) : std::next(at);
+    // What a device may still use keeps its registration, which goes with the process, and its owner is told.
+    if (range.state == State::registered) range.leaving = true;
   }
   registered_bytes_ = 0;
   registered_ranges_ = 0;

@@ -17,6 +17,9 @@
 
 struct GpuwireRdmaFabric {
   ucp_context_h context = nullptr;
+  // An end has been left to UCX: its worker lives, and UCX's own thread may still look after it. Set before close() of
+  // the end returns, read when the fabric is closed, which its owner does after that: relaxed is enough.
+  std::atomic<bool> left_to_ucx{false};
 };
 
 struct GpuwireRdmaRegion {
@@ -30,6 +33,8 @@ constexpr unsigned kMessageId = 1;
 constexpr long kCloseMs = 2000;
 // And for a request that may have been forgotten.
 constexpr long kForgottenMs = 1000;
+// But on a busy machine the time may pass before this thread has looked more than once.
+constexpr unsigned kLooksMin = 20'000;
 constexpr const char* kNotRegistered = "memory cannot be registered (ulimit -l?)";
 
 // --- the end of the process ----------------------------------------------------------------------------------------
@@ -66,6 +71,17 @@ long now_ms() {
   return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
 }
 
+// How long one thing is waited for by looking: until a time that several may have in common.
+class Patience {
+ public:
+  explicit Patience(long until_ms) : until_ms_(until_ms) {}
+  bool over() { return ++looks_ > kLooksMin && now_ms() > until_ms_; }
+
+ private:
+  const long until_ms_;
+  unsigned looks_ = 0;
+};
+
 [[gnu::destructor]] void leave() {
   g_over.store(true);
   // In a child after fork() nobody is inside, whatever the number says.
@@ -93,7 +109,7 @@ struct GpuwireRdmaEnd {
   ucp_worker_h worker = nullptr;
   ucp_ep_h endpoint = nullptr;
   ucp_mem_h memory = nullptr;
-  ucp_context_h context = nullptr;
+  GpuwireRdmaFabric* fabric = nullptr;
   const GpuwireRdmaEvents* events = nullptr;
   void* user = nullptr;
   unsigned under_way = 0;         // requests that UCX has and will complete
@@ -153,6 +169,8 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
 
 void close_fabric(GpuwireRdmaFabric* fabric) {
   Inside inside;
+  // What a worker uses outlives it: the context, and this object with it.
+  if (fabric->left_to_ucx.load(std::memory_order_relaxed)) return;
   if (inside) ucp_cleanup(fabric->context);
   delete fabric;
 }
@@ -217,7 +235,7 @@ GpuwireRdmaEnd* make_end(GpuwireRdmaFabric* fabric, const GpuwireRdmaEvents* eve
   if (!end) return nullptr;
   end->events = events;
   end->user = user;
-  end->context = fabric->context;
+  end->fabric = fabric;
   auto failed = [&](const char* what, ucs_status_t status) -> GpuwireRdmaEnd* {
     say(error, room, what, status);
     close_end(end);
@@ -348,8 +366,9 @@ int arm_end(GpuwireRdmaEnd* end) {
 // Lets UCX go on until it has done this. False: it has not, in time.
 bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
   if (!request || UCS_PTR_IS_ERR(request)) return true;
+  Patience patience(until_ms);
   while (ucp_request_check_status(request) == UCS_INPROGRESS) {
-    if (now_ms() > until_ms) return false;
+    if (patience.over()) return false;
     ucp_worker_progress(end->worker);
   }
   ucp_request_free(request);
@@ -359,8 +378,9 @@ bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
 // UCX has no way to give up what is not over in time: it stays, with this object. The memory does not if nothing under
 // way is about it, as of an end that has never been connected.
 int leave_to_ucx(GpuwireRdmaEnd* end) {
+  end->fabric->left_to_ucx.store(true, std::memory_order_relaxed);
   if (end->memory_under_way != 0 && !end->silent) return 0;
-  if (end->memory) ucp_mem_unmap(end->context, end->memory);
+  if (end->memory) ucp_mem_unmap(end->fabric->context, end->memory);
   end->memory = nullptr;
   return 1;
 }
@@ -370,8 +390,8 @@ int leave_to_ucx(GpuwireRdmaEnd* end) {
 // waited for; messages are not, because a peer that is stuck would never take them. False: it is not over in time.
 bool close_endpoint(GpuwireRdmaEnd* end, long until_ms) {
   if (!end->endpoint) return true;
-  while (!end->stands && !end->broken) {
-    if (now_ms() > until_ms) return false;
+  for (Patience patience(until_ms); !end->stands && !end->broken;) {
+    if (patience.over()) return false;
     ucp_worker_progress(end->worker);
   }
   ucp_request_param_t force{};
@@ -390,7 +410,8 @@ int cut_end(GpuwireRdmaEnd* end) {
   if (!inside) return kGpuwireRdmaUncut;
   const long begun = now_ms();
   if (!close_endpoint(end, begun + kCloseMs)) return kGpuwireRdmaUncut;
-  while (end->memory_under_way != 0 && now_ms() < begun + kForgottenMs) ucp_worker_progress(end->worker);
+  for (Patience patience(begun + kForgottenMs); end->memory_under_way != 0 && !patience.over();)
+    ucp_worker_progress(end->worker);
   ucp_request_param_t plain{};
   if (!finish(end, ucp_worker_flush_nbx(end->worker, &plain), begun + kCloseMs)) return kGpuwireRdmaUncut;
   end->silent = end->memory_under_way != 0;
@@ -403,13 +424,13 @@ int close_end(GpuwireRdmaEnd* end) {
   if (!inside) return 0;
   const long until = now_ms() + kCloseMs;
   if (end->silent || !close_endpoint(end, until)) return leave_to_ucx(end);
-  while (end->under_way != 0) {
-    if (now_ms() > until) return leave_to_ucx(end);
+  for (Patience patience(until); end->under_way != 0;) {
+    if (patience.over()) return leave_to_ucx(end);
     ucp_worker_progress(end->worker);
   }
   ucp_request_param_t plain{};
   if (end->worker && !finish(end, ucp_worker_flush_nbx(end->worker, &plain), until)) return leave_to_ucx(end);
-  if (end->memory) ucp_mem_unmap(end->context, end->memory);
+  if (end->memory) ucp_mem_unmap(end->fabric->context, end->memory);
   if (end->worker) ucp_worker_destroy(end->worker);
   delete end;
   return 1;
