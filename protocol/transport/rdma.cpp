@@ -40,6 +40,8 @@ constexpr size_t kMemoryBytes = kStripePlaces + 2 * rdma::kStripeBytes;
 constexpr auto kEndSeenMax = 500ms;
 // While others look, this end's thread looks now and then.
 constexpr auto kThreadPause = 1ms;
+// And at an end that is over, which the fabric may not wake.
+constexpr auto kTakeInPause = 10ms;
 // When the fabric breaks because the peer has died, its system closes the connection beside it, too; on a busy machine
 // it takes a while to get from the one descriptor to the other.
 constexpr std::chrono::milliseconds kEndBesideMax = 3s;
@@ -159,6 +161,7 @@ class RdmaConnection final : public RdmaEnd, public Transport {
 
   // --- with mutex_
   void progress();
+  bool takes_in_only() const { return life_ == Life::over && (broken_ || cut_) && !silent_; }
   void take_in(const void* header, size_t header_bytes, const void* data, size_t bytes, void* arrival, int& taken);
   bool take_data(const Header& header, const void* data, void* arrival);
   bool take_stripe(const Header& header, const void* data, void* arrival);
@@ -236,6 +239,7 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   Moving stripe_out_, stripe_in_;
   bool fetch_awaited_ = false;  // by the lane's user
   bool lane_given_ = false, lane_woken_ = false;
+  bool cut_ = false;            // the fabric's end has been
   bool silent_ = false;         // the fabric has nothing to say any more
   uint64_t looks_ = 0;          // of threads other than ours
   bool thread_pauses_ = false;  // it leaves looking to them
@@ -368,8 +372,9 @@ void RdmaConnection::carry_beside(std::unique_ptr<Transport> beside) {
 // --- the fabric ----------------------------------------------------------------------------------------------------
 
 void RdmaConnection::progress() {
-  if (broken_ || silent_) return;
+  if (silent_ || (broken_ && life_ != Life::over)) return;
   for (unsigned round = 0; round < kProgressRounds && plugin_.progress(end_) != 0; ++round) {}
+  if (broken_) return;
   if (connect_when_greeted_ && greeting_heard_ && !connected_) connect_locked();
   fetch_waiting();
   for (size_t control = 0; control < kControls; ++control)
@@ -525,9 +530,11 @@ void RdmaConnection::run() noexcept {
     bool others_look = sleepers_ == 0 && looks_ != looks;
     looks = looks_;
     bool breaking = life_ == Life::breaking;
-    // An end that is over takes in what its peer has sent: some fabrics let go of the peer's memory no sooner.
-    bool over = broken_ || silent_;
-    if (!over && !others_look && !plugin_.arm(end_)) {
+    // An end that is over takes in what its peer has sent: some fabrics let go of the peer's memory no sooner. It looks
+    // now and then, because for an end that has been cut UCX agrees to a sleep also where messages have come already.
+    const bool takes_in = takes_in_only();
+    const bool sleeps_at_fabric = !broken_ && !silent_ && !takes_in && !others_look;
+    if (sleeps_at_fabric && !plugin_.arm(end_)) {
       lock.unlock();
       relax(2 * kLookAlone);
       lock.lock();
@@ -536,9 +543,13 @@ void RdmaConnection::run() noexcept {
     thread_pauses_ = others_look;
     pollfd polled[3] = {{bell_, POLLIN, 0},
                         {beside_ && life_ != Life::over ? beside_->descriptor() : -1, POLLIN | POLLRDHUP, 0},
-                        {over || others_look ? -1 : events_descriptor_, POLLIN, 0}};
+                        {sleeps_at_fabric ? events_descriptor_ : -1, POLLIN, 0}};
     lock.unlock();
-    int found = poll(polled, 3, breaking ? int(kEndBesideMax.count()) : others_look ? int(kThreadPause.count()) : -1);
+    const int pause_ms = breaking      ? int(kEndBesideMax.count())
+                         : others_look ? int(kThreadPause.count())
+                         : takes_in    ? int(kTakeInPause.count())
+                                       : -1;
+    int found = poll(polled, 3, pause_ms);
     if (polled[0].revents) {
       uint64_t count;
       [[maybe_unused]] ssize_t taken = read(bell_, &count, sizeof count);
@@ -848,6 +859,7 @@ bool RdmaConnection::lane_finish() noexcept {
   end_locked();
   tell_thread();
   const int cut = plugin_.cut(end_);
+  cut_ = true;
   silent_ = cut != kGpuwireRdmaCut;
   if (cut != kGpuwireRdmaUncut) {
     stripe_out_ = {};

@@ -1,4 +1,5 @@
 // RDMA by way of UCX (https://openucx.org): active messages, eager or by rendezvous as UCX sees fit.
+#include <sched.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
@@ -363,13 +364,18 @@ int arm_end(GpuwireRdmaEnd* end) {
   return !inside || end->silent || ucp_worker_arm(end->worker) != UCS_ERR_BUSY;
 }
 
+// One look of those who wait. The peer may be on this machine, and need the core to let go.
+void look(GpuwireRdmaEnd* end) {
+  if (ucp_worker_progress(end->worker) == 0) sched_yield();
+}
+
 // Lets UCX go on until it has done this. False: it has not, in time.
 bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
   if (!request || UCS_PTR_IS_ERR(request)) return true;
   Patience patience(until_ms);
   while (ucp_request_check_status(request) == UCS_INPROGRESS) {
     if (patience.over()) return false;
-    ucp_worker_progress(end->worker);
+    look(end);
   }
   ucp_request_free(request);
   return true;
@@ -392,7 +398,7 @@ bool close_endpoint(GpuwireRdmaEnd* end, long until_ms) {
   if (!end->endpoint) return true;
   for (Patience patience(until_ms); !end->stands && !end->broken;) {
     if (patience.over()) return false;
-    ucp_worker_progress(end->worker);
+    look(end);
   }
   ucp_request_param_t force{};
   force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
@@ -402,16 +408,19 @@ bool close_endpoint(GpuwireRdmaEnd* end, long until_ms) {
   return finish(end, closing, until_ms);
 }
 
-// When the worker is flushed, what carried the endpoint has been flushed and destroyed: then no device reads or writes
-// for it. UCX 1.13 forgets now and then to complete a request whose bytes came in pieces (seen over shared memory). It
-// moves such bytes itself, so nobody calls it for this end any more.
+// A request that UCX has told of uses no memory any more. Of an endpoint that is closed by force it tells those that a
+// device may be at only when what carried it has been flushed and destroyed; over shared memory that is when the peer,
+// too, has taken in something, so a flush of the worker is no condition of its own: a peer that is gone would never let
+// it end. UCX 1.13 forgets now and then to complete a request whose bytes came in pieces (seen over shared memory). It
+// moves such bytes itself, but only when everything is flushed is it known that a device has none of them; nobody calls
+// UCX for this end any more then.
 int cut_end(GpuwireRdmaEnd* end) {
   Inside inside;
   if (!inside) return kGpuwireRdmaUncut;
   const long begun = now_ms();
   if (!close_endpoint(end, begun + kCloseMs)) return kGpuwireRdmaUncut;
-  for (Patience patience(begun + kForgottenMs); end->memory_under_way != 0 && !patience.over();)
-    ucp_worker_progress(end->worker);
+  for (Patience patience(begun + kForgottenMs); end->memory_under_way != 0 && !patience.over();) look(end);
+  if (end->memory_under_way == 0) return kGpuwireRdmaCut;
   ucp_request_param_t plain{};
   if (!finish(end, ucp_worker_flush_nbx(end->worker, &plain), begun + kCloseMs)) return kGpuwireRdmaUncut;
   end->silent = end->memory_under_way != 0;
@@ -426,7 +435,7 @@ int close_end(GpuwireRdmaEnd* end) {
   if (end->silent || !close_endpoint(end, until)) return leave_to_ucx(end);
   for (Patience patience(until); end->under_way != 0;) {
     if (patience.over()) return leave_to_ucx(end);
-    ucp_worker_progress(end->worker);
+    look(end);
   }
   ucp_request_param_t plain{};
   if (end->worker && !finish(end, ucp_worker_flush_nbx(end->worker, &plain), until)) return leave_to_ucx(end);

@@ -305,6 +305,31 @@ TEST_CASE("memory that is being fetched into is its owner's again when the lane 
   CHECK(cut >= 8);
 }
 
+TEST_CASE("memory is its owner's again when the lane is finished, though the peer takes in nothing any more") {
+  // Little goes then before everything waits for the peer.
+  setenv("UCX_TLS", "posix", 1);
+  setenv("UCX_POSIX_FIFO_SIZE", "64", 1);
+  auto there = RdmaFabric::open(test::rdma_plugin());
+  if (there) {
+    std::vector<std::byte> memory(1u << 20);
+    (*there)->memory().offer(memory.data(), memory.size());
+    Hostile hostile(*there);
+    auto lane = hostile.connection->message_lane();
+    std::byte byte{1};
+    iovec piece{&byte, 1};
+    size_t sent = 0;
+    while (hostile.connection->try_send({&piece, 1}).status == IoStatus::ok) ++sent;
+    CHECK(sent > 64);
+    REQUIRE(lane->begin_sending({.lane_set = wire::kOwnLaneSet, .bytes = uint32_t(memory.size())}, memory));
+    CHECK(lane->sending() == MessageLane::Outcome::under_way);
+    CHECK(lane->finish());
+    CHECK((*there)->memory().forget(memory.data(), kLimit));
+    lane.reset();
+  }
+  unsetenv("UCX_POSIX_FIFO_SIZE");
+  unsetenv("UCX_TLS");
+}
+
 TEST_CASE("bytes beside the fabric, where none belong, end the connection") {
   auto there = fabric();
   if (!there) return;
