@@ -165,7 +165,7 @@ function(gpuwire_test name)
   target_link_libraries(${name} PRIVATE gpuwire_doctest_main ${ARG_LINK})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${GPUWIRE_TEST_OUTPUT_DIRECTORY})
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 600)  # for a busy machine; a test that hangs is found all the same
+    set(ARG_TIMEOUT 1800)  # for a busy machine; a test that hangs is found all the same
   endif()
   foreach(sanitizer asan tsan)
     if(sanitizer IN_LIST ARG_LABELS)
