@@ -1,10 +1,7 @@
 // What the windows of an RDMA connection cost: bandwidth of bulk between two threads through the transport of sessions,
-// which copies it into and out of registered memory; over its lane beside the streams, out of memory that is offered
-// and into it or into any other; and by the plug-in's own messages alone, where the bytes are; and what copying by way
-// of a window takes a core. Of each way also the processor's time, which other work on the machine changes little. Over
-// what UCX_TLS says. Prints one JSON object; 77: there is no RDMA here.
-#include <time.h>
-
+// which copies it into and out of registered memory, and by the plug-in's own messages, out of registered memory and
+// into it, where the bytes are; and what copying by way of a window takes a core. Over what UCX_TLS says. Prints one
+// JSON object; 77: there is no RDMA here.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -15,7 +12,6 @@
 #include <vector>
 
 #include "bench/loopback_ends.hpp"
-#include "protocol/link/lane_set.hpp"
 #include "protocol/transport/rdma.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 
@@ -63,51 +59,6 @@ double transport_gb_s(const std::shared_ptr<transport::RdmaFabric>& fabric) {
   }
   receiver.join();
   return rate(begun);
-}
-
-// --- over the connection's own lane --------------------------------------------------------------------------------
-
-constexpr size_t kPartBytes = 64 << 20;
-
-// `offered`: the receiver's memory is, too.
-double lane_gb_s(const std::shared_ptr<transport::RdmaFabric>& fabric, bool offered) {
-  Ends ends = connect(fabric);
-  std::vector<std::byte> from(kMemoryBytes, std::byte{1}), to(kMemoryBytes, std::byte{2});
-  static_assert(kPartBytes == kMemoryBytes);
-  fabric->memory().offer(from.data(), from.size());
-  if (offered) fabric->memory().offer(to.data(), to.size());
-  std::shared_ptr<transport::Transport> near = std::move(ends.first), far = std::move(ends.second);
-  std::atomic<uint64_t> left{0};
-  double gb_s;
-  {
-    link::LaneSet out(near, near->message_lane(), wire::kOwnLaneSet, true);
-    link::LaneSet in(far, far->message_lane(), wire::kOwnLaneSet, false);
-    bool started = out.start({.sent =
-                                  [&](uint64_t position, bool) {
-                                    left = position;
-                                    left.notify_one();
-                                  },
-                              .over = [] {}}) &&
-                   in.start({.sent = [](uint64_t, bool) {}, .over = [] {}});
-    if (!started || !out.takes(from)) fail("no lane");
-    auto begun = Clock::now();
-    std::thread receiver([&] {
-      for (uint64_t at = 0; at < kTotalBytes; at += kPartBytes) {
-        in.expect(at, kPartBytes);
-        if (in.receive(at, to, link::LaneSet::Order::any, [] { return false; }).bytes != kPartBytes) fail("receive");
-      }
-    });
-    for (uint64_t at = 0; at < kTotalBytes; at += kPartBytes) {
-      if (!out.send(at, from)) fail("send");
-      for (uint64_t now; (now = left) < at + kPartBytes;) left.wait(now);
-    }
-    receiver.join();
-    gb_s = rate(begun);
-    if (to[17] != std::byte{1}) fail("another byte");
-  }
-  fabric->memory().forget(from.data(), kLimit);
-  fabric->memory().forget(to.data(), kLimit);
-  return gb_s;
 }
 
 // --- by the plug-in's messages -------------------------------------------------------------------------------------
@@ -170,7 +121,6 @@ const GpuwireRdmaEvents Raw::kEvents = {
 double in_place_gb_s(const std::shared_ptr<transport::RdmaFabric>& fabric, size_t message_bytes) {
   Raw near(fabric, std::byte{1}), far(fabric, std::byte{2});
   near.connect(far.address());
-  far.connect(near.address());
   std::atomic<bool> over{false};
   auto begun = Clock::now();
   std::thread receiver([&] {
@@ -178,7 +128,7 @@ double in_place_gb_s(const std::shared_ptr<transport::RdmaFabric>& fabric, size_
       far.plugin.progress(far.end);
       for (auto& message : std::exchange(far.waiting, {})) {
         int outcome = far.plugin.fetch(far.end, message.message, far.memory.data() + far.arrived_bytes % kMemoryBytes,
-                                       message.bytes, message.bytes, nullptr);
+                                       message.bytes, message.bytes);
         far.arrived_bytes += message.bytes;
         if (outcome == kGpuwireRdmaDone) far.come_bytes += message.bytes;
         if (outcome == kGpuwireRdmaFailed) fail("fetch");
@@ -216,20 +166,6 @@ double window_copy_gb_s() {
   return rate(begun);
 }
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return double(now.tv_sec) + double(now.tv_nsec) / 1e9;
-}
-
-// One way's bandwidth, and what all threads of both ends took of the cores.
-template <class Way>
-void say(const char* name, Way way) {
-  const double before = cpu_seconds(), gb_s = way();
-  std::printf(", \"%s_gb_s\": %.2f, \"%s_cpu_s_per_gb\": %.2f", name, gb_s, name,
-              (cpu_seconds() - before) / (double(kTotalBytes) / 1e9));
-}
-
 }  // namespace
 
 int main(int argc, char**) {
@@ -244,12 +180,8 @@ int main(int argc, char**) {
     std::printf("%s\n", fabric.error().c_str());
     return kNotInstalled;
   }
-  std::printf("{\"window_copy_gb_s\": %.2f", window_copy_gb_s());
-  say("transport", [&] { return transport_gb_s(*fabric); });
-  say("in_place_1_mib", [&] { return in_place_gb_s(*fabric, 1 << 20); });
-  say("lane", [&] { return lane_gb_s(*fabric, true); });
-  say("lane_to_any_memory", [&] { return lane_gb_s(*fabric, false); });
-  say("in_place_8_mib", [&] { return in_place_gb_s(*fabric, 8 << 20); });
-  std::printf("}\n");
+  std::printf("{\"window_copy_gb_s\": %.2f, \"transport_gb_s\": %.2f, \"in_place_1_mib_gb_s\": %.2f, ",
+              window_copy_gb_s(), transport_gb_s(*fabric), in_place_gb_s(*fabric, 1 << 20));
+  std::printf("\"in_place_8_mib_gb_s\": %.2f}\n", in_place_gb_s(*fabric, 8 << 20));
   return 0;
 }

@@ -37,8 +37,6 @@ struct SessionCounts {
   uint64_t waits, wait_ns, bytes_sent, bytes_received, flushes;
   uint64_t losses, detached_ns, bytes_sent_again;
   uint64_t lanes_opened, lanes_in_use, lane_bytes;
-  uint64_t lane_own;        // the connection carries one itself, and bulk goes in place
-  uint64_t pinned_refused;  // pieces of pinned memory that could not be registered for it
   uint64_t chunk_bytes_asked, chunk_bytes_found;
   uint64_t images_used, images_sent, image_bytes_sent;
 };

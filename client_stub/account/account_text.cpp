@@ -97,14 +97,9 @@ void summary(std::string& text, const AccountPage& page, const AccountEnd& end) 
        value(page.by_class[1]), value(page.by_class[2]));
   line(text, "sent %s in %" PRIu64 " writes, received %s", bytes_text(value(session.bytes_sent)).c_str(),
        value(session.flushes), bytes_text(value(session.bytes_received)).c_str());
-  if (value(session.lane_bytes) && value(session.lane_own))
-    line(text, "in place: %s out of pinned memory and into it", bytes_text(value(session.lane_bytes)).c_str());
-  else if (value(session.lane_bytes))
+  if (value(session.lane_bytes))
     line(text, "lanes: %" PRIu64 " further connections for bulk, of which the last used %" PRIu64 ", %s over them",
          value(session.lanes_opened), value(session.lanes_in_use), bytes_text(value(session.lane_bytes)).c_str());
-  if (value(session.pinned_refused))
-    line(text, "pinned memory: %" PRIu64 " pieces could not be registered for RDMA (ulimit -l?)",
-         value(session.pinned_refused));
   if (value(session.losses))
     line(text, "connections lost: %" PRIu64 ", %.2f ms without one, %s sent again", value(session.losses),
          ms(value(session.detached_ns)), bytes_text(value(session.bytes_sent_again)).c_str());

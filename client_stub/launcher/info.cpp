@@ -105,7 +105,7 @@ tl::expected<Info, std::string> gather_info(const InfoOptions& options) {
   info.server = session->facts();
   if (client::Road* road = client::road_of(*session)) {
     info.way.road = road->road_name();
-    info.way.lanes = road->lanes().own ? 0 : road->lanes().most;  // its own is no further connection
+    info.way.lanes = road->lanes().most;
   }
   if (options.measure) {
     if (CUresult failed = measure(*session, options, info.way))

@@ -201,7 +201,8 @@ tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> ConnectedSess
   connected->lanes_most_ = begun->lanes;
   if (server && begun->resume_grace.count() > 0)
     connected->outlive_connections(
-        std::make_unique<ServerReconnector>(*server, begun->id, begun->secret, connected->link_.transport()->peer()),
+        std::make_unique<ServerReconnector>(*server, begun->id, begun->secret, begun->lanes != 0,
+                                            connected->link_.transport()->peer()),
         begun->resume_grace, begun->heartbeats ? link::kHeartbeatInterval : std::chrono::milliseconds(0));
   if (server && progress_is_wanted()) connected->show_progress(standard_error_line());
   return connected;
@@ -232,7 +233,7 @@ SessionStats& ConnectedSession::stats() noexcept {
 
 Road::Lanes ConnectedSession::lanes() const noexcept {
   return {lanes_most_, link_.lane_bytes() != 0 ? lanes_most_ : unsigned(link_.lanes()), unsigned(link_.lanes_in_use()),
-          link_.lane_bytes(), std::string_view(link_.transport()->road()) == "rdma"};
+          link_.lane_bytes()};
 }
 
 CUresult ConnectedSession::state() const noexcept {
@@ -515,9 +516,7 @@ void ConnectedSession::reconnect() {
       watch_connection(*got->transport);
       if (!link_.attach(std::move(got->transport), got->server_received))
         return end(CUDA_ERROR_DEVICE_UNAVAILABLE,
-                   link_.damaged() ? "the session is over: " + link_.loss()
-                                   : "the server claims to have received what was not sent; the session is over",
-                   true);
+                   "the server claims to have received what was not sent; the session is over", true);
       stats_.detached_ns.fetch_add(uint64_t(attempts.succeeded(Clock::now()).count()), std::memory_order_relaxed);
       return;
     }

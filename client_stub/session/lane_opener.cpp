@@ -16,8 +16,6 @@ namespace {
 
 // Each may keep a core busy, and the program needs some itself.
 constexpr unsigned kCoresPerLane = 2, kLanesUsual = 8;
-// With fewer there are none; a connection with a lane of its own asks for so many, to have that one.
-constexpr unsigned kLanesUseful = 2;
 
 unsigned usable_cores() {
   cpu_set_t cores;
@@ -27,15 +25,14 @@ unsigned usable_cores() {
 }  // namespace
 
 unsigned lanes_wanted(std::string_view road) {
-  const bool own = road == "rdma";
-  if (road != "tcp" && road != "tls" && !own) return 0;
+  if (road != "tcp" && road != "tls") return 0;
   if (const char* wish = std::getenv("GPUWIRE_LANES"); wish && *wish) {
     unsigned lanes = 0;
     std::string_view text = wish;
     auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), lanes);
     if (error == std::errc() && rest == text.data() + text.size()) return std::min(lanes, wire::kLanesMax);
   }
-  return std::max(std::min(usable_cores() / kCoresPerLane, kLanesUsual), own ? kLanesUseful : 0);
+  return std::min(usable_cores() / kCoresPerLane, kLanesUsual);
 }
 
 LaneOpener::~LaneOpener() {
@@ -86,8 +83,6 @@ void LaneOpener::open() noexcept {
 bool LaneOpener::open_all() {
   if (link_.state() != link::Link::State::attached) return false;
   auto beside = link_.transport();
-  // Those of RDMA go where it goes.
-  if (std::string_view(beside->road()) == "rdma") return false;
   ++set_;
   std::vector<std::unique_ptr<transport::Transport>> lanes;
   for (unsigned number = 0; number < lanes_; ++number) {

@@ -12,8 +12,8 @@
 
 namespace gpuwire::client {
 
-// GPUWIRE_LANES, else what this process's cores allow, over a connection of this kind (Transport::road()), and for RDMA
-// at least what it takes to use its own lane. Below 2: none.
+// GPUWIRE_LANES, else what this process's cores allow, over a connection of this kind (Transport::road()). Below 2:
+// none.
 unsigned lanes_wanted(std::string_view road);
 
 // Opens all lanes one after the other, on a thread of its own that ends with that. A failure costs nothing but another

@@ -26,15 +26,7 @@ std::mutex g_mutex;
 std::weak_ptr<transport::RdmaFabric> g_fabric;
 pid_t g_opened_by = 0;
 
-const std::shared_ptr<transport::RdmaMemory>& pinned_memory() {
-  // Not destroyed: a program's own destructors may free pinned memory after this library's.
-  static const auto& memory = *new std::shared_ptr<transport::RdmaMemory>(std::make_shared<transport::RdmaMemory>());
-  return memory;
-}
-
 }  // namespace
-
-transport::RdmaMemory& rdma_memory() { return *pinned_memory(); }
 
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric() {
   std::lock_guard lock(g_mutex);
@@ -46,7 +38,7 @@ tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric() 
   // A library that is not there is the usual case, and no reason to touch the environment.
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return tl::unexpected("there is no " + path);
-  auto opened = transport::RdmaFabric::open(path, false, pinned_memory());
+  auto opened = transport::RdmaFabric::open(path);
   if (!opened) return opened;
   g_opened_by = ::getpid();
   g_fabric = *opened;

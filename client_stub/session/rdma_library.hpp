@@ -14,7 +14,4 @@ namespace gpuwire::client {
 // what GPUWIRE_RDMA_PLUGIN names. Any thread. The error: why there is none, one line.
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric();
 
-// Pinned memory of this process, which its fabric may use where it is. Outlives everything.
-transport::RdmaMemory& rdma_memory();
-
 }  // namespace gpuwire::client

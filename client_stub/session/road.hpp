@@ -18,7 +18,6 @@ class Road {
     unsigned opened = 0;  // the last ones that there were
     unsigned in_use = 0;  // of them, by the last bulk that was sent
     uint64_t bytes = 0;   // that have passed them, both ways
-    bool own = false;     // the connection carries one itself, and bulk goes in place
   };
   virtual Lanes lanes() const noexcept = 0;
   // Gives the server a file descriptor, before what is sent from now on; the frame that needs it names it by `number`.

@@ -26,10 +26,11 @@ std::optional<transport::Endpoint> endpoint_of(std::string_view peer) {
 }  // namespace
 
 ServerReconnector::ServerReconnector(ServerAddress address, const resume::SessionId& session,
-                                     const resume::Secret& secret, std::string_view peer, Resolve resolve)
+                                     const resume::Secret& secret, bool lanes, std::string_view peer, Resolve resolve)
     : address_(std::move(address)),
       session_(session),
       secret_(secret),
+      lanes_(lanes),
       resolve_(std::move(resolve)),
       rotation_(address_.kind == ServerAddress::Kind::local ? std::nullopt : endpoint_of(peer)) {}
 
@@ -64,7 +65,7 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(
   auto entry = plan_entry(address_, *connection, SessionKind::program);
   if (!entry) return failed(entry.error());
   entry->resume.assign(session_.begin(), session_.end());
-  if (lane) entry->rdma = Entry::Rdma::no;
+  if (lanes_) entry->rdma = Entry::Rdma::no;
   auto entered = enter(std::move(connection), *entry, [](const std::string&) {});
   if (!entered) return failed(entered.error());
   auto end = transport::own_end_of((*entered)->descriptor());

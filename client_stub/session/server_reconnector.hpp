@@ -23,9 +23,9 @@ class ServerReconnector final : public Reconnector {
   using Endpoint = transport::Endpoint;
   using Resolve = std::function<tl::expected<std::vector<Endpoint>, std::string>(const Endpoint& name)>;
 
-  // `peer`: where the session's first connection has led (Transport::peer()). `resolve`: what finds the addresses of
-  // the server's name.
-  ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret,
+  // `lanes`: the session may have some. They are beside TCP, so it stays there. `peer`: where the session's first
+  // connection has led (Transport::peer()). `resolve`: what finds the addresses of the server's name.
+  ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret, bool lanes,
                     std::string_view peer, Resolve resolve = transport::resolve);
 
   // One attempt is at one address of the server's name, the first in turn that takes a connection. A refusal there is
@@ -50,6 +50,7 @@ class ServerReconnector final : public Reconnector {
   const ServerAddress address_;
   const resume::SessionId session_;
   const resume::Secret secret_;
+  const bool lanes_;
   const Resolve resolve_;
   std::mutex mutex_;  // over the next line; a leaf
   AddressRotation rotation_;

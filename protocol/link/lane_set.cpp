@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <utility>
 
 #include "protocol/transport/looking.hpp"
@@ -51,21 +50,6 @@ LaneSet::LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint3
     lane.out_stripe = kNoStripe;
     lane.sending = true;
   }
-}
-
-LaneSet::LaneSet(std::shared_ptr<transport::Transport> connection, std::unique_ptr<transport::MessageLane> messages,
-                 uint32_t number, bool sends_first)
-    : connection_(std::move(connection)),
-      number_(number),
-      sends_first_(sends_first),
-      look_(look_time()),
-      stripe_bytes_(messages->stripe_bytes()),
-      count_(1) {
-  auto& lane = *lanes_.emplace_back(std::make_unique<Lane>());
-  lane.messages = std::move(messages);
-  lane.out_header = {.lane_set = number};
-  lane.out_stripe = kNoStripe;
-  lane.sending = sends_first;
 }
 
 void LaneSet::simulate(size_t stripe_bytes, std::function<bool()> others) {
@@ -151,32 +135,21 @@ bool LaneSet::turn(size_t index) noexcept {
 
 void LaneSet::end(Lane& lane) noexcept {
   lane.over = true;
-  if (!lane.messages) {
-    resets_ ? lane.transport->reset() : lane.transport->shutdown();
-  } else {
-    if (!lane.messages->finish()) {
-      std::lock_guard lock(mutex_);
-      fault_ = "a device does not let go of memory";
-    }
-    if (std::exchange(lane.in_place, false)) placed(lane, 0);
-  }
+  resets_ ? lane.transport->reset() : lane.transport->shutdown();
   thread_over();
 }
 
 void LaneSet::sleep(Lane& lane, uint64_t changes) noexcept {
   lane.sleeps.store(true, std::memory_order_seq_cst);
-  if (changes_.load(std::memory_order_seq_cst) == changes && !closed()) {
-    const unsigned interest = kWoken | (lane.input_waits ? 0u : kReadable) | (lane.sending ? kWritable : 0u);
-    if (lane.messages) lane.messages->wait(interest, kSleep);
-    else lane.transport->wait(interest, kSleep);
-  }
+  if (changes_.load(std::memory_order_seq_cst) == changes && !closed())
+    lane.transport->wait(kWoken | (lane.input_waits ? 0u : kReadable) | (lane.sending ? kWritable : 0u), kSleep);
   lane.sleeps.store(false, std::memory_order_seq_cst);
 }
 
 void LaneSet::changed() noexcept {
   changes_.fetch_add(1, std::memory_order_seq_cst);
   for (auto& lane : lanes_)
-    if (lane->sleeps.load(std::memory_order_seq_cst)) wake(*lane);
+    if (lane->sleeps.load(std::memory_order_seq_cst)) lane->transport->wake();
 }
 
 void LaneSet::thread_over() noexcept {
@@ -228,7 +201,6 @@ bool LaneSet::take_stripe(Lane& lane) noexcept {
 // True: something has left.
 bool LaneSet::send_some(Lane& lane) noexcept {
   if (!lane.sending && !take_stripe(lane)) return false;
-  if (lane.messages) return send_message(lane);
   size_t header_sent = sizeof lane.out_header - lane.out_header_left;
   iovec pieces[2] = {{reinterpret_cast<std::byte*>(&lane.out_header) + header_sent, lane.out_header_left},
                      {const_cast<std::byte*>(lane.out_data), lane.out_left}};
@@ -244,24 +216,6 @@ bool LaneSet::send_some(Lane& lane) noexcept {
   lane.out_data += result.bytes - of_header;
   lane.out_left -= result.bytes - of_header;
   if (lane.out_header_left == 0 && lane.out_left == 0) stripe_sent(lane);
-  return true;
-}
-
-bool LaneSet::send_message(Lane& lane) noexcept {
-  using Outcome = transport::MessageLane::Outcome;
-  if (!lane.posted) {
-    const size_t bytes = lane.out_header.bytes;
-    lane.posted = lane.messages->begin_sending(lane.out_header, {lane.out_data, bytes});
-  }
-  Outcome outcome = lane.posted ? lane.messages->sending() : Outcome::failed;
-  if (outcome == Outcome::under_way) return false;
-  if (outcome == Outcome::failed) {
-    lose(lane, {IoStatus::failed, 0, EIO});
-    return false;
-  }
-  lane.posted = false;
-  lane.out_left = lane.out_header_left = 0;
-  stripe_sent(lane);
   return true;
 }
 
@@ -291,7 +245,6 @@ void LaneSet::stripe_sent(Lane& lane) noexcept {
 
 // True: something has come.
 bool LaneSet::receive_some(Lane& lane) noexcept {
-  if (lane.messages) return receive_message(lane);
   IoResult result;
   lane.input_waits = false;
   if (lane.in_have < sizeof lane.in_header) {
@@ -312,62 +265,6 @@ bool LaneSet::receive_some(Lane& lane) noexcept {
   }
   if (result.status != IoStatus::would_block) lose(lane, result);
   return false;
-}
-
-// A whole stripe goes to where its bytes belong, if the fabric may write there; any other waits in the lane's memory.
-bool LaneSet::receive_message(Lane& lane) noexcept {
-  lane.input_waits = false;
-  if (lane.fetching) return fetch_outcome(lane);
-  if (lane.in_have < sizeof lane.in_header) {
-    if (lane.messages->next(lane.in_header)) {
-      lane.in_have = sizeof lane.in_header;
-      return header_complete(lane);
-    }
-    if (!lane.messages->over()) return false;
-    // The connection's end is for who receives from it, but nobody does who waits for what comes here.
-    lane.input_waits = true;
-    if (wanted()) lose(lane, {IoStatus::failed, 0, EIO});
-    return false;
-  }
-  auto place = place_for(lane);
-  if (place.empty()) {
-    lane.input_waits = true;
-    return false;
-  }
-  if (lane.kept) {
-    std::memcpy(place.data(), lane.messages->fetched() + lane.in_done, place.size());
-    lane.kept = lane.in_done + place.size() != lane.in_header.bytes;
-    placed(lane, place.size());
-    return true;
-  }
-  lane.in_place = place.size() == lane.in_header.bytes && lane.messages->begin_fetching(place);
-  if (!lane.in_place) {
-    placed(lane, 0);
-    lane.messages->begin_fetching();
-  }
-  return lane.fetching = true;
-}
-
-bool LaneSet::fetch_outcome(Lane& lane) noexcept {
-  switch (lane.messages->fetching()) {
-    case transport::MessageLane::Outcome::under_way: return false;
-    case transport::MessageLane::Outcome::failed:
-      // Where it was to go is free when the lane has been finished.
-      lane.input_waits = true;
-      lose(lane, {IoStatus::failed, 0, EIO});
-      return false;
-    case transport::MessageLane::Outcome::done: break;
-  }
-  lane.fetching = false;
-  if (std::exchange(lane.in_place, false)) placed(lane, lane.in_header.bytes);
-  else lane.kept = true;
-  return true;
-}
-
-// Does anybody wait for bytes?
-bool LaneSet::wanted() const {
-  std::lock_guard lock(mutex_);
-  return !place_.empty();
 }
 
 bool LaneSet::header_complete(Lane& lane) noexcept {
@@ -491,13 +388,11 @@ void LaneSet::close(bool resets) noexcept {
     closed_.store(true, std::memory_order_release);
     placed_changed_.notify_all();
   }
-  for (auto& lane : lanes_) wake(*lane);
+  for (auto& lane : lanes_) lane->transport->wake();
 }
 
-void LaneSet::wake(Lane& lane) noexcept { lane.messages ? lane.messages->wake() : lane.transport->wake(); }
-
 void LaneSet::lose(Lane& lane, const IoResult& result) noexcept {
-  bool peer_closed = (connection_ ? *connection_ : *lane.transport).peer_closed();
+  bool peer_closed = lane.transport->peer_closed();
   {
     std::lock_guard lock(mutex_);
     if (closed()) return;
@@ -535,8 +430,7 @@ std::string LaneSet::fault() const {
 }
 
 void LaneSet::abandon_after_fork() noexcept {
-  for (auto& lane : lanes_)
-    if (lane->transport) lane->transport->abandon_after_fork();
+  for (auto& lane : lanes_) lane->transport->abandon_after_fork();
 }
 
 }  // namespace gpuwire::link

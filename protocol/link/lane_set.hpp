@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "protocol/link/lane_count.hpp"
-#include "protocol/transport/message_lane.hpp"
 #include "protocol/transport/transport.hpp"
 #include "protocol/wire/lanes.hpp"
 
@@ -40,9 +39,6 @@ class LaneSet {
   // `number` is the client's, other than of each set before. `sends_first`: the client's side, which says on every lane
   // that all of them are ready.
   LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first);
-  // One lane, of `connection` itself, which lives as long as the set.
-  LaneSet(std::shared_ptr<transport::Transport> connection, std::unique_ptr<transport::MessageLane> lane,
-          uint32_t number, bool sends_first);
   // Without threads, before start(): others call turn() for each lane until the set is over, on one thread, and who
   // waits for bytes calls `others`, which lets them, in place of sleeping. False: nothing has moved.
   void simulate(size_t stripe_bytes, std::function<bool()> others);
@@ -57,18 +53,12 @@ class LaneSet {
   bool start(Events events);
 
   uint32_t number() const { return number_; }
-  // Whose own lane it is; null: they are connections of their own.
-  const std::shared_ptr<transport::Transport>& connection() const { return connection_; }
   size_t lanes() const { return lanes_.size(); }
   // How many of them the parts that are sent now go over.
   size_t lanes_in_use() const { return in_use_.load(std::memory_order_relaxed); }
 
   // --- sending: one part at a time; any thread ---------------------------------------------------------------------
   bool can_send() const { return can_send_.load(std::memory_order_acquire); }
-  // Do bytes of this memory go over these lanes? Any thread.
-  bool takes(std::span<const std::byte> memory) const {
-    return lanes_.empty() || !lanes_[0]->messages || lanes_[0]->messages->takes(memory);
-  }
   // The bytes of a part, which stay where they are until Events say that all have left or that the set is over. False:
   // it is over, or about to be.
   bool send(uint64_t position, std::span<const std::byte> part);
@@ -105,9 +95,7 @@ class LaneSet {
 
  private:
   struct Lane {
-    // One of the two: a stream of stripes behind their headers, or stripes in messages.
     std::unique_ptr<transport::Transport> transport;
-    std::unique_ptr<transport::MessageLane> messages;
     std::thread thread;
     // The thread's own:
     wire::StripeHeader out_header;
@@ -122,9 +110,6 @@ class LaneSet {
     bool ready = false;        // the peer has said so
     bool input_waits = false;  // nobody wants its bytes yet
     bool over = false;         // its connection has been ended
-    // Of messages: out_header has been given; in_header's bytes are on their way, into the receiver's memory, or they
-    // have come into the lane's.
-    bool posted = false, fetching = false, in_place = false, kept = false;
     // Set before the thread looks at changes_ for the last time, read after changes_ has grown: seq_cst, so one of the
     // two sees the other.
     std::atomic<bool> sleeps{false};
@@ -143,10 +128,6 @@ class LaneSet {
 
   void run(Lane& lane) noexcept;
   bool send_some(Lane& lane) noexcept;
-  bool send_message(Lane& lane) noexcept;
-  bool receive_message(Lane& lane) noexcept;
-  bool fetch_outcome(Lane& lane) noexcept;
-  bool wanted() const;
   bool take_stripe(Lane& lane) noexcept;
   void stripe_sent(Lane& lane) noexcept;
   bool receive_some(Lane& lane) noexcept;
@@ -156,19 +137,17 @@ class LaneSet {
   void placed(Lane& lane, size_t bytes) noexcept;
   void sleep(Lane& lane, uint64_t changes) noexcept;
   void end(Lane& lane) noexcept;
-  static void wake(Lane& lane) noexcept;
   void changed() noexcept;
   void lose(Lane& lane, const IoResult& result) noexcept;
   bool break_rules(const char* why) noexcept;
   void thread_over() noexcept;
 
-  const std::shared_ptr<transport::Transport> connection_;  // of a message lane; else null
   const uint32_t number_;
   const bool sends_first_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // fixed from the beginning
   Events events_;
   std::chrono::nanoseconds look_;  // how long a thread looks at its connection before it sleeps
-  // Set before start():
+  // Of simulate(), before start():
   size_t stripe_bytes_ = wire::kStripeBytes;
   std::function<bool()> others_;
 

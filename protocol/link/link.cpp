@@ -465,13 +465,9 @@ bool Link::give_up(const transport::Transport& which, std::string why, GivingUp 
 
 bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received) {
   std::shared_ptr<transport::Transport> old;
-  std::shared_ptr<LaneSet> own;
-  // Their last words must not be taken for those of the next ones, and their devices must not touch what comes here.
-  finish_retired();
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return !sending_ && !receiving_.load(std::memory_order_seq_cst); });
-    if (!damage_.empty()) return false;
     uint64_t sent = window_.sent();
     if (state_.load(std::memory_order_relaxed) != State::detached || !window_.rewind(peer_received)) return false;
     if (peer_received < sent) {
@@ -483,20 +479,15 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
     parts_.begin_connection();
     lanes_are_next_.store(false, std::memory_order_relaxed);
     publish_positions(true);
-    std::unique_lock slot(slot_mutex_);
+    std::lock_guard slot(slot_mutex_);
     old = std::exchange(transport_, std::shared_ptr<transport::Transport>(std::move(next)));
     send_broken_.store(false, std::memory_order_relaxed);
     send_failure_ = {};
-    slot.unlock();
-    if (parts_.on() && !set_own_lane(own)) return false;
-    slot.lock();
     state_.store(State::attached, std::memory_order_seq_cst);
   }
   // Who still waits for it sleeps, where this side has left it open.
   old->shutdown();
   slot_changed_.notify_all();
-  // Without its threads the peer would wait for ever.
-  if (own && !start(*own)) give_up(*own->connection(), "no thread for a lane", GivingUp::closes);
   tell(State::attached);
   pump();
   return true;

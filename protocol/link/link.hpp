@@ -72,9 +72,7 @@ class Link final : public transport::ByteSource {
   State state() const { return state_.load(std::memory_order_acquire); }
 
   // --- lanes: README.md --------------------------------------------------------------------------------------------
-  // From the next frame on, bulk outside the ring comes in parts, both ways, and over the lane that the connection
-  // carries itself, if it does; so it does on each connection that carries the link on. Before there is any.
-  // `comes_back`: this
+  // From the next frame on, bulk outside the ring comes in parts, both ways. Before there is any. `comes_back`: this
   // side gets another connection when a lane is lost with bytes that the peer may not have; the other side waits for
   // it. False: no memory.
   bool begin_parts(bool comes_back);
@@ -183,7 +181,7 @@ class Link final : public transport::ByteSource {
   // link does not outlive its connection.
   bool give_up(const transport::Transport& which, std::string why, GivingUp how);
   // While detached: goes on over `next`, whose peer has received everything before `peer_received`. False: it cannot
-  // have, or the link has ended or is damaged().
+  // have, or the link has ended.
   bool attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received);
   // A frame that says nothing but that we are here, if there is nothing else to send. The caller sends it.
   void append_heartbeat();
@@ -219,12 +217,9 @@ class Link final : public transport::ByteSource {
   bool send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next);
   void stop_lane_sending();
   void give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why);
-  bool set_own_lane(std::shared_ptr<LaneSet>& own) noexcept;
   void set_lanes(std::shared_ptr<LaneSet> lanes) noexcept;
   void retire_lanes(bool resets) noexcept;
   // Without it:
-  bool start(LaneSet& set);
-  void finish_retired();
   void lanes_sent(uint64_t position, bool all);
   void lanes_over(const LaneSet& set);
   transport::Transport* enter_receiving() noexcept;

@@ -16,14 +16,8 @@ constexpr unsigned kSilentLooksMax = 20;
 }  // namespace
 
 bool Link::begin_parts(bool comes_back) {
-  comes_back_ = comes_back;
-  std::shared_ptr<LaneSet> own;
-  {
-    std::lock_guard lock(mutex_);
-    if (!set_own_lane(own)) return false;
-  }
-  if (own && !start(*own)) return false;
   if (!parts_.begin(bulk_in_ring_max_)) return false;
+  comes_back_ = comes_back;
   sends_parts_.store(true, std::memory_order_relaxed);
   return true;
 }
@@ -65,35 +59,6 @@ void Link::retire_lanes(bool resets) noexcept {
   set_lanes(nullptr);
 }
 
-// With the lock, while there are no lanes, and none that could have last words. The one that the connection carries
-// itself is there as long as the connection is, so neither side sends anything over it that the other does not expect.
-// False: no memory.
-bool Link::set_own_lane(std::shared_ptr<LaneSet>& own) noexcept try {
-  auto messages = transport_->message_lane();
-  if (!messages) return true;
-  retired_.reserve(2);  // what retires it must not fail
-  own = std::make_shared<LaneSet>(transport_, std::move(messages), wire::kOwnLaneSet, comes_back_);
-  set_lanes(own);
-  return true;
-} catch (const std::bad_alloc&) {
-  return false;
-}
-
-bool Link::start(LaneSet& set) {
-  return set.start({.sent = [this](uint64_t position, bool all) { lanes_sent(position, all); },
-                    .over = [this, &set] { lanes_over(set); }});
-}
-
-// Not on a lane's thread, and while the link has no lanes.
-void Link::finish_retired() {
-  std::vector<std::shared_ptr<LaneSet>> over;
-  {
-    std::lock_guard lock(mutex_);
-    over.swap(retired_);
-  }
-  for (auto& set : over) set->finish();
-}
-
 bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet> lanes) {
   std::vector<std::shared_ptr<LaneSet>> over;
   {
@@ -112,15 +77,16 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
   set_lanes(lanes);
   LaneSet& set = *lanes;
   lock.unlock();
-  return start(set);
+  return set.start({.sent = [this](uint64_t position, bool all) { lanes_sent(position, all); },
+                    .over = [this, &set] { lanes_over(set); }});
 }
 
 // --- sending: with the lock ----------------------------------------------------------------------------------------
 
 void Link::begin_part(const SendWindow::Next& next) {
   uint64_t left = next.external->bytes - next.offset;
-  bool by_lanes = left >= lane_part_bytes_min_ && next.external->data && lanes_ && lanes_->can_send() &&
-                  !lanes_->closed() && lanes_->takes({next.external->data + next.offset, size_t(left)});
+  bool by_lanes =
+      left >= lane_part_bytes_min_ && next.external->data && lanes_ && lanes_->can_send() && !lanes_->closed();
   part_header_ = {.way = uint8_t(by_lanes ? wire::PartWay::lanes : wire::PartWay::here),
                   .lane_set = by_lanes ? lanes_->number() : 0,
                   .bytes = by_lanes ? left : std::min<uint64_t>(left, wire::kInlinePartBytesMax)};
@@ -205,7 +171,6 @@ void Link::lanes_over(const LaneSet& set) {
   if (was_sending) stop_lane_sending();
   bool current = lanes_.get() == &set;
   if (current) retire_lanes(comes_back_);
-  if (set.connection()) damage_ = set.fault();  // also of a device that holds memory longer than its connection lasts
   if (state_.load(std::memory_order_relaxed) != State::attached) return;  // given up with their connection
   // Others have taken their place. What they were sending is half under way even so.
   if (!current && !was_sending) return;

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "protocol/transport/looking.hpp"
-#include "protocol/transport/message_lane.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 #include "protocol/transport/rdma_window.hpp"
 
@@ -33,15 +32,11 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 static_assert(sizeof(Header) <= kGpuwireRdmaHeaderBytesMax);
-// What comes, then what goes; and a stripe of each that cannot be where it is.
-constexpr size_t kStripePlaces = 2 * kWindowBytes;
-constexpr size_t kMemoryBytes = kStripePlaces + 2 * rdma::kStripeBytes;
+constexpr size_t kMemoryBytes = 2 * kWindowBytes;  // what comes, then what goes
 // What an end that closes waits for the peer to have everything: a round trip, unless the peer is stopped or gone.
 constexpr auto kEndSeenMax = 500ms;
 // While others look, this end's thread looks now and then.
 constexpr auto kThreadPause = 1ms;
-// And at an end that is over, which the fabric may not wake.
-constexpr auto kTakeInPause = 10ms;
 // When the fabric breaks because the peer has died, its system closes the connection beside it, too; on a busy machine
 // it takes a while to get from the one descriptor to the other.
 constexpr std::chrono::milliseconds kEndBesideMax = 3s;
@@ -90,7 +85,6 @@ enum Control : size_t { kGreeting, kTaken, kEnd, kEndSeen, kControls };
 constexpr Kind kKinds[kControls] = {Kind::greeting, Kind::taken, Kind::end, Kind::end_seen};
 // Tags of what is sent: the number of a message of the stream, or one of these and a Control.
 constexpr uint64_t kControlTag = 1ull << 63;
-constexpr uint64_t kStripeTag = 1ull << 62;
 
 class RdmaConnection final : public RdmaEnd, public Transport {
  public:
@@ -128,48 +122,15 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   std::string binding() override { return beside_->binding(); }
   std::string peer() const override { return beside_->peer(); }
   const char* road() const noexcept override { return "rdma"; }
-  std::unique_ptr<MessageLane> message_lane() override;
-
-  // --- MessageLane, for the one that there is
-  bool lane_takes(std::span<const std::byte> memory) const noexcept { return fabric_->memory().offers(memory); }
-  bool lane_send(const wire::StripeHeader& stripe, std::span<const std::byte> data) noexcept;
-  MessageLane::Outcome lane_sending() noexcept;
-  bool lane_next(wire::StripeHeader& stripe) noexcept;
-  bool lane_fetch(std::span<std::byte> out) noexcept;
-  void lane_fetch() noexcept;
-  MessageLane::Outcome lane_fetching() noexcept;
-  const std::byte* lane_fetched() const noexcept { return memory_.get() + kStripePlaces; }
-  bool lane_over() noexcept;
-  void lane_wait(unsigned interest, Nanoseconds timeout) noexcept;
-  void lane_wake() noexcept;
-  bool lane_finish() noexcept;
 
  private:
   // How much of the connection there still is. Grows.
   enum class Life : uint8_t { whole, breaking, over };
 
-  // Beside the streams. One that goes, or comes, is `under_way` until the fabric has done with its memory.
-  struct Stripe {
-    Header header;
-    void* arrival = nullptr;  // of one that waits at the peer
-  };
-  struct Moving {
-    Header header;
-    RdmaMemory::Use use;  // of the memory, unless it is this connection's own
-    bool under_way = false, failed = false;
-  };
-
   // --- with mutex_
   void progress();
-  bool takes_in_only() const { return life_ == Life::over && (broken_ || cut_) && !silent_; }
   void take_in(const void* header, size_t header_bytes, const void* data, size_t bytes, void* arrival, int& taken);
   bool take_data(const Header& header, const void* data, void* arrival);
-  bool take_stripe(const Header& header, const void* data, void* arrival);
-  void fetch_stripe(std::byte* into, RdmaMemory::Use use);
-  void drop(Stripe& stripe) {
-    if (void* arrival = std::exchange(stripe.arrival, nullptr)) plugin_.drop(end_, arrival);
-  }
-  bool lane_ended() const { return broken_ || life_ != Life::whole; }
   void fetch_waiting();
   void broken(const char* why);
   void break_rules(const char* why);
@@ -232,15 +193,6 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   bool end_seen_said_ = false;  // by us
   bool woken_ = false;
   uint64_t told_bytes_ = 0, told_messages_ = 0;
-  // Beside the streams:
-  Stripe stripes_[kStripesWaitingMax];  // that have come and nobody has taken
-  size_t stripes_waiting_ = 0;
-  Stripe stripe_;  // the last one that was taken
-  Moving stripe_out_, stripe_in_;
-  bool fetch_awaited_ = false;  // by the lane's user
-  bool lane_given_ = false, lane_woken_ = false;
-  bool cut_ = false;            // the fabric's end has been
-  bool silent_ = false;         // the fabric has nothing to say any more
   uint64_t looks_ = 0;          // of threads other than ours
   bool thread_pauses_ = false;  // it leaves looking to them
   bool stopping_ = false;
@@ -258,17 +210,14 @@ const GpuwireRdmaEvents RdmaConnection::kEvents = {
     },
     [](void* user, uint64_t tag, int ok) {
       RdmaConnection& self = of(user);
-      if (tag == kStripeTag) self.stripe_out_ = {.failed = !ok};
-      else if (tag & kControlTag) self.control_busy_[tag & ~kControlTag] = false;
+      if (tag & kControlTag) self.control_busy_[tag & ~kControlTag] = false;
       else self.out_.released(tag);
       if (!ok) self.broken("a message could not be sent");
       self.changed();
     },
     [](void* user, uint64_t tag, int ok) {
       RdmaConnection& self = of(user);
-      if (tag == kStripeTag) self.stripe_in_ = {.failed = !ok};
       if (!ok) return self.broken("a message could not be fetched");
-      if (tag == kStripeTag) return self.changed();
       if (!self.in_.come(tag)) return self.break_rules("messages overlap, or leave bytes out");
       self.changed();
     },
@@ -323,8 +272,6 @@ RdmaConnection::~RdmaConnection() {
     tell_thread();
   }
   if (thread_.joinable()) thread_.join();
-  for (size_t i = 0; i < stripes_waiting_; ++i) drop(stripes_[i]);
-  drop(stripe_);
   if (end_ && !plugin_.close(end_)) memory_.leave();
   if (bell_ >= 0) close(bell_);
 }
@@ -372,9 +319,8 @@ void RdmaConnection::carry_beside(std::unique_ptr<Transport> beside) {
 // --- the fabric ----------------------------------------------------------------------------------------------------
 
 void RdmaConnection::progress() {
-  if (silent_ || (broken_ && life_ != Life::over)) return;
-  for (unsigned round = 0; round < kProgressRounds && plugin_.progress(end_) != 0; ++round) {}
   if (broken_) return;
+  for (unsigned round = 0; round < kProgressRounds && plugin_.progress(end_) != 0; ++round) {}
   if (connect_when_greeted_ && greeting_heard_ && !connected_) connect_locked();
   fetch_waiting();
   for (size_t control = 0; control < kControls; ++control)
@@ -402,8 +348,7 @@ void RdmaConnection::take_in(const void* header_bytes_at, size_t header_bytes, c
   if (header.kind != Kind::greeting && !greeting_said_) return break_rules("the peer speaks before it was greeted");
   if (!out_.taken(header.taken_bytes, header.taken_messages))
     return break_rules("the peer claims to have taken what was not sent");
-  if (header.kind != Kind::data && header.kind != Kind::stripe && bytes != 0)
-    return break_rules("bytes where there should be none");
+  if (header.kind != Kind::data && bytes != 0) return break_rules("bytes where there should be none");
   switch (header.kind) {
     case Kind::greeting: greeting_heard_ = true; break;
     case Kind::data:
@@ -415,10 +360,6 @@ void RdmaConnection::take_in(const void* header_bytes_at, size_t header_bytes, c
       if (!in_.end_at(header.position, header.number)) return break_rules("an end that cannot be");
       break;
     case Kind::end_seen: end_seen_ = true; break;
-    case Kind::stripe:
-      if (header.bytes != bytes) return break_rules("a message is not as long as it says");
-      taken = take_stripe(header, data, arrival);
-      break;
     default: return break_rules("a message of an unknown kind");
   }
   changed();
@@ -439,23 +380,9 @@ bool RdmaConnection::take_data(const Header& header, const void* data, void* arr
   return true;
 }
 
-// Who receives it judges its place.
-bool RdmaConnection::take_stripe(const Header& header, const void* data, void* arrival) {
-  const char* wrong = nullptr;
-  if (header.bytes > kStripeBytes) wrong = "a stripe that is too long";
-  else if (header.bytes != 0 && data) wrong = "a stripe whose bytes do not wait";
-  else if (stripes_waiting_ == kStripesWaitingMax) wrong = "more stripes than may be under way";
-  if (wrong) {
-    break_rules(wrong);
-    return false;
-  }
-  stripes_[stripes_waiting_++] = {header, arrival};
-  return true;
-}
-
 void RdmaConnection::fetch_waiting() {
   for (const Waiting& message : waiting_) {
-    switch (plugin_.fetch(end_, message.arrival, message.into, message.bytes, message.number, nullptr)) {
+    switch (plugin_.fetch(end_, message.arrival, message.into, message.bytes, message.number)) {
       case kGpuwireRdmaDone: kEvents.fetched(this, message.number, 1); break;
       case kGpuwireRdmaUnderWay: break;
       default: broken("a message could not be fetched");
@@ -530,11 +457,8 @@ void RdmaConnection::run() noexcept {
     bool others_look = sleepers_ == 0 && looks_ != looks;
     looks = looks_;
     bool breaking = life_ == Life::breaking;
-    // An end that is over takes in what its peer has sent: some fabrics let go of the peer's memory no sooner. It looks
-    // now and then, because for an end that has been cut UCX agrees to a sleep also where messages have come already.
-    const bool takes_in = takes_in_only();
-    const bool sleeps_at_fabric = !broken_ && !silent_ && !takes_in && !others_look;
-    if (sleeps_at_fabric && !plugin_.arm(end_)) {
+    bool over = broken_ || life_ == Life::over;
+    if (!over && !others_look && !plugin_.arm(end_)) {
       lock.unlock();
       relax(2 * kLookAlone);
       lock.lock();
@@ -543,13 +467,9 @@ void RdmaConnection::run() noexcept {
     thread_pauses_ = others_look;
     pollfd polled[3] = {{bell_, POLLIN, 0},
                         {beside_ && life_ != Life::over ? beside_->descriptor() : -1, POLLIN | POLLRDHUP, 0},
-                        {sleeps_at_fabric ? events_descriptor_ : -1, POLLIN, 0}};
+                        {over || others_look ? -1 : events_descriptor_, POLLIN, 0}};
     lock.unlock();
-    const int pause_ms = breaking      ? int(kEndBesideMax.count())
-                         : others_look ? int(kThreadPause.count())
-                         : takes_in    ? int(kTakeInPause.count())
-                                       : -1;
-    int found = poll(polled, 3, pause_ms);
+    int found = poll(polled, 3, breaking ? int(kEndBesideMax.count()) : others_look ? int(kThreadPause.count()) : -1);
     if (polled[0].revents) {
       uint64_t count;
       [[maybe_unused]] ssize_t taken = read(bell_, &count, sizeof count);
@@ -729,176 +649,6 @@ void RdmaConnection::abandon_after_fork() noexcept {
 std::string RdmaConnection::failure() const {
   std::lock_guard lock(mutex_);
   return broken_ ? failure_ : beside_ ? beside_->failure() : std::string();
-}
-
-// --- stripes beside the streams ------------------------------------------------------------------------------------
-
-bool RdmaConnection::lane_send(const wire::StripeHeader& stripe, std::span<const std::byte> data) noexcept {
-  // May register it, which takes its time.
-  RdmaMemory::Use use = data.empty() ? RdmaMemory::Use() : fabric_->memory().use(data);
-  std::lock_guard lock(mutex_);
-  if (lane_ended() || !usable()) return false;
-  stripe_out_ = {.header = {.kind = Kind::stripe,
-                            .token = peer_token_,
-                            .number = stripe.lane_set,
-                            .position = stripe.position,
-                            .taken_bytes = told_bytes_,
-                            .taken_messages = told_messages_,
-                            .bytes = uint32_t(data.size())},
-                 .use = std::move(use),
-                 .under_way = true};
-  const std::byte* from = data.data();
-  if (!data.empty() && !stripe_out_.use) {
-    std::byte* own = memory_.get() + kStripePlaces + kStripeBytes;
-    std::memcpy(own, data.data(), data.size());
-    from = own;
-  }
-  switch (plugin_.offer(end_, &stripe_out_.header, sizeof stripe_out_.header, from, data.size(), kStripeTag,
-                        stripe_out_.use.region())) {
-    case kGpuwireRdmaDone: stripe_out_.under_way = false; break;
-    case kGpuwireRdmaUnderWay: break;
-    default: stripe_out_ = {.failed = true}; broken("a message could not be sent");
-  }
-  return true;
-}
-
-MessageLane::Outcome RdmaConnection::lane_sending() noexcept {
-  std::lock_guard lock(mutex_);
-  ++looks_;
-  progress();
-  if (stripe_out_.under_way && !lane_ended()) return MessageLane::Outcome::under_way;
-  if (stripe_out_.under_way || stripe_out_.failed) return MessageLane::Outcome::failed;
-  stripe_out_ = {};
-  return MessageLane::Outcome::done;
-}
-
-bool RdmaConnection::lane_next(wire::StripeHeader& stripe) noexcept {
-  std::lock_guard lock(mutex_);
-  ++looks_;
-  progress();
-  if (stripes_waiting_ == 0) return false;
-  stripe_ = stripes_[0];
-  std::move(stripes_ + 1, stripes_ + stripes_waiting_, stripes_);
-  --stripes_waiting_;
-  const Header& header = stripe_.header;
-  // A number that is no set's is none of ours.
-  stripe = {.lane_set = header.number <= UINT32_MAX ? uint32_t(header.number) : 0,
-            .position = header.position,
-            .bytes = header.bytes};
-  return true;
-}
-
-void RdmaConnection::fetch_stripe(std::byte* into, RdmaMemory::Use use) {
-  stripe_in_ = {.use = std::move(use), .under_way = true};
-  fetch_awaited_ = true;
-  if (lane_ended()) {
-    stripe_in_ = {.failed = true};
-    return;
-  }
-  void* arrival = std::exchange(stripe_.arrival, nullptr);
-  switch (plugin_.fetch(end_, arrival, into, stripe_.header.bytes, kStripeTag, stripe_in_.use.region())) {
-    case kGpuwireRdmaDone: stripe_in_ = {}; break;
-    case kGpuwireRdmaUnderWay: break;
-    default: stripe_in_ = {.failed = true}; broken("a message could not be fetched");
-  }
-}
-
-bool RdmaConnection::lane_fetch(std::span<std::byte> out) noexcept {
-  RdmaMemory::Use use = fabric_->memory().use(out);
-  if (!use) return false;
-  std::lock_guard lock(mutex_);
-  fetch_stripe(out.data(), std::move(use));
-  return true;
-}
-
-void RdmaConnection::lane_fetch() noexcept {
-  std::lock_guard lock(mutex_);
-  fetch_stripe(memory_.get() + kStripePlaces, {});
-}
-
-MessageLane::Outcome RdmaConnection::lane_fetching() noexcept {
-  std::lock_guard lock(mutex_);
-  ++looks_;
-  progress();
-  // Its memory is not the owner's before finish(), even where it will never be full.
-  if (stripe_in_.under_way) return lane_ended() ? MessageLane::Outcome::failed : MessageLane::Outcome::under_way;
-  fetch_awaited_ = false;
-  return stripe_in_.failed ? MessageLane::Outcome::failed : MessageLane::Outcome::done;
-}
-
-bool RdmaConnection::lane_over() noexcept {
-  std::lock_guard lock(mutex_);
-  return lane_ended() && stripes_waiting_ == 0;
-}
-
-void RdmaConnection::lane_wait(unsigned interest, Nanoseconds timeout) noexcept {
-  std::unique_lock lock(mutex_);
-  ++looks_;
-  progress();
-  ++sleepers_;
-  if (thread_pauses_) tell_thread();
-  changed_.wait_for(lock, timeout, [&] {
-    if (std::exchange(lane_woken_, false)) return true;
-    if ((interest & (kReadable | kWritable)) == 0) return false;
-    if (lane_ended()) return true;
-    if ((interest & kWritable) && !stripe_out_.under_way) return true;
-    return (interest & kReadable) && (fetch_awaited_ ? !stripe_in_.under_way : stripes_waiting_ != 0);
-  });
-  --sleepers_;
-}
-
-void RdmaConnection::lane_wake() noexcept {
-  std::lock_guard lock(mutex_);
-  lane_woken_ = true;
-  changed_.notify_all();
-}
-
-bool RdmaConnection::lane_finish() noexcept {
-  std::lock_guard lock(mutex_);
-  if (!stripe_out_.under_way && !stripe_in_.under_way) return true;
-  end_locked();
-  tell_thread();
-  const int cut = plugin_.cut(end_);
-  cut_ = true;
-  silent_ = cut != kGpuwireRdmaCut;
-  if (cut != kGpuwireRdmaUncut) {
-    stripe_out_ = {};
-    stripe_in_ = {};
-    return true;
-  }
-  // The devices may go on for as long as they like: what they use stays registered.
-  stripe_out_.use.leave();
-  stripe_in_.use.leave();
-  return false;
-}
-
-class RdmaLane final : public MessageLane {
- public:
-  explicit RdmaLane(RdmaConnection& connection) : connection_(connection) {}
-  size_t stripe_bytes() const noexcept override { return kStripeBytes; }
-  bool takes(std::span<const std::byte> memory) const noexcept override { return connection_.lane_takes(memory); }
-  bool begin_sending(const wire::StripeHeader& header, std::span<const std::byte> data) noexcept override {
-    return connection_.lane_send(header, data);
-  }
-  Outcome sending() noexcept override { return connection_.lane_sending(); }
-  bool next(wire::StripeHeader& header) noexcept override { return connection_.lane_next(header); }
-  bool begin_fetching(std::span<std::byte> out) noexcept override { return connection_.lane_fetch(out); }
-  void begin_fetching() noexcept override { connection_.lane_fetch(); }
-  Outcome fetching() noexcept override { return connection_.lane_fetching(); }
-  const std::byte* fetched() const noexcept override { return connection_.lane_fetched(); }
-  bool over() noexcept override { return connection_.lane_over(); }
-  void wait(unsigned interest, Nanoseconds timeout) noexcept override { connection_.lane_wait(interest, timeout); }
-  void wake() noexcept override { connection_.lane_wake(); }
-  bool finish() noexcept override { return connection_.lane_finish(); }
-
- private:
-  RdmaConnection& connection_;
-};
-
-std::unique_ptr<MessageLane> RdmaConnection::message_lane() {
-  std::lock_guard lock(mutex_);
-  if (std::exchange(lane_given_, true)) return nullptr;
-  return std::make_unique<RdmaLane>(*this);
 }
 
 }  // namespace

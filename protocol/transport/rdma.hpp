@@ -9,7 +9,6 @@
 
 #include <tl/expected.hpp>
 
-#include "protocol/transport/rdma_memory.hpp"
 #include "protocol/transport/rdma_message.hpp"
 #include "protocol/transport/transport.hpp"
 
@@ -22,25 +21,21 @@ namespace gpuwire::transport {
 class RdmaFabric {
  public:
   // `plugin`: the library's path, or its name, then it is looked for as any library is. `confined`: the process is
-  // about to lose the right to touch others' memory. `memory`: what may be used where it is; no other fabric has it.
-  // The library stays loaded. The error: why there is no RDMA, one line.
-  static tl::expected<std::shared_ptr<RdmaFabric>, std::string> open(
-      const std::string& plugin, bool confined = false,
-      std::shared_ptr<RdmaMemory> memory = std::make_shared<RdmaMemory>());
+  // about to lose the right to touch others' memory. The library stays loaded. The error: why there is no RDMA, one
+  // line.
+  static tl::expected<std::shared_ptr<RdmaFabric>, std::string> open(const std::string& plugin, bool confined = false);
   ~RdmaFabric();
   RdmaFabric(const RdmaFabric&) = delete;
   RdmaFabric& operator=(const RdmaFabric&) = delete;
 
   const GpuwireRdmaPlugin& plugin() const { return plugin_; }
   GpuwireRdmaFabric* handle() const { return handle_; }
-  RdmaMemory& memory() const { return *memory_; }
 
  private:
-  RdmaFabric(const GpuwireRdmaPlugin& plugin, GpuwireRdmaFabric* handle, std::shared_ptr<RdmaMemory> memory);
+  RdmaFabric(const GpuwireRdmaPlugin& plugin, GpuwireRdmaFabric* handle) : plugin_(plugin), handle_(handle) {}
 
   const GpuwireRdmaPlugin& plugin_;
   GpuwireRdmaFabric* const handle_;
-  const std::shared_ptr<RdmaMemory> memory_;
 };
 
 // One end, from its making until it carries a session. A thread of its own moves on what is under way.

@@ -5,7 +5,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "protocol/transport/rdma.hpp"
@@ -90,29 +89,15 @@ tl::expected<const GpuwireRdmaPlugin*, std::string> load(const std::string& path
 
 }  // namespace
 
-tl::expected<std::shared_ptr<RdmaFabric>, std::string> RdmaFabric::open(const std::string& path, bool confined,
-                                                                        std::shared_ptr<RdmaMemory> memory) {
+tl::expected<std::shared_ptr<RdmaFabric>, std::string> RdmaFabric::open(const std::string& path, bool confined) {
   auto plugin = load(path);
   if (!plugin) return tl::unexpected(plugin.error());
   char error[256] = "the end of the process";
   GpuwireRdmaFabric* handle = (*plugin)->open(confined, error, sizeof error);
   if (!handle) return tl::unexpected(std::string(error));
-  return std::shared_ptr<RdmaFabric>(new RdmaFabric(**plugin, handle, std::move(memory)));
+  return std::shared_ptr<RdmaFabric>(new RdmaFabric(**plugin, handle));
 }
 
-RdmaFabric::RdmaFabric(const GpuwireRdmaPlugin& plugin, GpuwireRdmaFabric* handle, std::shared_ptr<RdmaMemory> memory)
-    : plugin_(plugin), handle_(handle), memory_(std::move(memory)) {
-  memory_->begin({.add =
-                      [this](std::byte* at, size_t bytes) {
-                        char why[256];
-                        return plugin_.register_memory(handle_, at, bytes, why, sizeof why);
-                      },
-                  .remove = [this](GpuwireRdmaRegion* region) { plugin_.forget(handle_, region); }});
-}
-
-RdmaFabric::~RdmaFabric() {
-  memory_->end();
-  plugin_.close_fabric(handle_);
-}
+RdmaFabric::~RdmaFabric() { plugin_.close_fabric(handle_); }
 
 }  // namespace gpuwire::transport

@@ -9,7 +9,7 @@
 
 namespace gpuwire::transport::rdma {
 
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 1;
 using Token = std::array<uint8_t, 16>;
 
 // Of each direction. What a sender has sent and the receiver's owner has not taken is at most so much, so that a
@@ -21,11 +21,6 @@ inline constexpr size_t kMessageBytesMax = 256u << 10;
 // How much is taken before the sender is told. What it has not been told of is less than its room.
 inline constexpr uint64_t kTellBytes = kWindowBytes / 4;
 inline constexpr uint64_t kTellMessages = kMessagesMax / 4;
-// Bulk beside the stream (protocol/link, lanes): a stripe is one message, which waits at the sender until the receiver
-// fetches it. A sender has one that waits, behind its first word, and its next one may come before the receiver has
-// taken note that the last one is there.
-inline constexpr size_t kStripeBytes = 2u << 20;
-inline constexpr size_t kStripesWaitingMax = 3;
 // Of the fabric's address of an end: a peer's that is longer is not used.
 inline constexpr size_t kAddressBytesMax = 8192;
 
@@ -35,7 +30,6 @@ enum class Kind : uint8_t {
   taken = 3,     // nothing but what the fields of that name say
   end = 4,       // the stream ends at `position`, and had `number` messages
   end_seen = 5,  // everything before your end has come
-  stripe = 6,    // not of this stream's messages: wire::StripeHeader's `position` and `bytes`, and as `number` its set
 };
 
 // 64 bytes, little-endian. Messages may come in another order than they were sent.

@@ -2,7 +2,7 @@
 // neither side needs the other's C++ library. ucx/ has the one that there is; rdma.hpp makes a connection of it.
 //
 // Threads: different ends may be used at the same time, one end by one thread at a time. Functions of Events are called
-// inside send(), offer(), fetch(), progress(), cut() and close() of their end, and may call send() and fetch() of it.
+// inside send(), fetch(), progress() and close() of their end, and may call send() and fetch() of it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,6 @@ extern "C" {
 
 struct GpuwireRdmaFabric;  // what a process has opened once: devices and their memory
 struct GpuwireRdmaEnd;     // one end of one connection
-struct GpuwireRdmaRegion;  // memory of anybody's that the devices may use, and whoever is told its key
 
 struct GpuwireRdmaEvents {
   // A message, from whoever it may be. `data`: its bytes, only during the call; null: they wait at the sender, and
@@ -27,10 +26,6 @@ struct GpuwireRdmaEvents {
 
 // How what was asked for stands.
 enum GpuwireRdmaOutcome { kGpuwireRdmaDone = 0, kGpuwireRdmaUnderWay = 1, kGpuwireRdmaFailed = 2 };
-
-// What cut() has brought: nobody uses anybody's memory any more; the same, but not all that was under way has been told
-// of, nor will be, and progress() does nothing from then on; somebody may use it still.
-enum GpuwireRdmaCut { kGpuwireRdmaCut = 0, kGpuwireRdmaCutSilently = 1, kGpuwireRdmaUncut = 2 };
 
 struct GpuwireRdmaPlugin {
   uint32_t version;  // kGpuwireRdmaVersion
@@ -51,33 +46,17 @@ struct GpuwireRdmaPlugin {
   // The header is at most kGpuwireRdmaHeaderBytesMax. It and the data stay until the outcome is done, or sent().
   int (*send)(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const void* data, size_t bytes,
               uint64_t tag);
-  // The same, and the data wait where they are until the peer fetches them. `region`: where they lie; null: in the
-  // end's own memory.
-  int (*offer)(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const void* data, size_t bytes,
-               uint64_t tag, GpuwireRdmaRegion* region);
-  // All bytes of a message that waits, once, after arrived() has returned. `region`: where `into` lies; null: in the
-  // end's own memory.
-  int (*fetch)(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, uint64_t tag, GpuwireRdmaRegion* region);
-  // A message that waits is not wanted after all.
-  void (*drop)(GpuwireRdmaEnd* end, void* arrival);
+  // All bytes of a message that waits, once, after arrived() has returned.
+  int (*fetch)(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, uint64_t tag);
   // Moves on what is under way. 0: there was nothing to do.
   unsigned (*progress)(GpuwireRdmaEnd* end);
   // For poll(): readable when there is something to do, once arm() has agreed to a sleep.
   int (*descriptor)(GpuwireRdmaEnd* end);
   // 0: there is something to do first.
   int (*arm)(GpuwireRdmaEnd* end);
-  // Nothing goes any more, and what is under way is told as failed. A GpuwireRdmaCut, after two seconds at most.
-  int (*cut)(GpuwireRdmaEnd* end);
   // What is under way is told as failed, then no function of Events is called any more. 0: the memory may still be used
   // by somebody, and has to stay for good.
   int (*close)(GpuwireRdmaEnd* end);
-
-  // Any thread. Memory that stays where it is until forget(); it may be used by all ends of the fabric. Null: `error`
-  // says why not.
-  GpuwireRdmaRegion* (*register_memory)(GpuwireRdmaFabric* fabric, void* memory, size_t bytes, char* error,
-                                        size_t error_bytes);
-  // Nothing under way is about it. Nobody who knows its key reaches it any more.
-  void (*forget)(GpuwireRdmaFabric* fabric, GpuwireRdmaRegion* region);
 };
 
 // The one symbol of such a library.
@@ -85,7 +64,7 @@ using GpuwireRdmaGetPlugin = const GpuwireRdmaPlugin* (*)();
 
 }  // extern "C"
 
-inline constexpr uint32_t kGpuwireRdmaVersion = 2;
+inline constexpr uint32_t kGpuwireRdmaVersion = 1;
 inline constexpr size_t kGpuwireRdmaHeaderBytesMax = 64;
 inline constexpr const char* kGpuwireRdmaSymbol = "gpuwire_rdma_plugin";
 inline constexpr const char* kGpuwireRdmaLibrary = "libgpuwire_rdma.so";

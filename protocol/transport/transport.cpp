@@ -3,11 +3,7 @@
 #include <algorithm>
 #include <system_error>
 
-#include "protocol/transport/message_lane.hpp"
-
 namespace gpuwire::transport {
-
-std::unique_ptr<MessageLane> Transport::message_lane() { return nullptr; }
 
 namespace {
 

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,8 +33,6 @@ enum Interest : unsigned { kReadable = 1, kWritable = 2, kWoken = 4 };
 
 // More pieces than this in one call are not looked at.
 inline constexpr size_t kPiecesMax = 16;
-
-class MessageLane;  // message_lane.hpp
 
 // What frames are read from: a connection, or what outlives one (protocol/link).
 class ByteSource {
@@ -98,10 +95,7 @@ class Transport : public ByteSource {
   virtual std::string binding() { return {}; }
   // "127.0.0.1:41234", for logs.
   virtual std::string peer() const = 0;
-  // A lane that this connection carries beside its stream; null: it carries none, or its lane has been given out. Its
-  // user keeps the connection alive.
-  virtual std::unique_ptr<MessageLane> message_lane();
-  // "tcp", "tls", "unix", "shm" or "rdma", for people.
+  // "tcp", "tls", "unix" or "shm", for people.
   virtual const char* road() const noexcept { return "stream"; }
 
   // A file descriptor for the peer, which is beside the stream and before what is sent from now on. `number`: by which

@@ -13,8 +13,7 @@ namespace gpuwire::wire {
 inline constexpr unsigned kLanesMax = 16;
 // Bytes of bulk that come behind one header in the stream itself; then lanes that have come meanwhile are used.
 inline constexpr size_t kInlinePartBytesMax = 4u << 20;
-// Of what travels over lanes each connection carries this much at a time; a connection's own lane says how much it
-// does.
+// Of what travels over lanes each connection carries this much at a time.
 inline constexpr size_t kStripeBytes = 256u << 10;
 inline constexpr size_t kStripesMax = kBulkBytesMax / kStripeBytes;  // of one part
 
@@ -35,10 +34,6 @@ struct PartHeader {
   static constexpr uint16_t kMagic = 0x5047;  // "GP"
 };
 static_assert(sizeof(PartHeader) == 16);
-
-// The set of the one lane that a connection carries itself (transport/message_lane.hpp), if it does; sets of further
-// connections count up from 1.
-inline constexpr uint32_t kOwnLaneSet = 0x8000'0000;
 
 // Before each stripe on a lane. The stripes of a part are cut every kStripeBytes from its beginning, each comes once,
 // in any order over any of the lanes. 24 bytes.

@@ -18,7 +18,6 @@
 #include "protocol/wire/handle.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "server/base/host_memory.hpp"
-#include "server/base/staying_memory.hpp"
 
 namespace gpuwire::server {
 
@@ -196,8 +195,6 @@ class Replay {
 
   // The account of what the session takes of this machine's memory; null: nobody counts.
   virtual HostMemory* host_memory() { return nullptr; }
-  // Who uses the staging where it is, beside the device; null: nobody. Outlives the session.
-  virtual StayingMemory* staying_memory() { return nullptr; }
 
   // Executor only. What the session has spent so far, and that it has looked for a completion for so long.
   virtual SessionTimes times() const { return {}; }

@@ -93,11 +93,10 @@ unsigned usable_cores() {
   return ::sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned(CPU_COUNT(&set)) : 1u;
 }
 
-// A Unix socket is as fast as the memory; several only take cores. RDMA's own lane needs no further connection, but
-// what a session needs that has lanes; without it bulk goes through its windows.
+// A Unix socket is as fast as the memory; several only take cores.
 unsigned lanes_max(const SessionSpec& spec, const transport::Transport& connection) {
   std::string_view road = connection.road();
-  return road == "tcp" || road == "tls" || road == "rdma" ? std::min(spec.lanes_max, wire::kLanesMax) : 0;
+  return road == "tcp" || road == "tls" ? std::min(spec.lanes_max, wire::kLanesMax) : 0;
 }
 
 // Another thread may still be sending what comes before the session's last words; it stops when the process does.
@@ -197,24 +196,9 @@ std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, co
                                       uncharged_bytes, std::move(count));
 }
 
-// What a card that has been cut off may take to let go of memory.
-constexpr std::chrono::seconds kLettingGoMax{5};
-
-// The staging, which the fabric reads and writes where it is. Its pages count as the tenant's already, as staging.
-class RdmaStaging final : public StayingMemory {
- public:
-  explicit RdmaStaging(std::shared_ptr<transport::RdmaFabric> fabric) : fabric_(std::move(fabric)) {}
-  void offer(std::byte* memory, size_t bytes) override { fabric_->memory().offer(memory, bytes); }
-  bool take_back(const std::byte* memory) override { return fabric_->memory().forget(memory, kLettingGoMax); }
-
- private:
-  const std::shared_ptr<transport::RdmaFabric> fabric_;
-};
-
 // What clients may ask to go on by.
 struct Rdma {
   std::shared_ptr<transport::RdmaFabric> fabric;
-  std::unique_ptr<RdmaStaging> staging;          // null: there is no fabric
   std::string none = "this server offers none";  // why there is no fabric
 };
 
@@ -228,7 +212,6 @@ Rdma open_rdma(const WorkerOptions& options, ToBroker& broker) {
     broker.note("no RDMA: " + rdma.none);
   } else {
     rdma.fabric = std::move(*fabric);
-    rdma.staging = std::make_unique<RdmaStaging>(rdma.fabric);
   }
   return rdma;
 }
@@ -330,7 +313,6 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .claim_primary =
            [&] { return !prepared.management && (!stack.ledger() || stack.ledger()->charge_warm_primary()); },
        .host_memory = stack.ledger() ? &stack.ledger()->host_memory() : nullptr,
-       .staying_memory = prepared.rdma.staging.get(),
        .cores = usable_cores(),
        .settings = {.module_cache = prepared.module_cache,
                     .tenant = spec.identified ? "tenant " + spec.tenant : "",

@@ -118,62 +118,6 @@ class Programs(RdmaCase):
                          run(self.server.address, "copies", env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"}).stdout)
 
 
-class InPlace(RdmaCase):
-    """Copies of pinned memory go out of the program's pages and into them."""
-
-    PROGRAM = ("large_copies", "16", "6")
-    SUM = re.compile(r"in place: ([0-9.]+) (\w+) out of pinned memory and into it")
-
-    def said_over_tcp(self):
-        ran = run(self.server.address, *self.PROGRAM, env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"})
-        self.assert_passed(ran)
-        return ran.stdout
-
-    def assert_in_place(self, error):
-        found = self.SUM.search(error)
-        self.assertTrue(found, error)
-        self.assertEqual(found[2], "MiB", error)
-
-    def test_large_copies_of_pinned_memory_bring_what_they_bring_over_tcp(self):
-        ran = run(self.server.address, *self.PROGRAM, env=RDMA)
-        self.assert_passed(ran)
-        self.assertEqual(ran.stdout, self.said_over_tcp())
-        self.assertEqual(road_of(ran), "rdma", ran.stderr)
-        self.assert_in_place(ran.stderr)
-        self.assertNotIn("could not be registered", ran.stderr)
-
-    def test_a_client_that_wants_no_lanes_has_none_and_copies_through_windows(self):
-        ran = run(self.server.address, *self.PROGRAM, env={**RDMA, "GPUWIRE_LANES": "1"})
-        self.assert_passed(ran)
-        self.assertEqual(ran.stdout, self.said_over_tcp())
-        self.assertEqual(road_of(ran), "rdma", ran.stderr)
-        self.assertIsNone(self.SUM.search(ran.stderr), ran.stderr)
-
-    def test_a_session_that_is_cut_between_its_copies_comes_back_by_rdma_and_in_place(self):
-        way = UnreliableWay(self.server.address, 0, 1, (4_000, 60_000))
-        self.addCleanup(way.close)
-        running = start(way.address, *self.PROGRAM, env=RDMA)
-        self.addCleanup(running.kill)
-        said = []
-        for line in running.stdout:
-            said.append(line)
-            if len(said) not in (2, 5, 8):
-                continue
-            made = way.made
-            way.block()
-            way.unblock()
-            wait_until(lambda: way.made > made or running.poll() is not None, RUN_LIMIT_SECONDS,
-                       f"the next connection after {line!r}")
-        error = running.stderr.read()
-        self.assertEqual(running.wait(RUN_LIMIT_SECONDS), 0, "".join(said) + error)
-        for pipe in (running.stdin, running.stdout, running.stderr):
-            pipe.close()
-        self.assertEqual("".join(said), self.said_over_tcp())
-        self.assertEqual(ROAD.search(error)[1], "rdma", error)
-        self.assert_in_place(error)
-        self.assertRegex(error, r"connections lost: [1-3]\b")
-
-
 class ByRdma(RdmaCase):
     """For suites that know nothing of roads: whatever program they start goes by RDMA."""
 

@@ -8,7 +8,6 @@
 #include "protocol/transport/rdma_message.hpp"
 #include "protocol/transport/shared_memory_layout.hpp"
 #include "protocol/wire/frame.hpp"
-#include "protocol/wire/lanes.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "protocol/wire/rdma.hpp"
 #include "schema/handshake.capnp.h"
@@ -117,14 +116,6 @@ void add_rdma(const WriteInput& write) {
   write("stream", messages + greeting + rdma_message(0, rdma::Kind::data, 0, 0, 1000) +
                       rdma_message(4, rdma::Kind::data, 1, 1000, 5000) + rdma_message(0, rdma::Kind::taken, 0, 0, 0) +
                       rdma_message(0, rdma::Kind::end, 2, 6000, 0) + rdma_message(0, rdma::Kind::end_seen, 0, 0, 0));
-  const uint32_t stripe = uint32_t(rdma::kStripeBytes);
-  write("stripes", messages + greeting + rdma_message(0, rdma::Kind::stripe, wire::kOwnLaneSet, 0, 0) +
-                       rdma_message(4, rdma::Kind::stripe, wire::kOwnLaneSet, 1000, stripe) +
-                       rdma_message(4, rdma::Kind::stripe, wire::kOwnLaneSet, 1000 + stripe, stripe));
-  write("stripes_that_cannot_be", messages + greeting + rdma_message(0, rdma::Kind::stripe, wire::kOwnLaneSet, 0, 0) +
-                                      rdma_message(4, rdma::Kind::stripe, wire::kOwnLaneSet, 1000, stripe + 1) +
-                                      rdma_message(4, rdma::Kind::stripe, 7, 999, stripe) +
-                                      rdma_message(0, rdma::Kind::stripe, wire::kOwnLaneSet, 1000, stripe));
   write("another_order", messages + greeting + rdma_message(0, rdma::Kind::data, 1, 1000, 24) +
                              rdma_message(4, rdma::Kind::data, 2, 1024, 262144) +
                              rdma_message(0, rdma::Kind::data, 0, 0, 1000));

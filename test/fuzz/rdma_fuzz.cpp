@@ -1,7 +1,6 @@
 // The input is, by its first byte's lowest bit: the words by which a client asks for RDMA, to a server that has none
 // and to one that has; or messages of the fabric, of a peer that knows the token and of others. Whatever they are, an
-// end takes no more bytes than messages with the token had, none behind a broken rule, and none of a stripe's beside
-// the part that it wants.
+// end takes no more bytes than messages with the token had, and none behind a broken rule.
 #include <dlfcn.h>
 
 #include <chrono>
@@ -10,7 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "protocol/link/lane_set.hpp"
 #include "protocol/transport/rdma_setup.hpp"
 #include "protocol/wire/frame.hpp"
 #include "test/fuzz/frame_fuzz.hpp"
@@ -82,9 +80,7 @@ void carry(std::span<const std::byte> bytes) {
     std::memcpy(message.header, &header, sizeof header);
     message.header_bytes = how & kShortHeader ? sizeof header - 1 : sizeof header;
     const bool whole = !(how & (kWrongToken | kShortHeader));
-    message.bytes = header.kind == rdma::Kind::data     ? header.bytes % (2 * rdma::kMessageBytesMax)
-                    : header.kind == rdma::Kind::stripe ? header.bytes % (2 * uint32_t(rdma::kStripeBytes))
-                                                        : 0;
+    message.bytes = header.kind == rdma::Kind::data ? header.bytes % (2 * rdma::kMessageBytesMax) : 0;
     if (how & kOtherBytes) ++message.bytes;
     message.waits = (how & kWaits) != 0;
     if (whole) offered += message.bytes;
@@ -92,47 +88,21 @@ void carry(std::span<const std::byte> bytes) {
   }
   if (!end->greet("a", rdma::Token{})) return;
   auto connection = RdmaEnd::carry(std::move(end), std::make_unique<test::Recorded>(std::span<const std::byte>(), 1));
-  // Stripes go to a set of lanes as a link has it, which wants a part of a few stripes.
-  constexpr uint64_t kPartAt = 1000, kRoomBytesMin = 64 << 10, kPartBytes = 2 * rdma::kStripeBytes + 5;
-  std::shared_ptr<Transport> shared = std::move(connection);
-  link::LaneSet lanes(shared, shared->message_lane(), wire::kOwnLaneSet, (bytes.size() & 1) != 0);
-  lanes.simulate(rdma::kStripeBytes, [&lanes] {
-    bool moved = false;
-    while (lanes.turn(0)) moved = true;
-    return moved;
-  });
-  if (!lanes.start({.sent = [](uint64_t, bool) {}, .over = [] {}})) std::abort();
-  lanes.expect(kPartAt, kPartBytes);
-  std::vector<std::byte> part(kPartBytes + 64, std::byte{9});
-  // Half of them go in place.
-  if (bytes.size() & 2) fabric()->memory().offer(part.data(), part.size());
   // Of many sizes, and rarely so small that a window is taken byte by byte.
   std::vector<std::byte> out(1 + bytes.size() * 997 % 100'000);
   uint64_t taken = 0;
   // Each look moves some messages on; at the latest then all of them have come.
-  uint64_t at = 0;
   for (size_t looks = 0; looks < messages.size() + 2;) {
-    if (at != kPartBytes) {
-      auto room = std::span(part).subspan(at, std::min<size_t>(out.size() + kRoomBytesMin, kPartBytes - at));
-      auto came = lanes.receive(kPartAt + at, room, link::LaneSet::Order::as_sent, [] { return false; });
-      if (came.status == IoStatus::ok) at += came.bytes;
-      if (at > offered) std::abort();
-    }
-    auto got = shared->try_receive(out);
+    auto got = connection->try_receive(out);
     if (got.status == IoStatus::ok) taken += got.bytes;
     else if (got.status == IoStatus::would_block) ++looks;
     else break;
     if (taken > offered) std::abort();
   }
-  for (size_t i = kPartBytes; i < part.size(); ++i)
-    if (part[i] != std::byte{9}) std::abort();
   std::byte word{1};
   iovec piece{&word, 1};
-  shared->try_send({&piece, 1});
-  shared->reset();
-  lanes.close(true);
-  lanes.finish();
-  if (!fabric()->memory().forget(part.data(), std::chrono::nanoseconds(0))) std::abort();
+  connection->try_send({&piece, 1});
+  connection->reset();
 }
 
 }  // namespace

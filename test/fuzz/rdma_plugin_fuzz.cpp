@@ -12,12 +12,11 @@ namespace {
 
 const GpuwireRdmaFuzzScript* g_script = nullptr;
 // The bytes of every message.
-char g_bytes[4 << 20] = "the bytes of a message";
+char g_bytes[1 << 20] = "the bytes of a message";
 
 }  // namespace
 
 struct GpuwireRdmaFabric {};
-struct GpuwireRdmaRegion {};
 
 struct GpuwireRdmaEnd {
   const GpuwireRdmaEvents* events;
@@ -31,7 +30,6 @@ struct GpuwireRdmaEnd {
 namespace {
 
 GpuwireRdmaFabric g_fabric;
-GpuwireRdmaRegion g_region;
 
 unsigned progress(GpuwireRdmaEnd* end) {
   if (!end->connected || !end->script || end->next == end->script->count) return 0;
@@ -58,28 +56,22 @@ const GpuwireRdmaPlugin kPlugin = {
           return 1;
         },
     .send = [](GpuwireRdmaEnd*, const void*, size_t, const void*, size_t, uint64_t) { return int(kGpuwireRdmaDone); },
-    .offer = [](GpuwireRdmaEnd*, const void*, size_t, const void*, size_t, uint64_t,
-                GpuwireRdmaRegion*) { return int(kGpuwireRdmaDone); },
     .fetch =
-        [](GpuwireRdmaEnd*, void* arrival, void* into, size_t bytes, uint64_t, GpuwireRdmaRegion*) {
+        [](GpuwireRdmaEnd*, void* arrival, void* into, size_t bytes, uint64_t) {
           auto message = static_cast<const GpuwireRdmaFuzzMessage*>(arrival);
           if (bytes != message->bytes || bytes > sizeof g_bytes) return int(kGpuwireRdmaFailed);
           std::memcpy(into, g_bytes, bytes);
           return int(kGpuwireRdmaDone);
         },
-    .drop = [](GpuwireRdmaEnd*, void*) {},
     .progress = progress,
     .descriptor = [](GpuwireRdmaEnd* end) { return end->bell; },
     .arm = [](GpuwireRdmaEnd* end) { return int(!end->connected || !end->script || end->next == end->script->count); },
-    .cut = [](GpuwireRdmaEnd*) { return int(kGpuwireRdmaCut); },
     .close =
         [](GpuwireRdmaEnd* end) {
           ::close(end->bell);
           delete end;
           return 1;
         },
-    .register_memory = [](GpuwireRdmaFabric*, void*, size_t, char*, size_t) { return &g_region; },
-    .forget = [](GpuwireRdmaFabric*, GpuwireRdmaRegion*) {},
 };
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/rdma_library.hpp"
 #include "client_stub/session/road.hpp"
 #include "schema/session.capnp.h"
 #include "wire/session_messages.hpp"
@@ -104,10 +103,8 @@ void note_session(AccountPage& page, const Process& owner) noexcept {
     const Road::Lanes lanes = road->lanes();
     std::atomic_ref(counts.lanes_opened).store(lanes.opened, std::memory_order_relaxed);
     std::atomic_ref(counts.lanes_in_use).store(lanes.in_use, std::memory_order_relaxed);
-    std::atomic_ref(counts.lane_own).store(lanes.own, std::memory_order_relaxed);
     raise_to(counts.lane_bytes, lanes.bytes);
   }
-  raise_to(counts.pinned_refused, rdma_memory().refused());
   ChunkTraffic& chunks = owner.server->chunked_uploads.traffic();
   raise_to(counts.chunk_bytes_asked, value(chunks.asked_bytes));
   raise_to(counts.chunk_bytes_found, value(chunks.found_bytes));

@@ -4,7 +4,6 @@
 // copies from and to the program's pages. With unified addressing the flags of mapped memory change nothing.
 #include <sys/mman.h>
 
-#include <chrono>
 #include <new>
 #include <vector>
 
@@ -15,25 +14,8 @@
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
-#include "client_stub/session/rdma_library.hpp"
 
 namespace gpuwire::client {
-
-namespace {
-
-// What a card that has been cut off may take to let go of memory.
-constexpr std::chrono::seconds kLettingGoMax{5};
-
-// RDMA reads and writes it where it is from here on.
-void offer_in_place(uint64_t base, uint64_t bytes) noexcept {
-  rdma_memory().offer(reinterpret_cast<std::byte*>(base), bytes);
-}
-// False: a card may still use it.
-bool take_back(uint64_t base) noexcept {
-  return rdma_memory().forget(reinterpret_cast<const std::byte*>(base), kLettingGoMax);
-}
-
-}  // namespace
 
 // What was registered is so no more. Pinned allocations stay the program's, which may still read and free them, but the
 // device has lost them until it is given a pointer again. The context is not gone at the server yet.
@@ -48,10 +30,7 @@ void forget_host_memory_of(const ContextState& context) noexcept try {
     if (range.kind == RangeKind::host_allocated) allocated.push_back(range);
     return range.kind == RangeKind::host_registered;
   };
-  address_map().take_all(registered, [&](const AddressRange& range) {
-    server.host_regions.end(caller, range.base);
-    take_back(range.base);
-  });
+  address_map().take_all(registered, [&](const AddressRange& range) { server.host_regions.end(caller, range.base); });
   for (const AddressRange& range : allocated) {
     server.host_regions.end(caller, range.base);
     server.pinned_pointers.add(range.base, range.bytes);
@@ -90,10 +69,7 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
                  .server = caller.server,
                  .context = caller.context_handle,
                  .host_flags = flags});
-  if (!shared) {
-    caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes);
-    offer_in_place(reinterpret_cast<uint64_t>(memory), mapped);
-  }
+  if (!shared) caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes);
   *pp = memory;
   return CUDA_SUCCESS;
 }
@@ -136,7 +112,7 @@ CUresult cuMemFreeHost(void* p) {
   }
   caller.server->host_regions.end(caller, range->base);
   // Memory that a late copy may still write to stays mapped.
-  if (take_back(range->base) && settled) munmap(p, (range->bytes + kPageBytes - 1) & ~(kPageBytes - 1));
+  if (settled) munmap(p, (range->bytes + kPageBytes - 1) & ~(kPageBytes - 1));
   return leave(caller, CUDA_SUCCESS);
 }
 
@@ -156,7 +132,6 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
   if (range.end() < range.base || managed || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   caller.server->pinned_pointers.add(range.base, range.bytes);
-  offer_in_place(range.base, range.bytes);
   return CUDA_SUCCESS;
 }
 
@@ -180,10 +155,7 @@ CUresult cuMemHostUnregister(void* p) {
       address_map()
           .take(range->base, [](const AddressRange& found) { return found.kind == RangeKind::host_registered; })
           .has_value();
-  if (taken) {
-    caller.server->host_regions.end(caller, range->base);
-    take_back(range->base);
-  }
+  if (taken) caller.server->host_regions.end(caller, range->base);
   return taken ? leave(caller, CUDA_SUCCESS) : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
 }
 

@@ -1,5 +1,4 @@
 // RDMA by way of UCX (https://openucx.org): active messages, eager or by rendezvous as UCX sees fit.
-#include <sched.h>
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
@@ -18,13 +17,6 @@
 
 struct GpuwireRdmaFabric {
   ucp_context_h context = nullptr;
-  // An end has been left to UCX: its worker lives, and UCX's own thread may still look after it. Set before close() of
-  // the end returns, read when the fabric is closed, which its owner does after that: relaxed is enough.
-  std::atomic<bool> left_to_ucx{false};
-};
-
-struct GpuwireRdmaRegion {
-  ucp_mem_h memory = nullptr;
 };
 
 namespace {
@@ -32,11 +24,6 @@ namespace {
 constexpr unsigned kMessageId = 1;
 // What closing an end waits for UCX at most; what it has not given back by then is left to it.
 constexpr long kCloseMs = 2000;
-// And for a request that may have been forgotten.
-constexpr long kForgottenMs = 1000;
-// But on a busy machine the time may pass before this thread has looked more than once.
-constexpr unsigned kLooksMin = 20'000;
-constexpr const char* kNotRegistered = "memory cannot be registered (ulimit -l?)";
 
 // --- the end of the process ----------------------------------------------------------------------------------------
 
@@ -72,17 +59,6 @@ long now_ms() {
   return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
 }
 
-// How long one thing is waited for by looking: until a time that several may have in common.
-class Patience {
- public:
-  explicit Patience(long until_ms) : until_ms_(until_ms) {}
-  bool over() { return ++looks_ > kLooksMin && now_ms() > until_ms_; }
-
- private:
-  const long until_ms_;
-  unsigned looks_ = 0;
-};
-
 [[gnu::destructor]] void leave() {
   g_over.store(true);
   // In a child after fork() nobody is inside, whatever the number says.
@@ -110,14 +86,13 @@ struct GpuwireRdmaEnd {
   ucp_worker_h worker = nullptr;
   ucp_ep_h endpoint = nullptr;
   ucp_mem_h memory = nullptr;
-  GpuwireRdmaFabric* fabric = nullptr;
+  ucp_context_h context = nullptr;
   const GpuwireRdmaEvents* events = nullptr;
   void* user = nullptr;
   unsigned under_way = 0;         // requests that UCX has and will complete
-  unsigned memory_under_way = 0;  // those of them that are about bytes, the memory's or a region's
+  unsigned memory_under_way = 0;  // those of them that are about memory's bytes
   bool stands = false;            // a message has left: what connects the endpoint has left before it
   bool broken = false;            // the endpoint, and nothing leaves any more
-  bool silent = false;            // UCX is not called for it any more
 };
 
 namespace {
@@ -170,8 +145,6 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
 
 void close_fabric(GpuwireRdmaFabric* fabric) {
   Inside inside;
-  // What a worker uses outlives it: the context, and this object with it.
-  if (fabric->left_to_ucx.load(std::memory_order_relaxed)) return;
   if (inside) ucp_cleanup(fabric->context);
   delete fabric;
 }
@@ -220,14 +193,6 @@ void fetch_complete(void* request, ucs_status_t status, size_t, void* user) {
 
 int close_end(GpuwireRdmaEnd* end);
 
-ucs_status_t map(ucp_context_h context, void* memory, size_t bytes, ucp_mem_h& mapped) {
-  ucp_mem_map_params_t parameters{};
-  parameters.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
-  parameters.address = memory;
-  parameters.length = bytes;
-  return ucp_mem_map(context, &parameters, &mapped);
-}
-
 GpuwireRdmaEnd* make_end(GpuwireRdmaFabric* fabric, const GpuwireRdmaEvents* events, void* user, void* memory,
                          size_t memory_bytes, char* error, size_t room) {
   Inside inside;
@@ -236,7 +201,7 @@ GpuwireRdmaEnd* make_end(GpuwireRdmaFabric* fabric, const GpuwireRdmaEvents* eve
   if (!end) return nullptr;
   end->events = events;
   end->user = user;
-  end->fabric = fabric;
+  end->context = fabric->context;
   auto failed = [&](const char* what, ucs_status_t status) -> GpuwireRdmaEnd* {
     say(error, room, what, status);
     close_end(end);
@@ -256,8 +221,12 @@ GpuwireRdmaEnd* make_end(GpuwireRdmaFabric* fabric, const GpuwireRdmaEvents* eve
   handler.arg = end;
   if (ucs_status_t status = ucp_worker_set_am_recv_handler(end->worker, &handler))
     return failed("no UCX active messages", status);
-  if (ucs_status_t status = map(fabric->context, memory, memory_bytes, end->memory))
-    return failed(kNotRegistered, status);
+  ucp_mem_map_params_t map{};
+  map.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH;
+  map.address = memory;
+  map.length = memory_bytes;
+  if (ucs_status_t status = ucp_mem_map(fabric->context, &map, &end->memory))
+    return failed("memory cannot be registered (ulimit -l?)", status);
   return end;
 }
 
@@ -301,17 +270,16 @@ int outcome_of(GpuwireRdmaEnd* end, ucs_status_ptr_t request, uint64_t tag, bool
 }
 
 int send_message(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                 uint64_t tag, ucp_mem_h memory, uint32_t flags) {
+                 uint64_t tag) {
   Inside inside;
   if (!inside || !end->endpoint) return kGpuwireRdmaFailed;
   ucp_request_param_t parameters{};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   parameters.cb.send = send_complete;
   parameters.user_data = end;
-  parameters.flags = flags;
   if (bytes != 0) {
     parameters.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-    parameters.memh = memory;
+    parameters.memh = end->memory;
   }
   int outcome = outcome_of(
       end, ucp_am_send_nbx(end->endpoint, kMessageId, header, header_bytes, bytes ? data : nullptr, bytes, &parameters),
@@ -320,37 +288,20 @@ int send_message(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, c
   return outcome;
 }
 
-int send_at_once(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                 uint64_t tag) {
-  return send_message(end, header, header_bytes, data, bytes, tag, end->memory, 0);
-}
-
-int offer_message(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const void* data, size_t bytes,
-                  uint64_t tag, GpuwireRdmaRegion* region) {
-  return send_message(end, header, header_bytes, data, bytes, tag, region ? region->memory : end->memory,
-                      bytes ? unsigned(UCP_AM_SEND_FLAG_RNDV) : 0u);
-}
-
-int fetch_message(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, uint64_t tag,
-                  GpuwireRdmaRegion* region) {
+int fetch_message(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, uint64_t tag) {
   Inside inside;
-  if (!inside || !end->endpoint) return kGpuwireRdmaFailed;
+  if (!inside) return kGpuwireRdmaFailed;
   ucp_request_param_t parameters{};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMH;
   parameters.cb.recv_am = fetch_complete;
   parameters.user_data = end;
-  parameters.memh = region ? region->memory : end->memory;
+  parameters.memh = end->memory;
   return outcome_of(end, ucp_am_recv_data_nbx(end->worker, arrival, into, bytes, &parameters), tag, true);
-}
-
-void drop_message(GpuwireRdmaEnd* end, void* arrival) {
-  Inside inside;
-  if (inside && !end->silent) ucp_am_data_release(end->worker, arrival);
 }
 
 unsigned progress_end(GpuwireRdmaEnd* end) {
   Inside inside;
-  return inside && !end->silent ? ucp_worker_progress(end->worker) : 0;
+  return inside ? ucp_worker_progress(end->worker) : 0;
 }
 
 int descriptor_of(GpuwireRdmaEnd* end) {
@@ -361,21 +312,15 @@ int descriptor_of(GpuwireRdmaEnd* end) {
 
 int arm_end(GpuwireRdmaEnd* end) {
   Inside inside;
-  return !inside || end->silent || ucp_worker_arm(end->worker) != UCS_ERR_BUSY;
-}
-
-// One look of those who wait. The peer may be on this machine, and need the core to let go.
-void look(GpuwireRdmaEnd* end) {
-  if (ucp_worker_progress(end->worker) == 0) sched_yield();
+  return !inside || ucp_worker_arm(end->worker) != UCS_ERR_BUSY;
 }
 
 // Lets UCX go on until it has done this. False: it has not, in time.
 bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
   if (!request || UCS_PTR_IS_ERR(request)) return true;
-  Patience patience(until_ms);
   while (ucp_request_check_status(request) == UCS_INPROGRESS) {
-    if (patience.over()) return false;
-    look(end);
+    if (now_ms() > until_ms) return false;
+    ucp_worker_progress(end->worker);
   }
   ucp_request_free(request);
   return true;
@@ -384,86 +329,39 @@ bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
 // UCX has no way to give up what is not over in time: it stays, with this object. The memory does not if nothing under
 // way is about it, as of an end that has never been connected.
 int leave_to_ucx(GpuwireRdmaEnd* end) {
-  end->fabric->left_to_ucx.store(true, std::memory_order_relaxed);
-  if (end->memory_under_way != 0 && !end->silent) return 0;
-  if (end->memory) ucp_mem_unmap(end->fabric->context, end->memory);
+  if (end->memory_under_way != 0) return 0;
+  if (end->memory) ucp_mem_unmap(end->context, end->memory);
   end->memory = nullptr;
   return 1;
 }
 
 // UCX ends the process by an assertion when what connects an endpoint is still queued at its close ("got REP message"),
 // or at the end of its worker, which has to outlive what closed endpoints have left to do ("unsupported"). So both are
-// waited for; messages are not, because a peer that is stuck would never take them. False: it is not over in time.
-bool close_endpoint(GpuwireRdmaEnd* end, long until_ms) {
-  if (!end->endpoint) return true;
-  for (Patience patience(until_ms); !end->stands && !end->broken;) {
-    if (patience.over()) return false;
-    look(end);
-  }
-  ucp_request_param_t force{};
-  force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  force.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  ucs_status_ptr_t closing = ucp_ep_close_nbx(end->endpoint, &force);
-  end->endpoint = nullptr;
-  return finish(end, closing, until_ms);
-}
-
-// A request that UCX has told of uses no memory any more. Of an endpoint that is closed by force it tells those that a
-// device may be at only when what carried it has been flushed and destroyed; over shared memory that is when the peer,
-// too, has taken in something, so a flush of the worker is no condition of its own: a peer that is gone would never let
-// it end. UCX 1.13 forgets now and then to complete a request whose bytes came in pieces (seen over shared memory). It
-// moves such bytes itself, but only when everything is flushed is it known that a device has none of them; nobody calls
-// UCX for this end any more then.
-int cut_end(GpuwireRdmaEnd* end) {
-  Inside inside;
-  if (!inside) return kGpuwireRdmaUncut;
-  const long begun = now_ms();
-  if (!close_endpoint(end, begun + kCloseMs)) return kGpuwireRdmaUncut;
-  for (Patience patience(begun + kForgottenMs); end->memory_under_way != 0 && !patience.over();) look(end);
-  if (end->memory_under_way == 0) return kGpuwireRdmaCut;
-  ucp_request_param_t plain{};
-  if (!finish(end, ucp_worker_flush_nbx(end->worker, &plain), begun + kCloseMs)) return kGpuwireRdmaUncut;
-  end->silent = end->memory_under_way != 0;
-  return end->silent ? kGpuwireRdmaCutSilently : kGpuwireRdmaCut;
-}
-
+// waited for; messages are not, because a peer that is stuck would never take them.
 int close_end(GpuwireRdmaEnd* end) {
   Inside inside;
   // At the end of the process UCX's state is not to be touched, and goes with it.
   if (!inside) return 0;
   const long until = now_ms() + kCloseMs;
-  if (end->silent || !close_endpoint(end, until)) return leave_to_ucx(end);
-  for (Patience patience(until); end->under_way != 0;) {
-    if (patience.over()) return leave_to_ucx(end);
-    look(end);
+  ucp_request_param_t plain{}, force{};
+  force.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  force.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  if (end->endpoint) {
+    while (!end->stands && !end->broken) {
+      if (now_ms() > until) return leave_to_ucx(end);
+      ucp_worker_progress(end->worker);
+    }
+    if (!finish(end, ucp_ep_close_nbx(end->endpoint, &force), until)) return leave_to_ucx(end);
   }
-  ucp_request_param_t plain{};
+  while (end->under_way != 0) {
+    if (now_ms() > until) return leave_to_ucx(end);
+    ucp_worker_progress(end->worker);
+  }
   if (end->worker && !finish(end, ucp_worker_flush_nbx(end->worker, &plain), until)) return leave_to_ucx(end);
-  if (end->memory) ucp_mem_unmap(end->fabric->context, end->memory);
+  if (end->memory) ucp_mem_unmap(end->context, end->memory);
   if (end->worker) ucp_worker_destroy(end->worker);
   delete end;
   return 1;
-}
-
-// --- memory of others ----------------------------------------------------------------------------------------------
-
-GpuwireRdmaRegion* register_region(GpuwireRdmaFabric* fabric, void* memory, size_t bytes, char* error, size_t room) {
-  Inside inside;
-  if (!inside) return nullptr;
-  auto region = std::unique_ptr<GpuwireRdmaRegion>(new (std::nothrow) GpuwireRdmaRegion);
-  if (!region) return nullptr;
-  if (ucs_status_t status = map(fabric->context, memory, bytes, region->memory)) {
-    say(error, room, kNotRegistered, status);
-    return nullptr;
-  }
-  return region.release();
-}
-
-void forget_region(GpuwireRdmaFabric* fabric, GpuwireRdmaRegion* region) {
-  Inside inside;
-  // At the end of the process the registration goes with it.
-  if (inside) ucp_mem_unmap(fabric->context, region->memory);
-  delete region;
 }
 
 }  // namespace
@@ -476,16 +374,11 @@ extern "C" [[gnu::visibility("default")]] const GpuwireRdmaPlugin* gpuwire_rdma_
                                            make_end,
                                            address_of,
                                            connect_end,
-                                           send_at_once,
-                                           offer_message,
+                                           send_message,
                                            fetch_message,
-                                           drop_message,
                                            progress_end,
                                            descriptor_of,
                                            arm_end,
-                                           cut_end,
-                                           close_end,
-                                           register_region,
-                                           forget_region};
+                                           close_end};
   return &plugin;
 }

@@ -70,8 +70,7 @@ CUresult ContextTable::activate(Context& context) {
     context.native = nullptr;
     return context.error = CUDA_ERROR_INVALID_HANDLE;
   }
-  context.staging = std::make_shared<StagingPool>(driver_, replay_.host_memory(), kStagingBytesMax,
-                                                  kStagingUrgentBytesMax, replay_.staying_memory());
+  context.staging = std::make_shared<StagingPool>(driver_, replay_.host_memory());
   context.events = std::make_shared<EventPool>(driver_);
   return CUDA_SUCCESS;
 }
@@ -115,8 +114,7 @@ bool ContextTable::adopt(uint64_t handle, CUcontext native, CUdevice device) {
   if (!handles_.insert(wire::HandleKind::context, handle, native)) return false;
   Context& context = add(handle, device);
   context.native = native;
-  context.staging = std::make_shared<StagingPool>(driver_, replay_.host_memory(), kStagingBytesMax,
-                                                  kStagingUrgentBytesMax, replay_.staying_memory());
+  context.staging = std::make_shared<StagingPool>(driver_, replay_.host_memory());
   context.events = std::make_shared<EventPool>(driver_);
   return true;
 }

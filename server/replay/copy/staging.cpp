@@ -30,13 +30,8 @@ StagingBlock::~StagingBlock() {
   if (pool_) pool_->give(data_, capacity_, slab_);
 }
 
-StagingPool::StagingPool(const DriverTable& driver, HostMemory* account, size_t bytes_max, size_t urgent_bytes_max,
-                         StayingMemory* elsewhere)
-    : driver_(driver),
-      account_(account),
-      bytes_max_(bytes_max),
-      urgent_bytes_max_(urgent_bytes_max),
-      elsewhere_(elsewhere) {}
+StagingPool::StagingPool(const DriverTable& driver, HostMemory* account, size_t bytes_max, size_t urgent_bytes_max)
+    : driver_(driver), account_(account), bytes_max_(bytes_max), urgent_bytes_max_(urgent_bytes_max) {}
 
 StagingPool::~StagingPool() {
   for (Slab& slab : slabs_) release(slab);
@@ -85,7 +80,6 @@ bool StagingPool::add_slab(size_t size_class, size_t limit) {
     munmap(slab.data, slab.bytes);
     return false;
   }
-  if (elsewhere_) elsewhere_->offer(slab.data, slab.bytes);
   slab_bytes_ += slab.bytes;
   auto place = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& other) { return !other.data; });
   if (place == slabs_.end()) place = slabs_.insert(place, Slab{});
@@ -116,7 +110,7 @@ void StagingPool::release_unused_slabs() {
 void StagingPool::release(Slab& slab) {
   if (!slab.data) return;
   if (slab.pinned && !abandoned_) driver_.cuMemHostUnregister(slab.data);
-  if (!elsewhere_ || elsewhere_->take_back(slab.data)) munmap(slab.data, slab.bytes);
+  munmap(slab.data, slab.bytes);
   slab_bytes_ -= slab.bytes;
   slab = Slab{};
 }

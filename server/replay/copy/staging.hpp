@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "server/base/host_memory.hpp"
-#include "server/base/staying_memory.hpp"
 
 namespace gpuwire::server {
 
@@ -58,9 +57,8 @@ class StagingBlock {
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
   // `account`: of what is not pinned, since the driver's ledger counts what is; outlives the pool, null: nobody counts.
-  // `elsewhere`: who else uses the memory where it is, as long as it is the pool's; outlives the pool, null: nobody.
   explicit StagingPool(const DriverTable& driver, HostMemory* account = nullptr, size_t bytes_max = kStagingBytesMax,
-                       size_t urgent_bytes_max = kStagingUrgentBytesMax, StayingMemory* elsewhere = nullptr);
+                       size_t urgent_bytes_max = kStagingUrgentBytesMax);
   ~StagingPool();
 
   // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no
@@ -99,7 +97,6 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   HostMemory* const account_;
   const size_t bytes_max_;
   const size_t urgent_bytes_max_;
-  StayingMemory* const elsewhere_;
   mutable std::mutex mutex_;
   std::vector<Slab> slabs_;  // an empty entry is free to be used again
   std::vector<FreeBlock> free_[kClasses];

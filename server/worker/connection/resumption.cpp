@@ -94,8 +94,7 @@ void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, cons
   if (!resume::accept(*connection, received, kTimeout)) return;
   parts_.proved(*connection, heard);
   if (!parts_.link.attach(std::move(connection), heard.received))
-    return parts_.fault(parts_.link.damaged() ? parts_.link.loss()
-                                              : "the client claims to have received what was not sent");
+    return parts_.fault("the client claims to have received what was not sent");
   uint64_t appended = 0;
   {
     std::lock_guard lock(parts_.link);

@@ -61,9 +61,8 @@ struct SessionParts {
   // whose answers reach the process only once its watchdog runs.
   std::function<bool()> claim_primary;
   HostMemory* host_memory =
-      nullptr;  // the account of what the session takes of this machine's memory; null: nobody counts
-  StayingMemory* staying_memory = nullptr;  // who uses the staging where it is; null: nobody. Outlives the session
-  unsigned cores = 1;                       // how many the process may run on
+      nullptr;               // the account of what the session takes of this machine's memory; null: nobody counts
+  unsigned cores = 1;        // how many the process may run on
   SessionSettings settings;  // its tenant: who it is known to be, or empty, then the client's key stands for it
   // Called once, before the first call; the tenant may be empty: nobody. The error ends the session.
   std::function<tl::expected<void, std::string>(const std::string& tenant)> tenant_known;
@@ -128,7 +127,6 @@ class Session final : public Replay {
   void expect_answers() override { out_of_order_reader_.start(); }
   void answer_awaited() override { out_of_order_reader_.awake(); }
   HostMemory* host_memory() override { return parts_.host_memory; }
-  StayingMemory* staying_memory() override { return parts_.staying_memory; }
   Profiler* profiler() override { return parts_.profiler; }
   Management* management() override { return parts_.management; }
   SessionTimes times() const override;

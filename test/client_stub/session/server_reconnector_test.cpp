@@ -91,8 +91,10 @@ void go(transport::Transport&) {}
 // Finds these addresses, in this order, and goes back to a session that `carrier` has carried.
 ServerReconnector way_over(Addresses addresses, const Endpoint& carrier) {
   client::ServerAddress name{client::ServerAddress::Kind::tcp, {"server.test", 9750}, {}};
-  return {name, kSession, kSecret, carrier.host + ":" + std::to_string(carrier.port),
-          [addresses](const Endpoint&) { return addresses; }};
+  return {
+      name, kSession, kSecret, false, carrier.host + ":" + std::to_string(carrier.port), [addresses](const Endpoint&) {
+        return addresses;
+      }};
 }
 
 // A port on which nobody listens.

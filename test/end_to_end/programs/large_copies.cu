@@ -29,7 +29,6 @@ static uint64_t digest(const uint64_t* words, size_t count) {
 }
 
 int main(int argc, char** argv) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // who cuts its connection reads along
   size_t bytes = size_t(argc > 1 ? std::atoi(argv[1]) : 64) << 20, count = bytes / sizeof(uint64_t);
   int rounds = argc > 2 ? std::atoi(argv[2]) : 2;
   std::vector<uint64_t> pageable(count);

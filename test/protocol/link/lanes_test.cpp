@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
@@ -9,13 +11,10 @@
 #include "protocol/link/lane_count.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/transport/frame_receiver.hpp"
-#include "test/protocol/link/talk.hpp"
 #include "test/protocol/link/transport_around.hpp"
 #include "test/protocol/transport/pairs.hpp"
 
 using namespace gpuwire;
-using test::End;
-using test::Talk;
 using link::LaneSet;
 using link::Link;
 using transport::IoResult;
@@ -23,6 +22,9 @@ using transport::IoStatus;
 
 namespace {
 
+constexpr size_t kInRing = 4096;
+constexpr link::LinkLimits kLimits{
+    .ring_bytes = 1 << 16, .bulk_bytes_max = 8 << 20, .bulk_in_ring_max = kInRing, .lane_part_bytes_min = 64 << 10};
 constexpr size_t kLanes = 3;
 
 const test::PairKind& kind(const char* name) {
@@ -52,6 +54,122 @@ class Breaking final : public test::TransportAround {
   uint64_t left_;
 };
 
+std::byte expected_byte(uint64_t frame, size_t at) { return std::byte(frame * 131 + at * 7 + (at >> 9)); }
+
+// One end: a thread appends frames, another takes those of the peer's apart.
+class End {
+ public:
+  End(std::unique_ptr<transport::Transport> first, wire::Sender peer, bool comes_back)
+      : link(std::move(first), kLimits), peer_(peer), comes_back_(comes_back) {
+    link.outlive_connections();
+    link.observe([this](Link::State state) { losses += state == Link::State::detached; });
+    REQUIRE(link.begin_parts(comes_back));
+  }
+  ~End() { link.end(); }
+
+  void send(unsigned frames, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    for (uint64_t number = 1; number <= frames; ++number) {
+      size_t bytes = random() % 3 == 0 ? random() % kInRing : random() % (1200 << 10);
+      auto bulk = std::make_shared<std::vector<std::byte>>(bytes);
+      for (size_t i = 0; i < bytes; ++i) (*bulk)[i] = expected_byte(number, i);
+      append(number, bulk);
+      if (random() % 3 == 0) push();
+    }
+    push();
+    all_sent = true;
+  }
+
+  // Reads frames until so many have come, and both ends' send() have ended. False: something is wrong with them.
+  bool receive(unsigned frames, uint64_t seed, const End& peer) {
+    std::mt19937_64 random(seed);
+    transport::FrameReceiver receiver(link, peer_);
+    uint64_t number = 0;
+    // Who sends needs acknowledgements, and a peer that reads what it sends: of bulk that is thrown away, too, and the
+    // end of a connection.
+    while (number < frames || !all_sent || !peer.all_sent) {
+      transport::Received got = receiver.next(std::chrono::milliseconds(50));
+      if (got == transport::Received::nothing) {
+        link.pump();  // an acknowledgement that the connection would not take
+        continue;
+      }
+      if (got != transport::Received::frame) {
+        wrong = receiver.reason();
+        return false;
+      }
+      if (link.consumed(link.received() - receiver.bulk_left())) link.pump();
+      auto kind = wire::FrameKind(receiver.header().kind);
+      if (kind == wire::FrameKind::acknowledge) continue;
+      ++number;
+      // Whole, in pieces, or thrown away.
+      std::vector<std::byte> bulk(receiver.bulk_left());
+      unsigned how = unsigned(random() % 4);
+      if (how == 3) continue;
+      for (size_t at = 0; at < bulk.size();) {
+        size_t piece = how == 0 ? bulk.size() : std::min<size_t>(bulk.size() - at, 1 + random() % (300 << 10));
+        if (!receiver.read_bulk(std::span(bulk).subspan(at, piece))) {
+          wrong = receiver.reason();
+          return false;
+        }
+        at += piece;
+      }
+      for (size_t i = 0; i < bulk.size(); ++i) {
+        if (bulk[i] == expected_byte(number, i)) continue;
+        wrong = "byte " + std::to_string(i) + " of frame " + std::to_string(number);
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void append(uint64_t number, const std::shared_ptr<std::vector<std::byte>>& bulk) {
+    bool external = bulk->size() > kInRing;
+    size_t bytes = sizeof(wire::FrameHeader) + (external ? 0 : bulk->size());
+    for (;;) {
+      uint64_t seen;
+      {
+        std::unique_lock lock(link);
+        if (std::byte* at = link.reserve(bytes, external ? bulk->size() : 0, 0)) {
+          wire::FrameHeader header{.kind = uint8_t(comes_back_ ? wire::FrameKind::posted : wire::FrameKind::notice),
+                                   .ordinal = 1,
+                                   .sequence = number,
+                                   .bulk_bytes = bulk->size()};
+          std::memcpy(at, &header, sizeof header);
+          if (!external && !bulk->empty()) std::memcpy(at + sizeof header, bulk->data(), bulk->size());
+          link::ExternalBulk outside{bulk->data(), bulk->size(), nullptr, bulk};
+          if (!link.publish(bytes, external ? &outside : nullptr)) std::abort();
+          return;
+        }
+        seen = link.room_changes();
+      }
+      link.pump();
+      link.await_room(seen, std::chrono::milliseconds(5));
+    }
+  }
+
+  // Returns when everything has left, whatever becomes of connections.
+  void push() {
+    uint64_t end;
+    {
+      std::lock_guard lock(link);
+      end = link.appended();
+    }
+    while (!link.sent(end) && link.state() != Link::State::ended) {
+      link.push(end, std::chrono::hours(1));
+      if (!link.sent(end)) link.wait(transport::kWritable, std::chrono::milliseconds(2));
+    }
+  }
+
+  Link link;
+  std::atomic<unsigned> losses{0};
+  std::atomic<bool> all_sent{false};
+  std::string wrong;
+
+ private:
+  const wire::Sender peer_;
+  const bool comes_back_;
+};
+
 std::shared_ptr<LaneSet> set_of(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number,
                                 bool sends_first) {
   return std::make_shared<LaneSet>(std::move(lanes), number, sends_first);
@@ -70,6 +188,32 @@ void add_lanes(End& client, End& server, uint32_t number, Make&& make) {
   server.link.add_lanes(*of_server, set_of(std::move(far), number, false));
   client.link.add_lanes(*of_client, set_of(std::move(near), number, true));
 }
+
+struct Talk {
+  End& client;
+  End& server;
+  unsigned frames;
+  std::vector<std::thread> threads;
+  std::atomic<unsigned> running{4};
+  bool right[2] = {};
+
+  Talk(End& one, End& other, unsigned count, uint64_t seed) : client(one), server(other), frames(count) {
+    start([this, seed] { client.send(frames, seed); });
+    start([this, seed] { server.send(frames, seed + 1); });
+    start([this, seed] { right[0] = client.receive(frames, seed + 2, server); });
+    start([this, seed] { right[1] = server.receive(frames, seed + 3, client); });
+  }
+  template <class Work>
+  void start(Work work) {
+    threads.emplace_back([this, work] {
+      work();
+      --running;
+    });
+  }
+  ~Talk() {
+    for (auto& thread : threads) thread.join();
+  }
+};
 
 }  // namespace
 

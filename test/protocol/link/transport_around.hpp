@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "protocol/transport/message_lane.hpp"
 #include "protocol/transport/transport.hpp"
 
 namespace gpuwire::test {
@@ -28,7 +27,6 @@ class TransportAround : public transport::Transport {
   bool peer_closed() noexcept override { return inner_->peer_closed(); }
   int descriptor() const noexcept override { return -1; }
   void abandon_after_fork() noexcept override {}
-  std::unique_ptr<transport::MessageLane> message_lane() override { return inner_->message_lane(); }
   std::string peer() const override { return "around " + inner_->peer(); }
 
  protected:

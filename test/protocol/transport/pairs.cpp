@@ -78,6 +78,20 @@ Ends inside_tls(Ends ends) {
 Ends tls_ends(uint64_t seed) { return inside_tls(tcp_ends(seed)); }
 Ends tls_unix_ends(uint64_t seed) { return inside_tls(unix_ends(seed)); }
 
+Ends rdma_ends(const std::shared_ptr<transport::RdmaFabric>& fabric) {
+  constexpr std::chrono::seconds kLimit{120};
+  Ends beside = tcp_ends(0);
+  auto near = transport::RdmaEnd::make(fabric), far = transport::RdmaEnd::make(fabric);
+  if (!near || !far) throw std::runtime_error("no RDMA end: " + (near ? far.error() : near.error()));
+  (*far)->greet_back((*near)->address(), (*near)->token());
+  if (auto greeted = (*near)->greet((*far)->address(), (*far)->token()); !greeted)
+    throw std::runtime_error("no greeting: " + greeted.error());
+  if (!(*near)->await_greeting(kLimit) || !(*far)->await_greeting(kLimit))
+    throw std::runtime_error("no greeting: " + (*near)->failure() + (*far)->failure());
+  return {transport::RdmaEnd::carry(std::move(*near), std::move(beside.first)),
+          transport::RdmaEnd::carry(std::move(*far), std::move(beside.second))};
+}
+
 Ends rdma_tcp_ends(uint64_t) { return rdma_ends(*rdma_fabric("tcp")); }
 Ends rdma_shared_ends(uint64_t) { return rdma_ends(*rdma_fabric("posix")); }
 
@@ -100,20 +114,6 @@ std::vector<PairKind> all_kinds() {
 }
 
 }  // namespace
-
-Ends rdma_ends(const std::shared_ptr<transport::RdmaFabric>& fabric) {
-  constexpr std::chrono::seconds kLimit{120};
-  Ends beside = tcp_ends(0);
-  auto near = transport::RdmaEnd::make(fabric), far = transport::RdmaEnd::make(fabric);
-  if (!near || !far) throw std::runtime_error("no RDMA end: " + (near ? far.error() : near.error()));
-  (*far)->greet_back((*near)->address(), (*near)->token());
-  if (auto greeted = (*near)->greet((*far)->address(), (*far)->token()); !greeted)
-    throw std::runtime_error("no greeting: " + greeted.error());
-  if (!(*near)->await_greeting(kLimit) || !(*far)->await_greeting(kLimit))
-    throw std::runtime_error("no greeting: " + (*near)->failure() + (*far)->failure());
-  return {transport::RdmaEnd::carry(std::move(*near), std::move(beside.first)),
-          transport::RdmaEnd::carry(std::move(*far), std::move(beside.second))};
-}
 
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric(const std::string& over) {
   static std::mutex mutex;

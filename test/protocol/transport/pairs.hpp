@@ -27,8 +27,6 @@ const std::vector<PairKind>& pair_kinds();
 // RDMA over these of UCX's transports (UCX_TLS); the same each time. The error: why there is none.
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric(const std::string& over);
 std::string rdma_plugin();
-// Two ends by `fabric`. Throws.
-Ends rdma_ends(const std::shared_ptr<transport::RdmaFabric>& fabric);
 
 // GPUWIRE_TEST_SEED, or a fixed one; printed once.
 uint64_t test_seed();

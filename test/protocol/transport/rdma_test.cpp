@@ -5,7 +5,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -15,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/transport/message_lane.hpp"
 #include "protocol/transport/rdma.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 #include "protocol/transport/rdma_window.hpp"
@@ -87,15 +85,7 @@ class Stranger {
     under_way_ = plugin().send(end_, &header_, header_bytes, memory_.data(), bytes, 0) == kGpuwireRdmaUnderWay;
     return under_way_;
   }
-  // A message that waits until it is fetched. False: as above.
-  bool begin_to_offer(const Header& header, size_t bytes) {
-    header_ = header;
-    under_way_ =
-        plugin().offer(end_, &header_, sizeof header_, memory_.data(), bytes, 0, nullptr) == kGpuwireRdmaUnderWay;
-    return under_way_;
-  }
   void progress() { plugin().progress(end_); }
-  bool under_way() const { return under_way_ && !broken_; }
 
  private:
   const GpuwireRdmaPlugin& plugin() const { return fabric_->plugin(); }
@@ -234,9 +224,6 @@ TEST_CASE("a peer that has the token and breaks the rules ends its connection, a
       {"taken what was not sent", {.kind = Kind::taken, .taken_bytes = 1}, 0},
       {"taken messages that were not sent", {.kind = Kind::taken, .taken_messages = ~0ull}, 0},
       {"bytes behind an end", {.kind = Kind::end}, 1},
-      {"a stripe whose bytes do not wait", {.kind = Kind::stripe, .bytes = 100}, 100},
-      {"a stripe that is longer than it says", {.kind = Kind::stripe, .bytes = 99}, 100},
-      {"a stripe without the bytes that it says", {.kind = Kind::stripe, .bytes = 100}, 0},
       {"of no kind", {.kind = Kind(77)}, 0},
   };
   for (const Breach& breach : breaches) {
@@ -249,85 +236,6 @@ TEST_CASE("a peer that has the token and breaks the rules ends its connection, a
     CHECK(hostile.connection->damaged());
     CHECK_FALSE(hostile.connection->failure().empty());
   }
-}
-
-TEST_CASE("a peer that announces more stripes than may be under way is damaged, with a lane or without one") {
-  auto there = fabric();
-  if (!there) return;
-  for (bool with_lane : {false, true}) {
-    Hostile hostile(there);
-    auto lane = with_lane ? hostile.connection->message_lane() : nullptr;
-    for (size_t stripe = 0; stripe <= rdma::kStripesWaitingMax; ++stripe) {
-      CHECK_FALSE(hostile.connection->damaged());
-      hostile.peer.say({.kind = Kind::stripe, .token = hostile.token});
-    }
-    CHECK(hostile.outcome().status == IoStatus::failed);
-    CHECK(hostile.connection->damaged());
-  }
-}
-
-TEST_CASE("memory that is being fetched into is its owner's again when the lane is finished, whatever still comes") {
-  constexpr size_t kBytes = 1u << 20;
-  constexpr int kTurns = 20'000;
-  constexpr std::byte kOwners{9};
-  unsigned cut = 0;
-  for (const char* over : {"tcp", "posix"}) {
-    auto there = test::rdma_fabric(over);
-    if (!there) return;
-    for (int turns : {0, 1, 2, 3, 5, 8, 13, 40}) {
-      INFO(std::string(over), ", ", turns, " turns");
-      std::vector<std::byte> memory(kBytes, std::byte(7));
-      (*there)->memory().offer(memory.data(), memory.size());
-      Hostile hostile(*there);
-      auto lane = hostile.connection->message_lane();
-      REQUIRE(hostile.peer.begin_to_offer({.kind = Kind::stripe, .token = hostile.token, .bytes = kBytes}, kBytes));
-      wire::StripeHeader header;
-      while (!lane->next(header)) hostile.peer.progress();
-      CHECK(header.bytes == kBytes);
-      REQUIRE(lane->begin_fetching(memory));
-      for (int turn = 0; turn < turns; ++turn) hostile.peer.progress();
-      cut += lane->fetching() == MessageLane::Outcome::under_way;
-      CHECK(lane->finish());
-      CHECK((*there)->memory().forget(memory.data(), kLimit));
-      std::fill(memory.begin(), memory.end(), kOwners);
-      // The peer has not heard of it, and the connection takes in what comes.
-      for (int turn = 0; turn < kTurns && hostile.peer.under_way(); ++turn) {
-        hostile.peer.progress();
-        lane->fetching();
-      }
-      for (std::byte byte : memory)
-        if (byte != kOwners) FAIL("something has written there");
-      lane.reset();
-      hostile.connection.reset();
-      hostile.peer.close();
-    }
-  }
-  CHECK(cut >= 8);
-}
-
-TEST_CASE("memory is its owner's again when the lane is finished, though the peer takes in nothing any more") {
-  // Little goes then before everything waits for the peer.
-  setenv("UCX_TLS", "posix", 1);
-  setenv("UCX_POSIX_FIFO_SIZE", "64", 1);
-  auto there = RdmaFabric::open(test::rdma_plugin());
-  if (there) {
-    std::vector<std::byte> memory(1u << 20);
-    (*there)->memory().offer(memory.data(), memory.size());
-    Hostile hostile(*there);
-    auto lane = hostile.connection->message_lane();
-    std::byte byte{1};
-    iovec piece{&byte, 1};
-    size_t sent = 0;
-    while (hostile.connection->try_send({&piece, 1}).status == IoStatus::ok) ++sent;
-    CHECK(sent > 64);
-    REQUIRE(lane->begin_sending({.lane_set = wire::kOwnLaneSet, .bytes = uint32_t(memory.size())}, memory));
-    CHECK(lane->sending() == MessageLane::Outcome::under_way);
-    CHECK(lane->finish());
-    CHECK((*there)->memory().forget(memory.data(), kLimit));
-    lane.reset();
-  }
-  unsetenv("UCX_POSIX_FIFO_SIZE");
-  unsetenv("UCX_TLS");
 }
 
 TEST_CASE("bytes beside the fabric, where none belong, end the connection") {
