@@ -70,8 +70,7 @@ void IpcGuard::put_before(DriverTable& table) {
     };
   if (open_event_)
     table.cuIpcOpenEventHandle = [](CUevent* event, CUipcEventHandle handle) {
-      return here_->may_open(handle, ShareKind::ipc_event) ? here_->open_event_(event, handle)
-                                                           : CUDA_ERROR_INVALID_VALUE;
+      return here_->may_open(handle, ShareKind::ipc_event) ? here_->open_event_(event, handle) : CUDA_ERROR_MAP_FAILED;
     };
 }
 

@@ -1,6 +1,7 @@
 // CUDA's IPC handles are bytes that any process of the host's user may open. Here a session may open those only that a
 // session of its own tenant has made: each handle is made known to the broker when the driver gives it out, and asked
-// for before the driver opens it.
+// for before the driver opens it. Any other handle is answered as NVIDIA's driver answers one that nobody has made:
+// memory is CUDA_ERROR_INVALID_VALUE, an event CUDA_ERROR_MAP_FAILED (as measured on driver 580).
 #pragma once
 
 #include <cuda.h>

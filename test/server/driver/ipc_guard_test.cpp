@@ -48,11 +48,23 @@ CUresult open_memory(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
   std::memcpy(address, handle.reserved, sizeof *address);
   return CUDA_SUCCESS;
 }
+CUresult get_event(CUipcEventHandle* handle, CUevent event) {
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle->reserved, &event, sizeof event);
+  return CUDA_SUCCESS;
+}
+CUresult open_event(CUevent* event, CUipcEventHandle handle) {
+  ++opened;
+  std::memcpy(event, handle.reserved, sizeof *event);
+  return CUDA_SUCCESS;
+}
 
-DriverTable driver_with_memory() {
+DriverTable driver() {
   DriverTable table;
   table.cuIpcGetMemHandle = get_memory;
   table.cuIpcOpenMemHandle_v2 = open_memory;
+  table.cuIpcGetEventHandle = get_event;
+  table.cuIpcOpenEventHandle = open_event;
   opened = 0;
   return table;
 }
@@ -60,18 +72,33 @@ DriverTable driver_with_memory() {
 // As a session of this tenant would do it.
 CUresult made_by(Exchange& exchange, const char* tenant, CUdeviceptr address, CUipcMemHandle& handle) {
   IpcGuard guard(exchange);
-  DriverTable table = driver_with_memory();
+  DriverTable table = driver();
   guard.put_before(table);
   guard.belongs_to(tenant);
   return table.cuIpcGetMemHandle(&handle, address);
 }
 CUresult opened_by(Exchange& exchange, const char* tenant, const CUipcMemHandle& handle) {
   IpcGuard guard(exchange);
-  DriverTable table = driver_with_memory();
+  DriverTable table = driver();
   guard.put_before(table);
   guard.belongs_to(tenant);
   CUdeviceptr address = 0;
   return table.cuIpcOpenMemHandle_v2(&address, handle, 0);
+}
+CUresult event_made_by(Exchange& exchange, const char* tenant, CUipcEventHandle& handle) {
+  IpcGuard guard(exchange);
+  DriverTable table = driver();
+  guard.put_before(table);
+  guard.belongs_to(tenant);
+  return table.cuIpcGetEventHandle(&handle, reinterpret_cast<CUevent>(4096));
+}
+CUresult event_opened_by(Exchange& exchange, const char* tenant, const CUipcEventHandle& handle) {
+  IpcGuard guard(exchange);
+  DriverTable table = driver();
+  guard.put_before(table);
+  guard.belongs_to(tenant);
+  CUevent event = nullptr;
+  return table.cuIpcOpenEventHandle(&event, handle);
 }
 
 }  // namespace
@@ -94,10 +121,21 @@ TEST_CASE("an IPC handle that nobody has made never reaches the driver") {
   CHECK(opened == 0);
 }
 
+TEST_CASE("an event that nobody has made fails to map, as NVIDIA's driver says, and so does another tenant's") {
+  Exchange exchange;
+  CHECK(event_opened_by(exchange, "a", CUipcEventHandle{}) == CUDA_ERROR_MAP_FAILED);
+  CUipcEventHandle handle;
+  REQUIRE(event_made_by(exchange, "a", handle) == CUDA_SUCCESS);
+  CHECK(event_opened_by(exchange, "b", handle) == CUDA_ERROR_MAP_FAILED);
+  CHECK(opened == 0);
+  CHECK(event_opened_by(exchange, "a", handle) == CUDA_SUCCESS);
+  CHECK(opened == 1);
+}
+
 TEST_CASE("a handle that the driver gives out twice is told to the broker once") {
   Exchange exchange;
   IpcGuard guard(exchange);
-  DriverTable table = driver_with_memory();
+  DriverTable table = driver();
   guard.put_before(table);
   CUipcMemHandle handle;
   CHECK(table.cuIpcGetMemHandle(&handle, 4096) == CUDA_SUCCESS);
