@@ -61,7 +61,7 @@ int attribute_or_zero(const DeviceFacts& facts, CUdevice_attribute index) noexce
 }
 
 // As much as fits, always terminated (CUDA driver API: cuDeviceGetName, cuDeviceGetPCIBusId).
-void copy_text(char* out, int out_bytes, std::string_view text) noexcept {
+void copy_text(char* out, unsigned out_bytes, std::string_view text) noexcept {
   size_t length = std::min(text.size(), size_t(out_bytes) - 1);
   std::memcpy(out, text.data(), length);
   out[length] = 0;
@@ -117,8 +117,8 @@ CUresult hand::cuDeviceGetName(char* name, int bytes, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
-  if (!name || bytes <= 0) return CUDA_ERROR_INVALID_VALUE;
-  copy_text(name, bytes, facts->name);
+  if (!name || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  copy_text(name, unsigned(bytes), facts->name);  // a negative length is a large one (as measured on driver 580)
   return CUDA_SUCCESS;
 }
 
@@ -200,8 +200,9 @@ CUresult hand::cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
-  if (!text || bytes <= 0) return CUDA_ERROR_INVALID_VALUE;
-  copy_text(text, bytes, facts->pci_bus_id);
+  // Unlike a name it is given as a whole or not at all (as measured on driver 580).
+  if (!text || bytes < 0 || size_t(bytes) <= facts->pci_bus_id.size()) return CUDA_ERROR_INVALID_VALUE;
+  copy_text(text, unsigned(bytes), facts->pci_bus_id);
   return CUDA_SUCCESS;
 }
 

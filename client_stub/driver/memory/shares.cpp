@@ -118,10 +118,15 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
   return CUDA_SUCCESS;
 }
 
+// What the driver says of a descriptor that is none of its own (as measured on driver 580).
+CUresult not_shared(wire::HandleKind kind) {
+  return kind == wire::HandleKind::memory_pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNKNOWN;
+}
+
 CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descriptor, uint64_t flags,
                        uint64_t& handle) {
   std::optional<ShareToken> token = Shares::token_of(int(reinterpret_cast<intptr_t>(descriptor)));
-  if (!token) return CUDA_ERROR_UNKNOWN;  // what the driver says of a descriptor that is none of its own
+  if (!token) return not_shared(kind);
   caller.server->posted_uploads.end(caller);
   handle = create_handle(caller, kind);
   if (!handle) return CUDA_ERROR_OUT_OF_MEMORY;

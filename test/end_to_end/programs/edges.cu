@@ -280,6 +280,21 @@ void null_is_told_by_each_call_in_its_way() {
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 77};
   DRIVER(cuMemPoolCreate(&pool, &properties), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuMemPoolImportFromShareableHandle(&pool, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+         CUDA_ERROR_INVALID_VALUE);
+}
+
+// A name is cut to what fits, an identifier is not; and a name's length has no sign.
+void texts_and_their_lengths() {
+  char text[256] = {};
+  DRIVER(cuDeviceGetName(text, 3, 0), CUDA_SUCCESS);
+  HOLDS(std::strlen(text) == 2);
+  DRIVER(cuDeviceGetName(text, -1, 0), CUDA_SUCCESS);
+  HOLDS(std::strlen(text) > 2);
+  DRIVER(cuDeviceGetName(text, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuDeviceGetPCIBusId(text, 3, 0), CUDA_ERROR_INVALID_VALUE);
+  DRIVER(cuDeviceGetPCIBusId(text, sizeof "0000:00:00.0", 0), CUDA_SUCCESS);
+  HOLDS(std::strlen(text) == std::strlen("0000:00:00.0"));
 }
 
 void host_memory() {
@@ -353,6 +368,10 @@ void the_mistake_that_is_told() {
   DRIVER(cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
   DRIVER(cuStreamGetCtx_v2(stream, nullptr, &green), CUDA_SUCCESS);
   HOLDS(green == nullptr);
+  CUcontext current, its;
+  DRIVER(cuCtxGetCurrent(&current), CUDA_SUCCESS);
+  DRIVER(cuStreamGetCtx_v2(stream, &its, nullptr), CUDA_SUCCESS);
+  HOLDS(its == current);
   DRIVER(cuOccupancyMaxActiveClusters(&clusters, nullptr, &shape), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuOccupancyMaxPotentialClusterSize(&clusters, nullptr, &shape), CUDA_ERROR_INVALID_VALUE);
   CUmemoryPool pool;
@@ -410,6 +429,7 @@ int main() {
   captures_end_with_their_context();
   captures_end_with_their_stream();
   null_is_told_by_each_call_in_its_way();
+  texts_and_their_lengths();
   host_memory();
   first_versions();
   the_mistake_that_is_told();

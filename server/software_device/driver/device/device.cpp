@@ -1,6 +1,8 @@
 // cuInit, versions and devices.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/device/device_attributes.hpp"
@@ -67,10 +69,13 @@ CUresult cuDeviceGet(CUdevice* device, int ordinal) {
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice ordinal) {
   return with_device(ordinal, [&](Device&) -> CUresult {
-    if (name == nullptr || length <= 0) {
+    if (name == nullptr || length == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    std::snprintf(name, static_cast<size_t>(length), "%s", kDeviceName);
+    const std::string_view whole = kDeviceName;  // a negative length is a large one, as measured on driver 580
+    const size_t bytes = std::min(whole.size(), size_t{static_cast<unsigned>(length)} - 1);
+    std::memcpy(name, whole.data(), bytes);
+    name[bytes] = 0;
     return CUDA_SUCCESS;
   });
 }
@@ -113,7 +118,8 @@ CUresult cuDeviceGetLuid(char*, unsigned*, CUdevice) { return CUDA_ERROR_NOT_SUP
 
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
   return with_device(ordinal, [&](Device& device) -> CUresult {
-    if (text == nullptr || length <= 0) {
+    // Given as a whole or not at all, as measured on driver 580.
+    if (text == nullptr || length < static_cast<int>(sizeof "0000:00:00.0")) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", static_cast<unsigned>(device.pci_bus));

@@ -133,14 +133,13 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
 
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (green == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     const auto slot = green_of(stream);
-    if (out != nullptr) {  // who does not ask for the context gets the other, as measured on driver 580
+    if (out != nullptr) {  // who does not ask for one of them gets the other, as measured on driver 580
       *out = context.handle();
     }
-    *green = slot == nullptr ? nullptr : reinterpret_cast<CUgreenCtx>(slot->handle);
+    if (green != nullptr) {
+      *green = slot == nullptr ? nullptr : reinterpret_cast<CUgreenCtx>(slot->handle);
+    }
     return CUDA_SUCCESS;
   });
 }
