@@ -14,6 +14,8 @@
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/stream/stream.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -180,6 +182,18 @@ void look_for_addresses(const Caller& caller, const LaunchParameters& parameters
   }
 }
 
+// A capture that was to take a launch of an impossible shape is invalid then (as measured on driver 580). The NULL
+// stream is never captured.
+CUresult refuse_shape(const Caller& caller, const Launch& launch, CUresult reason) noexcept {
+  const bool null_stream = launch.stream == CU_STREAM_LEGACY || (!launch.stream && !launch.per_thread);
+  if (null_stream || !caller.server->captures.any()) [[likely]]
+    return reason;
+  CUresult unusable = CUDA_SUCCESS;
+  const uint64_t stream = resolve_stream(caller, launch.stream, launch.per_thread, unusable);
+  if (const StreamState* state = find_stream(caller.state, stream)) caller.server->captures.invalidate(*state);
+  return reason;
+}
+
 CUresult launch_kernel(const Launch& launch) {
   Caller caller = enter(Needs::context);
   if (caller.error) [[unlikely]]
@@ -187,7 +201,7 @@ CUresult launch_kernel(const Launch& launch) {
   FunctionState* function = find_launchable(launch.function);
   if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
   std::span<const int32_t> attributes = device_attributes(caller);
-  if (CUresult error = check_shape(launch.shape, attributes)) return error;
+  if (CUresult error = check_shape(launch.shape, attributes)) return refuse_shape(caller, launch, error);
   if (CUresult error = check_function(caller, *function, launch.shape)) return error;
   if (CUresult error = check_clusters(caller, *function, launch)) return error;
   if (CUresult error = check_attributes(launch.attributes)) return error;

@@ -220,6 +220,7 @@ void captures_forbid() {
   FORBIDDEN(cuStreamSynchronize(other));
   FORBIDDEN(cuGraphInstantiate(&again, graph, 0));
   FORBIDDEN(cuGraphExecDestroy(exec));
+  FORBIDDEN(cuGraphExecDestroy(nullptr));
   FORBIDDEN(cuMemAllocAsync(&more, 0, other));
   FORBIDDEN(cuMemAllocAsync(&more, 64, other));
   FORBIDDEN(cuMemAllocFromPoolAsync(&more, 64, pool, other));
@@ -228,6 +229,10 @@ void captures_forbid() {
   FORBIDDEN(cuMemPoolDestroy(pool));
   FORBIDDEN(cuMemPoolTrimTo(pool, 0));
   FORBIDDEN(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, &flag));
+  FORBIDDEN(cuMemPoolExportToShareableHandle(&flag, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  FORBIDDEN(cuMemPoolImportFromShareableHandle(&none, nullptr, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  FORBIDDEN(cuMemSetMemPool(&properties.location, CU_MEM_ALLOCATION_TYPE_PINNED, pool));
+  FORBIDDEN(cuCtxSetSharedMemConfig(CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE));
   FORBIDDEN(cuMemAdvise(managed, 64, CU_MEM_ADVISE_SET_READ_MOSTLY, CUmemLocation{CU_MEM_LOCATION_TYPE_DEVICE, 0}));
   FORBIDDEN(cuModuleUnload(module));
   DRIVER(cuMemFreeAsync(memory, other), CUDA_SUCCESS);
@@ -237,6 +242,28 @@ void captures_forbid() {
   DRIVER(cuGraphDestroy(graph), CUDA_SUCCESS);
   DRIVER(cuStreamDestroy(other), CUDA_SUCCESS);
   DRIVER(cuMemPoolDestroy(pool), CUDA_SUCCESS);
+}
+
+// A launch that no device could make breaks a capture off, too.
+void captures_refuse_impossible_launches() {
+  cudaStream_t stream;
+  cudaGraph_t graph;
+  cudaFunction_t function;
+  int* data;
+  RUNTIME(cudaGetFuncBySymbol(&function, reinterpret_cast<const void*>(add_one)), cudaSuccess);
+  RUNTIME(cudaMalloc(&data, 4 * sizeof(int)), cudaSuccess);
+  RUNTIME(cudaStreamCreate(&stream), cudaSuccess);
+  RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  void* parameters[] = {&data};
+  DRIVER(cuLaunchKernel(function, 0, 1, 1, 4, 1, 1, 0, stream, parameters, nullptr), CUDA_ERROR_INVALID_VALUE);
+  cudaStreamCaptureStatus status;
+  RUNTIME(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  HOLDS(status == cudaStreamCaptureStatusInvalidated);
+  RUNTIME(cudaMemsetAsync(data, 0, sizeof(int), stream), cudaErrorStreamCaptureInvalidated);
+  RUNTIME(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+  RUNTIME(cudaGetLastError(), cudaErrorStreamCaptureInvalidated);
+  RUNTIME(cudaStreamDestroy(stream), cudaSuccess);
+  RUNTIME(cudaFree(data), cudaSuccess);
 }
 
 // A capture that its context takes along forbids nothing any more.
@@ -340,6 +367,10 @@ void first_versions() {
   DRIVER(first_version<Operate64>("cuStreamWriteValue64")(nullptr, memory, 7, 0), answered);
   DRIVER(first_version<Operate32>("cuStreamWaitValue32")(nullptr, memory, 0, 0), answered);
   DRIVER(first_version<Operate64>("cuStreamWaitValue64")(nullptr, memory, 0, 0), answered);
+  FORBIDDEN(first_version<Operate32>("cuStreamWriteValue32")(nullptr, memory, 7, 0));
+  FORBIDDEN(first_version<Operate64>("cuStreamWriteValue64")(nullptr, memory, 7, 0));
+  FORBIDDEN(first_version<Operate32>("cuStreamWaitValue32")(nullptr, memory, 0, 0));
+  FORBIDDEN(first_version<Operate64>("cuStreamWaitValue64")(nullptr, memory, 0, 0));
   DRIVER(cuMemFree(memory), CUDA_SUCCESS);
 
   static char own[2 * 4096];
@@ -426,6 +457,7 @@ int main() {
   nothing_is_no_error();
   errors_are_the_drivers();
   captures_forbid();
+  captures_refuse_impossible_launches();
   captures_end_with_their_context();
   captures_end_with_their_stream();
   null_is_told_by_each_call_in_its_way();

@@ -5,7 +5,9 @@
 #include <set>
 #include <string>
 
+#include "server/software_device/driver/call/driver_state.hpp"
 #include "server/software_device/driver/launch/output.hpp"
+#include "server/software_device/driver/stream/capture_rules.hpp"
 
 namespace gpuwire::software_device {
 
@@ -35,7 +37,10 @@ CUresult not_supported(std::string_view what) noexcept {
 
 }  // namespace gpuwire::software_device
 
-// The body of every driver function that is not written (generate_exports.py).
+// The body of every driver function that is not written (generate_exports.py). What a capture forbids it makes invalid
+// even so.
 extern "C" CUresult software_device_not_offered(const char* function) {
-  return gpuwire::software_device::not_supported(function);
+  using namespace gpuwire::software_device;
+  const CUresult refused = driver_status() == CUDA_SUCCESS ? permit_function(function) : CUDA_SUCCESS;
+  return refused != CUDA_SUCCESS ? refused : not_supported(function);
 }

@@ -141,10 +141,6 @@ CUresult cuGraphInstantiate(CUgraphExec* out, CUgraph graph, CUgraphNode* error_
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec handle) {
-  const CUresult known = with_exec(handle, [](GraphExec&) { return CUDA_SUCCESS; });
-  if (const CUresult refused = known != CUDA_SUCCESS ? known : permit_unsafe_call(); refused != CUDA_SUCCESS) {
-    return refused;
-  }
   return with_exec(handle, [&](GraphExec&) {
     driver().graph_execs.take(handle);
     return CUDA_SUCCESS;

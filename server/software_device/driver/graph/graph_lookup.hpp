@@ -29,12 +29,14 @@ CUresult with_node(CUgraphNode handle, Body&& body) noexcept {
 }
 
 template <typename Body>
-CUresult with_exec(CUgraphExec handle, Body&& body) noexcept {
-  return with_driver([&]() -> CUresult {
-    const std::lock_guard lock(graph_mutex());
-    const auto exec = driver().graph_execs.find(handle);
-    return exec == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*exec);
-  });
+CUresult with_exec(CUgraphExec handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
+  return with_driver(
+      [&]() -> CUresult {
+        const std::lock_guard lock(graph_mutex());
+        const auto exec = driver().graph_execs.find(handle);
+        return exec == nullptr ? CUDA_ERROR_INVALID_VALUE : body(*exec);
+      },
+      function);
 }
 
 }  // namespace gpuwire::software_device

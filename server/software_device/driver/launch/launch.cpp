@@ -13,10 +13,14 @@ namespace {
 CUresult launch(const LaunchRequest& request, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     auto work = check_launch(context, request);
-    if (const auto green = green_of(stream); work && green != nullptr) {
+    if (!work) {
+      // A capture that was to take an impossible geometry is invalid then, as measured on driver 580.
+      return possible_geometry(request) ? work.error() : invalidate_capture(stream, work.error());
+    }
+    if (const auto green = green_of(stream); green != nullptr) {
       work->processors = green->processors;
     }
-    return work ? enqueue(context, stream, *std::move(work)) : work.error();
+    return enqueue(context, stream, *std::move(work));
   });
 }
 

@@ -14,15 +14,6 @@ constexpr uint32_t kGridYzMax = 65535;
 constexpr uint32_t kBlockZMax = 64;
 constexpr int kExtraEntriesMax = 16;
 
-bool possible_geometry(const Dim3& grid, const Dim3& block) {
-  const bool grid_fits =
-      grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT_MAX && grid.y <= kGridYzMax && grid.z <= kGridYzMax;
-  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= kThreadsPerBlockMax &&
-                          block.y <= kThreadsPerBlockMax && block.z <= kBlockZMax &&
-                          static_cast<uint64_t>(block.x) * block.y * block.z <= kThreadsPerBlockMax;
-  return grid_fits && block_fits;
-}
-
 // The buffer that `extra` names, when it is well formed.
 CUresult read_extra(void** extra, std::vector<uint8_t>& packed) {
   const void* buffer = nullptr;
@@ -153,12 +144,22 @@ tl::expected<ClusterShape, CUresult> find_cluster(const LaunchRequest& request, 
   return shape;
 }
 
+bool possible_geometry(const LaunchRequest& request) {
+  const Dim3 &grid = request.grid, &block = request.block;
+  const bool grid_fits =
+      grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= INT_MAX && grid.y <= kGridYzMax && grid.z <= kGridYzMax;
+  const bool block_fits = block.x >= 1 && block.y >= 1 && block.z >= 1 && block.x <= kThreadsPerBlockMax &&
+                          block.y <= kThreadsPerBlockMax && block.z <= kBlockZMax &&
+                          static_cast<uint64_t>(block.x) * block.y * block.z <= kThreadsPerBlockMax;
+  return grid_fits && block_fits;
+}
+
 tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRequest& request) {
   const auto function = find_function(context, request.function);
   if (!function) {
     return tl::unexpected(function.error());
   }
-  if (!possible_geometry(request.grid, request.block)) {
+  if (!possible_geometry(request)) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   if (const CUresult result = check_resources(request, **function); result != CUDA_SUCCESS) {

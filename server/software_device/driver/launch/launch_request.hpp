@@ -22,6 +22,8 @@ struct LaunchRequest {
 // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES for more threads than the kernel was compiled for;
 // CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE; CUDA_ERROR_INVALID_HANDLE for what is no kernel.
 tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRequest& request);
+// Whether there may be such grids and blocks at all, of whatever kernel.
+bool possible_geometry(const LaunchRequest& request);
 
 // The launch that a configuration asks for, without parameters. CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for
 // an attribute that changes what a launch does and is not known.

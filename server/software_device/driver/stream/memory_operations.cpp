@@ -134,8 +134,9 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-CUresult first_version() {
-  return with_context([](Context&) { return CUDA_ERROR_NOT_SUPPORTED; });
+// `function`: who calls, which is the exported function.
+CUresult first_version(const char* function = __builtin_FUNCTION()) {
+  return with_context([](Context&) { return CUDA_ERROR_NOT_SUPPORTED; }, function);
 }
 
 }  // namespace
