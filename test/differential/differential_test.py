@@ -68,6 +68,12 @@ class Sequences(unittest.TestCase):
                     self.assertEqual(on.setdefault(memory, stream), stream, f"seed {seed}: {line}")
         self.assertGreater(writes, 100)
 
+    def test_parameters_are_set_at_no_offset_at_which_nvidias_driver_crashes(self):
+        offsets = [line.split()[4] for seed in MANY_SEEDS for line in sequences.make(seed, API, ["modules"])
+                   if line.split()[2] in ("cuParamSetv", "cuParamSeti", "cuParamSetf")]
+        self.assertGreater(len(offsets), 100)
+        self.assertEqual([offset for offset in offsets if offset.startswith("-")], [])
+
     def test_a_call_has_at_most_one_wrong_argument(self):
         sequence = Sequence(1, 1)
         for _ in range(200):

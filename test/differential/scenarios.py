@@ -303,8 +303,8 @@ def staged_launch(sequence, thread, function, target, stream):
     """The launch interface of CUDA 3: what a launch takes is set on the function before."""
     # What is wrong comes first, and then all that is right: a kernel without its address would fault.
     wrong = [("cuFuncSetBlockShape", (function, 0), (256, 0, -1), (1, 0), (1, 0)),
-             ("cuFuncSetSharedSize", (function, 0), (0,)), ("cuParamSetv", (function, 0), (0, -1), f"[{target}]", 8),
-             ("cuParamSeti", (function, 0), (8, -4), 7), ("cuParamSetf", (function, 0), (16, -4), 2),
+             ("cuFuncSetSharedSize", (function, 0), (0,)), ("cuParamSetv", (function, 0), (0,), f"[{target}]", 8),
+             ("cuParamSeti", (function, 0), (8,), 7), ("cuParamSetf", (function, 0), (12,), 2),
              ("cuParamSetSize", (function, 0), (16, 1 << 20))]
     for name, *arguments in sequence.random.sample(wrong, 2):
         sequence.risky(thread, name, *arguments, probability=1)

@@ -162,7 +162,7 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "green_contexts"))
 
     def test_what_is_set_on_a_function_is_what_a_launch_of_cuda_3_takes(self):
-        self.assert_passed(run(self.server.address, "staged_launch"))
+        self.assert_passed(run(self.server.address, "staged_launch", "offsets"))
 
     def test_limits_and_function_attributes_are_kept(self):
         self.assert_passed(run(self.server.address, "limits"))
