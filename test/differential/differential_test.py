@@ -1,6 +1,7 @@
 """The parts of the differential machine that need no device: sequences, comparing, shrinking, rules."""
 
 import fnmatch
+import os
 import sys
 import unittest
 from pathlib import Path
@@ -151,6 +152,23 @@ class Batches(unittest.TestCase):
 
     def test_sequences_behind_a_fault_run_in_another_process(self):
         self.assertEqual(self.logs(["fault"], ["c"]), [["end"], ["c", "end"]])
+
+
+class Interpreter(unittest.TestCase):
+    """What executes a sequence, on the software device."""
+
+    def test_a_size_is_a_number_whatever_handle_has_the_same_value(self):
+        build = Path(os.environ.get("GPUWIRE_BUILD", HERE.parents[1] / "build"))
+        side = comparing.Side("direct", [str(build / "test_bin" / "differential_interpreter")],
+                              {"LD_LIBRARY_PATH": str(build / "lib" / "software_direct")})
+        log = side.run([
+            "0 t0 cuInit 0", "1 t0 cuDevicePrimaryCtxRetain >context1 0", "2 t0 cuCtxSetCurrent $context1",
+            "3 t0 cuMemAlloc_v2 >m1@4096 4096", "4 t0 cuDriverGetVersion >width", "5 t0 cuGraphCreate >graph1 0",
+            "6 t0 cuGraphAddMemcpyNode >node1 $graph1 0 0 {CUDA_MEMCPY3D srcMemoryType=2 srcDevice=$m1"
+            " dstMemoryType=2 dstDevice=$m1 srcPitch=$width dstPitch=$width WidthInBytes=1 Height=1 Depth=1} $context1",
+            "7 t0 cuGraphMemcpyNodeGetParams $node1 {CUDA_MEMCPY3D | srcPitch srcDevice}"
+        ])
+        self.assertRegex("\n".join(log), r"(?m)^7 cuGraphMemcpyNodeGetParams CUDA_SUCCESS [0-9]+ \$m1$")
 
 
 class Reporting(unittest.TestCase):

@@ -139,7 +139,8 @@ Argument Arguments::structure() {
     const Field* field = type->find(word());
     if (!field) throw std::runtime_error("an unknown field");
     if (after) {
-      Output output{field->bytes == 4 ? "i32" : "word", at + field->offset, {}, 0};
+      // A number that happens to be some handle's is a number all the same.
+      Output output{field->bytes == 4 ? "i32" : field->is_size ? "u64" : "word", at + field->offset, {}, 0};
       if (take('>')) output.slot = word();
       if (take('@')) output.slot_bytes = number(word());
       outputs_.push_back(output);

@@ -3,11 +3,18 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <type_traits>
+
 namespace differential {
 namespace {
 
-#define FIELD(type, path) \
-  { #path, offsetof(type, path), sizeof(static_cast <type*>(nullptr)->path) }
+template <class Member>
+constexpr Field field_of(std::string_view name, size_t offset) {
+  using Type = std::remove_reference_t<Member>;
+  return {name, offset, sizeof(Type), std::is_same_v<Type, size_t>};
+}
+
+#define FIELD(type, path) field_of<decltype(static_cast<type*>(nullptr)->path)>(#path, offsetof(type, path))
 
 using Copy2D = CUDA_MEMCPY2D;
 constexpr Field kCopy2D[] = {

@@ -10,6 +10,7 @@ struct Field {
   std::string_view name;
   size_t offset = 0;
   size_t bytes = 0;
+  bool is_size = false;  // a size_t: no handle and no address has that type
 };
 
 struct Structure {
