@@ -200,10 +200,13 @@ class Pair:
                     "case": case, "verdict": found, "native": self.told(here), "remote": self.told(there),
                     **({"again": again[case]} if case in again else {})
                 })
-        return {
+        row = {
             "unit": unit, "counts": {name: count for name, count in counts.of.items() if count},
             "different": different, "seconds": round(time.monotonic() - started, 2)
         }
+        # Two sides that fail alike compare nothing; the runner says so of a whole suite.
+        first_failed = next((case for case in native if not counts.of["native pass"]), None)
+        return {**row, "native": self.told(native[first_failed])} if first_failed else row
 
     def judged(self, native, remote):
         """Verdicts by case, of all cases that either side has named."""

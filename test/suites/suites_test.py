@@ -111,6 +111,8 @@ class Sides(unittest.TestCase):
     def test_what_fails_alike_on_both_sides_is_equal_and_passes_on_none(self):
         counts, _ = self.row("both_fail")
         self.assertEqual(counts, {"cases": 1, "equal": 1})
+        self.assertIn("ValueError", self.pair().run("both_fail")["native"])
+        self.assertNotIn("native", self.pair().run("equal"))
 
     def test_a_crash_of_one_side_is_a_difference_and_what_came_behind_it_was_not_run(self):
         counts, different = self.row("remote_crashes")
@@ -193,6 +195,10 @@ class Runs(unittest.TestCase):
         again = self.summary(only="_fail")["counts"]
         self.assertGreaterEqual(again["equal"], 7)
         self.assertEqual(self.summary(only="both_fail", fresh=True)["counts"]["equal"], 1)
+
+    def test_a_suite_of_which_natively_nothing_passes_is_broken_and_says_what_its_first_case_said(self):
+        self.assertIn("not one case passes natively: error ValueError", self.summary(only="both_fail")["broken"])
+        self.assertNotIn("broken", self.summary(only="equal"))
 
     def test_each_difference_is_named_with_its_unit(self):
         summary = self.summary(only="apart")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tests written in Python, of an installed package or in a folder: python_tests.py --package numba.cuda.tests, or
---folder FOLDER. A unit is a file of tests, a case a test. pytest runs them where it is installed, otherwise unittest
-does."""
+--folder FOLDER. A unit is a file of tests, a case a test. unittest runs those of a package, by the names of its
+modules, which pytest would make up from the files' folders. Those of a folder are run by pytest where it is installed.
+"""
 
 import argparse
 import importlib
@@ -60,7 +61,7 @@ class Tests:
 
     def run(self, unit, recorder):
         os.chdir(self.folder)
-        if importlib.util.find_spec("pytest"):
+        if not self.package and importlib.util.find_spec("pytest"):
             self.by_pytest(unit, recorder)
         else:
             self.by_unittest(unit, recorder)
