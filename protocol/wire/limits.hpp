@@ -26,8 +26,9 @@ inline constexpr size_t kResumeProofBytes = 32;
 inline constexpr size_t kCacheKeyBytes = 32;  // of Hello
 inline constexpr uint64_t kHandlesPerSessionMax = 4u << 20;
 
-// Host regions: pinned memory of the client that the server holds at the same addresses.
-inline constexpr uint64_t kRegionAddressMin = 1ull << 32;
+// Host regions: pinned memory of the client that the server holds at the same addresses. The heap of a program that is
+// linked to a fixed address begins a few MiB above 0; below 64 KiB no system maps anything.
+inline constexpr uint64_t kRegionAddressMin = 64u << 10;
 inline constexpr uint64_t kRegionAddressMax = 1ull << 47;
 inline constexpr uint64_t kRegionsMax = 16 * 1024;        // of one session
 inline constexpr uint64_t kRegionBytesMax = 16ull << 30;  // of all regions of one session

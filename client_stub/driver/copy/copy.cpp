@@ -96,8 +96,8 @@ CUresult to_device(const Begun& begun, Places& places) {
   Source after = begun.form == Form::blocking ? Source::arrived : source.in_pinned() ? Source::stays : Source::free;
   CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after);
   if (!result && unknown) result = await_verdict(begun.caller);
-  // The program may look at managed memory as soon as a blocking copy has returned.
-  if (destination.in_managed()) result = finish_copy(begun, result);
+  // The program may look at such memory as soon as a blocking copy has returned.
+  if (destination.on_both_sides()) result = finish_copy(begun, result);
   return leave(begun.caller, result);
 }
 
@@ -137,12 +137,16 @@ CUresult on_device(const Begun& begun, Places& places) {
   bool unknown = false;
   if (CUresult error = check_on_device(destination, unknown)) return error;
   if (CUresult error = check_on_device(source, unknown)) return error;
+  CUresult result;
   if ((!destination.on_device() || !source.on_device()) && !unknown) {
-    return leave(begun.caller, copy_by_address(begun, places, false));
+    result = copy_by_address(begun, places, false);
+  } else {
+    result =
+        forward::cuMemcpyDtoDAsync_v2(begun.caller, destination.address, source.address, source.bytes, begun.wire());
+    if (!result && unknown) result = await_verdict(begun.caller);
   }
-  CUresult result =
-      forward::cuMemcpyDtoDAsync_v2(begun.caller, destination.address, source.address, source.bytes, begun.wire());
-  if (!result && unknown) result = await_verdict(begun.caller);
+  // The program may change or read such memory as soon as a blocking copy has returned.
+  if (destination.on_both_sides() || source.on_both_sides()) result = finish_copy(begun, result);
   return leave(begun.caller, result);
 }
 
@@ -170,12 +174,7 @@ CUresult between_contexts(const Begun& begun, Places& places, CUcontext to, CUco
 // The unified forms: which side is where follows from the addresses (section "Unified Addressing").
 CUresult unified(const Begun& begun, Places& places) {
   bool to = places.destination.on_device(), from = places.source.on_device();
-  if (to && from) {
-    // The program may change or read managed memory as soon as a blocking copy has returned.
-    bool wait = begun.form == Form::blocking && (places.destination.in_managed() || places.source.in_managed());
-    if (CUresult error = on_device(begun, places)) return error;
-    return wait ? synchronise_stream(begun.wire(), false) : CUDA_SUCCESS;
-  }
+  if (to && from) return on_device(begun, places);
   if (to) return to_device(begun, places);
   if (from) return from_device(begun, places);
   return host_to_host(begun, places);
@@ -283,6 +282,10 @@ CUresult cuMemcpyDtoH_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount,
 CUresult cuMemcpyDtoHAsync_v2(void* dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,
                               bool per_thread) {
   return copy(from_device, word_of(dstHost), srcDevice, ByteCount, hStream, per_thread, Form::ordered);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, bool per_thread) {
+  return copy(on_device, dstDevice, srcDevice, ByteCount, nullptr, per_thread, Form::blocking);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream,

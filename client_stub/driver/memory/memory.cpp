@@ -218,7 +218,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
   if (caller.error) return caller.error;
   if (!pbase && !psize) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(dptr);
-  if (!range || is_host(range->kind)) return CUDA_ERROR_NOT_FOUND;
+  if (!range) return CUDA_ERROR_NOT_FOUND;
   if (pbase) *pbase = range->base;
   if (psize) *psize = range->bytes;
   return CUDA_SUCCESS;

@@ -59,8 +59,9 @@ class FunctionAttributes {
 };
 
 // What the launch interface of CUDA 3 (cuFuncSetBlockShape() and its kin) has set for the next launch of a function.
+// Of one nothing is set for it is one thread, as NVIDIA's driver 580 has it.
 struct StagedLaunch {
-  unsigned block[3] = {};
+  unsigned block[3] = {1, 1, 1};
   unsigned shared_bytes = 0;
   std::vector<std::byte> parameters;
 };

@@ -1,8 +1,11 @@
 // What CUDA allows, or refuses with one particular error, at the edges of single calls: NULL, nothing, and orders that
-// only look wrong.
+// only look wrong. usage: edges [PART...]: without a name all parts; where a call crashes, its line is told.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 
 #include "driver_check.hpp"
@@ -19,12 +22,24 @@ int g_wrong = 0;  // every edge is told, the first wrong one and those behind it
 void compare(int line, const char* call, const char* got, const char* expected) {
   if (std::strcmp(got, expected) == 0) return;
   std::printf("line %d: %s: %s instead of %s\n", line, call, got, expected);
+  std::fflush(stdout);
   ++g_wrong;
 }
 
-#define RUNTIME(call, expected) compare(__LINE__, #call, cudaGetErrorName(call), cudaGetErrorName(expected))
-#define DRIVER(call, expected) compare(__LINE__, #call, error_name(call), error_name(expected))
-#define HOLDS(condition) compare(__LINE__, #condition, (condition) ? "true" : "false", "true")
+// Of the check that is under way, for a call that crashes.
+volatile std::sig_atomic_t g_line = 0;
+
+void crashed(int) {
+  char text[] = "crashed at line 00000\n";
+  int line = g_line;
+  for (char* digit = text + sizeof text - 3; line != 0; line /= 10) *digit-- = char('0' + line % 10);
+  [[maybe_unused]] ssize_t written = write(STDOUT_FILENO, text, sizeof text - 1);
+}
+
+#define RUNTIME(call, expected) \
+  (g_line = __LINE__, compare(__LINE__, #call, cudaGetErrorName(call), cudaGetErrorName(expected)))
+#define DRIVER(call, expected) (g_line = __LINE__, compare(__LINE__, #call, error_name(call), error_name(expected)))
+#define HOLDS(condition) (g_line = __LINE__, compare(__LINE__, #condition, (condition) ? "true" : "false", "true"))
 
 // The program has the graph that it captures into, so it need not be given it again.
 void capture_into_a_graph_ends_without_one() {
@@ -191,6 +206,7 @@ void forbidden(int line, const char* name, Call call) {
   cudaGraph_t graph = nullptr;
   RUNTIME(cudaStreamCreateWithFlags(&capturing, cudaStreamNonBlocking), cudaSuccess);
   RUNTIME(cudaStreamBeginCapture(capturing, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  g_line = line;
   compare(line, name, error_name(call()), "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED");
   RUNTIME(cudaStreamEndCapture(capturing, &graph), cudaErrorStreamCaptureInvalidated);
   RUNTIME(cudaStreamDestroy(capturing), cudaSuccess);
@@ -318,7 +334,7 @@ void texts_and_their_lengths() {
   HOLDS(std::strlen(text) == 2);
   DRIVER(cuDeviceGetName(text, -1, 0), CUDA_SUCCESS);
   HOLDS(std::strlen(text) > 2);
-  DRIVER(cuDeviceGetName(text, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  // A length of 0 crashes NVIDIA's driver 580.
   DRIVER(cuDeviceGetPCIBusId(text, 3, 0), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuDeviceGetPCIBusId(text, sizeof "0000:00:00.0", 0), CUDA_SUCCESS);
   HOLDS(std::strlen(text) == std::strlen("0000:00:00.0"));
@@ -339,6 +355,61 @@ void host_memory() {
   DRIVER(cuMemHostUnregister(own + 100), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuMemHostUnregister(own), CUDA_SUCCESS);
   DRIVER(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+}
+
+// A blocking call that writes to pinned memory has written it when it returns, by whatever address it was told.
+void pinned_memory_is_written_when_a_blocking_call_returns() {
+  constexpr size_t kBytes = 64;
+  unsigned char values[kBytes], *host;
+  CUdeviceptr device, other, base;
+  size_t bytes = 0;
+  auto all = [&](int value) {
+    for (size_t i = 0; i < kBytes; ++i)
+      if (host[i] != value) return false;
+    return true;
+  };
+  DRIVER(cuMemAlloc(&other, kBytes), CUDA_SUCCESS);
+  DRIVER(cuMemHostAlloc(reinterpret_cast<void**>(&host), kBytes, CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
+  DRIVER(cuMemHostGetDevicePointer(&device, host, 0), CUDA_SUCCESS);
+  DRIVER(cuMemGetAddressRange(&base, &bytes, device + 3), CUDA_SUCCESS);
+  HOLDS(base == device && bytes == kBytes);
+  DRIVER(cuMemsetD8(device, 1, kBytes), CUDA_SUCCESS);
+  HOLDS(all(1));
+  DRIVER(cuMemsetD16(device, 0x0202, kBytes / 2), CUDA_SUCCESS);
+  HOLDS(all(2));
+  DRIVER(cuMemsetD32(device, 0x03030303, kBytes / 4), CUDA_SUCCESS);
+  HOLDS(all(3));
+  DRIVER(cuMemsetD2D8(device, kBytes / 2, 4, kBytes / 2, 2), CUDA_SUCCESS);
+  HOLDS(all(4));
+  std::memset(values, 5, kBytes);
+  DRIVER(cuMemcpyHtoD(device, values, kBytes), CUDA_SUCCESS);
+  HOLDS(all(5));
+  DRIVER(cuMemsetD8(other, 6, kBytes), CUDA_SUCCESS);
+  DRIVER(cuMemcpyDtoD(device, other, kBytes), CUDA_SUCCESS);
+  HOLDS(all(6));
+  // And what the program writes is what the device reads next.
+  std::memset(host, 7, kBytes);
+  DRIVER(cuMemcpyDtoH(values, device, kBytes), CUDA_SUCCESS);
+  HOLDS(values[0] == 7 && values[kBytes - 1] == 7);
+  DRIVER(cuMemFreeHost(host), CUDA_SUCCESS);
+  DRIVER(cuMemFree(other), CUDA_SUCCESS);
+}
+
+// As in the heap of a program that is linked to a fixed address.
+void a_little_memory_at_a_low_address_is_registered() {
+  void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+  HOLDS(page != MAP_FAILED);
+  int* words = static_cast<int*>(page) + 4;
+  CUdeviceptr device = 0;
+  words[0] = words[1] = 41;
+  DRIVER(cuMemHostRegister(words, 2 * sizeof *words, CU_MEMHOSTREGISTER_DEVICEMAP), CUDA_SUCCESS);
+  DRIVER(cuMemHostGetDevicePointer(&device, words, 0), CUDA_SUCCESS);
+  HOLDS(device == reinterpret_cast<CUdeviceptr>(words));
+  add_one<<<1, 2>>>(reinterpret_cast<int*>(device));
+  RUNTIME(cudaDeviceSynchronize(), cudaSuccess);
+  HOLDS(words[0] == 42 && words[1] == 42);
+  DRIVER(cuMemHostUnregister(words), CUDA_SUCCESS);
+  munmap(page, 4096);
 }
 
 // What NVIDIA's driver keeps of functions that newer ones of the same name have replaced (driver 580).
@@ -446,26 +517,46 @@ void captures_do_not_look() {
   DRIVER(cuStreamDestroy(stream), CUDA_SUCCESS);
 }
 
+struct Part {
+  const char* name;
+  void (*run)();
+};
+#define PART(function) \
+  { #function, function }
+const Part kParts[] = {
+    PART(capture_into_a_graph_ends_without_one),
+    PART(memory_of_a_graph_is_freed_and_allocated_again),
+    PART(virtual_memory_needs_no_context),
+    PART(nothing_is_no_error),
+    PART(errors_are_the_drivers),
+    PART(captures_forbid),
+    PART(captures_refuse_impossible_launches),
+    PART(captures_end_with_their_context),
+    PART(captures_end_with_their_stream),
+    PART(null_is_told_by_each_call_in_its_way),
+    PART(texts_and_their_lengths),
+    PART(host_memory),
+    PART(pinned_memory_is_written_when_a_blocking_call_returns),
+    PART(a_little_memory_at_a_low_address_is_registered),
+    PART(first_versions),
+    PART(the_mistake_that_is_told),
+    PART(captures_do_not_look),
+};
+
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  struct sigaction action {};
+  action.sa_handler = crashed;
+  action.sa_flags = int(SA_RESETHAND);
+  sigaction(SIGSEGV, &action, nullptr);
   retain_primary();
   RUNTIME(cudaFree(nullptr), cudaSuccess);
-  capture_into_a_graph_ends_without_one();
-  memory_of_a_graph_is_freed_and_allocated_again();
-  virtual_memory_needs_no_context();
-  nothing_is_no_error();
-  errors_are_the_drivers();
-  captures_forbid();
-  captures_refuse_impossible_launches();
-  captures_end_with_their_context();
-  captures_end_with_their_stream();
-  null_is_told_by_each_call_in_its_way();
-  texts_and_their_lengths();
-  host_memory();
-  first_versions();
-  the_mistake_that_is_told();
-  captures_do_not_look();
+  for (const Part& part : kParts) {
+    bool wanted = argc == 1;
+    for (int i = 1; i < argc; ++i) wanted |= std::strcmp(argv[i], part.name) == 0;
+    if (wanted) part.run();
+  }
   std::printf("%s\n", g_wrong ? "FAILED" : "PASSED");
   return g_wrong != 0;
 }

@@ -245,7 +245,7 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address);
-    if (!range || range->kind == MemoryKind::heap || range->kind == MemoryKind::registered) {
+    if (!range || range->kind == MemoryKind::heap) {
       return CUDA_ERROR_NOT_FOUND;
     }
     if (begin != nullptr) {
