@@ -48,16 +48,16 @@ int alike(CUdeviceptr memory, int wanted) {
   return count;
 }
 
-// Which errors these are CUDA's documents leave open: what NVIDIA's driver answers is compared on a GPU. A call that
-// crashes comes behind the lines of those before it.
+// What these answer CUDA's documents leave open: what NVIDIA's driver answers is compared on a GPU. A call that crashes
+// comes behind the lines of those before it.
 void tell(CUresult result) {
-  DEMAND(result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_SUPPORTED);
+  DEMAND(result != CUDA_ERROR_NOT_SUPPORTED);
   std::printf("%s\n", error_name(result));
   std::fflush(stdout);
 }
 
 void wrong_arguments(CUfunction function, CUfunction untouched) {
-  tell(cuLaunch(untouched));
+  tell(cuLaunch(untouched));  // of which nothing is set: one thread
   tell(cuFuncSetBlockShape(nullptr, 1, 1, 1));
   tell(cuFuncSetBlockShape(function, 0, 1, 1));
   tell(cuParamSetSize(function, 1 << 20));

@@ -6,6 +6,8 @@ modules, which pytest would make up from the files' folders. Those of a folder a
 
 import argparse
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
@@ -17,6 +19,30 @@ from driver import Unavailable, serve
 DISTRIBUTIONS = ("numba", "numba-cuda", "cupy-cuda13x", "cuda-python", "cuda-bindings", "triton", "torch", "pytest")
 # Fixtures that pytest-xdist, which is for one process a core, or a folder's own options would change.
 PYTEST_OPTIONS = ["-q", "-p", "no:cacheprovider", "--capture=sys", "--tb=line", "--continue-on-collection-errors"]
+
+
+class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules that a suite imports before its first test and few of its tests use. Where one is not installed, it is
+    there all the same, and who uses anything of it is skipped."""
+
+    def __init__(self, names):
+        self.names = [name for name in names if not importlib.util.find_spec(name)]
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.partition(".")[0] not in self.names:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def exec_module(self, module):
+        def missing(name):
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(name, (), {"__init__": skip})
+
+        def skip(*_, **__):
+            raise unittest.SkipTest(f"{module.__name__} is not installed")
+
+        module.__getattr__ = missing
 
 
 def versions():
@@ -175,8 +201,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--package")
     parser.add_argument("--folder")
+    parser.add_argument("--may-be-absent", nargs="*", default=[], metavar="MODULE")
     parser.add_argument("--device", default="cuda")
     chosen = parser.parse_args()
     if not (chosen.package or chosen.folder):
         parser.error("--package or --folder")
+    sys.meta_path.append(Absent(chosen.may_be_absent))
     serve(lambda: Tests(chosen.package, chosen.folder))
