@@ -163,7 +163,7 @@ class Sides(unittest.TestCase):
 class PythonTests(unittest.TestCase):
     """The driver of tests written in Python, with a package of two tests."""
 
-    def test_a_module_that_may_be_absent_keeps_no_test_from_running_but_those_that_use_it(self):
+    def test_a_module_that_is_absent_or_newer_keeps_no_test_from_running_but_those_that_use_it(self):
         with tempfile.TemporaryDirectory() as folder:
             package = os.path.join(folder, "their_tests")
             os.mkdir(package)
@@ -171,10 +171,11 @@ class PythonTests(unittest.TestCase):
                 file.write("from nowhere_to_be_found.matcher import Matcher\n")
             with open(os.path.join(package, "test_two.py"), "w", encoding="utf-8") as file:
                 file.write("import unittest\nfrom their_tests import Matcher\nclass Two(unittest.TestCase):\n"
-                           "    def test_plain(self): pass\n    def test_that_uses_it(self): Matcher(1)\n")
+                           "    def test_plain(self): __import__('math').former(4)\n"
+                           "    def test_that_uses_it(self): Matcher(1)\n")
             ran = subprocess.run([
                 sys.executable, os.path.join(HERE, "drivers", "python_tests.py"), "--package", "their_tests",
-                "--may-be-absent", "nowhere_to_be_found"
+                "--may-be-absent", "nowhere_to_be_found", "--restore", "math.former=math.sqrt"
             ], input='{"unit": "test_two.py"}\n', env={**os.environ, "PYTHONPATH": folder}, capture_output=True,
                                  text=True, timeout=LIMIT_SECONDS, check=True)
         told = [json.loads(line) for line in ran.stdout.splitlines()]
