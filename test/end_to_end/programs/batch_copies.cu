@@ -37,6 +37,7 @@ void linear(CUstream stream) {
     static_cast<int*>(pinned_in)[i] = int(3 * i);
   }
   OK(cuMemsetD32(c, 77, kCount));
+  OK(cuCtxSynchronize());  // the stream is ordered with no other
   int small[4] = {1, 2, 3, 4};
 
   // In: from pageable memory, from pinned memory, and from the stack, which may change at once.
@@ -129,6 +130,7 @@ void boxes(CUstream stream) {
   constexpr size_t kRow = 20, kLayer = 9;
   OK(cuMemAlloc(&device, kRow * kLayer * kDepth * sizeof(int)));
   OK(cuMemsetD32(device, 5, kRow * kLayer * kDepth));
+  OK(cuCtxSynchronize());
   std::vector<int> values(kWidth * kHeight * kDepth), back(values.size(), -1);
   for (size_t i = 0; i < values.size(); ++i) values[i] = int(i) + 1;
 

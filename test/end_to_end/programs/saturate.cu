@@ -93,6 +93,7 @@ int main(int argc, char** argv) {
     unsigned* never;
     CHECK_RUNTIME(cudaMalloc(&never, sizeof *never));
     CHECK_RUNTIME(cudaMemset(never, 0, sizeof *never));
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     endless<<<1, 1, 0, stream>>>(never);
   } else if (std::strcmp(mode, "idle") == 0) {
     pollfd input{STDIN_FILENO, POLLIN, 0};
