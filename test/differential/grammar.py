@@ -16,7 +16,7 @@ KIND_PREFIX = {"memory": "m", "host": "h"}
 # - references to user objects that are not the caller's.
 # - invented handles other than NULL, for the same reason, and CUmemLocation types that no version knows.
 # - host addresses that are not the program's: the driver reads them.
-# - names of a device in no room at all, where the driver crashes.
+# - lengths of 0 for the name of a device, at which the driver crashes.
 # - offsets of cuParamSetv, cuParamSeti and cuParamSetf that are negative: the driver writes there.
 # - waits for a value that nobody will write, and kernels that do not end.
 # - device attributes about memory of the host that a server's device cannot reach.

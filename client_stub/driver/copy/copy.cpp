@@ -18,12 +18,6 @@
 namespace gpuwire::client::hand {
 namespace {
 
-// What a copy does with its stream.
-enum class Form : uint8_t {
-  blocking,  // no stream argument
-  ordered,   // ...Async
-};
-
 // A copy that has entered the driver: its stream is resolved, once.
 struct Begun {
   Caller caller;

@@ -1,4 +1,4 @@
-// What all copies ask before they begin.
+// What all copies, and fills, ask before they begin.
 #pragma once
 
 #include <cuda.h>
@@ -10,6 +10,12 @@
 #include "client_stub/driver/memory/place.hpp"
 
 namespace gpuwire::client {
+
+// What a copy or a fill does with its stream.
+enum class Form : uint8_t {
+  blocking,  // no stream argument
+  ordered,   // ...Async
+};
 
 // For work at unknown addresses: waits until the server's driver has judged all that was sent, so that leave() tells
 // its verdict.

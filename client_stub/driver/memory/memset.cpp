@@ -9,11 +9,6 @@
 namespace gpuwire::client::hand {
 namespace {
 
-enum class Form : uint8_t {
-  blocking,  // no stream argument
-  ordered,   // ...Async
-};
-
 // What is found out of a fill's memory.
 struct Found {
   bool unknown = false;        // as check_on_device() has it
@@ -61,99 +56,83 @@ CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes,
   return leave(caller, error);
 }
 
-CUresult fill_d8(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream, bool per_thread, Form form) {
-  return fill(dstDevice, 0, 1, N, 1, hStream, per_thread, form, [&](const Caller& caller) {
-    return forward::cuMemsetD8Async(caller, dstDevice, uc, N, hStream, per_thread);
+// By the function that sends such a fill; elements are of the value's type.
+template <auto kSend, class Value>
+CUresult fill_linear(CUdeviceptr destination, Value value, size_t count, CUstream stream, bool per_thread, Form form) {
+  return fill(destination, 0, sizeof value, count, 1, stream, per_thread, form, [&](const Caller& caller) {
+    return kSend(caller, destination, value, count, stream, per_thread, nullptr);
   });
 }
 
-CUresult fill_d16(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream, bool per_thread, Form form) {
-  return fill(dstDevice, 0, 2, N, 1, hStream, per_thread, form, [&](const Caller& caller) {
-    return forward::cuMemsetD16Async(caller, dstDevice, us, N, hStream, per_thread);
-  });
-}
-
-CUresult fill_d32(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream, bool per_thread, Form form) {
-  return fill(dstDevice, 0, 4, N, 1, hStream, per_thread, form, [&](const Caller& caller) {
-    return forward::cuMemsetD32Async(caller, dstDevice, ui, N, hStream, per_thread);
-  });
-}
-
-CUresult fill_d2d8(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
-                   CUstream hStream, bool per_thread, Form form) {
-  return fill(dstDevice, dstPitch, 1, Width, Height, hStream, per_thread, form, [&](const Caller& caller) {
-    return forward::cuMemsetD2D8Async(caller, dstDevice, dstPitch, uc, Width, Height, hStream, per_thread);
-  });
-}
-
-CUresult fill_d2d16(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
-                    CUstream hStream, bool per_thread, Form form) {
-  return fill(dstDevice, dstPitch, 2, Width, Height, hStream, per_thread, form, [&](const Caller& caller) {
-    return forward::cuMemsetD2D16Async(caller, dstDevice, dstPitch, us, Width, Height, hStream, per_thread);
-  });
-}
-
-CUresult fill_d2d32(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
-                    CUstream hStream, bool per_thread, Form form) {
-  return fill(dstDevice, dstPitch, 4, Width, Height, hStream, per_thread, form, [&](const Caller& caller) {
-    return forward::cuMemsetD2D32Async(caller, dstDevice, dstPitch, ui, Width, Height, hStream, per_thread);
-  });
+template <auto kSend, class Value>
+CUresult fill_pitched(CUdeviceptr destination, size_t pitch_bytes, Value value, size_t width, size_t height,
+                      CUstream stream, bool per_thread, Form form) {
+  return fill(destination, pitch_bytes, sizeof value, width, height, stream, per_thread, form,
+              [&](const Caller& caller) {
+                return kSend(caller, destination, pitch_bytes, value, width, height, stream, per_thread, nullptr);
+              });
 }
 
 }  // namespace
 
 CUresult cuMemsetD8_v2(CUdeviceptr dstDevice, unsigned char uc, size_t N, bool per_thread) {
-  return fill_d8(dstDevice, uc, N, nullptr, per_thread, Form::blocking);
+  return fill_linear<forward::cuMemsetD8Async>(dstDevice, uc, N, nullptr, per_thread, Form::blocking);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr dstDevice, unsigned char uc, size_t N, CUstream hStream, bool per_thread) {
-  return fill_d8(dstDevice, uc, N, hStream, per_thread, Form::ordered);
+  return fill_linear<forward::cuMemsetD8Async>(dstDevice, uc, N, hStream, per_thread, Form::ordered);
 }
 
 CUresult cuMemsetD16_v2(CUdeviceptr dstDevice, unsigned short us, size_t N, bool per_thread) {
-  return fill_d16(dstDevice, us, N, nullptr, per_thread, Form::blocking);
+  return fill_linear<forward::cuMemsetD16Async>(dstDevice, us, N, nullptr, per_thread, Form::blocking);
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr dstDevice, unsigned short us, size_t N, CUstream hStream, bool per_thread) {
-  return fill_d16(dstDevice, us, N, hStream, per_thread, Form::ordered);
+  return fill_linear<forward::cuMemsetD16Async>(dstDevice, us, N, hStream, per_thread, Form::ordered);
 }
 
 CUresult cuMemsetD32_v2(CUdeviceptr dstDevice, unsigned int ui, size_t N, bool per_thread) {
-  return fill_d32(dstDevice, ui, N, nullptr, per_thread, Form::blocking);
+  return fill_linear<forward::cuMemsetD32Async>(dstDevice, ui, N, nullptr, per_thread, Form::blocking);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr dstDevice, unsigned int ui, size_t N, CUstream hStream, bool per_thread) {
-  return fill_d32(dstDevice, ui, N, hStream, per_thread, Form::ordered);
+  return fill_linear<forward::cuMemsetD32Async>(dstDevice, ui, N, hStream, per_thread, Form::ordered);
 }
 
 CUresult cuMemsetD2D8_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
                          bool per_thread) {
-  return fill_d2d8(dstDevice, dstPitch, uc, Width, Height, nullptr, per_thread, Form::blocking);
+  return fill_pitched<forward::cuMemsetD2D8Async>(dstDevice, dstPitch, uc, Width, Height, nullptr, per_thread,
+                                                  Form::blocking);
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned char uc, size_t Width, size_t Height,
                            CUstream hStream, bool per_thread) {
-  return fill_d2d8(dstDevice, dstPitch, uc, Width, Height, hStream, per_thread, Form::ordered);
+  return fill_pitched<forward::cuMemsetD2D8Async>(dstDevice, dstPitch, uc, Width, Height, hStream, per_thread,
+                                                  Form::ordered);
 }
 
 CUresult cuMemsetD2D16_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
                           bool per_thread) {
-  return fill_d2d16(dstDevice, dstPitch, us, Width, Height, nullptr, per_thread, Form::blocking);
+  return fill_pitched<forward::cuMemsetD2D16Async>(dstDevice, dstPitch, us, Width, Height, nullptr, per_thread,
+                                                   Form::blocking);
 }
 
 CUresult cuMemsetD2D16Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned short us, size_t Width, size_t Height,
                             CUstream hStream, bool per_thread) {
-  return fill_d2d16(dstDevice, dstPitch, us, Width, Height, hStream, per_thread, Form::ordered);
+  return fill_pitched<forward::cuMemsetD2D16Async>(dstDevice, dstPitch, us, Width, Height, hStream, per_thread,
+                                                   Form::ordered);
 }
 
 CUresult cuMemsetD2D32_v2(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
                           bool per_thread) {
-  return fill_d2d32(dstDevice, dstPitch, ui, Width, Height, nullptr, per_thread, Form::blocking);
+  return fill_pitched<forward::cuMemsetD2D32Async>(dstDevice, dstPitch, ui, Width, Height, nullptr, per_thread,
+                                                   Form::blocking);
 }
 
 CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int ui, size_t Width, size_t Height,
                             CUstream hStream, bool per_thread) {
-  return fill_d2d32(dstDevice, dstPitch, ui, Width, Height, hStream, per_thread, Form::ordered);
+  return fill_pitched<forward::cuMemsetD2D32Async>(dstDevice, dstPitch, ui, Width, Height, hStream, per_thread,
+                                                   Form::ordered);
 }
 
 }  // namespace gpuwire::client::hand
