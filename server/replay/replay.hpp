@@ -155,7 +155,7 @@ class Replay {
   // The native context of the frame being executed, made current on the executor thread before the call runs.
   virtual CUcontext context() const = 0;
 
-  // Remembers the first failure of posted calls and tells the client (NoticeOrdinal::deferred_error).
+  // Remembers the first failure of posted calls, explains it and tells the client (NoticeOrdinal::deferred_error).
   virtual void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) = 0;
   // What a reply's `deferred` field carries: the failure not yet told in a reply, once. Any thread.
   virtual CUresult take_deferred() = 0;
@@ -173,10 +173,6 @@ class Replay {
   // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any
   // thread.
   virtual void drain_output() = 0;
-  // Before a call is answered: what the driver printed about a failure is there before its error code.
-  void explain(CUresult result) {
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) drain_output();
-  }
 
   // Most waits are short: asks wait.query for up to poll_time() on the executor while the client sends nothing new,
   // then leaves the rest to a waiter thread. Sets call.answered. True: finished already.

@@ -317,16 +317,18 @@ class Programs(ServerCase):
         self.assertIn("cudaErrorAssert", ran.stdout)
         self.assertIn("the value is zero", ran.stderr)
 
-    def test_a_trap_is_an_error_after_what_was_printed(self):
-        ran = run(self.server.address, "device_output", "trap")
-        self.assertEqual(
-            ran.stdout,
-            (
-                "kernel says 42, 2.500 and a string\nafter the synchronize\nbefore the"
-                " trap\ncudaErrorLaunchFailure\nPASSED\n"
-            ),
-            ran.stderr,
-        )
+    def test_a_trap_is_an_error_after_what_was_printed_however_it_is_found(self):
+        for how in ("trap", "trap-polled", "trap-launched"):
+            with self.subTest(how):
+                ran = run(self.server.address, "device_output", how)
+                self.assertEqual(
+                    ran.stdout,
+                    (
+                        "kernel says 42, 2.500 and a string\nafter the synchronize\nbefore the"
+                        " trap\ncudaErrorLaunchFailure\nPASSED\n"
+                    ),
+                    ran.stderr,
+                )
 
     def test_exit_codes_and_signals_are_the_programs_own(self):
         expected = {"return": 9, "exit": 7, "_exit": 8, "abort": -signal.SIGABRT, "sigterm": -signal.SIGTERM,

@@ -17,6 +17,7 @@
 #include "protocol/api/values.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {
@@ -208,7 +209,7 @@ class Incoming {
   }
   template <class Results>
   void reply(capnp::MessageBuilder& message, Results&& results, CUresult result) {
-    replay_.explain(result);
+    explain(replay_, result);
     results.setResult(int32_t(result));
     results.setDeferred(int32_t(replay_.take_deferred()));
     replay_.outbox().reply(call_.header.sequence, message);

@@ -11,6 +11,7 @@
 #include <capnp/message.h>
 
 #include "schema/session.capnp.h"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/replay.hpp"
 
 namespace gpuwire::server {
@@ -34,7 +35,7 @@ class SmallMessage {
 // `keeper`: see Outbox::reply_kept().
 inline void send_result(Replay& replay, uint64_t sequence, CUresult result, std::span<const std::byte> bulk = {},
                         std::shared_ptr<const void> keeper = {}) {
-  replay.explain(result);
+  explain(replay, result);
   SmallMessage<> message;
   auto reply = message.root<schema::Result>();
   reply.setResult(result);

@@ -6,6 +6,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/chunk_store/chunk_store.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
@@ -25,7 +26,7 @@ std::vector<digest::Digest> read_digests(capnp::Data::Reader data) {
 }
 
 void send_missing(Replay& replay, uint64_t sequence, const std::vector<bool>& found, CUresult result) {
-  replay.explain(result);
+  explain(replay, result);
   SmallMessage<> message;
   auto reply = message.root<schema::ChunksReply>();
   reply.setResult(result);

@@ -4,6 +4,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/module/link_input.hpp"
 #include "server/replay/module/module_store.hpp"
@@ -27,7 +28,7 @@ Link* LinkTable::add(uint64_t handle) {
 namespace {
 
 void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool missing = false) {
-  replay.explain(missing ? CUDA_SUCCESS : result);
+  explain(replay, missing ? CUDA_SUCCESS : result);
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<schema::LinkReply>();
   out.setResult(result);

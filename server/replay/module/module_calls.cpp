@@ -4,6 +4,7 @@
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/module/driver_image.hpp"
@@ -96,7 +97,7 @@ void module_load(Replay& replay, Call& call) {
       modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, {}} : ModuleStore::Loaded{});
     }
   }
-  replay.explain(missing ? CUDA_SUCCESS : result);
+  explain(replay, missing ? CUDA_SUCCESS : result);
   capnp::MallocMessageBuilder message;
   auto reply = message.initRoot<schema::ModuleLoadReply>();
   reply.setResult(result);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "server/replay/call/completion.hpp"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
@@ -46,10 +47,11 @@ struct Watch {
   QuerySpin::Clock::time_point asked = QuerySpin::Clock::now();
 };
 
-// The data of copies that precede the completion leave first.
+// The data of copies that precede the completion leave first, and what kernels printed before a failure.
 void send_completion(Replay& replay, const Watch& watch, CUresult result) {
   replay.state().copy_back().deliver_finished();
   replay.state().host_regions().deliver();
+  explain(replay, result);
   notify::completion(replay.outbox(), {.event = watch.event,
                                        .record = watch.record,
                                        .stream = watch.stream,

@@ -14,6 +14,7 @@
 #include "schema/session.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/gate/gate.hpp"
+#include "server/replay/call/explain.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
@@ -392,6 +393,7 @@ void Session::wait_elsewhere(std::function<void()> work) {
 void Session::fail_posted(const wire::FrameHeader& header, CUresult result, std::string message) {
   int none = CUDA_SUCCESS;
   deferred_.compare_exchange_strong(none, int(result), std::memory_order_relaxed);
+  explain(*this, result);
   notify::deferred_error(outbox_, {.result = result,
                                    .sequence = header.sequence,
                                    .ordinal = header.ordinal,

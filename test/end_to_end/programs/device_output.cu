@@ -1,6 +1,7 @@
-// usage: device_output [order|assert|trap]: printf of device code comes out on the client before the synchronize
-// returns; a failed assert is an error, with its text on stderr; a trap is one after what was printed before it. order:
-// what the program has printed and not flushed comes first, also when stdout is no terminal.
+// usage: device_output [order|assert|trap|trap-polled|trap-launched]: printf of device code comes out on the
+// client before the synchronize returns; a failed assert is an error, with its text on stderr; a trap is one after what
+// was printed before it, also where a query or a later launch finds it. order: what the program has printed and not
+// flushed comes first, also when stdout is no terminal.
 #include <cassert>
 #include <cstdio>
 #include <cstring>
@@ -18,8 +19,34 @@ __global__ void stop() {
   __trap();
 }
 
+namespace {
+
+cudaError_t poll(cudaEvent_t event) {
+  cudaError_t result = cudaErrorNotReady;
+  while (result == cudaErrorNotReady) result = cudaEventQuery(event);
+  return result;
+}
+
+// What the device has not done when it is told; what a synchronisation says then.
+cudaError_t after_a_trap(const char* how) {
+  cudaEvent_t event;
+  CHECK_RUNTIME(cudaEventCreate(&event));
+  stop<<<1, 1>>>();
+  if (!std::strcmp(how, "trap-polled")) {
+    cudaEventRecord(event);
+    poll(event);
+  }
+  if (!std::strcmp(how, "trap-launched")) {
+    while (cudaGetLastError() == cudaSuccess) speak<<<1, 1>>>(0, 0, nullptr);
+  }
+  return cudaDeviceSynchronize();
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  if (argc > 1 && !std::strcmp(argv[1], "order")) std::printf("before the kernel\n");
+  const char* how = argc > 1 ? argv[1] : "";
+  if (!std::strcmp(how, "order")) std::printf("before the kernel\n");
   char* word;
   CHECK_RUNTIME(cudaMalloc(&word, 16));
   CHECK_RUNTIME(cudaMemcpy(word, "a string", 9, cudaMemcpyHostToDevice));
@@ -27,14 +54,11 @@ int main(int argc, char** argv) {
   CHECK_RUNTIME(cudaDeviceSynchronize());
   std::printf("after the synchronize\n");
   std::fflush(stdout);
-  if (argc > 1 && !std::strcmp(argv[1], "assert")) {
+  if (!std::strcmp(how, "assert")) {
     fail<<<1, 1>>>(1);
     std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
   }
-  if (argc > 1 && !std::strcmp(argv[1], "trap")) {
-    stop<<<1, 1>>>();
-    std::printf("%s\n", cudaGetErrorName(cudaDeviceSynchronize()));
-  }
+  if (!std::strncmp(how, "trap", 4)) std::printf("%s\n", cudaGetErrorName(after_a_trap(how)));
   std::printf("PASSED\n");
   return 0;
 }

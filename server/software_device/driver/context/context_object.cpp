@@ -76,6 +76,16 @@ void Context::set_fault(CUresult fault) noexcept {
   fault_.compare_exchange_strong(none, fault, std::memory_order_acq_rel);
 }
 
+void Context::step(const Step& step) {
+  if (fault() != CUDA_SUCCESS) {
+    return;
+  }
+  if (const CUresult result = step(); result != CUDA_SUCCESS) {
+    output.flush();
+    set_fault(result);
+  }
+}
+
 // --- streams
 
 std::shared_ptr<Stream> Context::stream(CUstream handle) {
@@ -188,13 +198,7 @@ OperationPtr Context::append_locked(Stream& stream, std::function<void()> work,
 }
 
 std::function<void()> Context::guarded(Step step) {
-  return [self = shared_from_this(), step = std::move(step)] {
-    if (self->fault() == CUDA_SUCCESS) {
-      if (const CUresult result = step(); result != CUDA_SUCCESS) {
-        self->set_fault(result);
-      }
-    }
-  };
+  return [self = shared_from_this(), step = std::move(step)] { self->step(step); };
 }
 
 OperationPtr Context::submit(Stream& stream, Step step, std::span<const OperationPtr> extra_dependencies) {
@@ -224,13 +228,7 @@ CUresult Context::run(Stream& stream, const Step& step) {
     operation = driver().scheduler.prepare(dependencies_locked(stream));
     stream.tail = operation;
   }
-  driver().scheduler.run_here(operation, [&] {
-    if (fault() == CUDA_SUCCESS) {
-      if (const CUresult result = step(); result != CUDA_SUCCESS) {
-        set_fault(result);
-      }
-    }
-  });
+  driver().scheduler.run_here(operation, [&] { this->step(step); });
   output.flush();
   return fault();
 }

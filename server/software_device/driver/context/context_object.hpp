@@ -109,6 +109,8 @@ class Context : public std::enable_shared_from_this<Context> {
   // --- faults
   CUresult fault() const noexcept { return fault_.load(std::memory_order_acquire); }
   void set_fault(CUresult fault) noexcept;
+  // Does one piece of work unless the context has a fault. What was printed before a fault is there before it is seen.
+  void step(const Step& step);
   // Polled by running kernels.
   bool cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
 

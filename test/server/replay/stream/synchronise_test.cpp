@@ -194,6 +194,31 @@ TEST_CASE_FIXTURE(Fixture, "a query is not waited for where the replay does not 
   CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
 }
 
+TEST_CASE_FIXTURE(Fixture, "a wait that finds a lost context by a query writes out what kernels printed, and then tells") {
+  session.poll_limit = std::chrono::hours(1);
+  driver.failures["cuEventQuery"] = CUDA_ERROR_LAUNCH_FAILED;
+  const auto writes_out = [&](auto wait) {
+    driver.log.clear();
+    const unsigned drained = session.drained;
+    const bool written = session.result(wait()) == CUDA_ERROR_LAUNCH_FAILED && driver.count("cuStreamSynchronize") == 1;
+    return written && session.drained > drained;
+  };
+  CHECK(writes_out([&] { return synchronise_stream(stream); }));
+  CHECK(writes_out([&] { return synchronise_event(event); }));
+  CHECK(writes_out([&] { return synchronise_context(); }));
+  CHECK(writes_out([&] { return query_event(event); }));
+  driver.log.clear();
+  watch_event(event, 1);
+  CHECK(driver.count("cuStreamSynchronize") == 1);
+  CHECK(session.notices(wire::NoticeOrdinal::completion).size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a failure that leaves the context whole is told without a synchronisation") {
+  driver.failures["cuEventQuery"] = CUDA_ERROR_INVALID_HANDLE;
+  CHECK(session.result(query_event(event)) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(driver.count("cuStreamSynchronize") == 0);
+}
+
 TEST_CASE_FIXTURE(Fixture, "a deferred error is told by the next reply, once") {
   session.deferred = CUDA_ERROR_LAUNCH_FAILED;
   uint64_t first = synchronise_stream(stream), second = synchronise_stream(stream);
