@@ -242,8 +242,11 @@ log_format = "json"
         program, = self.neighbours(1)
         program.communicate(timeout=RUN_LIMIT_SECONDS)
         ended = self.audited("ended")[0]
-        self.assertEqual([line["event"] for line in self.audit_lines()], ["admitted", "begun", "ended"])
-        self.assertEqual((ended["tenant"], ended["cause"], ended["gpus"]), ("lab", "finished", [0]))
+        lines = self.audit_lines()
+        # A machine that stands still for seconds loses connections, which come back.
+        events = [line["event"] for line in lines if line["event"] not in ("detached", "attached")]
+        self.assertEqual(events, ["admitted", "begun", "ended"], lines)
+        self.assertEqual((ended["tenant"], ended["cause"], ended["gpus"]), ("lab", "finished", [0]), lines)
         self.assertGreater(ended["bytes_in"], 0)
         self.assertGreater(ended["bytes_out"], 0)
         self.assertEqual(os.stat(os.path.join(self.folder, "audit.log")).st_mode & 0o777, 0o600)
