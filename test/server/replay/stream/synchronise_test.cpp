@@ -194,7 +194,8 @@ TEST_CASE_FIXTURE(Fixture, "a query is not waited for where the replay does not 
   CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a wait that finds a lost context by a query writes out what kernels printed, and then tells") {
+TEST_CASE_FIXTURE(Fixture,
+                  "a wait that finds a lost context by a query writes out what kernels printed, and then tells") {
   session.poll_limit = std::chrono::hours(1);
   driver.failures["cuEventQuery"] = CUDA_ERROR_LAUNCH_FAILED;
   const auto writes_out = [&](auto wait) {
