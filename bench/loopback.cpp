@@ -1,5 +1,6 @@
 // The raw loopback that remote figures are to be read against: 64-byte round trips (sleeping and busy polling) and
-// bandwidth on one TCP stream, with plain sockets. Prints one JSON object.
+// bandwidth on one TCP stream, with plain sockets. Prints one JSON object. --quick: little of everything, to try it
+// out.
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -9,15 +10,19 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr int kRoundTrips = 4000;
 constexpr size_t kPiece = 1 << 20;
-constexpr size_t kTotal = size_t(2) << 30;
+
+struct Amounts {
+  unsigned round_trips = 4000;
+  size_t bytes = size_t(2) << 30;
+} g_amounts;  // set before any thread is made
 
 [[noreturn]] void fail(const char* what) {
   std::perror(what);
@@ -38,7 +43,7 @@ bool transfer(int socket, char* data, size_t bytes, bool sending, bool polling) 
 
 void echo(int socket, bool polling) {
   char message[64];
-  for (int i = 0; i < kRoundTrips; ++i)
+  for (unsigned i = 0; i < g_amounts.round_trips; ++i)
     if (!transfer(socket, message, sizeof message, false, polling) ||
         !transfer(socket, message, sizeof message, true, false))
       return;
@@ -48,7 +53,7 @@ double round_trip_us(int near, int far, bool polling) {
   std::thread peer(echo, far, polling);
   std::vector<double> times;
   char message[64] = {};
-  for (int i = 0; i < kRoundTrips; ++i) {
+  for (unsigned i = 0; i < g_amounts.round_trips; ++i) {
     auto start = Clock::now();
     if (!transfer(near, message, sizeof message, true, false) ||
         !transfer(near, message, sizeof message, false, polling))
@@ -63,20 +68,21 @@ double round_trip_us(int near, int far, bool polling) {
 double bandwidth_gb_s(int near, int far) {
   std::thread peer([far] {
     std::vector<char> buffer(kPiece);
-    for (size_t left = kTotal; left; left -= kPiece)
+    for (size_t left = g_amounts.bytes; left; left -= kPiece)
       if (!transfer(far, buffer.data(), kPiece, false, false)) return;
   });
   std::vector<char> buffer(kPiece, 1);
   auto start = Clock::now();
-  for (size_t left = kTotal; left; left -= kPiece)
+  for (size_t left = g_amounts.bytes; left; left -= kPiece)
     if (!transfer(near, buffer.data(), kPiece, true, false)) fail("send");
   peer.join();
-  return kTotal / 1e9 / std::chrono::duration<double>(Clock::now() - start).count();
+  return double(g_amounts.bytes) / 1e9 / std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "--quick") g_amounts = {.round_trips = 100, .bytes = 16 * kPiece};
   int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -1,7 +1,7 @@
 // The roads to a server on the same machine, through the transports that sessions use, between two processes: 64-byte
 // round trips while both sides look (polled) and while both sleep for every message, and bandwidth. Beside them a round
 // trip of two bare futexes, which is what a doorbell that cannot tell of the other process's end would cost. Prints one
-// JSON object.
+// JSON object. --quick: little of everything, to try it out.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "protocol/transport/looking.hpp"
@@ -32,11 +33,14 @@ using namespace gpuwire;
 using Clock = std::chrono::steady_clock;
 using transport::IoStatus;
 using transport::Transport;
-constexpr int kRoundTrips = 20'000;
 constexpr size_t kMessageBytes = 64;
 constexpr size_t kPiece = 16 << 20;
-constexpr size_t kTotal = size_t(2) << 30;
 constexpr std::chrono::seconds kLimit{60};
+
+struct Amounts {
+  unsigned round_trips = 20'000;
+  size_t bytes = size_t(2) << 30;
+} g_amounts;  // set before any process is made
 
 [[noreturn]] void fail(const std::string& what) {
   std::fprintf(stderr, "shared_memory_loopback: %s\n", what.c_str());
@@ -77,9 +81,9 @@ double with_peer(const std::function<void()>& far, const std::function<double()>
 // Each process makes its own end of what `open` gives it, true: near.
 using Open = std::function<std::unique_ptr<Transport>(bool near)>;
 
-double median_us(int round_trips, const std::function<void()>& once) {
+double median_us(unsigned round_trips, const std::function<void()>& once) {
   std::vector<double> times;
-  for (int i = 0; i < round_trips; ++i) {
+  for (unsigned i = 0; i < round_trips; ++i) {
     auto start = Clock::now();
     once();
     times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
@@ -93,7 +97,7 @@ double round_trip_us(const Open& open, bool polled) {
       [&] {
         auto end = open(false);
         std::vector<std::byte> message(kMessageBytes);
-        for (int i = 0; i < kRoundTrips; ++i) {
+        for (unsigned i = 0; i < g_amounts.round_trips; ++i) {
           receive(*end, message, polled);
           send(*end, message);
         }
@@ -102,7 +106,7 @@ double round_trip_us(const Open& open, bool polled) {
       [&] {
         auto end = open(true);
         std::vector<std::byte> message(kMessageBytes);
-        double value = median_us(kRoundTrips, [&] {
+        double value = median_us(g_amounts.round_trips, [&] {
           send(*end, message);
           receive(*end, message, polled);
         });
@@ -116,16 +120,16 @@ double bandwidth_gb_s(const Open& open) {
       [&] {
         auto end = open(false);
         std::vector<std::byte> memory(kPiece, std::byte{1});
-        for (size_t left = kTotal; left; left -= kPiece) receive(*end, memory, false);
+        for (size_t left = g_amounts.bytes; left; left -= kPiece) receive(*end, memory, false);
         send(*end, std::span(memory).first(1));
       },
       [&] {
         auto end = open(true);
         std::vector<std::byte> memory(kPiece, std::byte{1});
         auto start = Clock::now();
-        for (size_t left = kTotal; left; left -= kPiece) send(*end, memory);
+        for (size_t left = g_amounts.bytes; left; left -= kPiece) send(*end, memory);
         receive(*end, std::span(memory).first(1), false);
-        return kTotal / 1e9 / std::chrono::duration<double>(Clock::now() - start).count();
+        return double(g_amounts.bytes) / 1e9 / std::chrono::duration<double>(Clock::now() - start).count();
       });
 }
 
@@ -181,14 +185,14 @@ double futex_round_trip_us() {
   };
   return with_peer(
       [&] {
-        for (uint32_t i = 1; i <= kRoundTrips; ++i) {
+        for (uint32_t i = 1; i <= g_amounts.round_trips; ++i) {
           await(there, i);
           tell(back, i);
         }
       },
       [&] {
         uint32_t i = 0;
-        return median_us(kRoundTrips, [&] {
+        return median_us(g_amounts.round_trips, [&] {
           tell(there, ++i);
           await(back, i);
         });
@@ -197,7 +201,8 @@ double futex_round_trip_us() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == "--quick") g_amounts = {.round_trips = 100, .bytes = 2 * kPiece};
   auto figures = [](const char* name, const auto& open) {
     double asleep = round_trip_us(open(), false), polled = round_trip_us(open(), true), rate = bandwidth_gb_s(open());
     std::printf("\"%s\": {\"round_trip_asleep_us\": %.2f, \"round_trip_polled_us\": %.2f, \"bandwidth_gb_s\": %.2f}, ",
