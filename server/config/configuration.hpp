@@ -61,7 +61,7 @@ struct Configuration {
   uint64_t resume_grace_ms = 5 * 60'000;  // how long a session stays without its connection; 0: it ends with it
   uint64_t hang_up_grace_ms =
       20'000;  // the same where the connection was ended and not lost, by the program's end or by something between
-  unsigned lanes_max = 4;                   // further connections of a session for bulk; 1: none
+  std::optional<unsigned> lanes_max;        // further connections of a session for bulk; 1: none; without it the usual
   bool rdma = false;                        // offered, in plain bytes: the fabric is trusted
   std::string cupti = "auto";               // measures profiles; or "off", or the library's path
   std::filesystem::path runtime_directory;  // for what outlives the server's process; empty: the default one

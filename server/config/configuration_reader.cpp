@@ -248,7 +248,9 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   server.numbers("gpus", out.gpus, kGpuMax);
   read_grace(server, "resume_grace", out.resume_grace_ms);
   read_grace(server, "hang_up_grace", out.hang_up_grace_ms);
-  server.count("lanes_max", out.lanes_max, 1, wire::kLanesMax);
+  unsigned lanes_max = 0;
+  server.count("lanes_max", lanes_max, 1, wire::kLanesMax);
+  if (lanes_max != 0) out.lanes_max = lanes_max;
   read_rdma(server, out);
   read_cupti(server, out);
   server.duration_ms("adopt_grace", out.adopt_grace_ms);

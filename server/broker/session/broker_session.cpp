@@ -165,7 +165,7 @@ void BrokerSession::allow_graces(const SessionRecord& session) {
                                                      : around_.graces.resume;
   spec_.resume_grace_ms = uint32_t(std::min(around_.graces.resume, most).count());
   spec_.hang_up_grace_ms = uint32_t(around_.graces.hang_up.count());
-  spec_.lanes_max = around_.lanes_max;
+  spec_.lanes_max = around_.lanes_max.value_or(session.security.starts_with("tls") ? kLanesUsualTls : kLanesUsual);
 }
 
 bool BrokerSession::attach(std::string& error) {

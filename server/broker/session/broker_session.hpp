@@ -38,7 +38,7 @@ struct SessionSurroundings {
   EntryStore* keeping = nullptr;           // null: nothing outlives the broker
   std::vector<ServerDevice> devices = {};  // of the server, when they are known
   SessionGraces graces{};
-  unsigned lanes_max = 0;                    // SessionSpec's
+  std::optional<unsigned> lanes_max;         // SessionSpec's; without it the usual number for the connection
   const TenantDirectory* tenants = nullptr;  // whose settings bound its times; null: nobody's
 };
 

@@ -68,7 +68,7 @@ class Sessions final : public SessionControl {
 
   // Of sessions that begin from now on, before their tenants' own bounds.
   void set_graces(const SessionGraces& graces) { around_.graces = graces; }
-  void set_lanes_max(unsigned lanes) { around_.lanes_max = lanes; }
+  void set_lanes_max(std::optional<unsigned> lanes) { around_.lanes_max = lanes; }
   // The tenant's session that is called so and may be carried on over another connection. The error tells its client
   // why there is none.
   tl::expected<const SessionRecord*, std::string> resumable(const std::string& wire_id,

@@ -220,6 +220,20 @@ TEST_CASE(
   CHECK(eventually([&] { return Caller(broker, {.tenant = "anna"}).served_with() == "16"; }));
 }
 
+TEST_CASE("a session inside TLS is given more lanes than one in plain bytes, unless the configuration says how many") {
+  for (std::optional<unsigned> said : {std::optional<unsigned>(), std::optional<unsigned>(3)}) {
+    server::Configuration configuration;
+    configuration.lanes_max = said;
+    configuration.tenants = {{.name = "anna"}};
+    RunningBroker broker("lanes", std::move(configuration));
+    REQUIRE(broker.port() != 0);
+    Caller plain(broker, {.tenant = "anna", .security = "plain"}),
+        encrypted(broker, {.tenant = "anna", .security = "tls certificate"});
+    CHECK(plain.served_with() == std::to_string(said.value_or(server::kLanesUsual)));
+    CHECK(encrypted.served_with() == std::to_string(said.value_or(server::kLanesUsualTls)));
+  }
+}
+
 TEST_CASE(
     "a tenant that asks for many sessions at once makes nobody wait for more than its next one, and no more "
     "workers start at once than may") {
