@@ -57,7 +57,7 @@ void permit_wait(ServerSession& session) {
 }  // namespace
 
 uint64_t KeptMemory::bytes_wanted(const char* text) noexcept {
-  if (!text || !*text) return 0;
+  if (!text || !*text) return kBytesUsual;
   try {
     auto bytes = units::parse_byte_size(text);
     if (bytes) return *bytes;

@@ -44,6 +44,8 @@ class KeptMemory final : public SessionPart {
   // As the server counts on when others of the tenant wait for memory (kKeptMemoryWait, kMemoryShortage).
   static constexpr std::chrono::milliseconds kKeptTime{200};
   static constexpr uint64_t kBlockBytesMax = 32u << 20;
+  // Where GPUWIRE_KEPT_MEMORY does not say.
+  static constexpr uint64_t kBytesUsual = 64u << 20;
 
   KeptMemory(ServerSession& session, SessionParts& parts) noexcept;
   ~KeptMemory() override;
@@ -114,7 +116,7 @@ class KeptMemory final : public SessionPart {
   void ended(SessionEnd) noexcept override {}  // nothing can be sent; the addresses stay taken
   void after_fork_in_child() noexcept override;
 
-  // A size (protocol/units); nothing: none. What is no size is told on standard error, and none is kept.
+  // A size (protocol/units); nothing: kBytesUsual. What is no size is told on standard error, and none is kept.
   static uint64_t bytes_wanted(const char* text) noexcept;
 
  private:

@@ -172,12 +172,14 @@ TEST_CASE("Kept blocks have no more bytes together than they may, and are no mor
   CHECK(blocks.size() == KeptBlocks::kBlocksMax - 10);
 }
 
-TEST_CASE("How much is kept is a size as all sizes are written") {
+TEST_CASE("How much is kept is a size as all sizes are written, the usual one where none is named") {
   CHECK(KeptMemory::bytes_wanted("0") == 0);
   CHECK(KeptMemory::bytes_wanted("3KiB") == 3 << 10);
   CHECK(KeptMemory::bytes_wanted("64MiB") == 64 << 20);
   CHECK(KeptMemory::bytes_wanted("2.5GB") == 2'500'000'000);
-  for (const char* none : {static_cast<const char*>(nullptr), "", "4096", "64M", "M", "1X", "-1", "99999999999GiB"})
+  for (const char* unsaid : {static_cast<const char*>(nullptr), ""})
+    CHECK(KeptMemory::bytes_wanted(unsaid) == KeptMemory::kBytesUsual);
+  for (const char* none : {"4096", "64M", "M", "1X", "-1", "99999999999GiB"})
     CHECK(KeptMemory::bytes_wanted(none) == 0);
 }
 
