@@ -35,11 +35,22 @@ class Row:
     best_of: int = 1             # runs of which the fastest counts
     goal: str = ""               # for the table, where the program's own tolerance does not say it
     not_tried: str = ""          # why this row is only named
+    not_built: str = "a library that it needs was not installed where it was built"
 
     def same_output(self) -> bool:
         return self.right in (same_output, same_output_and_assert)
 
 
+# Programs that test/toolkits/run builds with other toolkits, with either runtime. What a toolkit is too old for is not
+# built with it.
+TOOLKITS = ("11.8", "12.4")
+RUNTIMES = ("static", "shared")
+OF_TOOLKITS = [
+    "vector_add", "reduction", "matmul_tiled", "streams_events", "pinned_async", "callbacks", "cooperative", "copies",
+    "events", "graph_capture", "graph_kernel_nodes", "host_memory", "limits", "managed_memory", "mapped_memory",
+    "memory_operations", "per_thread_streams", "separate_units", "stream_ordered", "stream_properties", "symbols",
+    "texture_objects", "threads", "training_loop", "virtual_memory"
+]
 STEPS = 40
 # Four native trainings from one seed on one H200 lay up to 0.015 of the first loss apart, because some kernels add in
 # any order.
@@ -66,6 +77,16 @@ def rows(build: str) -> List[Row]:
     def torch(feature, **more):
         return Row("torch", "torch " + feature,
                    ["python3", os.path.join(HERE, "programs", "torch_features.py"), feature], **more)
+
+    def of_toolkit(version, runtime, name):
+        folder = os.path.join(build, "toolkits", version)
+        # The toolkit's own runtime comes first; its name has the version in it.
+        libraries = [os.path.join(folder, "root", "usr", "lib", "x86_64-linux-gnu"),
+                     os.environ.get("LD_LIBRARY_PATH", "")]
+        return Row("toolkits", f"{name} {version} {runtime}",
+                   [os.path.join(folder, runtime, name), *(["20"] if name == "training_loop" else [])],
+                   environment={"LD_LIBRARY_PATH": ":".join(filter(None, libraries))},
+                   not_built="test/toolkits/run has not built it, or it is newer than the toolkit")
 
     def named(group, name, reason):
         return Row(group, name, [], not_tried=reason)
@@ -213,4 +234,6 @@ def rows(build: str) -> List[Row]:
         program("device_output", "order", right=same_output),
         program("device_output", "assert", right=same_output_and_assert),
         program("device_output", "trap", right=same_output),
+        *(of_toolkit(version, runtime, name)
+          for version in TOOLKITS for runtime in RUNTIMES for name in OF_TOOLKITS),
     ]

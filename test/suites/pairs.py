@@ -1,8 +1,10 @@
 """A driver running twice, natively and remotely, the same unit on both at a time."""
 
+import collections
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import tempfile
@@ -16,6 +18,8 @@ STOP_LIMIT_SECONDS = 1
 STARTS_MAX = 3  # in a row without a unit between them
 ERROR_CHARACTERS = 600
 BETWEEN = "(between cases)"
+UNTRIED = ("skip", "expected failure", "not supported")  # outcomes by which a suite says that nothing is wrong
+FAILURES_KEPT = 5  # kinds, of a unit and of a suite
 
 
 class Broken(Exception):
@@ -38,6 +42,7 @@ class Worker:
         self.limit_seconds, self.deadline = limit_seconds, deadline
         self.process = None
         self.versions = {}
+        self.left_out = 0  # cases of the unit that ran last which its driver did not choose
         self._starts = 0
         self._errors = None  # the file into which the process writes its standard error
         self._said = ""      # its end, of a process that has ended
@@ -105,7 +110,7 @@ class Worker:
 
     def finish(self, unit):
         """The cases of a unit that was begun, by name."""
-        cases, current = {}, None
+        cases, current, self.left_out = {}, None, 0
         while True:
             message = self._next(self.limit_seconds)
             if message is None:
@@ -118,6 +123,7 @@ class Worker:
                 cases[message["case"]] = message
                 current = None
             elif "end" in message:
+                self.left_out = message.get("left out", 0)
                 if message.get("spent"):
                     self.stop()
                 return cases
@@ -204,9 +210,19 @@ class Pair:
             "unit": unit, "counts": {name: count for name, count in counts.of.items() if count},
             "different": different, "seconds": round(time.monotonic() - started, 2)
         }
-        # Two sides that fail alike compare nothing; the runner says so of a whole suite.
+        if self.native.left_out:
+            row["left out"] = self.native.left_out
+        # Two sides that fail alike compare nothing; the runner says so of a whole suite, and names what fails most.
+        failures = collections.Counter(self.kind_of_failure(case) for case in native.values()
+                                       if case["outcome"] not in (comparing.PASSED, *UNTRIED))
+        if failures:
+            row["native failures"] = dict(failures.most_common(FAILURES_KEPT))
         first_failed = next((case for case in native if not counts.of["native pass"]), None)
         return {**row, "native": self.told(native[first_failed])} if first_failed else row
+
+    @staticmethod
+    def kind_of_failure(case):
+        return re.sub(r"0x[0-9a-fA-F]+|\d+", "N", f"{case['outcome']}: {case.get('reason', '')}").strip(": ")
 
     def judged(self, native, remote):
         """Verdicts by case, of all cases that either side has named."""

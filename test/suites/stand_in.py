@@ -78,13 +78,18 @@ def prints(recorder):
     spoken(recorder, "a")
 
 
+def sampled(recorder):
+    spoken(recorder, "a")
+    recorder.left_out = 5
+
+
 def spent(recorder):
     spoken(recorder, str(os.getpid() * 0))
     recorder.spent = True
 
 
 UNITS = {f.__name__: f for f in (equal, close, apart, unsteady, native_fails, both_fail, remote_crashes, remote_hangs,
-                                 remote_ends, prints, spent)}
+                                 remote_ends, prints, sampled, spent)}
 
 
 class Units:

@@ -23,6 +23,7 @@ import driver  # noqa: E402
 import llama_cpp  # noqa: E402
 import nccl_tests  # noqa: E402
 import pairs  # noqa: E402
+import python_tests  # noqa: E402
 
 LIMIT_SECONDS = 120  # which only ends a hang
 SILENCE_SECONDS = 2  # of a side that is meant to hang
@@ -183,6 +184,42 @@ class PythonTests(unittest.TestCase):
                          {"test_plain": "pass", "test_that_uses_it": "skip"})
 
 
+    def test_a_large_file_is_several_units_which_have_each_of_its_cases_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "test_large.py"), "w", encoding="utf-8") as file:
+                file.write("pass\n" * (3 * python_tests.PART_LINES))
+            with open(os.path.join(folder, "test_small.py"), "w", encoding="utf-8") as file:
+                file.write("pass\n")
+            self.assertEqual([unit for file in python_tests.test_files(folder)
+                              for unit in python_tests.parts(folder, file)],
+                             [f"test_large.py part {number} of 3" for number in (1, 2, 3)] + ["test_small.py"])
+        found = []
+        for number in (1, 2, 3):
+            items = list(range(100))
+            python_tests.Chosen(types.SimpleNamespace(), number, 3, sys.maxsize).pytest_collection_modifyitems(items)
+            self.assertEqual(items, sorted(items))
+            found += items
+        self.assertEqual(sorted(found), list(range(100)))
+
+    def test_a_sample_is_the_same_each_time_and_says_what_it_leaves_out(self):
+        samples = []
+        for _ in range(2):
+            recorder, items = types.SimpleNamespace(), list(range(100))
+            python_tests.Chosen(recorder, 1, 1, 10).pytest_collection_modifyitems(items)
+            samples.append((items, recorder.left_out))
+        self.assertEqual(samples[0], samples[1])
+        self.assertEqual((len(samples[0][0]), samples[0][1]), (10, 90))
+
+    def test_an_error_that_stays_with_the_process_spends_it(self):
+        for text, lasts in (("RuntimeError: CUDA error: an illegal memory access was encountered", True),
+                            ("E   cupy.cuda.driver.CUDADriverError: CUDA_ERROR_ILLEGAL_ADDRESS: it", True),
+                            ("ValueError: an illegal shape", False)):
+            recorder = types.SimpleNamespace(spent=False)
+            report = types.SimpleNamespace(failed=True, longrepr=text, when="call", nodeid="a")
+            python_tests.Telling(recorder).pytest_runtest_logreport(report)
+            self.assertEqual(recorder.spent, lasts, text)
+
+
 class Runs(unittest.TestCase):
     """The runner, with units of the driver that stands in."""
 
@@ -195,7 +232,7 @@ class Runs(unittest.TestCase):
         sys.modules["run_suites"] = self.run_suites
         loader.exec_module(self.run_suites)
         self.options = types.SimpleNamespace(folder={}, out=folder.name, fresh=False, python=sys.executable,
-                                             device="cuda", limit=LIMIT_SECONDS, jobs=2, only="e", quiet=True)
+                                             device="cuda", limit=LIMIT_SECONDS, jobs=2, only="e", quiet=True, cases=None)
         self.suite = self.run_suites.Suite("stand_in", "../stand_in.py")
 
     def summary(self, seconds=LIMIT_SECONDS, **options):
@@ -223,6 +260,11 @@ class Runs(unittest.TestCase):
     def test_a_suite_of_which_natively_nothing_passes_is_broken_and_says_what_its_first_case_said(self):
         self.assertIn("not one case passes natively: error ValueError", self.summary(only="both_fail")["broken"])
         self.assertNotIn("broken", self.summary(only="equal"))
+
+    def test_what_fails_natively_is_counted_by_kind_and_a_sample_says_what_it_left_out(self):
+        self.assertEqual(self.summary(only="both_fail")["native failures"], {"error ValueError: N": 1})
+        self.assertNotIn("native failures", self.summary(only="equal"))
+        self.assertEqual(self.summary(only="sampled")["left out"], 5)
 
     def test_each_difference_is_named_with_its_unit(self):
         summary = self.summary(only="apart")

@@ -4,7 +4,7 @@ import glob
 import os
 import subprocess
 
-FETCH_LIMIT_SECONDS = 300  # which only ends a fetch that hangs
+FETCH_LIMIT_SECONDS = 1200  # which only ends a fetch that hangs
 MERGED_FOLDERS = ("bin", "sbin", "lib", "lib64")  # links into /usr, as every Debian from 12 on has them
 
 

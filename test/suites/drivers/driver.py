@@ -10,7 +10,7 @@ and answers on standard output, a JSON object a line, while whatever the suite p
 
 The outcome of a case is a short text that has to be the same both ways ("pass", "skip", "error RuntimeError"), its
 digest one of all values that it computed. A driver whose process is of no more use ends itself behind the unit, having
-said so: {"end": NAME, "spent": true}.
+said so: {"end": NAME, "spent": true}. Where it ran a sample of a unit, it says so there too: {"left out": COUNT}.
 """
 
 import base64
@@ -40,6 +40,7 @@ class Recorder:
         self._send = send
         self.values = {}
         self.kept_bytes = 0
+        self.left_out = 0   # set by a suite: cases of the unit that are not in its sample
         self.spent = False  # set by a suite: this process has an error that does not go away
 
     def begin(self, case):
@@ -112,7 +113,10 @@ def serve(make_suite):
         elif "unit" in request:
             recorder = Recorder(send)
             suite.run(request["unit"], recorder)
-            send({"end": request["unit"], **({"spent": True} if recorder.spent else {})})
+            send({
+                "end": request["unit"], **({"spent": True} if recorder.spent else {}),
+                **({"left out": recorder.left_out} if recorder.left_out else {})
+            })
             if recorder.spent:
                 break
     sys.stderr.flush()

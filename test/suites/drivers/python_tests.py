@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Tests written in Python, of an installed package or in a folder: python_tests.py --package numba.cuda.tests, or
 --folder FOLDER. A unit is a file of tests, a case a test. unittest runs those of a package, by the names of its
-modules, which pytest would make up from the files' folders. Those of a folder are run by pytest where it is installed.
+modules, which pytest would make up from the files' folders. Those of a folder are run by pytest where it is installed;
+a file of many lines is several units there, each a part of its cases, and of each unit at most --cases are run. Which
+those are is the same on both sides and in every run.
 """
 
 import argparse
@@ -11,14 +13,24 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import os
+import random
+import re
 import sys
 import unittest
 
 from driver import Unavailable, serve
 
-DISTRIBUTIONS = ("numba", "numba-cuda", "cupy-cuda13x", "cuda-python", "cuda-bindings", "triton", "torch", "pytest")
+DISTRIBUTIONS = ("numba", "numba-cuda", "cupy-cuda13x", "cuda-python", "cuda-bindings", "cuda-core", "triton", "torch",
+                 "pytest")
 # Fixtures that pytest-xdist, which is for one process a core, or a folder's own options would change.
-PYTEST_OPTIONS = ["-q", "-p", "no:cacheprovider", "--capture=sys", "--tb=line", "--continue-on-collection-errors"]
+PYTEST_OPTIONS = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--capture=sys", "--tb=line",
+                  "--continue-on-collection-errors"]
+PART_LINES = 250  # of a file, for each part of its cases
+PART = re.compile(r"(.*) part (\d+) of (\d+)")
+SEED = 1
+# Errors that stay with a process: what comes behind them fails for no reason of its own.
+LASTING = re.compile(r"illegal memory access|ILLEGAL_ADDRESS|IllegalAddress|unspecified launch failure|LAUNCH_FAILED|"
+                     r"device-side assert|misaligned address|MISALIGNED_ADDRESS|illegal instruction|CUDA_ERROR_ASSERT")
 
 
 class Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -86,28 +98,38 @@ def test_files(folder):
     return found
 
 
+def parts(folder, file):
+    """A file's units."""
+    with open(os.path.join(folder, file), "rb") as text:
+        count = max(1, text.read().count(b"\n") // PART_LINES)
+    return [file] if count == 1 else [f"{file} part {number} of {count}" for number in range(1, count + 1)]
+
+
 class Tests:
-    def __init__(self, package, folder):
+    def __init__(self, package, folder, cases_max):
         self.package, self.folder = package, os.path.abspath(folder) if folder else folder_of(package)
-        self.versions = versions()
+        self.versions, self.cases_max = versions(), cases_max
+        self.pytest = not package and bool(importlib.util.find_spec("pytest"))
         self.files = test_files(self.folder)
         if not self.files:
             raise Unavailable(f"{package or folder} has no files of tests")
 
     def units(self):
-        return self.files
+        return [unit for file in self.files for unit in parts(self.folder, file)] if self.pytest else self.files
 
     def run(self, unit, recorder):
         os.chdir(self.folder)
-        if not self.package and importlib.util.find_spec("pytest"):
+        if self.pytest:
             self.by_pytest(unit, recorder)
         else:
             self.by_unittest(unit, recorder)
 
     def by_pytest(self, unit, recorder):
         import pytest
-        path = os.path.join(self.folder, unit)
-        code = pytest.main([path, *PYTEST_OPTIONS], plugins=[Telling(recorder)])
+        part = PART.fullmatch(unit)
+        file, number, count = (part[1], int(part[2]), int(part[3])) if part else (unit, 1, 1)
+        chosen = Chosen(recorder, number, count, self.cases_max)
+        code = pytest.main([os.path.join(self.folder, file), *PYTEST_OPTIONS], plugins=[Telling(recorder), chosen])
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED,
                         pytest.ExitCode.INTERRUPTED):
             recorder.end("(collection)", f"error pytest {code}")
@@ -173,6 +195,20 @@ class TellingResult(unittest.TestResult):
         self.found = (outcome, str(reason))
 
 
+class Chosen:
+    """A plugin of pytest that leaves of a file's cases one of `count` parts, and of that a sample."""
+
+    def __init__(self, recorder, number, count, cases_max):
+        self.recorder, self.number, self.count, self.cases_max = recorder, number, count, cases_max
+
+    def pytest_collection_modifyitems(self, items):
+        places = list(range(len(items)))
+        random.Random(SEED).shuffle(places)
+        mine = places[self.number - 1::self.count]
+        self.recorder.left_out = max(0, len(mine) - self.cases_max)
+        items[:] = [items[place] for place in sorted(mine[:self.cases_max])]
+
+
 class Telling:
     """A plugin of pytest that tells each test as it runs."""
 
@@ -185,7 +221,9 @@ class Telling:
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
-            reason = str(report.longrepr).strip().splitlines()[-1:] or [""]
+            text = str(report.longrepr).strip()
+            reason = text.splitlines()[-1:] or [""]
+            self.recorder.spent = self.recorder.spent or bool(LASTING.search(text))
             self.found[report.nodeid] = ("fail" if report.when == "call" else f"error in {report.when}", reason[0])
         elif report.skipped:
             expected = hasattr(report, "wasxfail")
@@ -215,6 +253,7 @@ if __name__ == "__main__":
     parser.add_argument("--folder")
     parser.add_argument("--may-be-absent", nargs="*", default=[], metavar="MODULE")
     parser.add_argument("--restore", nargs="*", default=[], metavar="OLD=NEW")
+    parser.add_argument("--cases", type=int, default=sys.maxsize, metavar="N", help="of a unit at most (pytest)")
     parser.add_argument("--device", default="cuda")
     chosen = parser.parse_args()
     if not (chosen.package or chosen.folder):
@@ -222,4 +261,4 @@ if __name__ == "__main__":
     sys.meta_path.append(Absent(chosen.may_be_absent))
     for each in chosen.restore:
         restore(each)
-    serve(lambda: Tests(chosen.package, chosen.folder))
+    serve(lambda: Tests(chosen.package, chosen.folder, chosen.cases))
