@@ -17,26 +17,42 @@ namespace gpuwire::server {
 
 namespace {
 
-CUresult load(Replay& replay, uint64_t handle, const void* bytes, JitOptions& options, void*& native) {
-  const DriverTable& driver = replay.driver();
-  if (wire::handle_kind(handle) == wire::HandleKind::module) {
-    CUmodule module = nullptr;
-    CUresult result =
-        drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
-    native = module;
-    return result;
-  }
-  replay.state().contexts().enter_any();
+CUresult load_library(const DriverTable& driver, const void* bytes, JitOptions& options, CUlibrary& library) {
   CUlibraryOption names[] = {CU_LIBRARY_BINARY_IS_PRESERVED};
   void* values[] = {reinterpret_cast<void*>(uintptr_t{1})};
+  return drive(driver.cuLibraryLoadData, &library, bytes, options.names(), options.values(), options.count(), names,
+               values, 1u);
+}
+
+// `beneath`: the library whose module it is, where it could only be loaded as one.
+CUresult load(Replay& replay, uint64_t handle, const void* bytes, bool wrapped, JitOptions& options, void*& native,
+              CUlibrary& beneath) {
+  const DriverTable& driver = replay.driver();
   CUlibrary library = nullptr;
-  CUresult result = drive(driver.cuLibraryLoadData, &library, bytes, options.names(), options.values(), options.count(),
-                          names, values, 1u);
-  native = library;
+  if (wire::handle_kind(handle) != wire::HandleKind::module) {
+    replay.state().contexts().enter_any();
+    CUresult result = load_library(driver, bytes, options, library);
+    native = library;
+    return result;
+  }
+  CUmodule module = nullptr;
+  CUresult result = CUDA_SUCCESS;
+  if (wrapped) {
+    // cuModuleLoadDataEx of driver 580 takes no program that is still to be linked (CUDA_ERROR_INVALID_IMAGE). The
+    // runtime of CUDA 11 loads one as a module by a private function; of a library it is the module all the same.
+    result = load_library(driver, bytes, options, library);
+    if (result == CUDA_SUCCESS) result = drive(driver.cuLibraryGetModule, &module, library);
+    if (result != CUDA_SUCCESS && library) drive(driver.cuLibraryUnload, library);
+    if (result == CUDA_SUCCESS) beneath = library;
+  } else {
+    result = drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
+  }
+  native = module;
   return result;
 }
 
-CUresult unload(Replay& replay, uint64_t handle, void* native) {
+CUresult unload(Replay& replay, uint64_t handle, void* native, CUlibrary beneath) {
+  if (beneath) return drive(replay.driver().cuLibraryUnload, beneath);
   if (wire::handle_kind(handle) == wire::HandleKind::module)
     return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
   return drive(replay.driver().cuLibraryUnload, static_cast<CUlibrary>(native));
@@ -71,30 +87,32 @@ void module_load(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ModuleLoad>();
   uint64_t handle = params.getHandle();
   if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
+  ModuleStore& modules = replay.state().modules();
+  // Never sent, or dropped from the cache since: the client offers it and comes again.
+  auto image = modules.find(read_digest(params.getDigest()));
+  std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
+  const void* bytes = image ? driver_image(*image, wrapper) : nullptr;
   // A library is compiled later, at its first use: there is no time to tell yet, and nobody to tell it to then.
-  bool timed = wire::handle_kind(handle) == wire::HandleKind::module;
+  bool timed = wire::handle_kind(handle) == wire::HandleKind::module && !wrapper;
   auto shared =
       std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
   JitOptions& options = *shared;
-  ModuleStore& modules = replay.state().modules();
   CUresult result = options.result;
-  // Never sent, or dropped from the cache since: the client offers it and comes again.
-  auto image = modules.find(read_digest(params.getDigest()));
   bool missing = result == CUDA_SUCCESS && !image;
   if (missing) result = CUDA_ERROR_NOT_FOUND;
-  std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
-  const void* bytes = image ? driver_image(*image, wrapper) : nullptr;
   if (result == CUDA_SUCCESS && !bytes) result = CUDA_ERROR_INVALID_IMAGE;
   if (result == CUDA_SUCCESS) {
     void* native = nullptr;
-    result = load(replay, handle, bytes, options, native);
+    CUlibrary beneath = nullptr;
+    result = load(replay, handle, bytes, wrapper != nullptr, options, native, beneath);
     if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native)) {
-      unload(replay, handle, native);
+      unload(replay, handle, native, beneath);
       result = CUDA_ERROR_INVALID_HANDLE;
     }
     if (result == CUDA_SUCCESS) {
-      bool preserved = wire::handle_kind(handle) == wire::HandleKind::library;
-      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, {}} : ModuleStore::Loaded{});
+      bool preserved = beneath || wire::handle_kind(handle) == wire::HandleKind::library;
+      modules.add(handle,
+                  preserved ? ModuleStore::Loaded{image, wrapper, shared, beneath, {}} : ModuleStore::Loaded{});
     }
   }
   explain(replay, missing ? CUDA_SUCCESS : result);
@@ -117,10 +135,12 @@ void module_unload(Replay& replay, Call& call) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
   ModuleStore& modules = replay.state().modules();
+  CUlibrary beneath = nullptr;
   if (auto* loaded = modules.loaded(handle)) {
     for (uint64_t function : loaded->functions) replay.handles().erase(wire::handle_kind(function), function);
+    beneath = loaded->beneath;
   }
-  CUresult result = unload(replay, handle, native);
+  CUresult result = unload(replay, handle, native, beneath);
   replay.handles().erase(wire::handle_kind(handle), handle);
   // An image that the driver still reads although unloading failed would be a hazard: it stays until the session ends.
   if (result == CUDA_SUCCESS) modules.remove(handle);

@@ -1,6 +1,8 @@
 // The program images of a session, on their way in and loaded.
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -36,6 +38,7 @@ class ModuleStore {
     std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and what was put around them
     std::shared_ptr<JitOptions>
         options;                      // a library is compiled when it is first used: logs and times are written then
+    CUlibrary beneath = nullptr;      // a module's that could only be loaded as a library
     std::vector<uint64_t> functions;  // handles of its functions or kernels
   };
 

@@ -226,6 +226,11 @@ CUresult CUDAAPI library_unload(CUlibrary library) {
   FAKE_BEGIN("cuLibraryUnload", "cuLibraryUnload");
   return fake.libraries.erase(library) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
+CUresult CUDAAPI library_get_module(CUmodule* module, CUlibrary library) {
+  FAKE_BEGIN("cuLibraryGetModule", "cuLibraryGetModule");
+  *module = static_cast<CUmodule>(fake.make());
+  return fake.libraries.contains(library) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult CUDAAPI module_get_function(CUfunction* function, CUmodule, const char* name) {
   FAKE_BEGIN("cuModuleGetFunction", std::string("cuModuleGetFunction ") + name);
   *function = static_cast<CUfunction>(fake.make());
@@ -331,6 +336,7 @@ FakeDriver::FakeDriver() {
   table.cuLibraryLoadData = library_load;
   table.cuLibraryUnload = library_unload;
   table.cuModuleGetFunction = module_get_function;
+  table.cuLibraryGetModule = library_get_module;
   table.cuLibraryGetKernel = library_get_kernel;
   table.cuFuncGetParamInfo = func_param_info;
   table.cuKernelGetParamInfo = kernel_param_info;

@@ -184,19 +184,47 @@ TEST_CASE_FIXTURE(Fixture, "an image that says it is longer than it is does not 
   CHECK(driver.log.empty());
 }
 
+namespace {
+
+std::vector<uint8_t> container(const std::string& payload) {
+  std::vector<uint8_t> out(16 + payload.size());
+  const uint32_t magic = fatbin::kContainerMagic;
+  const uint16_t version = 1, header = 16;
+  const uint64_t size = payload.size();
+  std::memcpy(out.data(), &magic, 4);
+  std::memcpy(out.data() + 4, &version, 2);
+  std::memcpy(out.data() + 6, &header, 2);
+  std::memcpy(out.data() + 8, &size, 8);
+  std::memcpy(out.data() + 16, payload.data(), payload.size());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "a program to be linked that is loaded as a module is the module of a library") {
+  std::vector<uint8_t> linked = container("linked"), unit = container("first unit");
+  const std::span<const uint8_t> spans[] = {linked, unit};
+  std::vector<uint8_t> written = fatbin::write_linked_image(spans).value();
+  std::string image(written.begin(), written.end());
+  bring(image, module);
+  CHECK(driver.count("cuModuleLoadDataEx") == 0);
+  CHECK(driver.count("cuLibraryLoadData") == 1);
+  CHECK(driver.count("cuLibraryGetModule") == 1);
+  auto* loaded = session.state().modules().loaded(module);
+  REQUIRE(loaded);
+  CHECK(loaded->wrapper);  // the driver reads it until the module ends
+  unload(module);
+  CHECK(driver.libraries.empty());
+  CHECK(driver.count("cuModuleUnload") == 0);
+  CHECK(session.failed.empty());
+
+  driver.failures["cuLibraryGetModule"] = CUDA_ERROR_NO_BINARY_FOR_GPU;
+  CHECK(session.result(load(image, module)) == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  CHECK(driver.libraries.empty());
+  driver.failures.clear();
+}
+
 TEST_CASE_FIXTURE(Fixture, "a program to be linked reaches the driver in a wrapper, and a damaged one does not") {
-  auto container = [](const std::string& payload) {
-    std::vector<uint8_t> out(16 + payload.size());
-    const uint32_t magic = fatbin::kContainerMagic;
-    const uint16_t version = 1, header = 16;
-    const uint64_t size = payload.size();
-    std::memcpy(out.data(), &magic, 4);
-    std::memcpy(out.data() + 4, &version, 2);
-    std::memcpy(out.data() + 6, &header, 2);
-    std::memcpy(out.data() + 8, &size, 8);
-    std::memcpy(out.data() + 16, payload.data(), payload.size());
-    return out;
-  };
   std::vector<std::vector<uint8_t>> containers{container("linked"), container("first unit"), container("second")};
   std::vector<std::span<const uint8_t>> spans(containers.begin(), containers.end());
   std::vector<uint8_t> written = fatbin::write_linked_image(spans).value();
