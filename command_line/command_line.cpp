@@ -89,7 +89,7 @@ std::string failure_text(const CLI::App* top, const CLI::Error& error) {
                      : error.get_exit_code() == int(CLI::ExitCodes::RequiredError) && lacks_command(innermost(*top))
                          ? which_command(innermost(*top))
                          : in_our_words(error.what());
-  return top->get_name() + ": " + what + "\n`" + command + " --help` says what there is\n";
+  return top->get_name() + ": " + what + "\n`" + command + " --help` describes the usage\n";
 }
 
 }  // namespace

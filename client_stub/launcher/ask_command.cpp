@@ -24,17 +24,17 @@ struct View {
 };
 constexpr View kViews[] = {
     {"queue",
-     "Shows your tenant's programs at a server: who runs and since when, who waits, at which place and for what."},
+     "Shows your tenant's programs on a server: which run and since when, which wait, at which place and for what."},
     {"top",
-     "Shows what your tenant's programs at a server do, again and again, and how busy its GPUs are. Other tenants are "
-     "not named. (Without --server, on a machine with a server, `gpuwire top` shows that server.)"},
-    {"usage", "Shows what your tenant has used at a server by day: sessions, GPU hours, peak memory."}};
+     "Shows, updated continuously, what your tenant's programs on a server do and how busy its GPUs are. Other tenants "
+     "are not named. (Without --server, on a machine that runs a server, `gpuwire top` shows that server.)"},
+    {"usage", "Shows what your tenant has used on a server by day: sessions, GPU hours, peak memory."}};
 
 constexpr const char* kFooter =
     "\n"
-    "The server knows you as for `gpuwire run`: by certificate, token, or a Unix socket; nothing is started there.\n"
+    "The server identifies you as for `gpuwire run`: by certificate, token or Unix socket. Nothing is started there.\n"
     "\n"
-    "Exit code: 0; 1 with a line on stderr when the server cannot be reached or refuses; 2 for wrong use.";
+    "Exit code: 0; 1 with a line on stderr when the server cannot be reached or refuses; 2 for wrong usage.";
 
 struct AskOptions {
   bool json = false, csv = false, once = false;
@@ -94,11 +94,11 @@ int ask_command(std::string_view view, int argc, char** argv) {
   app.add_flag("--json", options.json, "Print JSON instead of tables");
   if (view == "usage") app.add_flag("--csv", options.csv, "Print comma-separated values instead of a table");
   if (view == "top") {
-    app.add_option("--interval", options.interval_s, "Seconds between two looks")
+    app.add_option("--interval", options.interval_s, "Seconds between updates")
         ->type_name("S")
         ->check(CLI::Range(kIntervalMinS, kIntervalMaxS))
         ->capture_default_str();
-    app.add_flag("--once", options.once, "One interval, then the end");
+    app.add_flag("--once", options.once, "Show one interval, then exit");
   }
   if (auto code = parse_command_line(app, argc, argv)) return *code;
   if (auto set = set_environment(session); !set) {

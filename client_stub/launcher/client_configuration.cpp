@@ -24,6 +24,20 @@ std::string at(const fs::path& file, const toml::node& node, const std::string& 
   return file.string() + ":" + std::to_string(node.source().begin.line) + ": " + what;
 }
 
+// ", got 0" where the value is one that fits the line.
+std::string got(const toml::node& node) {
+  constexpr size_t kBytesMax = 40;
+  if (node.is_table() || node.is_array()) return {};
+  std::ostringstream text;
+  node.visit([&](const auto& one) { text << one; });
+  std::string said = text.str();
+  return said.size() > kBytesMax || said.find('\n') != std::string::npos ? std::string() : ", got " + said;
+}
+
+std::string must_be(const fs::path& file, std::string_view key, const toml::node& node, const std::string& what) {
+  return at(file, node, std::string(key) + " must be " + what + got(node));
+}
+
 // A file of the configuration's own folder, or of the home folder for "~/...".
 std::string path_of(const std::string& text, const fs::path& file) {
   const char* home = std::getenv("HOME");
@@ -36,25 +50,25 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
   if (key == "gpus") {
     auto count = node.value_exact<int64_t>();
     if (!count || *count < 1 || *count > int64_t(kGpusMax))
-      return Failure(at(file, node, "gpus must be a number from 1 to " + std::to_string(kGpusMax)));
+      return Failure(must_be(file, key, node, "a number from 1 to " + std::to_string(kGpusMax)));
     settings.gpus = std::to_string(*count);
     return {};
   }
   if (key == "progress") {
     auto shown = node.value_exact<bool>();
-    if (!shown) return Failure(at(file, node, "progress must be true or false"));
+    if (!shown) return Failure(must_be(file, key, node, "true or false"));
     settings.progress = *shown ? "on" : "off";
     return {};
   }
   auto text = node.value_exact<std::string>();
-  if (!text || text->empty()) return Failure(at(file, node, std::string(key) + " must be a text"));
+  if (!text || text->empty()) return Failure(must_be(file, key, node, "a string in quotes"));
   if (key == "memory") {
     auto bytes = units::parse_byte_size(*text);
     if (!bytes) return Failure(at(file, node, "memory: " + bytes.error()));
     settings.memory = std::to_string(*bytes) + "B";
   } else if (key == "transport") {
     if (*text != "auto" && *text != "tcp" && *text != "shm" && *text != "rdma")
-      return Failure(at(file, node, "transport must be auto, tcp, shm or rdma"));
+      return Failure(must_be(file, key, node, "auto, tcp, shm or rdma"));
     settings.transport = *text;
   } else if (key == "server") {
     settings.server = *text;
@@ -79,7 +93,7 @@ tl::expected<ClientSettings, std::string> read_settings(const fs::path& file, co
   for (const auto& [key, node] : table) {
     if (std::find(others.begin(), others.end(), key.str()) != others.end()) continue;
     if (!is_setting(key.str()))
-      return Failure(at(file, node, "\"" + std::string(key.str()) + "\" is no setting of the client"));
+      return Failure(at(file, node, "\"" + std::string(key.str()) + "\" is not a client setting"));
     if (auto read = read_setting(file, key.str(), node, settings); !read) return Failure(read.error());
   }
   return settings;
@@ -98,7 +112,7 @@ tl::expected<std::string, std::string> text_of(const fs::path& file) {
   in.read(text.data(), std::streamsize(text.size()));
   if (in.bad() || !in.eof())
     return Failure(file.string() + ": " +
-                   (in.eof() || errno ? std::strerror(errno) : "longer than a configuration may be"));
+                   (in.eof() || errno ? std::strerror(errno) : "too long for a configuration file"));
   text.resize(size_t(in.gcount()));
   return text;
 }
@@ -118,13 +132,14 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
   file.general = *general;
   if (const toml::node* usual = table.get("profile")) {
     auto name = usual->value_exact<std::string>();
-    if (!name) return Failure(at(path, *usual, "profile is the name of one of [profiles]"));
+    if (!name) return Failure(must_be(path, "profile", *usual, "the name of one of [profiles]"));
     file.usual_profile = *name;
   }
   if (const toml::node* profiles = table.get("profiles")) {
-    if (!profiles->is_table()) return Failure(at(path, *profiles, "[profiles.NAME] are tables"));
+    if (!profiles->is_table()) return Failure(must_be(path, "profiles", *profiles, "tables [profiles.NAME]"));
     for (const auto& [name, node] : *profiles->as_table()) {
-      if (!node.is_table()) return Failure(at(path, node, "[profiles." + std::string(name.str()) + "] is a table"));
+      if (!node.is_table())
+        return Failure(must_be(path, "[profiles." + std::string(name.str()) + "]", node, "a table"));
       auto settings = read_settings(path, *node.as_table(), {});
       if (!settings) return Failure(settings.error());
       file.profiles[std::string(name.str())] = *settings;

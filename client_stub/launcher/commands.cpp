@@ -48,17 +48,17 @@ std::vector<std::string> admin_commands() {
 }
 
 std::string summary_of(const std::string& command) {
-  if (command == "run") return "run a program whose CUDA calls go to a server";
-  if (command == "shell") return "your shell, in which every program's CUDA calls go to a server";
-  if (command == "env") return "what to export so that they do in the shell that you are in";
+  if (command == "run") return "run a program with its CUDA calls going to a server";
+  if (command == "shell") return "start your shell with every program's CUDA calls going to a server";
+  if (command == "env") return "print what to export to get the same in your current shell";
   if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
-  if (command == "queue") return "your programs at a server: who runs, who waits, and for what";
-  if (command == "usage") return "what tenants have used by day, from the audit log";
+  if (command == "queue") return "show your programs on a server: which run, which wait, and for what";
+  if (command == "usage") return "show what tenants have used by day";
   if (command == "serve") return "offer this machine's GPUs to clients";
-  if (command == "admin") return "say who may use this server: certificates, tokens, revocation";
-  if (command == "top") return "what the tenants and sessions of this machine's server do, live";
-  if (command == "status") return "this machine's server in short: devices, tenants, sessions, queue";
-  if (command == "metrics") return "the server's figures for Prometheus (started by serve)";
+  if (command == "admin") return "manage who may use this server (certificates, tokens) and its sessions";
+  if (command == "top") return "show what tenants and sessions are doing, live";
+  if (command == "status") return "summarise this machine's server: devices, tenants, sessions, queue";
+  if (command == "metrics") return "export this machine's server to Prometheus (started by serve)";
   return {};
 }
 

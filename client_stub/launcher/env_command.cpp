@@ -13,13 +13,13 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Prints the commands that make a shell what `gpuwire run` makes a program's environment: in it, every program's "
-    "CUDA calls go to a gpuwire server.\n"
-    "Only what differs from the environment that it is called in is printed.";
+    "Prints the commands that give your current shell the environment in which `gpuwire run` starts a program: every "
+    "program's CUDA calls then go to a gpuwire server.\n"
+    "Only what differs from the current environment is printed.";
 
 constexpr const char* kFooter =
     "\n"
-    "Exit code: 0; 126 when gpuwire's stub library is missing; 2 for wrong use.\n"
+    "Exit code: 0; 126 when gpuwire's stub library is missing; 2 for wrong usage.\n"
     "\n"
     "Examples:\n"
     "  eval \"$(gpuwire env --server gpu7)\"                 sh, bash, zsh\n"
@@ -37,7 +37,7 @@ int gpuwire::launcher::env_command(int argc, char** argv) {
   app.footer(std::string(kSessionEnvironment) + kResourceEnvironment + kConfigurationFiles + kFooter);
   add_session_options(app, options.session, true);
   add_observation_options(app, options);
-  app.add_option("--shell", shell, "Whose commands; sh is bash's and zsh's, too")
+  app.add_option("--shell", shell, "The shell to print commands for; sh also covers bash and zsh")
       ->type_name("SHELL")
       ->check(CLI::IsMember({"sh", "fish", "csh"}))
       ->capture_default_str();

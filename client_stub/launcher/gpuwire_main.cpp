@@ -52,7 +52,7 @@ std::string advice(const std::string& command, const std::string& folder) {
     const std::string word = same != behind.end() ? *same : meant.empty() ? gpuwire::nearest(command, behind) : "";
     if (!word.empty()) meant = "admin " + word;
   }
-  return meant.empty() ? "`gpuwire --help` lists what there is" : "did you mean " + meant + "?";
+  return meant.empty() ? "`gpuwire --help` lists the commands" : "did you mean " + meant + "?";
 }
 
 // `top` and `usage` are of this machine's server, and of one elsewhere where that is named or none can be here.
@@ -95,8 +95,8 @@ int main(int argc, char** argv) {
     // The file is there, so what is not is the loader that it names.
     if (errno == ENOENT)
       std::fprintf(stderr,
-                   "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (a system of musl, such as "
-                   "Alpine, has none)\n",
+                   "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (musl systems such as "
+                   "Alpine do not)\n",
                    installed.path.c_str());
     else std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
     return kCannotExecute;

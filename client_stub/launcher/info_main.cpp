@@ -15,13 +15,12 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Connects to a gpuwire server as a program would, and shows its devices and versions, and what the way to it "
-    "measures: the time to "
-    "connect, the round-trip time of a call, and the bandwidth of bulk data in both directions.";
+    "Connects to a gpuwire server as a program would, and shows its devices and versions and measurements of the "
+    "connection: the time to connect, the round-trip time of a call, and the bandwidth in both directions.";
 
 constexpr const char* kFooter =
     "\n"
-    "Exit code: 0; 1 with a line on stderr when the server cannot be reached or refuses; 2 for wrong use.";
+    "Exit code: 0; 1 with a line on stderr when the server cannot be reached or refuses; 2 for wrong usage.";
 
 }  // namespace
 
@@ -44,10 +43,10 @@ int main(int argc, char** argv) {
   gpuwire::launcher::add_session_options(app, session, false);
   app.add_flag("--json", options.json, "Print one JSON object instead of text");
   app.add_flag("--quick", quick, "Do not measure round trips and bandwidth");
-  app.add_option("--round-trips", options.round_trips, "Round trips to take the median of")
+  app.add_option("--round-trips", options.round_trips, "How many round trips to measure; the median is shown")
       ->capture_default_str()
       ->check(CLI::Range(1u, gpuwire::launcher::kRoundTripsMax));
-  app.add_option("--megabytes", megabytes, "MiB to move each way for the bandwidth")
+  app.add_option("--megabytes", megabytes, "How many MiB to transfer each way to measure the bandwidth")
       ->capture_default_str()
       ->check(CLI::Range(1u, unsigned(gpuwire::launcher::kInfoBytesMax >> 20)));
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;

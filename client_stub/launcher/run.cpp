@@ -62,14 +62,15 @@ void add_observation_options(CLI::App& app, RunOptions& options) {
                  "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")
       ->type_name("FILE");
   app.add_option("--profile", options.profile,
-                 "Write to FILE when each CUDA call, wait, kernel and copy began and how long it took; Perfetto "
-                 "(ui.perfetto.dev) and chrome://tracing show it")
+                 "Write to FILE when each CUDA call, wait, kernel and copy began and how long it took, for Perfetto "
+                 "(ui.perfetto.dev) and chrome://tracing")
       ->type_name("FILE");
   // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
-  app.add_flag("--stats{summary}", options.stats,
-               "When a program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: for each "
-               "function, too; --stats=why: instead, in five lines, why the program was slower than it could be, and "
-               "what to change")
+  app.add_flag(
+         "--stats{summary}", options.stats,
+         "When a program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: also for each "
+         "function; --stats=why: instead, in five lines, why the program was slower than it could be and what to "
+         "change")
       ->check(CLI::IsMember({"summary", "calls", "why"}));
 }
 
@@ -78,7 +79,8 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
   std::string stubs = stub_folder(program_folder());
   std::string library = stubs + "/libcuda.so.1";
   if (access(library.c_str(), R_OK) != 0)
-    return tl::unexpected(RunError{kRunCannotExecute, library + " is missing; gpuwire is not installed completely"});
+    return tl::unexpected(
+        RunError{kRunCannotExecute, library + " is missing; the installation of gpuwire is incomplete"});
 
   prepend("LD_LIBRARY_PATH", stubs, "");
   // NVIDIA's own nvidia-smi runs only over NVIDIA's library, so ours comes before one that is installed here.

@@ -12,27 +12,27 @@ namespace {
 
 constexpr const char* kDescription =
     "gpuwire run [OPTIONS] -- PROGRAM [ARGS...]\n\n"
-    "Runs PROGRAM with its CUDA calls going to a gpuwire server. The program is not changed: gpuwire's libcuda.so.1 is "
-    "put in front of the "
-    "system's by LD_LIBRARY_PATH. PROGRAM takes the place of this one, so its exit code and its signals are its own.";
+    "Runs PROGRAM with its CUDA calls going to a gpuwire server. The program is not changed: gpuwire's libcuda.so.1 "
+    "is put in front of the system's in LD_LIBRARY_PATH. PROGRAM replaces this process, so its exit code and signals "
+    "are its own.";
 
 constexpr const char* kEnvironment =
     "  GPUWIRE_TRACE           set from --trace for the program\n"
     "  GPUWIRE_PROFILE_FILE    set from --profile for the program\n"
     "  GPUWIRE_STATS           set from --stats for the program: 1, calls or why\n"
-    "  GPUWIRE_ACCOUNTS        set with --stats: whom programs that crash leave their account with\n"
-    "  GPUWIRE_CACHE_KEY_FILE  under which key the server keeps the program's GPU code; none: it does not\n"
-    "  CUDA_VISIBLE_DEVICES    as ever; numbers and UUIDs are those of the server's devices\n";
+    "  GPUWIRE_ACCOUNTS        set with --stats: where programs that crash leave their summary\n"
+    "  GPUWIRE_CACHE_KEY_FILE  file with the key under which the server keeps GPU code; none: it keeps none\n"
+    "  CUDA_VISIBLE_DEVICES    as usual; numbers and UUIDs are those of the server's devices\n";
 
 constexpr const char* kFooter =
     "\n"
-    "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong use of "
+    "Exit code: the program's own; 127 when PROGRAM is not found, 126 when it cannot be executed, 2 for wrong usage of "
     "gpuwire run.\n"
     "\n"
     "Examples:\n"
     "  gpuwire run --server gpu7:9750 -- ./vector_add 1048576\n"
-    "  gpuwire run --gpus 2 --memory 20GiB -- python train.py   the server of the configuration\n"
-    "  gpuwire run -- bash                                      everything that is started there; gpuwire shell is "
+    "  gpuwire run --gpus 2 --memory 20GiB -- python train.py   the server in the configuration\n"
+    "  gpuwire run -- bash                                      everything that you start there; gpuwire shell is "
     "short for it\n";
 
 // Index of "--", or of the first word that is neither an option nor the value of one.

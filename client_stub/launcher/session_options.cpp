@@ -29,29 +29,30 @@ std::string text_of(uint64_t number) { return number ? std::to_string(number) : 
 }  // namespace
 
 void add_session_options(CLI::App& app, SessionOptions& options, bool resources) {
-  app.add_option("-s,--server", options.server,
-                 "The server: HOST[:PORT] (port 9750; with TLS, but on this machine), tls://..., tcp://... (bare) or "
-                 "unix:/PATH")
+  app.add_option(
+         "-s,--server", options.server,
+         "The server: HOST[:PORT] (port 9750; with TLS, except on this machine), tls://..., tcp://... (never TLS) "
+         "or unix:/PATH")
       ->type_name("SERVER");
-  app.add_option("--use", options.use, "Settings that the configuration has under this name")->type_name("NAME");
+  app.add_option("--use", options.use, "The profile of the configuration to use")->type_name("NAME");
   app.add_option("--identity", options.identity, "Who you are: a file with your certificate and its key")
       ->type_name("FILE");
-  app.add_option("--ca", options.authorities, "Whose signature makes a server yours: a file with the CA's certificate")
+  app.add_option("--ca", options.authorities,
+                 "A file with the CA certificate to check the server's certificate against")
       ->type_name("FILE");
-  app.add_option("--token-file", options.token, "Who you are, where there is no certificate: a file with a token")
+  app.add_option("--token-file", options.token, "Who you are, if you have no certificate: a file with a token")
       ->type_name("FILE");
-  app.add_option(
-         "--transport", options.transport,
-         "How bytes travel: auto, tcp (sockets), shm (memory shared with a server on this machine, unix:/PATH), "
-         "or rdma (UCX, to a server that offers it)")
+  app.add_option("--transport", options.transport,
+                 "How data travel: auto, tcp (sockets), shm (memory shared with a server on this machine, unix:/PATH), "
+                 "or rdma (UCX, to a server that offers it)")
       ->type_name("TRANSPORT")
       ->check(CLI::IsMember({"auto", "tcp", "shm", "rdma"}));
   if (!resources) return;
-  app.add_option("--gpus", options.gpus, "How many GPUs the program is to have")
+  app.add_option("--gpus", options.gpus, "How many GPUs the program gets")
       ->type_name("N")
       ->check(CLI::Range(1u, kGpusMax));
   app.add_option("--memory", options.memory_bytes,
-                 "How much memory of each is the program's own from its start to its end, such as 20GiB")
+                 "How much memory of each GPU to reserve for the program, from its start to its end, such as 20GiB")
       ->type_name("SIZE")
       ->transform([](std::string text) {
         auto bytes = units::parse_byte_size(text);
@@ -59,7 +60,7 @@ void add_session_options(CLI::App& app, SessionOptions& options, bool resources)
         return std::to_string(*bytes);
       });
   app.add_flag("--no-progress", options.no_progress,
-               "Say nothing on the terminal of copies and uploads that take longer than 2 s");
+               "Do not show progress on the terminal for copies and uploads that take longer than 2 s");
 }
 
 bool takes_value(std::string_view word) {

@@ -39,7 +39,7 @@ tl::expected<void, std::string> set_environment(const SessionOptions& options);
 inline constexpr const char* kSessionEnvironment =
     "Environment:\n"
     "  GPUWIRE_SERVER          the server, when --server is not given\n"
-    "  GPUWIRE_USE             which settings of the configuration, when --use is not given\n"
+    "  GPUWIRE_USE             the profile of the configuration, when --use is not given\n"
     "  GPUWIRE_IDENTITY        file with certificate and key, when --identity is not given\n"
     "  GPUWIRE_CA              file with the server's CA, when --ca is not given\n"
     "  GPUWIRE_TOKEN_FILE      file with a token, when --token-file is not given\n"
@@ -51,7 +51,7 @@ inline constexpr const char* kResourceEnvironment =
 inline constexpr const char* kConfigurationFiles =
     "\n"
     "Files:\n"
-    "  ~/.config/gpuwire/config.toml   what to use when neither an option nor the environment says it\n"
-    "  /etc/gpuwire/client.toml        the same for every user of the machine; the user's comes first\n";
+    "  ~/.config/gpuwire/config.toml   settings for what neither an option nor the environment says\n"
+    "  /etc/gpuwire/client.toml        the same for every user of the machine; your own file comes first\n";
 
 }  // namespace gpuwire::launcher

@@ -11,13 +11,13 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Starts your shell (SHELL, else /bin/sh) with the CUDA calls of every program in it going to a gpuwire server. It "
-    "takes the place of this program, so\n"
-    "its exit code is its own. The session with the server is each program's: none is open while none runs.";
+    "Starts your shell (SHELL, else /bin/sh) with the CUDA calls of every program in it going to a gpuwire server. The "
+    "shell replaces this process, so its exit code is its own. Each program has its own session with the server: while "
+    "none runs, there is none.";
 
 constexpr const char* kFooter =
     "\n"
-    "Exit code: the shell's own; 126 when it cannot be executed, 2 for wrong use.";
+    "Exit code: the shell's own; 126 when it cannot be executed, 2 for wrong usage.";
 
 }  // namespace
 

@@ -41,7 +41,7 @@ const char* const kHelp =
     "without permission. The commands of NVIDIA's own tool (dmon, pmon, topo, nvlink, ...) are not offered. Lists of "
     "processes are empty.\n"
     "\n"
-    "Exit status: 0; 2 wrong use; 4 no permission; 6 no such GPU; 9 no connection to a GPU server.\n";
+    "Exit status: 0; 2 wrong usage; 4 no permission; 6 no such GPU; 9 no connection to a GPU server.\n";
 
 namespace {
 

@@ -130,7 +130,7 @@ CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::
     Started started = attempt(*address, std::string(server), notices, kind, place);
     if (started || started.error().refused) return result_of(std::move(started), server, session, error);
     if (std::exchange(place.held, false)) {
-      print_line(fmt::format("{}: {}; trying for {} s to get back to the place in the queue", server,
+      print_line(fmt::format("{}: {}; trying for {} s to return to the place in the queue", server,
                              started.error().cause, kQueueReturn.count()));
       backoff.patient_until(Backoff::Clock::now() + kQueueReturn);
     } else if (!started.error().again && !backoff.patient()) {
@@ -502,7 +502,7 @@ unsigned ConnectedSession::wait_receiving(unsigned interest, transport::Nanoseco
 
 void ConnectedSession::reconnect() {
   if (link_.damaged())
-    return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server is of no use any more: " + link_.loss(),
+    return end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the connection to the server can no longer be used: " + link_.loss(),
                true);
   // The server ends the connection behind our goodbye.
   if (closing_.load(std::memory_order_relaxed)) return;

@@ -392,7 +392,7 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
       return tl::unexpected(in.error());
   if (!entry.query.empty()) {
     if (preface->flags & wire::kPrefaceLogin) return nullptr;
-    return not_ready("the server answers no questions");
+    return not_ready("the server does not answer queries");
   }
   if (entry.shared_memory) return go_on_in_shared_memory(std::move(connection), preface->flags, told);
   return go_on_by_rdma(std::move(connection), preface->flags, entry.rdma, told);

@@ -55,7 +55,7 @@ tl::expected<LoginSettings, std::string> login_settings() {
     auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), settings.gpus);
     if (error != std::errc() || rest != text.data() + text.size() || settings.gpus == 0 ||
         settings.gpus > kGpusAskedMax)
-      return tl::unexpected(fmt::format("GPUWIRE_GPUS={} is no number of GPUs", text));
+      return tl::unexpected(fmt::format("GPUWIRE_GPUS must be a number from 1 to {}, got {}", kGpusAskedMax, text));
   }
   if (const char* memory = variable("GPUWIRE_MEMORY")) {
     auto bytes = units::parse_byte_size(memory);

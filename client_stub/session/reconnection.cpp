@@ -17,7 +17,7 @@ milliseconds Reconnection::next_delay(Clock::time_point now, const std::string& 
   if (left.count() <= 0) return milliseconds(-1);
   if (!told_ && now - lost_ >= kTellAfter) {
     told_ = true;
-    tell_(fmt::format("the connection was lost ({}); trying for {} s to get another one", cause, left.count() / 1000));
+    tell_(fmt::format("the connection was lost ({}); trying for {} s to reconnect", cause, left.count() / 1000));
   }
   // Half of the delay to all of it.
   milliseconds delay(delay_.count() / 2 + random_() % (delay_.count() / 2 + 1));

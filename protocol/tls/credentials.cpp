@@ -126,9 +126,9 @@ tl::expected<Blocks, std::string> read_blocks(const std::filesystem::path& file,
 tl::expected<Credentials, std::string> read_identity(const std::filesystem::path& file) {
   auto blocks = read_blocks(file, true);
   if (!blocks) return Failed(blocks.error());
-  if (!blocks->key) return Failed(fmt::format("{} holds no private key: it is no identity", file.string()));
+  if (!blocks->key) return Failed(fmt::format("{} holds no private key: it is not an identity", file.string()));
   if (blocks->certificates.empty())
-    return Failed(fmt::format("{} holds no certificate: it is no identity", file.string()));
+    return Failed(fmt::format("{} holds no certificate: it is not an identity", file.string()));
   Credentials credentials;
   credentials.key = std::move(blocks->key);
   credentials.certificate = std::move(blocks->certificates.front());

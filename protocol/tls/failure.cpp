@@ -80,9 +80,9 @@ std::string certificate_text(const CertificateFault& fault, const Wanted& wanted
     case X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
       return fmt::format("the server's certificate is not signed by the CA in {}", wanted.authorities_from);
-    case X509_V_ERR_INVALID_PURPOSE: return "what the server shows is not the certificate of a server";
+    case X509_V_ERR_INVALID_PURPOSE: return "the certificate that the server presents is not a server certificate";
     case X509_V_ERR_INVALID_CA: return fmt::format("the certificate in {} is not one of a CA", wanted.authorities_from);
-    default: return fmt::format("{} does not count: {}", whose, X509_verify_cert_error_string(fault.error));
+    default: return fmt::format("{} is not valid: {}", whose, X509_verify_cert_error_string(fault.error));
   }
 }
 

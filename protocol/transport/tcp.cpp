@@ -57,7 +57,7 @@ tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text) {
   if (!port.empty()) {
     auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), endpoint.port);
     if (error != std::errc() || end != port.data() + port.size())
-      return tl::unexpected(fmt::format("\"{}\" is no port", port));
+      return tl::unexpected(fmt::format("\"{}\" is not a port", port));
   }
   endpoint.host = host;
   return endpoint;

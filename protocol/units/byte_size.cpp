@@ -32,7 +32,7 @@ constexpr double kExactMax = 9007199254740992.0;
 
 tl::expected<uint64_t, std::string> parse_byte_size(std::string_view text) {
   auto wrong = [&](std::string_view why) {
-    return tl::unexpected(fmt::format("\"{}\" is no size: {}; as in \"20GiB\"", text, why));
+    return tl::unexpected(fmt::format("\"{}\" is not a size: {}; write for example \"20GiB\"", text, why));
   };
   constexpr std::string_view kNames = "one of B, KB, MB, GB, TB (by 1000), KiB, MiB, GiB, TiB (by 1024)";
   double number = 0;
@@ -44,7 +44,7 @@ tl::expected<uint64_t, std::string> parse_byte_size(std::string_view text) {
   if (name.empty()) return wrong(fmt::format("a unit is missing, {}", kNames));
   const Unit* unit =
       std::find_if(std::begin(kUnits), std::end(kUnits), [&](const Unit& one) { return one.name == name; });
-  if (unit == std::end(kUnits)) return wrong(fmt::format("the unit is not {}", kNames));
+  if (unit == std::end(kUnits)) return wrong(fmt::format("the unit must be {}", kNames));
   double bytes = std::round(number * unit->bytes);
   if (bytes > kExactMax) return wrong("it is too large");
   return uint64_t(bytes);

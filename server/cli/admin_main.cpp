@@ -124,7 +124,7 @@ int job_token(const AdminOptions& options) {
 int revoke(const AdminOptions& options) {
   const std::string& job = options.job.job;
   if (options.revoke.empty() == job.empty()) {
-    std::fprintf(stderr, "gpuwire admin: revoke wants a tenant, a serial or a token id, or --job\n");
+    std::fprintf(stderr, "gpuwire admin: revoke needs a tenant, a serial, a token id or --job\n");
     return kUsageError;
   }
   auto revoked = job.empty() ? revoke_credentials(options.directory, options.revoke, options.end_sessions, now())
@@ -165,7 +165,7 @@ int reload(const AdminOptions& options) { return told(options.server.reload()); 
 
 int end(const AdminOptions& options) {
   if (options.session.has_value() == !options.tenant.empty()) {
-    std::fprintf(stderr, "gpuwire admin: end wants a session's number, or --tenant\n");
+    std::fprintf(stderr, "gpuwire admin: end needs a session's number or --tenant\n");
     return kUsageError;
   }
   return told(options.session ? options.server.end_session(*options.session, options.reason)
@@ -197,117 +197,114 @@ void add_control(CLI::App& command, AdminOptions& options) {
 }
 
 void declare_init(CLI::App& app, AdminOptions& options) {
-  CLI::App* command = app.add_subcommand("init", "Make the authority, the server's certificate and an empty register");
+  CLI::App* command =
+      app.add_subcommand("init", "Create the authority, the server's certificate and an empty register");
   command
       ->add_option("--host", options.hosts,
                    "A name or address by which clients reach this server; may be given several times. Default: this "
                    "machine's name")
       ->type_name("NAME");
-  add_days(*command, "--ca-days", options.authority_days, "How long the authority counts");
-  add_days(*command, "--days", options.server_days, "How long the server's certificate counts");
+  add_days(*command, "--ca-days", options.authority_days, "Validity of the authority, in days");
+  add_days(*command, "--days", options.server_days, "Validity of the server's certificate, in days");
   command->footer(
-      "localhost, 127.0.0.1 and ::1 are always among the names. Refused when there is an identity: a second authority "
-      "would make everything\n"
-      "that was given out worthless.\n");
+      "localhost, 127.0.0.1 and ::1 are always among the names. Refused if there is an identity already: a\n"
+      "second authority would invalidate everything that was issued.\n");
 }
 
 void declare_add(CLI::App& app, AdminOptions& options) {
-  CLI::App* command = app.add_subcommand("add-tenant", "Give a tenant a certificate, or a token");
+  CLI::App* command = app.add_subcommand("add-tenant", "Issue a certificate or a token to a tenant");
   command->add_option("NAME", options.tenant, "The tenant, as in the server's configuration")->required();
   command->add_flag("--token", options.token, "A token (one line of text) instead of a certificate");
-  add_days(*command, "--days", options.client_days, "How long it counts");
+  add_days(*command, "--days", options.client_days, "Validity, in days");
   command
-      ->add_option("--out", options.out,
-                   "Where to write it, 0600; must not be there yet; - writes to standard output. Default: NAME.pem or "
-                   "NAME.token here")
+      ->add_option(
+          "--out", options.out,
+          "Where to write it, mode 0600; must not exist yet; - writes to standard output. Default: NAME.pem or "
+          "NAME.token in the current folder")
       ->type_name("FILE");
   command
       ->add_option(
           "--ca-out", options.authority_out,
-          "With --token: where to write the authority's certificate. Default: ca.pem beside FILE, unless it is there")
+          "With --token: where to write the authority's certificate. Default: ca.pem beside FILE, unless it exists")
       ->type_name("FILE");
   command
       ->add_option("--config", options.configuration,
-                   "The server's configuration, to say whether it knows the tenant. Default: /etc/gpuwire/server.toml "
-                   "if it is there")
+                   "The server's configuration, to check whether it has the tenant. Default: /etc/gpuwire/server.toml "
+                   "if it exists")
       ->type_name("FILE")
       ->check(CLI::ExistingFile);
   command->footer(
-      "A tenant may have any number of them: give every machine and every user their own, so that one can be revoked "
-      "without the others.\n"
-      "The file is the only copy; nobody can get it out of the server again.\n");
+      "A tenant may have any number of them: give every machine and every user their own, so that one can be\n"
+      "revoked without the others. The file is the only copy; the server cannot produce it again.\n");
 }
 
 void declare_revoke(CLI::App& app, AdminOptions& options) {
-  CLI::App* command = app.add_subcommand("revoke", "Take certificates and tokens back: they are no longer accepted");
-  command->add_option("WHAT", options.revoke, "A tenant: all that it has; a serial or a token id: that one");
+  CLI::App* command = app.add_subcommand("revoke", "Revoke certificates and tokens: they are no longer accepted");
+  command->add_option("WHAT", options.revoke,
+                      "A tenant (everything issued to it), or a serial or token id (only that one)");
   command
       ->add_option("--job", options.job.job,
-                   "Instead of WHAT: all tokens that job-token has made for this job. None is no error")
+                   "Instead of WHAT: all tokens that job-token has made for this job; it is no error if there are none")
       ->type_name("JOB");
-  command->add_flag("--end-sessions", options.end_sessions, "End the sessions that were begun with it, too");
+  command->add_flag("--end-sessions", options.end_sessions, "Also end the sessions that were begun with it");
   add_control(*command, options);
   command->footer(
-      "Counts from the next login on: a running server sees the change by itself, and needs no signal. Who waits in "
-      "the queue is refused.\n"
-      "Cannot be taken back; add-tenant gives a new one.\n");
+      "Takes effect from the next login on: a running server notices the change by itself, without a signal.\n"
+      "Programs that wait in the queue are refused. This cannot be undone; add-tenant issues a new one.\n");
 }
 
 void declare_job_token(CLI::App& app, AdminOptions& options) {
-  CLI::App* command = app.add_subcommand("job-token", "Make a token for one job of a batch system, and print it");
+  CLI::App* command = app.add_subcommand("job-token", "Create a token for one job of a batch system, and print it");
   command->add_option("NAME", options.job.tenant, "The tenant whose job it is, as in the server's configuration")
       ->required();
   command
       ->add_option("--job", options.job.job, "The job, such as slurm/CLUSTER/17: letters, digits, and any of ._-:/@+")
       ->type_name("JOB")
       ->required();
-  command->add_option("--gpus", options.job.gpus, "How many GPUs the job's sessions may have, all together")
+  command->add_option("--gpus", options.job.gpus, "How many GPUs the job's sessions may have together")
       ->type_name("N")
       ->check(CLI::Range(1u, kJobGpusMax))
       ->capture_default_str();
-  command
-      ->add_option("--lifetime", options.lifetime,
-                   "How long it counts if nobody revokes it before, such as 90min or 2d")
+  command->add_option("--lifetime", options.lifetime, "How long it is valid unless it is revoked, such as 90min or 2d")
       ->type_name("TIME")
       ->capture_default_str();
   command->footer(
-      "One JSON object on standard output: token, id, tenant, job, gpus, expires, ca (the authority's certificate). A "
-      "job may have several tokens, one for\n"
-      "each of its nodes: they share its GPUs. revoke --job JOB --end-sessions takes all of them back.\n");
+      "Prints one JSON object: token, id, tenant, job, gpus, expires, ca (the authority's certificate). A job\n"
+      "may have several tokens, one for each of its nodes: they share its GPUs. revoke --job JOB\n"
+      "--end-sessions revokes all of them.\n");
 }
 
 void declare_renew(CLI::App& app, AdminOptions& options) {
-  CLI::App* command = app.add_subcommand("renew", "Give the server a new key and certificate");
+  CLI::App* command = app.add_subcommand("renew", "Issue a new key and certificate to the server");
   command
       ->add_option("--host", options.hosts,
-                   "A name or address by which clients reach this server; may be given several times. Added to the "
-                   "names that there are")
+                   "A name or address by which clients reach this server; may be given several times. Added to "
+                   "the existing names")
       ->type_name("NAME");
   command
-      ->add_flag(
-          "--replace-hosts", options.replace_hosts,
-          "The names given take the place of those that there are: clients that use those refuse the server then")
+      ->add_flag("--replace-hosts", options.replace_hosts,
+                 "Replace the existing names: clients that use a name that is dropped will refuse the server")
       ->needs("--host");
-  add_days(*command, "--days", options.server_days, "How long it counts");
+  add_days(*command, "--days", options.server_days, "Validity, in days");
   command->footer(
-      "By the same authority: tenants notice nothing. For a tenant whose certificate ends, use add-tenant again and "
-      "revoke the old serial.\n");
+      "Signed by the same authority: tenants notice nothing. For a tenant whose certificate expires, use\n"
+      "add-tenant again and revoke the old serial.\n");
 }
 
 void declare_list(CLI::App& app, AdminOptions& options) {
   CLI::App* command = app.add_subcommand("list", "Show who has what, until when, and what has been revoked");
-  command->add_flag("--json", options.json, "One JSON object instead of a table");
+  command->add_flag("--json", options.json, "Print one JSON object instead of a table");
 }
 
 void declare_running(CLI::App& app, AdminOptions& options) {
   CLI::App* sessions = app.add_subcommand("sessions", "Show the sessions of a running server, and its queue");
-  sessions->add_flag("--json", options.json, "A JSON array instead of tables");
-  CLI::App* end = app.add_subcommand("end", "End a session of a running server, or all of a tenant's");
-  end->add_option("SESSION", options.session, "Its number, as `sessions` shows it");
+  sessions->add_flag("--json", options.json, "Print a JSON array instead of tables");
+  CLI::App* end = app.add_subcommand("end", "End a session of a running server, or all sessions of a tenant");
+  end->add_option("SESSION", options.session, "The session's number, as `sessions` shows it");
   end->add_option("--tenant", options.tenant, "All sessions of this tenant, waiting ones included")->type_name("NAME");
-  end->add_option("--reason", options.reason, "Shown on the client, and written to the audit log")->type_name("TEXT");
-  CLI::App* reload = app.add_subcommand("reload", "Have a running server read its configuration again");
-  reload->footer("As SIGHUP, but mistakes of the file are told here.\n");
+  end->add_option("--reason", options.reason, "Shown to the client, and written to the audit log")->type_name("TEXT");
+  CLI::App* reload = app.add_subcommand("reload", "Make a running server read its configuration again");
+  reload->footer("Like SIGHUP, but mistakes in the file are reported here.\n");
   for (CLI::App* command : {sessions, end, reload}) add_control(*command, options);
 }
 

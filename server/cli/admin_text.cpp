@@ -15,7 +15,7 @@ const char* name_of(CredentialKind kind) { return kind == CredentialKind::token 
 
 std::string state_of(const Credential& credential, WallTime now) {
   std::string reason = why_invalid(credential, now);
-  if (reason.empty()) return "counts";
+  if (reason.empty()) return "valid";
   return credential.revoked ? "revoked " + to_words(*credential.revoked) : "expired";
 }
 
@@ -27,46 +27,46 @@ std::string describe(const ServerFacts& facts) {
 }  // namespace
 
 const char* const kDescription =
-    "Who may use this server: makes a lab's own certificate authority, gives tenants certificates and tokens, and "
-    "takes them back.\n"
+    "Manages who may use this server (creates a lab's own certificate authority, issues certificates and\n"
+    "tokens to tenants, and revokes them) and the sessions of the server that runs here.\n"
     "\n"
-    "Everything is in one folder that only the server's user can read. Run it as that user, on the server. A running "
-    "server sees changes by itself.\n";
+    "Everything is kept in one folder that only the server's user can read. Run this as that user, on the\n"
+    "server. A running server notices changes by itself.\n";
 
 const char* const kFooter =
     "From nothing to two tenants:\n"
     "  gpuwire admin init --host gpu7.lab.example          once\n"
     "  gpuwire admin add-tenant alice                      writes alice.pem: for alice's machine\n"
     "  gpuwire admin add-tenant bob --token                writes bob.token and ca.pem\n"
-    "  gpuwire admin revoke bob --end-sessions             bob is out, now\n"
-    "  gpuwire admin sessions                              what a running server does\n"
+    "  gpuwire admin revoke bob --end-sessions             locks bob out at once\n"
+    "  gpuwire admin sessions                              the sessions of a running server\n"
     "  gpuwire admin end 17 --reason maintenance           ends session 17\n"
     "Each command has --help.\n"
     "\n"
     "Files in the folder (0700; files 0600):\n"
-    "  ca.pem, ca.key          the authority; ca.key is only needed by this command, and can be kept elsewhere between "
-    "its uses\n"
+    "  ca.pem, ca.key          the authority; only this command needs ca.key, which can be kept elsewhere\n"
+    "                          between uses\n"
     "  server.pem, server.key  the server's certificate\n"
-    "  register.json           what was given out, tokens as hashes, revocations\n"
-    "Clients check the server's certificate against ca.pem and the name that they connect to; the server checks a "
-    "tenant's certificate against ca.pem\n"
-    "and its serial against the register.\n"
+    "  register.json           what was issued (tokens as hashes) and revoked\n"
+    "Clients check the server's certificate against ca.pem and the name that they connect to; the server\n"
+    "checks a tenant's certificate against ca.pem and its serial against the register.\n"
     "\n"
     "Exit status:\n"
     "  0  done\n"
-    "  1  it could not be done; one line on standard error says why, and names the file\n"
+    "  1  failed; one line on standard error says why, and names the file\n"
     "  2  wrong arguments\n";
 
 std::string initialised(const fs::path& directory, const ServerFacts& facts) {
   return fmt::format(
-      "an identity in {}\n{}\nFor the server's configuration:\n\n    [tls]\n    directory = \"{}\"\n\nThen: gpuwire "
+      "created an identity in {}\n{}\nAdd to the server's configuration:\n\n    [tls]\n    directory = \"{}\"\n\nThen: "
+      "gpuwire "
       "admin add-tenant NAME\n",
       directory.string(), describe(facts), fs::absolute(directory).string());
 }
 
 std::string added(const NewCredential& made, const fs::path& out) {
   const Credential& credential = made.credential;
-  return fmt::format("{} {} of tenant {}, until {}, in {}\n", name_of(credential.kind), credential.id,
+  return fmt::format("wrote {} {} for tenant {}, valid until {}, to {}\n", name_of(credential.kind), credential.id,
                      credential.tenant, to_words(credential.expires), out.string());
 }
 
@@ -85,8 +85,8 @@ std::string configuration_lines(const std::string& tenant, const fs::path& file)
                                  : fmt::format("{} does not have the tenant yet", file.string());
   std::string key = tenant.find('.') == std::string::npos ? tenant : fmt::format("\"{}\"", tenant);
   return fmt::format(
-      "\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nThen have it read again: systemctl reload gpuwire-server, "
-      "or SIGHUP.\n",
+      "\n{}:\n\n    [tenants.{}]\n    class = \"batch\"\n\nThen make the server read it again: "
+      "gpuwire admin reload.\n",
       who, key);
 }
 
@@ -103,20 +103,20 @@ std::string revoked(const std::string& what, const std::vector<Credential>& cred
   std::string text;
   for (const Credential& one : credentials)
     text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, one.tenant);
-  if (credentials.empty()) text = fmt::format("everything of {} was revoked before\n", what);
+  if (credentials.empty()) text = fmt::format("everything of {} had been revoked already\n", what);
   return text + (end_sessions ? "a running server ends their sessions\n" : "");
 }
 
 std::string renewed(const ServerFacts& facts) { return "the server has a new certificate\n" + describe(facts); }
 
 std::string names_gone(const std::vector<std::string>& hosts) {
-  return fmt::format("the certificate is not for {} any more: clients that use such a name refuse the server",
+  return fmt::format("the certificate no longer names {}: clients that use such a name will refuse the server",
                      fmt::join(hosts, ", "));
 }
 
 std::string list(const ServerFacts& facts, const Register& credentials, WallTime now) {
   std::string text = describe(facts);
-  if (credentials.credentials().empty()) return text + "no tenant has anything yet\n";
+  if (credentials.credentials().empty()) return text + "no tenant has a certificate or token yet\n";
   size_t width = 6;
   for (const Credential& one : credentials.credentials()) width = std::max(width, one.tenant.size());
   text +=

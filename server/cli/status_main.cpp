@@ -14,17 +14,17 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Shows the server that runs on this machine: its devices, what its tenants have had since it was started, its "
-    "sessions, and who waits for a GPU.\n";
+    "Shows the server that runs on this machine: its devices, what its tenants have used since it was\n"
+    "started, its sessions, and the programs that wait for a GPU.\n";
 
 constexpr const char* kFooter =
-    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) "
-    "sees that tenant.\n"
+    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the\n"
+    "configuration) sees that tenant.\n"
     "\n"
     "Environment:\n"
     "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
     "\n"
-    "Exit status: 0; 1 with a line on stderr when no server answers or it refuses; 2 wrong use.";
+    "Exit status: 0; 1 with a line on stderr when no server answers or it refuses; 2 wrong usage.";
 
 // 0: standard output is no terminal, or does not say how wide it is.
 size_t terminal_columns() {

@@ -21,33 +21,33 @@ namespace {
 constexpr char kControlC = 3;
 
 constexpr const char* kDescription =
-    "Shows what the tenants and sessions of the server on this machine do, again after each interval: on a terminal in "
-    "place, elsewhere one table after the\n"
-    "other.\n";
+    "Shows what the tenants and sessions of the server on this machine are doing, updated after each\n"
+    "interval: on a terminal in place, elsewhere one table after the other.\n";
 
 constexpr const char* kFooter =
     "Columns:\n"
-    "  GPU%      GPU time in the interval; 100 is one GPU all the time. SYS%: switches between tenants, which nobody "
-    "is charged for\n"
-    "  ALL%      the same since the session began, or the server was started\n"
+    "  GPU%      GPU time in the interval; 100 is one GPU all the time\n"
+    "  SYS%      GPU time that nobody is charged for: switches between tenants\n"
+    "  ALL%      as GPU%, since the session began or the server was started\n"
     "  REGIME    free: one tenant, unhindered. co-run: several at once. lease: one at a time\n"
     "  STATE     running* has the lease, running! has a warning (below the tables)\n"
     "  MEMORY    used of the limit, on one GPU: where most is used\n"
-    "  FLIGHT    estimated GPU time of work that was submitted and is not done\n"
-    "  GATE%     part of the interval in which the session's next work stood at its closed gate\n"
-    "  WAITS/s   times that the program waited for an answer of the server\n"
-    "  IN/s OUT/s  bytes from and to the client; RTT: the connection's round trip, as the kernel measures it\n"
+    "  FLIGHT    estimated GPU time of work that is submitted and not finished\n"
+    "  GATE%     part of the interval in which the session's next work was held at its gate\n"
+    "  HELD BY   why it was held, and the session that it waits for\n"
+    "  WAITS/s   times that the program waited for an answer from the server\n"
+    "  IN/s OUT/s  bytes from and to the client\n"
+    "  RTT       the connection's round trip, as the kernel measures it\n"
     "\n"
-    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number; j and k scroll. A "
-    "narrow terminal shows fewer columns;\n"
-    "a file or another program gets all of them, uncut.\n"
-    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the configuration) "
-    "sees that tenant.\n"
+    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number; j and k\n"
+    "scroll. A narrow terminal shows fewer columns; a file or another program gets all of them, uncut.\n"
+    "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the\n"
+    "configuration) sees that tenant.\n"
     "\n"
     "Environment:\n"
     "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
     "\n"
-    "Exit status: 0; 1 with a line on stderr when no server answers, or it ends; 2 wrong use.";
+    "Exit status: 0; 1 with a line on stderr when no server answers, or it ends; 2 wrong usage.";
 
 struct TopOptions {
   std::string control;
@@ -60,11 +60,11 @@ void declare(CLI::App& app, TopOptions& options) {
   app.footer(kFooter);
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")
       ->type_name("PATH");
-  app.add_option("-i,--interval", options.interval_s, "Time between two looks, in seconds")
+  app.add_option("-i,--interval", options.interval_s, "Seconds between updates")
       ->type_name("S")
       ->check(CLI::Range(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0))
       ->capture_default_str();
-  app.add_option("--sort", options.sort, "Sessions in which order")
+  app.add_option("--sort", options.sort, "How to sort the sessions")
       ->type_name("KEY")
       ->check(CLI::IsMember({"gpu", "memory", "link", "tenant", "id"}))
       ->capture_default_str();

@@ -17,14 +17,13 @@
 namespace {
 
 constexpr const char* kDescription =
-    "Shows what each tenant has used by day: sessions, GPU hours, peak memory. Reads the server's audit log, which "
-    "only "
-    "the administrator can. With --server it asks a server elsewhere for your own tenant's.\n";
+    "Shows what each tenant has used by day: sessions, GPU hours, peak memory. Reads the server's audit\n"
+    "log, which only the administrator can. With --server it asks a server for your own tenant's usage.\n";
 
 constexpr const char* kFooter =
-    "A session counts on the day (UTC) on which it ended, and one that runs not yet.\n"
+    "A session counts on the day (UTC) on which it ended; running sessions are not counted yet.\n"
     "\n"
-    "Exit status: 0; 1 with a line on stderr when the log cannot be read; 2 wrong use.\n"
+    "Exit status: 0; 1 with a line on stderr when the log cannot be read; 2 wrong usage.\n"
     "\n"
     "Examples:\n"
     "  gpuwire usage --since 2026-11-01\n"
@@ -37,7 +36,7 @@ constexpr const char* kUsualConfiguration = "/etc/gpuwire/server.toml";
 std::vector<std::string> audit_log_of(const std::string& file) {
   auto configuration = gpuwire::server::read_configuration(file);
   if (configuration && !configuration->audit_log.empty()) return {configuration->audit_log.string()};
-  std::string why = configuration ? file + " names no audit_log" : configuration.error()[0];
+  std::string why = configuration ? file + " does not name an audit_log" : configuration.error()[0];
   // Whoever has no server here may have meant another.
   if (file == kUsualConfiguration)
     why +=
@@ -62,9 +61,9 @@ int main(int argc, char** argv) {
       ->type_name("FILE")
       ->capture_default_str();
   app.add_option("--tenant", tenant, "Only this tenant's")->type_name("NAME");
-  app.add_option("--since", since, "From this day on")->type_name("YYYY-MM-DD");
-  CLI::Option* as_json = app.add_flag("--json", json, "A JSON array instead of a table");
-  app.add_flag("--csv", csv, "Comma-separated values instead of a table")->excludes(as_json);
+  app.add_option("--since", since, "Only from this day on")->type_name("YYYY-MM-DD");
+  CLI::Option* as_json = app.add_flag("--json", json, "Print a JSON array instead of a table");
+  app.add_flag("--csv", csv, "Print comma-separated values instead of a table")->excludes(as_json);
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   if (!since.empty() && !std::regex_match(since, std::regex(R"(\d{4}-\d{2}-\d{2})"))) {
     std::fprintf(stderr, "gpuwire usage: --since must be a day, YYYY-MM-DD, got %s\n", since.c_str());

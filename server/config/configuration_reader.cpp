@@ -38,7 +38,7 @@ void read_memory(Section section, TenantMemory& memory) {
   section.finish();
   if (memory.limit_bytes && memory.limit_bytes < memory.guaranteed_bytes)
     section.mistakes().add(section.where("limit"),
-                           fmt::format("limit of {} is smaller than what is guaranteed", section.name()));
+                           fmt::format("limit of {} must be at least what is guaranteed", section.name()));
 }
 
 void read_gpu_memory(Section& tenant, TenantConfiguration& out) {
@@ -50,9 +50,11 @@ void read_gpu_memory(Section& tenant, TenantConfiguration& out) {
     auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), gpu);
     std::string name = fmt::format("{}, gpu.{}", tenant.name(), digits);
     if (error != std::errc() || end != digits.data() + digits.size() || gpu > kGpuMax) {
-      tenant.mistakes().add(key.source(), fmt::format("{} is no number of a GPU, 0 to {}", name, kGpuMax));
+      tenant.mistakes().add(
+          key.source(), fmt::format("{}: a GPU must be a number from 0 to {}, got {}", tenant.name(), kGpuMax, digits));
     } else if (!value.is_table()) {
-      tenant.mistakes().add(value.source(), fmt::format("{} is a table with guaranteed and limit", name));
+      tenant.mistakes().add(value.source(),
+                            fmt::format("{} must be a table with guaranteed and limit{}", name, Section::got(value)));
     } else {
       read_memory(Section(tenant.mistakes(), value.as_table(), name),
                   out.gpu_memory.try_emplace(gpu, out.memory).first->second);
@@ -72,7 +74,7 @@ void read_gpus_wanted(Section& section, unsigned& out) {
 
 void read_grace(Section& section, std::string_view key, uint64_t& out) {
   section.duration_ms(key, out);
-  if (out > kGraceMsMax) section.wrong(key, fmt::format("is more than {} days", kGraceMsMax / (24 * 3600'000)));
+  if (out > kGraceMsMax) section.wrong(key, fmt::format("must be at most {} days", kGraceMsMax / (24 * 3600'000)));
 }
 
 // What [defaults] may say too.
@@ -107,7 +109,7 @@ TenantConfiguration read_tenant(Section section, std::string name, const TenantC
   section.finish();
   if (!tenant.gpus_allowed.empty() && tenant.gpus_wanted > tenant.gpus_allowed.size())
     section.wrong("gpus",
-                  fmt::format("is {}, and gpus_allowed names {}", tenant.gpus_wanted, tenant.gpus_allowed.size()));
+                  fmt::format("is {}, but gpus_allowed names {}", tenant.gpus_wanted, tenant.gpus_allowed.size()));
   return tenant;
 }
 
@@ -119,23 +121,25 @@ struct ListenAddress {
 // Its form alone; names are looked up when the server starts.
 ListenAddress look_at(const std::string& text, bool sockets) {
   if (text.starts_with("unix:")) {
-    if (!sockets) return {"is HOST:PORT"};
-    return {text.size() > 5 && text[5] == '/' ? "" : "names no absolute path behind unix:"};
+    if (!sockets) return {"must be HOST:PORT"};
+    return {text.size() > 5 && text[5] == '/' ? "" : "must name an absolute path after unix:"};
   }
   size_t colon = text.rfind(':');
   unsigned port = 0;
   const char* digits = text.data() + colon + 1;
   const char* end = text.data() + text.size();
-  if (colon == std::string::npos || colon == 0) return {sockets ? "is HOST:PORT or unix:PATH" : "is HOST:PORT"};
+  if (colon == std::string::npos || colon == 0)
+    return {sockets ? "must be HOST:PORT or unix:PATH" : "must be HOST:PORT"};
   if (auto [stopped, error] = std::from_chars(digits, end, port);
       error != std::errc() || stopped != end || port > 65535)
-    return {"ends in a port from 0 to 65535"};
+    return {"must end in a port from 0 to 65535"};
   std::string host = text.substr(0, colon);
   bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (brackets) host = host.substr(1, host.size() - 2);
   in6_addr address6{};
-  if (brackets && ::inet_pton(AF_INET6, host.c_str(), &address6) != 1) return {"has no IPv6 address in its brackets"};
-  if (!brackets && host.find(':') != std::string::npos) return {"has an IPv6 address, which stands in brackets"};
+  if (brackets && ::inet_pton(AF_INET6, host.c_str(), &address6) != 1)
+    return {"must have an IPv6 address in its brackets"};
+  if (!brackets && host.find(':') != std::string::npos) return {"must have its IPv6 address in brackets"};
   in_addr address4{};
   bool loopback4 = ::inet_pton(AF_INET, host.c_str(), &address4) == 1 && (ntohl(address4.s_addr) >> 24) == 127;
   return {"", loopback4 || host == "localhost" || (brackets && IN6_IS_ADDR_LOOPBACK(&address6))};
@@ -144,19 +148,19 @@ ListenAddress look_at(const std::string& text, bool sockets) {
 // The mistakes of an address where the server accepts programs.
 std::vector<std::string> listen_mistakes(const std::string& address, const Configuration& configuration) {
   ListenAddress seen = look_at(address, true);
-  if (!seen.wrong.empty()) return {fmt::format("\"{}\" {}", address, seen.wrong)};
+  if (!seen.wrong.empty()) return {fmt::format("{}, got \"{}\"", seen.wrong, address)};
   if (seen.loopback || !configuration.tls.directory.empty() || configuration.allow_unencrypted_network) return {};
   return {
-      fmt::format("{} can be reached from the network, and without [tls] of a configuration file nothing is encrypted: "
-                  "everybody on the way could read and change the "
-                  "data. If the network between the server and its clients is yours alone, say "
-                  "allow_unencrypted_network = true (--allow-unencrypted-network)",
+      fmt::format("{} can be reached from the network, and without [tls] in a configuration file nothing is encrypted: "
+                  "everybody on the path could read and change the data. Set up TLS (gpuwire admin init), or, if the "
+                  "network between the server and its clients is yours alone, set allow_unencrypted_network = true "
+                  "(--allow-unencrypted-network)",
                   address)};
 }
 
 void read_listen(Section& server, Configuration& out, const ConfigurationOverrides& overrides) {
   if (server.node("listen")) server.texts("listen", out.listen);
-  if (out.listen.empty()) server.wrong("listen", "names no address");
+  if (out.listen.empty()) server.wrong("listen", "must name at least one address");
   if (!overrides.listen.empty()) out.listen = overrides.listen;
   for (const std::string& address : out.listen) {
     for (const std::string& mistake : listen_mistakes(address, out)) {
@@ -170,7 +174,7 @@ void read_paths(Section& server, Configuration& out) {
   auto path = [&](std::string_view key, std::filesystem::path& into) {
     std::string text;
     server.text(key, text);
-    if (!text.empty() && text[0] != '/') server.wrong(key, "is an absolute path");
+    if (!text.empty() && text[0] != '/') server.wrong(key, "must be an absolute path");
     if (!text.empty()) into = text;
   };
   path("control_socket", out.control_socket);
@@ -188,7 +192,7 @@ void read_tls(Section tls, Configuration& out) {
   tls.text("directory", directory);
   tls.finish();
   if (directory.empty() || directory[0] != '/')
-    tls.wrong("directory", "is the absolute path of what `gpuwire admin init` made");
+    tls.wrong("directory", "must be the absolute path of the folder that `gpuwire admin init` made");
   else out.tls.directory = directory;
 }
 
@@ -201,9 +205,9 @@ void read_tenants(Section& root, Configuration& out, const TenantConfiguration& 
     std::string label = fmt::format("[tenants.{}]", name);
     if (!is_name(name))
       root.mistakes().add(key.source(),
-                          fmt::format("\"{}\" is no name of a tenant: 1 to {} of letters, digits, '.', '_', '-'", name,
-                                      kTenantNameMax));
-    else if (!value.is_table()) root.mistakes().add(value.source(), label + " is a table");
+                          fmt::format("\"{}\" is not a tenant name: it must be 1 to {} letters, digits, '.', '_', '-'",
+                                      name, kTenantNameMax));
+    else if (!value.is_table()) root.mistakes().add(value.source(), label + " must be a table" + Section::got(value));
     else out.tenants.push_back(read_tenant(Section(root.mistakes(), value.as_table(), label), name, defaults));
     if (out.tenants.empty() || out.tenants.back().name != name) continue;
     for (const std::string& user : out.tenants.back().unix_users) {
@@ -223,15 +227,14 @@ void read_rdma(Section& server, Configuration& out) {
   std::string word = "off";
   server.text("rdma", word);
   if (word != "off" && word != "trusted")
-    server.wrong("rdma",
-                 fmt::format("is \"{}\": \"off\", or \"trusted\" where nobody but the lab is on the fabric", word));
+    server.wrong("rdma", "must be \"off\", or \"trusted\" where nobody but the lab is on the fabric");
   out.rdma = word == "trusted";
 }
 
 void read_cupti(Section& server, Configuration& out) {
   server.text("cupti", out.cupti);
   if (out.cupti != "auto" && out.cupti != "off" && !out.cupti.starts_with('/'))
-    server.wrong("cupti", fmt::format("is \"{}\": \"auto\", \"off\", or the absolute path of libcupti.so", out.cupti));
+    server.wrong("cupti", "must be \"auto\", \"off\", or the absolute path of libcupti.so");
 }
 
 Configuration read(const toml::table& file, Mistakes& mistakes, const ConfigurationOverrides& overrides) {
@@ -272,14 +275,15 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   bool known = std::any_of(out.tenants.begin(), out.tenants.end(),
                            [&](const auto& tenant) { return tenant.name == open_tenant; });
   if (!open_tenant.empty() && !known)
-    server.wrong("open_tenant", fmt::format("is \"{}\", and there is no [tenants.{}]", open_tenant, open_tenant));
+    server.wrong("open_tenant", fmt::format("is \"{}\", but there is no [tenants.{}]", open_tenant, open_tenant));
   if (!open_tenant.empty()) out.open_tenant = open_tenant;
   auto guaranteed = std::count_if(out.tenants.begin(), out.tenants.end(), has_guarantee);
   if (size_t(guaranteed) > out.sessions_max)
-    server.wrong("sessions_max", fmt::format("is {}, and {} tenants are guaranteed memory: each needs a place",
+    server.wrong("sessions_max", fmt::format("is {}, but {} tenants are guaranteed memory, and each needs a place",
                                              out.sessions_max, guaranteed));
   if (out.tenants.empty())
-    mistakes.add(file.source(), "there is no tenant: nobody could use this server; as in [tenants.anna]");
+    mistakes.add(file.source(),
+                 "there is no tenant, so nobody could use this server; add one, for example [tenants.anna]");
   return out;
 }
 

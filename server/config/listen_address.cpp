@@ -21,7 +21,7 @@ std::string text_of(const ListenAddress& address) {
 tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text) {
   namespace ip = boost::asio::ip;
   auto wrong = [&](std::string_view why) {
-    return tl::unexpected(fmt::format("\"{}\" is no HOST:PORT: {}", text, why));
+    return tl::unexpected(fmt::format("\"{}\" is not HOST:PORT: {}", text, why));
   };
   size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return wrong("no port");
@@ -29,11 +29,11 @@ tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(s
   uint16_t port = 0;
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc() || end != digits.data() + digits.size())
-    return wrong("the port is no number from 0 to 65535");
+    return wrong("the port must be a number from 0 to 65535");
   if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
-    return wrong("an IPv6 address stands in brackets");
+    return wrong("an IPv6 address must be in brackets");
   }
   if (host.empty()) return wrong("no host");
   boost::system::error_code failed;
@@ -52,7 +52,7 @@ tl::expected<ListenAddress, std::string> parse_listen(std::string_view text) {
     std::string_view path = text.substr(kUnix.size());
     if (path.empty() || path.size() >= sizeof(sockaddr_un::sun_path))
       return tl::unexpected(
-          fmt::format("\"{}\" is no unix:PATH of at most {} characters", text, sizeof(sockaddr_un::sun_path) - 1));
+          fmt::format("\"{}\" is not unix:PATH with at most {} characters", text, sizeof(sockaddr_un::sun_path) - 1));
     return ListenAddress{std::nullopt, std::string(path)};
   }
   auto endpoint = parse_listen_address(text);

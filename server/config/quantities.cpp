@@ -25,7 +25,7 @@ constexpr double kExactMax = 9007199254740992.0;
 
 tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text) {
   auto wrong = [&](std::string_view why) {
-    return tl::unexpected(fmt::format("\"{}\" is no duration: {}; as in \"30s\"", text, why));
+    return tl::unexpected(fmt::format("\"{}\" is not a duration: {}; write for example \"30s\"", text, why));
   };
   double number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
@@ -37,7 +37,7 @@ tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text) {
   if (unit == std::end(kTimeUnits)) {
     std::vector<std::string_view> names;
     for (const Unit& one : kTimeUnits) names.push_back(one.name);
-    return wrong(fmt::format(fmt::runtime(name.empty() ? "a unit is missing, one of {}" : "the unit is none of {}"),
+    return wrong(fmt::format(fmt::runtime(name.empty() ? "a unit is missing, one of {}" : "the unit must be one of {}"),
                              fmt::join(names, ", ")));
   }
   double value = std::round(number * unit->size);

@@ -34,12 +34,11 @@ toml::source_region Section::where(std::string_view key) const {
 }
 
 // What stands there, on one line, where that can be said shortly.
-std::string Section::got(std::string_view key) const {
+std::string Section::got(const toml::node& value) {
   constexpr size_t kBytesMax = 40;
-  const toml::node* value = table_ ? table_->get(key) : nullptr;
-  if (!value || value->is_table() || value->is_array()) return {};
+  if (value.is_table() || value.is_array()) return {};
   std::ostringstream text;
-  value->visit([&](const auto& one) { text << one; });
+  value.visit([&](const auto& one) { text << one; });
   std::string said = text.str();
   return said.size() > kBytesMax || said.find('\n') != std::string::npos ? std::string() : ", got " + said;
 }
@@ -55,7 +54,7 @@ void Section::text(std::string_view key, std::string& out) {
   const toml::node* value = node(key);
   if (!value) return;
   if (auto* is = value->as_string()) out = is->get();
-  else wrong(key, "must be a text in quotes");
+  else wrong(key, "must be a string in quotes");
 }
 
 void Section::count(std::string_view key, unsigned& out, unsigned least, unsigned most) {
@@ -71,7 +70,7 @@ void Section::number(std::string_view key, double& out, double above, double mos
   if (!value) return;
   std::optional<double> is = value->is_number() ? value->value<double>() : std::nullopt;
   if (is && (*is > above || (above_itself && *is == above)) && *is <= most) out = *is;
-  else wrong(key, fmt::format("must be a number {} {} and not above {}", above_itself ? "from" : "above", above, most));
+  else wrong(key, fmt::format("must be a number {} {} and at most {}", above_itself ? "from" : "above", above, most));
 }
 
 void Section::bytes(std::string_view key, uint64_t& out) {
@@ -79,7 +78,7 @@ void Section::bytes(std::string_view key, uint64_t& out) {
   if (!value) return;
   auto* number = value->as_integer();
   auto* text = value->as_string();
-  if (!number && !text) return wrong(key, "must be a size with its unit, a text as \"20GiB\"");
+  if (!number && !text) return wrong(key, "must be a size with a unit, such as \"20GiB\"");
   auto parsed = units::parse_byte_size(number ? std::to_string(number->get()) : text->get());
   if (parsed) out = *parsed;
   else mistakes_.add(where(key), fmt::format("{}: {}", label(key), parsed.error()));
@@ -89,7 +88,7 @@ void Section::duration_ms(std::string_view key, uint64_t& out) {
   const toml::node* value = node(key);
   if (!value) return;
   auto* text = value->as_string();
-  if (!text) return wrong(key, "must be a duration with its unit, a text as \"30s\"");
+  if (!text) return wrong(key, "must be a duration with a unit, such as \"30s\"");
   auto parsed = parse_duration_ms(text->get());
   if (parsed) out = *parsed;
   else mistakes_.add(where(key), fmt::format("{}: {}", label(key), parsed.error()));
@@ -105,7 +104,7 @@ void Section::texts(std::string_view key, std::vector<std::string>& out) {
     for (const toml::node& item : *list) {
       auto* text = item.as_string();
       if (!text) {
-        mistakes_.add(item.source(), label(key) + " holds texts in quotes");
+        mistakes_.add(item.source(), label(key) + " must hold strings in quotes" + got(item));
       } else if (std::find(read.begin(), read.end(), text->get()) != read.end()) {
         mistakes_.add(item.source(), fmt::format("{} names \"{}\" twice", label(key), text->get()));
       } else {
@@ -113,7 +112,7 @@ void Section::texts(std::string_view key, std::vector<std::string>& out) {
       }
     }
   } else {
-    return wrong(key, "must be a text, or a list of texts");
+    return wrong(key, "must be a string, or a list of strings");
   }
   out = std::move(read);
 }
@@ -128,7 +127,8 @@ void Section::numbers(std::string_view key, std::vector<unsigned>& out, unsigned
   for (const toml::node& item : *list) {
     auto* number = item.as_integer();
     if (!number || number->get() < 0 || number->get() > int64_t(most)) {
-      mistakes_.add(item.source(), fmt::format("{} holds whole numbers from 0 to {}", label(key), most));
+      mistakes_.add(item.source(),
+                    fmt::format("{} must hold whole numbers from 0 to {}{}", label(key), most, got(item)));
     } else if (std::find(out.begin(), out.end(), unsigned(number->get())) != out.end()) {
       mistakes_.add(item.source(), fmt::format("{} names {} twice", label(key), number->get()));
     } else {

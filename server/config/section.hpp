@@ -68,13 +68,20 @@ class Section {
   std::string label(std::string_view key) const { return std::string(key) + " of " + name_; }
   Mistakes& mistakes() { return mistakes_; }
   void wrong(std::string_view key, std::string_view what) {
-    mistakes_.add(where(key), label(key) + " " + std::string(what) + (what.starts_with("must be ") ? got(key) : ""));
+    mistakes_.add(where(key),
+                  label(key) + " " + std::string(what) +
+                      (what.starts_with("must ") && what.find(", got ") == std::string_view::npos ? got(key) : ""));
   }
+  // ", got 3"; nothing where the value is long.
+  static std::string got(const toml::node& value);
   const std::string& name() const { return name_; }
   void finish();
 
  private:
-  std::string got(std::string_view key) const;
+  std::string got(std::string_view key) const {
+    const toml::node* value = table_ ? table_->get(key) : nullptr;
+    return value ? got(*value) : std::string();
+  }
 
   Mistakes& mistakes_;
   const toml::table* table_;

@@ -43,7 +43,7 @@ std::optional<ControlPeer> peer_of(Protocol::socket& socket, const ControlSource
 tl::expected<void, std::string> clear_path(asio::io_context& io, const std::filesystem::path& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) != 0) return {};
-  if (!S_ISSOCK(facts.st_mode)) return tl::unexpected(fmt::format("{} is there and is no socket", path.string()));
+  if (!S_ISSOCK(facts.st_mode)) return tl::unexpected(fmt::format("{} exists and is not a socket", path.string()));
   Protocol::socket probe(io);
   error_code error;
   probe.connect(Protocol::endpoint(path.string()), error);

@@ -69,7 +69,7 @@ ControlAnswer answer_end(const Asked& asked) {
   auto session = number_member(asked.request, "session");
   std::string tenant = text_member(asked.request, "tenant");
   if (session.has_value() == !tenant.empty())
-    return {failed_answer("end wants either a session's number or a tenant's name")};
+    return {failed_answer("end needs either a session's number or a tenant's name")};
   if (!asked.sources.end_session || !asked.sources.end_tenant)
     return {failed_answer("this server cannot end single sessions")};
   std::string reason = reason_of(asked.request);
@@ -87,7 +87,7 @@ ControlAnswer answer_end(const Asked& asked) {
 // The identity's files say that it is revoked, and whose sessions end; this is the note of who has done it.
 ControlAnswer answer_revoked(const Asked& asked) {
   std::string tenant = text_member(asked.request, "tenant"), identity = text_member(asked.request, "identity");
-  if (tenant.empty() || identity.empty()) return {failed_answer("revoked wants a tenant's name and what was revoked")};
+  if (tenant.empty() || identity.empty()) return {failed_answer("revoked needs a tenant's name and what was revoked")};
   if (!asked.sources.revoked) return {failed_answer("this server has no identity")};
   auto ended = asked.sources.revoked(text_member(asked.request, "directory"), identity);
   if (!ended) return {failed_answer("this server uses another identity")};

@@ -42,7 +42,8 @@ std::string subject_of(const X509* certificate) {
 tl::expected<NewCredential, std::string> make_token(const fs::path& directory, const std::string& tenant, WallTime now,
                                                     WallTime expires) {
   if (!is_tenant_name(tenant))
-    return Failure(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
+    return Failure(
+        fmt::format("\"{}\" is not a tenant name: it must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
   auto authority_pem = read_private_file(directory / kAuthorityCertificateFile, kPemBytesMax);
   if (!authority_pem)
     return Failure(fs::exists(directory / kAuthorityCertificateFile) ? authority_pem.error()
@@ -96,7 +97,7 @@ tl::expected<void, std::string> init_identity(const fs::path& directory, const I
        {kAuthorityCertificateFile, kAuthorityKeyFile, kServerCertificateFile, kServerKeyFile, kRegisterFile})
     if (fs::exists(fs::symlink_status(directory / file)))
       return Failure(fmt::format(
-          "{}: there is an identity already; another one would make every certificate that was given out worthless",
+          "{}: there is an identity already; another one would invalidate every certificate that was issued",
           (directory / file).string()));
   auto authority = make_authority(options.hosts.front(), {now, options.authority_days});
   if (!authority) return Failure(authority.error());
@@ -137,7 +138,7 @@ tl::expected<NewCredential, std::string> add_certificate(const fs::path& directo
 tl::expected<NewCredential, std::string> add_token(const fs::path& directory, const std::string& tenant, unsigned days,
                                                    const fs::path& out, WallTime now) {
   if (days < 1 || days > kValidityDaysMax)
-    return Failure(fmt::format("a validity of {} days; 1 to {} are possible", days, kValidityDaysMax));
+    return Failure(fmt::format("the validity must be 1 to {1} days, got {0}", days, kValidityDaysMax));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto made = make_token(directory, tenant, now, now + std::chrono::hours(24) * days);
@@ -152,12 +153,12 @@ tl::expected<NewCredential, std::string> add_token(const fs::path& directory, co
 tl::expected<NewCredential, std::string> add_job_token(const fs::path& directory, const JobToken& wanted,
                                                        WallTime now) {
   if (!is_job_name(wanted.job))
-    return Failure(fmt::format("\"{:.{}}\" is no job's name: 1 to {} letters, digits, and any of ._-:/@+", wanted.job,
-                               kJobNameBytesMax, kJobNameBytesMax));
+    return Failure(fmt::format("\"{:.{}}\" is not a job name: it must be 1 to {} letters, digits, or any of ._-:/@+",
+                               wanted.job, kJobNameBytesMax, kJobNameBytesMax));
   if (wanted.gpus < 1 || wanted.gpus > kJobGpusMax)
-    return Failure(fmt::format("{} GPUs for a job; 1 to {} are possible", wanted.gpus, kJobGpusMax));
+    return Failure(fmt::format("a job must have 1 to {1} GPUs, got {0}", wanted.gpus, kJobGpusMax));
   if (wanted.lifetime < kJobLifetimeMin || wanted.lifetime > kJobLifetimeMax)
-    return Failure(fmt::format("a lifetime of {} s; {} to {} are possible", wanted.lifetime.count(),
+    return Failure(fmt::format("the lifetime must be {1} to {2} s, got {0}", wanted.lifetime.count(),
                                kJobLifetimeMin.count(), kJobLifetimeMax.count()));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
@@ -171,7 +172,7 @@ tl::expected<NewCredential, std::string> add_job_token(const fs::path& directory
 
 tl::expected<std::vector<Credential>, std::string> revoke_job(const fs::path& directory, const std::string& job,
                                                               bool end_sessions, WallTime now) {
-  if (!is_job_name(job)) return Failure(fmt::format("\"{:.{}}\" is no job's name", job, kJobNameBytesMax));
+  if (!is_job_name(job)) return Failure(fmt::format("\"{:.{}}\" is not a job name", job, kJobNameBytesMax));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto credentials = read_register(directory);

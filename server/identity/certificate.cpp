@@ -43,7 +43,7 @@ tl::expected<std::string, std::string> alternative_names(const std::vector<std::
     bool address = is_ip_address(host);
     if (!address &&
         (host.empty() || host.size() > kHostBytesMax || !std::all_of(host.begin(), host.end(), is_host_character)))
-      return tl::unexpected(fmt::format("\"{}\" is no host name or IP address", host));
+      return tl::unexpected(fmt::format("\"{}\" is not a host name or IP address", host));
     names += fmt::format("{}{}:{}", names.empty() ? "" : ",", address ? "IP" : "DNS", host);
   }
   return names;
@@ -104,7 +104,7 @@ std::string text_of(BIO* bio) {
 
 tl::expected<Issued, std::string> issue(const Shape& shape, Validity validity, const Authority* authority) {
   if (validity.days < 1 || validity.days > kValidityDaysMax)
-    return tl::unexpected(fmt::format("a validity of {} days; 1 to {} are possible", validity.days, kValidityDaysMax));
+    return tl::unexpected(fmt::format("the validity must be 1 to {1} days, got {0}", validity.days, kValidityDaysMax));
   if (authority && expiry_of(authority->certificate.get()) <= validity.now)
     return tl::unexpected(std::string("the certificate authority has expired"));
   KeyHandle key(EVP_EC_gen("P-256"));
@@ -204,7 +204,8 @@ tl::expected<Issued, std::string> issue_server_certificate(const Authority& auth
 tl::expected<Issued, std::string> issue_client_certificate(const Authority& authority, const std::string& tenant,
                                                            Validity validity) {
   if (!is_tenant_name(tenant))
-    return tl::unexpected(fmt::format("\"{}\" is no tenant name: 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
+    return tl::unexpected(
+        fmt::format("\"{}\" is not a tenant name: it must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", tenant));
   return issue({.common_name = tenant,
                 .basic_constraints = "critical,CA:FALSE",
                 .key_usage = "critical,digitalSignature",

@@ -41,7 +41,7 @@ std::string why_not_private(const struct stat& facts, uid_t owner) {
   if (facts.st_uid != ::geteuid() && facts.st_uid != 0 && facts.st_uid != owner)
     return fmt::format("it belongs to user {}, not to the one that the server runs as", facts.st_uid);
   if (facts.st_mode & 077)
-    return fmt::format("others can get at it (mode {:04o}); `chmod go= FILE` takes that away", facts.st_mode & 07777);
+    return fmt::format("others can access it (mode {:04o}); `chmod go= FILE` fixes that", facts.st_mode & 07777);
   return {};
 }
 

@@ -28,7 +28,7 @@ std::string string_of(const json& entry, const char* key) {
 WallTime time_of(const json& entry, const char* key) {
   std::string text = string_of(entry, key);
   auto time = time_from_text(text);
-  if (!time) throw BadEntry{fmt::format("\"{}\" is \"{}\", which is no time", key, text)};
+  if (!time) throw BadEntry{fmt::format("\"{}\" is \"{}\", which is not a time", key, text)};
   return *time;
 }
 
@@ -42,17 +42,17 @@ Credential credential_of(const json& entry) {
   if (credential.id.empty() || credential.id.size() > kIdBytesMax) throw BadEntry{"\"id\" is empty or too long"};
   credential.tenant = string_of(entry, "tenant");
   if (!is_tenant_name(credential.tenant))
-    throw BadEntry{fmt::format("\"{:.64}\" is no tenant name", credential.tenant)};
+    throw BadEntry{fmt::format("\"{:.64}\" is not a tenant name", credential.tenant)};
   credential.issued = time_of(entry, "issued");
   credential.expires = time_of(entry, "expires");
   if (entry.contains("revoked")) credential.revoked = time_of(entry, "revoked");
   credential.end_sessions = entry.value("end_sessions", false);
   if (credential.kind == CredentialKind::token && !from_hex(string_of(entry, "sha256"), credential.hash))
-    throw BadEntry{"\"sha256\" is no SHA-256"};
+    throw BadEntry{"\"sha256\" is not a SHA-256"};
   if (entry.contains("job")) {
     credential.job = string_of(entry, "job");
     credential.gpus = entry.value("gpus", 0u);
-    if (!is_job_name(credential.job)) throw BadEntry{fmt::format("\"{:.64}\" is no job's name", credential.job)};
+    if (!is_job_name(credential.job)) throw BadEntry{fmt::format("\"{:.64}\" is not a job name", credential.job)};
     if (credential.gpus < 1 || credential.gpus > kJobGpusMax) throw BadEntry{"\"gpus\" of a job is out of range"};
   }
   return credential;

@@ -24,7 +24,7 @@ RefusedTenant why_not_verified(const ShownCertificate& shown) {
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
       refused.kind = RefusalKind::foreign;
       refused.reason =
-          "the client's certificate is self-signed: this server takes only what its own authority has signed";
+          "the client's certificate is self-signed: this server accepts only what its own authority has signed";
       break;
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
@@ -32,9 +32,9 @@ RefusedTenant why_not_verified(const ShownCertificate& shown) {
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:
       refused.kind = RefusalKind::foreign;
-      refused.reason = "the client's certificate is of another authority than this server's";
+      refused.reason = "the client's certificate was issued by another authority than this server's";
       break;
-    default: refused.reason = fmt::format("the client's certificate does not count: {}", shown.verify_text);
+    default: refused.reason = fmt::format("the client's certificate is not valid: {}", shown.verify_text);
   }
   return refused;
 }
@@ -97,11 +97,10 @@ Choice choose_tenant(const Shown& shown, const Register* credentials, WallTime n
   if (!shown.token.empty()) return by_token(shown, credentials, now);
   if (!shown.unix_tenant.empty()) return ChosenTenant{shown.unix_tenant, "unix", {}};
   if (!shown.open_tenant.empty()) return ChosenTenant{shown.open_tenant, shown.tls ? "tls" : "plain", {}};
-  return RefusedTenant{
-      RefusalKind::no_identity,
-      "this server wants to know who calls: a certificate or a token (gpuwire admin add-tenant makes one)",
-      {},
-      {}};
+  return RefusedTenant{RefusalKind::no_identity,
+                       "this server requires a certificate or a token (gpuwire admin add-tenant makes one)",
+                       {},
+                       {}};
 }
 
 }  // namespace gpuwire::server

@@ -20,18 +20,18 @@ namespace gpuwire::server {
 namespace {
 
 constexpr const char* kDescription =
-    "Offers the figures of the server on this machine to Prometheus, at http://HOST:PORT/metrics. `gpuwire serve` "
-    "starts it when its configuration has\n"
-    "metrics_listen; by itself it serves one that has not.\n";
+    "Exports the figures of the server on this machine to Prometheus, at http://HOST:PORT/metrics.\n"
+    "`gpuwire serve` starts it when its configuration has metrics_listen; start it yourself for a server\n"
+    "whose configuration has none.\n";
 
 constexpr const char* kFooter =
-    "Whoever reaches the address sees the tenants' names and what they use; nothing is encrypted.\n"
+    "Whoever can reach the address sees the tenants' names and what they use; nothing is encrypted.\n"
     "\n"
     "Environment:\n"
     "  GPUWIRE_CONTROL   the control socket, when --control is not given\n"
     "\n"
-    "Exit status: 0 ended by a signal; 1 with a line on stderr when the address cannot be had or no server runs here; "
-    "2 wrong use.";
+    "Exit status: 0 ended by a signal; 1 with a line on stderr when the address is not available or no server runs\n"
+    "here; 2 wrong usage.";
 
 struct MetricsOptions {
   std::string listen = "127.0.0.1:9751";
@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   gpuwire::server::MetricsOptions options;
   CLI::App app(gpuwire::server::kDescription, "gpuwire metrics");
   app.footer(gpuwire::server::kFooter);
-  app.add_option("--listen", options.listen, "Where Prometheus finds it; port 0 picks a free one")
+  app.add_option("--listen", options.listen, "The address that Prometheus reads; port 0 picks a free port")
       ->type_name("HOST:PORT")
       ->capture_default_str();
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")

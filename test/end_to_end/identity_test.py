@@ -102,8 +102,8 @@ class Identity(TenantsCase):
         self.assertFalse(admitted("anna"))
 
     def test_nobody_comes_in_without_saying_who(self):
-        self.assert_refused(self.run_as(), "this server wants to know who calls")
-        self.assert_refused(self.run_as("--ca", self.path("ca.pem")), "this server wants to know who calls")
+        self.assert_refused(self.run_as(), "this server requires a certificate or a token")
+        self.assert_refused(self.run_as("--ca", self.path("ca.pem")), "this server requires a certificate or a token")
         self.assert_audited("no_identity")
 
     def test_a_revoked_certificate_is_refused_at_once(self):

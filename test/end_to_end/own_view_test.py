@@ -88,7 +88,7 @@ class OwnView(tenants_test.Tenants):
         ran = subprocess.run([GPUWIRE, "usage", "--config", silent.name], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(ran.returncode, 1)
-        self.assertIn("silent.toml names no audit_log; name the log", ran.stderr)
+        self.assertIn("silent.toml does not name an audit_log; name the log", ran.stderr)
 
     def test_usage_is_known_after_a_restart(self):
         program = self.start_as("anna")
@@ -103,7 +103,7 @@ class OwnView(tenants_test.Tenants):
         ran = subprocess.run([GPUWIRE, "queue", "--server", self.server.address], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS, env={**os.environ, "XDG_CONFIG_HOME": "/nonexistent"})
         self.assertEqual((ran.returncode, ran.stdout), (1, ""))
-        self.assertIn("this server wants to know who calls", ran.stderr)
+        self.assertIn("this server requires a certificate or a token", ran.stderr)
 
 
 if __name__ == "__main__":

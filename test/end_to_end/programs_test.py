@@ -49,7 +49,7 @@ class Programs(ServerCase):
                     run(self.server.address, "kept_memory", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
 
     def test_a_size_without_a_known_unit_is_told_and_nothing_is_kept(self):
-        for wish, word in (("4096", "a unit is missing"), ("64M", "the unit is not one of B, KB")):
+        for wish, word in (("4096", "a unit is missing"), ("64M", "the unit must be one of B, KB")):
             ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL,
                       env={**os.environ, "GPUWIRE_KEPT_MEMORY": wish})
             self.assert_passed(ran)

@@ -191,7 +191,7 @@ class Resume(ResumeCase):
         self.assertEqual(running.stdout.readline(), "working\n")
         way.block()
         self.assertRegex(running.stderr.readline(),
-                         r"^gpuwire: \S+: the connection was lost \(.+\); trying for \d+ s to get another one$")
+                         r"^gpuwire: \S+: the connection was lost \(.+\); trying for \d+ s to reconnect$")
         way.unblock()
         self.assertRegex(running.stderr.readline(),
                          r"^gpuwire: \S+: connected again after \d+\.\d s; the session goes on$")

@@ -350,7 +350,7 @@ class Checking(Tenants):
         for key, address in (("listen", taken.address), ("listen", f"0.0.0.0:{strange}"),
                              ("metrics_listen", taken.address), ("metrics_listen", self.server.address)):
             self.check(f'{key} = "{address}"\nallow_unencrypted_network = true', {"anna": ""},
-                       f"cannot listen on {address}: something that is no gpuwire server has the address")
+                       f"cannot listen on {address}: the address is in use, and not by a gpuwire server")
 
     def test_a_unix_socket_that_something_else_listens_on_is_refused(self):
         path = os.path.join(self.folder.name, "there")
@@ -372,8 +372,8 @@ class Checking(Tenants):
                 listening.accept()[0].close()
 
     def test_folders_of_chunks_and_of_what_outlives_the_server_are_looked_at(self):
-        self.check('dedup_directory = "/dev/null/chunks"', {"anna": ""}, "/dev/null is no folder")
-        self.check("", {"anna": 'dedup_disk = "1GiB"'}, "/dev/null is no folder", XDG_CACHE_HOME="/dev/null")
+        self.check('dedup_directory = "/dev/null/chunks"', {"anna": ""}, "/dev/null is not a folder")
+        self.check("", {"anna": 'dedup_disk = "1GiB"'}, "/dev/null is not a folder", XDG_CACHE_HOME="/dev/null")
         self.check("", {"anna": ""}, XDG_CACHE_HOME="/dev/null")
         if os.geteuid() != 0:  # root's is /run/gpuwire, whatever the environment says
             self.check('listen = "127.0.0.1:9750"', {"anna": ""}, warns=["sessions will end with this process"],

@@ -146,7 +146,7 @@ class LifeCycle(unittest.TestCase):
 
     def test_the_configuration_is_right_before_the_first_start(self):
         self.install()
-        self.assertIn("is right", self.machine.run("gpuwire", "serve", "--config", "/etc/gpuwire/server.toml",
+        self.assertIn("no mistakes found", self.machine.run("gpuwire", "serve", "--config", "/etc/gpuwire/server.toml",
                                                    "--check-config"))
         log = os.stat(self.machine.path("/var/log/gpuwire"))
         self.assertEqual(log.st_mode & 0o777, 0o750)

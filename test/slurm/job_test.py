@@ -135,7 +135,7 @@ class Files(unittest.TestCase):
         site = self.site("[gpuwire]\ntenant = u-{user}\n[server a]\naddress = a:1\n[class batch]\ntenant = {account}\n")
         self.assertEqual(site.tenant_of("", "anna", "physics", "main"), "u-anna")
         self.assertEqual(site.tenant_of("batch", "anna", "physics", "main"), "physics")
-        with self.assertRaisesRegex(SiteError, "no tenant's name"):
+        with self.assertRaisesRegex(SiteError, "is not a tenant name"):
             site.tenant_of("", "anna; x", "physics", "main")
 
     def test_licences_stand_in_one_line_with_the_sites_others(self):

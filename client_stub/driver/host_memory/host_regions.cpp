@@ -224,7 +224,7 @@ void HostRegions::push_now(const Caller& caller) noexcept {
       continue;
     }
     pinned_.refuse(wanted->base);
-    say("pinned memory that a kernel was given a pointer to is out of its reach: the server cannot have it at the same "
+    say("a kernel was given a pointer to pinned memory that it cannot reach: the server cannot map it at the same "
         "addresses");
   }
 }

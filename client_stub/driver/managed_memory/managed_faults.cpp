@@ -266,7 +266,7 @@ bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
   // At the end of the process destructors and exit handlers still use it: what the device made of it can no longer be
   // known. Earlier the server is gone, or refuses; natively, too, the program goes on, and is told by its next call.
   if (process() && session.connection().state() != CUDA_ERROR_DEINITIALIZED) {
-    say("managed memory cannot be brought from the server: the program goes on with what was there last");
+    say("managed memory cannot be fetched from the server: the program continues with its last known contents");
     if (session.connection().state() == CUDA_SUCCESS) note_lost_memory(session);
   }
   memory->open_all();

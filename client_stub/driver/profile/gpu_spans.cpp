@@ -70,14 +70,14 @@ void GpuSpans::begin() noexcept {
   if (!profile_file().is_open()) return;
   Session& connection = session_.connection();
   if (!connection.facts().knows(uint32_t(wire::SessionOrdinal::profile_begin))) {
-    say("the server is too old to time work on the GPU: the profile has the program's calls alone");
+    say("the server is too old to time work on the GPU: the profile contains only the program's calls");
     return;
   }
   if (!look_at_clock(connection, offset_, kLooksAtStart)) return;
   wanted_ = true;
   const CUresult result = send::call_profile_begin(connection, 0, {}, [](schema::ProfileClockReply::Reader) {});
   if (result != CUDA_SUCCESS)
-    say("the server does not time work on the GPU: the profile has the program's calls alone");
+    say("the server does not time work on the GPU: the profile contains only the program's calls");
   write_totals("gpuwire clocks at the beginning", 0, 0, 0);
 }
 

@@ -162,7 +162,7 @@ void ProfileFile::write_buffer() noexcept {
     say("the profile ends here: it has become too long");
   } else if (!write_all(file_, buffer_)) {
     full_ = true;
-    say("the profile ends here: its file takes no more");
+    say("the profile ends here: its file cannot be written");
   }
   written_bytes_ += buffer_.size();
   buffer_.clear();

@@ -24,7 +24,7 @@ struct Tool {
 
 Tool g_tools[] = {
     {"libcupti.so",
-     "CUPTI does not reach the GPU of a server: profilers (torch.profiler, Nsight) record no GPU activity; "
+     "CUPTI cannot reach the server's GPU: profilers (torch.profiler, Nsight) record no GPU activity; "
      "`gpuwire run --profile FILE` does",
      {}},
     {"libsanitizer-",
@@ -33,7 +33,7 @@ Tool g_tools[] = {
     {"libcuda-injection.so",
      "Nsight Compute does not work through gpuwire: nothing is profiled; run it on a machine with the GPU",
      {}},
-    {"libToolsInjection", "Nsight Systems does not reach the GPU of a server: no GPU activity is recorded", {}},
+    {"libToolsInjection", "Nsight Systems cannot reach the server's GPU: no GPU activity is recorded", {}},
 };
 
 // The start of a small file of /proc, as text.
@@ -65,13 +65,13 @@ void report_attached_tools() noexcept {
   // The driver would load this library and call into it (CUPTI documentation, "Injection").
   if (const char* injected = std::getenv("CUDA_INJECTION64_PATH"); injected && *injected) {
     try {
-      say("the tool of CUDA_INJECTION64_PATH is left out (" + std::string(injected) +
+      say("the tool named by CUDA_INJECTION64_PATH is not loaded (" + std::string(injected) +
           "): compute-sanitizer, Nsight and CUPTI tools do not work through gpuwire");
     } catch (...) {  // no memory
     }
   }
   if (traced_by_cuda_gdb())
-    say("cuda-gdb sees this program's host code alone: device code runs on the server, out of its reach");
+    say("cuda-gdb sees only this program's host code: device code runs on the server, out of its reach");
 }
 
 void report_refused_table(const CUuuid* id) noexcept {

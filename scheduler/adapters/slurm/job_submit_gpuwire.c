@@ -69,7 +69,7 @@ int job_submit(job_desc_msg_t* job, uint32_t submitter, char** message) {
     return refuse(message, "gpuwire: --gpuwire=N asks for the licence, too; it is of no use alone");
   }
   unsigned number = gpuwire_gpus(gpus);
-  if (number == 0) return refuse(message, "gpuwire: --gpuwire is no number of GPUs");
+  if (number == 0) return refuse(message, "gpuwire: --gpuwire must be a number of GPUs");
   if (has_licence(job->licenses))
     return refuse(message, "gpuwire: --gpuwire=N asks for the licence; leave it out of --licenses");
 

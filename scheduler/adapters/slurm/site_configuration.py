@@ -58,7 +58,7 @@ class GpuServer:
         try:
             return json.loads(self.ask(*words))
         except ValueError as error:
-            raise SiteError(f"server {self.name} answers what is no JSON: {error}") from error
+            raise SiteError(f"server {self.name} gave an answer that is not JSON: {error}") from error
 
     def gpus(self):
         """How many GPUs it has for jobs."""
@@ -150,7 +150,7 @@ class Site:
             tenant = self.classes[class_name].get("tenant", tenant)
         tenant = tenant.replace("{user}", user).replace("{account}", account)
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", tenant):
-            raise SiteError(f'"{tenant}" is no tenant\'s name')
+            raise SiteError(f'"{tenant}" is not a tenant name')
         return tenant
 
 

@@ -216,7 +216,7 @@ static int set_memory(spank_t spank, const char* of_job) {
   char text[32];
   uint64_t bytes = gpuwire_memory_bytes(of_job);
   if (bytes == 0) {
-    slurm_error("gpuwire: \"%.32s\" in a job's environment file is no size", of_job);
+    slurm_error("gpuwire: \"%.32s\" in a job's environment file is not a size", of_job);
     return -1;
   }
   /* A batch script is one task, however many its steps may have. */

@@ -121,7 +121,7 @@ std::optional<Listener::Refusal> ConnectionManager::judge(const Caller& caller) 
                              "this server has no certificate (gpuwire admin init makes one), and so no TLS"};
   if (!tls && !caller.local && !allow_unencrypted_network_)
     return Listener::Refusal{wire::RefusalCode::unauthorised, name_of(RefusalKind::tls),
-                             "this server asks for TLS: it takes nothing from other machines that is not encrypted"};
+                             "this server requires TLS: it accepts only encrypted connections from other machines"};
   return std::nullopt;
 }
 
@@ -165,7 +165,7 @@ void ConnectionManager::identity_read(const std::string& error) {
   }
   std::string text = identity_ ? fmt::format("{}: {}", identity_->directory().string(), error) : error;
   if (!identity_used_) return events_.failed(text);
-  spdlog::error("{}; what was read before goes on counting", text);
+  spdlog::error("{}; what was read before stays in force", text);
 }
 
 void ConnectionManager::refresh_identity() {
@@ -238,7 +238,7 @@ void ConnectionManager::queried(const ipc::Login& request) {
     return login_.refused(request.connection, why);
   }
   auto answer = query_ ? query_(request.tenant, request.query)
-                       : tl::expected<std::string, std::string>(tl::unexpect, "this server answers no questions");
+                       : tl::expected<std::string, std::string>(tl::unexpect, "this server does not answer queries");
   if (answer && answer->size() <= kQueryAnswerBytesMax) login_.told(request.connection, *answer);
   else login_.refused(request.connection, answer ? "the answer is too long" : answer.error());
 }
@@ -252,7 +252,7 @@ void ConnectionManager::requested_again(const ipc::Login& request) {
     return login_.refused(request.connection, session.error());
   }
   if (!parts_.sessions.takes_connections((*session)->number)) {
-    const char* why = "the session's worker takes no connections: too many wait for it, and it reads none";
+    const char* why = "the session's worker accepts no connections: too many are waiting for it, and it reads none";
     tell({request.peer, "resume", why, request.tenant, request.credential, 0});
     return login_.refused(request.connection, why);
   }

@@ -44,7 +44,7 @@ void IdentityWatch::refresh() {
   Stamps now = stamps();
   if (now == read_) return;
   read_ = now;
-  if (auto done = read(); !done) spdlog::error("{}; what was read before goes on counting", done.error());
+  if (auto done = read(); !done) spdlog::error("{}; what was read before stays in force", done.error());
   const std::function<void()> changed = changed_;  // outlives the watch, which it may destroy
   changed();
 }

@@ -267,7 +267,7 @@ bool Listener::accept_to_refuse(BoundAddress<Acceptor>& bound) {
   if (error) return false;
   if (auto pending = visit(std::move(socket)))
     pending->refuse({wire::RefusalCode::busy, name_of(RefusalKind::overload),
-                     "the server has no descriptor left for another connection; try again"});
+                     "the server has no file descriptor left for another connection; try again"});
   return true;
 }
 

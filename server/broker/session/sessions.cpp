@@ -185,7 +185,8 @@ void Sessions::carry_on(SessionId number, OwnedDescriptor client, std::string tl
   if (!session) return;
   ipc::Attach connection{std::move(client), std::move(tls_key)};
   if (!around_.pool_for(*session).hand(number, std::move(connection)))
-    registry_.resume_refused(number, "its worker takes no connections: too many wait for it, and it reads none");
+    registry_.resume_refused(number,
+                             "its worker accepts no connections: too many are waiting for it, and it reads none");
 }
 
 void Sessions::warn(SessionId number, const std::string& text) {

@@ -112,7 +112,7 @@ std::string wrong_with_endpoint(const std::string& text, const asio::ip::tcp::en
   if (!error) acceptor.bind(endpoint, error);
   if (!error || (error == asio::error::address_in_use && has(endpoint, recognise))) return {};
   if (error == asio::error::address_in_use)
-    return fmt::format("cannot listen on {}: something that is no gpuwire server has the address", text);
+    return fmt::format("cannot listen on {}: the address is in use, and not by a gpuwire server", text);
   return fmt::format("cannot listen on {}: {}", text, error.message());
 }
 
@@ -122,7 +122,7 @@ std::string wrong_with_socket(const std::string& path) {
   if (path.size() >= sizeof(sockaddr_un::sun_path)) return fmt::format("{} is too long for the path of a socket", path);
   const fs::path file(path), folder = fs::absolute(file).parent_path();
   std::error_code error;
-  if (fs::exists(file, error) && !fs::is_socket(file, error)) return fmt::format("{} is there and is no socket", path);
+  if (fs::exists(file, error) && !fs::is_socket(file, error)) return fmt::format("{} exists and is not a socket", path);
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
     return fmt::format("{}: no socket can be made in {}", path, folder.string());
   return {};
@@ -140,7 +140,7 @@ std::string wrong_with_address(const std::string& text) {
   const auto* generic = reinterpret_cast<const sockaddr*>(&name);
   // A socket that nobody listens on is what a server that has gone leaves.
   if (!answers(generic, sizeof name, reached) || answers(generic, sizeof name, is_server)) return {};
-  return fmt::format("cannot listen on {}: something that is no gpuwire server has the address", text);
+  return fmt::format("cannot listen on {}: the address is in use, and not by a gpuwire server", text);
 }
 
 std::string wrong_with_metrics_address(const std::string& text) {

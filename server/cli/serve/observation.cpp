@@ -48,7 +48,7 @@ tl::expected<void, std::string> Observation::open_control_socket(const Configura
   if (!configuration.control_socket.empty()) return control_.listen(configuration.control_socket);
   auto path = default_control_socket();
   auto listening = path ? control_.listen(*path) : tl::expected<void, std::string>(tl::unexpect, path.error());
-  if (!listening) spdlog::warn("{}; `gpuwire top`, `status` and `admin` cannot ask this server", listening.error());
+  if (!listening) spdlog::warn("{}; `gpuwire top`, `status` and `admin` cannot reach this server", listening.error());
   return {};
 }
 
@@ -122,7 +122,7 @@ void Observation::reloaded(const tl::expected<std::string, ConfigurationErrors>&
 
 void Observation::reopen_files() {
   if (auto reopened = audit_log_.reopen(); !reopened)
-    spdlog::error("{}; lines go on into the file that was open", reopened.error());
+    spdlog::error("{}; lines are still written to the file that was open", reopened.error());
 }
 
 }  // namespace gpuwire::server

@@ -42,7 +42,7 @@ tl::expected<std::string, ConfigurationErrors> Reloader::read_again() {
   size_t tenants = configuration->tenants.size();
   if (auto done = broker_.reload(std::move(*configuration)); !done) return tl::unexpected(done.error());
   std::string said = fmt::format("the configuration was read again: {} tenants", tenants);
-  if (!later.empty()) said += fmt::format("; {} will be heeded when the server starts again", later);
+  if (!later.empty()) said += fmt::format("; {} will take effect when the server starts again", later);
   spdlog::info("{}", said);
   return said;
 }

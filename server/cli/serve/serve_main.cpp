@@ -43,26 +43,26 @@ namespace {
 constexpr const char* kDescription =
     "Serves the GPUs of this machine to CUDA programs on other machines.\n"
     "\n"
-    "A program runs with `gpuwire run --server HOST:PORT -- PROGRAM ARGS`; its CUDA driver calls are sent here and "
-    "replayed, each program in a\n"
-    "process of its own. When it accepts programs, one line is written to standard output:\n"
+    "A program runs with `gpuwire run --server HOST:PORT -- PROGRAM ARGS`; its CUDA driver calls are sent\n"
+    "here and replayed, each program in a process of its own. When the server is ready for programs, it\n"
+    "writes one line to standard output:\n"
     "\n"
     "    listening on 127.0.0.1:9750, 1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0\n"
     "\n"
-    "Everything else (sessions that begin and end, refused connections, failures) is logged to standard error.\n";
+    "Everything else (sessions that end, refused connections, failures) is logged to standard error.\n";
 
 constexpr const char* kFooter =
     "Signals:\n"
-    "  SIGHUP            read the configuration file again; sessions go on. A file with a mistake is told in the log "
-    "and changes nothing.\n"
-    "  SIGUSR2           end at once and leave running sessions to the next server that is started here within "
-    "adopt_grace\n"
-    "  SIGTERM, SIGINT   stop accepting; running sessions have --drain-seconds to end. A second one ends them at "
-    "once.\n"
+    "  SIGHUP            read the configuration file again; sessions keep running. A mistake in the file\n"
+    "                    is logged, and then nothing changes.\n"
+    "  SIGUSR2           exit at once and leave running sessions to the next server that is started here\n"
+    "                    within adopt_grace\n"
+    "  SIGTERM, SIGINT   stop accepting programs; running sessions have --drain-seconds to end. A second\n"
+    "                    signal ends them at once.\n"
     "\n"
     "Exit status:\n"
     "  0  ended by a signal\n"
-    "  1  the address cannot be had, or no worker process could open the device\n"
+    "  1  the address is not available, or no worker process could open the device\n"
     "  2  wrong arguments, or mistakes in the configuration file\n"
     "\n"
     "Examples:\n"
@@ -70,8 +70,8 @@ constexpr const char* kFooter =
     "  gpuwire serve --listen 127.0.0.1:0 --device software   a free port, no GPU needed\n"
     "  gpuwire serve --config /etc/gpuwire/server.toml        tenants, limits, TLS: docs/configuration.md\n"
     "  gpuwire serve --listen 0.0.0.0:9750 --allow-unencrypted-network\n"
-    "                                                         for a network on which everybody may use this GPU and "
-    "read the traffic\n";
+    "                                                         for a network on which everybody may use this\n"
+    "                                                         GPU and read the traffic\n";
 
 // "127.0.0.1:9750 and unix:/run/gpuwire/socket"
 std::string text_of(const std::vector<ListenAddress>& addresses) {
@@ -110,10 +110,8 @@ void warn_of_plain_addresses(const Configuration& configuration, const std::vect
   if (!configuration.allow_unencrypted_network) return;
   for (const ListenAddress& address : listen) {
     if (is_reachable_from_elsewhere(address))
-      spdlog::warn(
-          "unencrypted: the network between {} and its clients can read and change the data, and steal the tokens that "
-          "they show",
-          text_of(address));
+      spdlog::warn("unencrypted: the network between {} and its clients can read and change the data, and steal tokens",
+                   text_of(address));
   }
 }
 
@@ -179,7 +177,7 @@ int serve(const ServeOptions& options) {
         check_start(*configuration, worker_command(options, *configuration), options.module_cache);
     for (const std::string& line : findings.warnings) std::fprintf(stderr, "gpuwire serve: %s\n", line.c_str());
     if (!findings.errors.empty()) return fail(kUsageError, findings.errors);
-    std::printf("%s is right\n", options.config_file.c_str());
+    std::printf("%s: no mistakes found\n", options.config_file.c_str());
     return 0;
   }
   auto listen = listen_addresses(*configuration);

@@ -28,14 +28,14 @@ void declare(CLI::App& app, ServeOptions& options) {
          "--config", options.config_file,
          "The configuration file: tenants, their limits, TLS. Without one everybody on this machine may use all GPUs")
       ->type_name("FILE");
-  app.add_flag(
-         "--check-config", options.check_config,
-         "Say what is wrong with the configuration file, and with the files, addresses and GPUs that it names, and end")
+  app.add_flag("--check-config", options.check_config,
+               "Report what is wrong with the configuration file, and with the files, addresses and GPUs that it "
+               "names, and exit")
       ->needs("--config");
-  app.add_option("--listen", options.overrides.listen,
-                 "Where to accept programs, in the place of what the file says; port 0 picks a free one; may be said "
-                 "several times. "
-                 "Default: 127.0.0.1:9750")
+  app.add_option(
+         "--listen", options.overrides.listen,
+         "Where to accept programs, instead of what the file says; port 0 picks a free port; may be given several "
+         "times. Default: 127.0.0.1:9750")
       ->type_name("HOST:PORT|unix:PATH")
       ->take_all();
   app.add_option("--device", options.device,
@@ -53,20 +53,20 @@ void declare(CLI::App& app, ServeOptions& options) {
       ->transform(bytes_of);
   app.add_flag("--allow-unencrypted-network", options.overrides.allow_unencrypted_network,
                "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they "
-               "are: everybody who reaches "
-               "the port can use the GPU, and everybody on the way can read and change the data");
+               "are: everybody who reaches the port can use the GPU, and everybody on the path can read and change the "
+               "data");
   app.add_option("--max-sessions", options.overrides.sessions_max,
-                 "Programs served or waiting at once; one more is refused. Default: 64")
+                 "Programs served or waiting at once; any more are refused. Default: 64")
       ->type_name("N")
       ->check(CLI::Range(1, 100'000));
-  app.add_option(
-         "--spare-workers", options.spare_workers,
-         "Processes kept ready with the driver initialised, for each GPU, so that a program starts fast; 0: none")
+  app.add_option("--spare-workers", options.spare_workers,
+                 "Processes kept ready with the driver initialised, for each GPU, so that programs start fast; 0: none")
       ->type_name("N")
       ->check(CLI::Range(0u, kSpareWorkersMax))
       ->capture_default_str();
-  app.add_option("--spare-workers-max", options.spare_workers_max,
-                 "So many while programs come faster than processes start, and while nobody wants their memory")
+  app.add_option(
+         "--spare-workers-max", options.spare_workers_max,
+         "Up to this many while programs arrive faster than processes start, and while nobody needs their memory")
       ->type_name("N")
       ->check(CLI::Range(0u, kSpareWorkersMax))
       ->capture_default_str();
@@ -82,13 +82,13 @@ void declare(CLI::App& app, ServeOptions& options) {
                  "Default: /var/cache/gpuwire for root, else a gpuwire folder in the user's cache folder")
       ->type_name("DIR|none");
   app.add_option("--module-cache-bytes", options.module_cache_bytes,
-                 "Bound of that folder, such as 20GiB; what was used longest ago goes first. Default: 8GiB")
+                 "Upper bound of that folder, such as 20GiB; what was used longest ago is deleted first. Default: 8GiB")
       ->type_name("SIZE")
       ->transform(bytes_of);
-  app.add_option("--confinement", options.confinement,
-                 "What the kernel refuses to the processes that serve programs: enforce; log: system calls that are "
-                 "not expected are only "
-                 "logged, by the kernel; off: nothing, for debuggers")
+  app.add_option(
+         "--confinement", options.confinement,
+         "Whether the kernel confines the processes that serve programs: enforce; log: unexpected system calls are "
+         "only logged, by the kernel; off: no confinement, for debuggers")
       ->type_name("LEVEL")
       ->check(CLI::IsMember({"enforce", "log", "off"}))
       ->capture_default_str();

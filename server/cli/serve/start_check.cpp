@@ -44,7 +44,7 @@ std::string wrong_with_folder(const fs::path& folder) {
   std::error_code error;
   fs::path there = fs::absolute(folder, error);
   while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
-  if (!fs::is_directory(there, error)) return fmt::format("{} is no folder", there.string());
+  if (!fs::is_directory(there, error)) return fmt::format("{} is not a folder", there.string());
   if (::access(there.c_str(), W_OK | X_OK) != 0)
     return fmt::format("{}: {} cannot be written", folder.string(), there.string());
   return {};

@@ -70,7 +70,7 @@ tl::expected<Json, std::string> ControlClient::next_answer(int timeout_ms) {
   }
   Json answer = Json::parse(received_.begin(), received_.begin() + std::ptrdiff_t(end), nullptr, false);
   received_.erase(0, end + 1);
-  if (!answer.is_object()) return tl::unexpected(std::string("an answer that is no JSON object"));
+  if (!answer.is_object()) return tl::unexpected(std::string("an answer that is not a JSON object"));
   if (auto ok = answer.find("ok"); ok == answer.end() || *ok != true) {
     auto error = answer.find("error");
     std::string text = error != answer.end() && error->is_string() ? error->get<std::string>() : "the server refuses";

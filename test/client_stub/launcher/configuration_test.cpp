@@ -50,7 +50,7 @@ TEST_CASE("a profile that an option names comes before the environment, the usua
 
 TEST_CASE("a size without a unit is refused, and the option is named once") {
   Seen seen;
-  CHECK(seen.run({"--memory", "20"}).starts_with("gpuwire run: --memory: \"20\" is no size"));
+  CHECK(seen.run({"--memory", "20"}).starts_with("gpuwire run: --memory: \"20\" is not a size"));
 }
 
 TEST_CASE("the progress of copies is shown unless somebody does not want it") {
@@ -108,11 +108,11 @@ TEST_CASE("a mistake in a file is one line with its place, and no program runs")
   };
   std::string file = (seen.root / kUserFile).string();
   CHECK(said("server = \"x:1\"\nsevrer = \"y:1\"\n") ==
-        "gpuwire run: " + file + ":2: \"sevrer\" is no setting of the client\n");
-  CHECK(has(said("server = 1\n"), file + ":1: server must be a text"));
+        "gpuwire run: " + file + ":2: \"sevrer\" is not a client setting\n");
+  CHECK(has(said("server = 1\n"), file + ":1: server must be a string in quotes, got 1"));
   CHECK(has(said("\ngpus = 0\n"), file + ":2: gpus must be a number from 1 to 1024"));
-  CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is no size"));
-  CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server must be a text"));
+  CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is not a size"));
+  CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server must be a string in quotes"));
   CHECK(has(said("server = \n"), file + ":1: "));
   CHECK(has(said("server = \"x:1\"\n", {"--use", "none"}), "there is no profile \"none\" in " + file));
 }

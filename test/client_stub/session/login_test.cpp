@@ -274,7 +274,7 @@ TEST_CASE("an identity in the configuration folder is used where a server on thi
   std::filesystem::create_directories(folder + "/gpuwire");
   std::filesystem::create_symlink(lab.bundle.path(), folder + "/gpuwire/identity.pem");
   Environment environment(Variables{{"XDG_CONFIG_HOME", folder}});
-  const std::string refusal = "this server wants to know who calls";
+  const std::string refusal = "this server requires a certificate or a token";
   SUBCASE("by a server that offers TLS") {
     LoginServer::Options options = lab.tls();
     options.plain_refusal = refusal;
@@ -392,10 +392,10 @@ TEST_CASE("settings that cannot be meant are named") {
     const char *variable, *value, *expected;
   };
   for (auto [variable, value, expected] :
-       {Case{"GPUWIRE_GPUS", "two", "GPUWIRE_GPUS=two is no number of GPUs"},
-        Case{"GPUWIRE_GPUS", "0", "GPUWIRE_GPUS=0 is no number of GPUs"},
+       {Case{"GPUWIRE_GPUS", "two", "GPUWIRE_GPUS must be a number from 1 to 1024, got two"},
+        Case{"GPUWIRE_GPUS", "0", "GPUWIRE_GPUS must be a number from 1 to 1024, got 0"},
         Case{"GPUWIRE_MEMORY", "much",
-             "GPUWIRE_MEMORY: \"much\" is no size: it does not begin with a number; as in \"20GiB\""},
+             "GPUWIRE_MEMORY: \"much\" is not a size: it does not begin with a number; write for example \"20GiB\""},
         Case{"GPUWIRE_IDENTITY", "/nonexistent/a.pem", "/nonexistent/a.pem: No such file or directory"},
         Case{"GPUWIRE_IDENTITY", open_bundle.path().c_str(), "chmod 600"}}) {
     Environment environment(Variables{{variable, value}});
@@ -412,7 +412,7 @@ TEST_CASE("addresses that are none are named") {
   CHECK(try_connect("ssh://gpu7").error ==
         "ssh://gpu7: ssh:// is unknown (tls://HOST:PORT, tcp://HOST:PORT or unix:/PATH)");
   CHECK(try_connect("unix:relative").error == "unix:relative: expected unix:/PATH");
-  CHECK(try_connect("tls://gpu7:port").error == "tls://gpu7:port: not HOST:PORT: \"port\" is no port");
+  CHECK(try_connect("tls://gpu7:port").error == "tls://gpu7:port: not HOST:PORT: \"port\" is not a port");
   CHECK(try_connect("unix:/nonexistent/socket").error == "unix:/nonexistent/socket: No such file or directory");
 }
 

@@ -55,9 +55,9 @@ TEST_CASE("what is no bundle is refused with what is missing") {
     std::string said = identity_error(file);
     return said.substr(said.find(file.path()) + file.path().size());
   };
-  CHECK(error("") == " holds no private key: it is no identity");
-  CHECK(error(pem(bundle.alice.certificate)) == " holds no private key: it is no identity");
-  CHECK(error(pem(bundle.alice.key)) == " holds no certificate: it is no identity");
+  CHECK(error("") == " holds no private key: it is not an identity");
+  CHECK(error(pem(bundle.alice.certificate)) == " holds no private key: it is not an identity");
+  CHECK(error(pem(bundle.alice.key)) == " holds no certificate: it is not an identity");
   CHECK(error(pem(bundle.alice.key) + pem(bundle.authority.certificate)) ==
         ": the private key does not belong to the first certificate");
   CHECK(error(bundle.text + pem(bundle.alice.key)) == " holds more than one private key");

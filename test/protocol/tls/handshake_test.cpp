@@ -92,7 +92,7 @@ TEST_CASE("a tenant's certificate makes no server") {
   lab.server = issue(&lab.authority, {.name = "tenant", .hosts = {"DNS:gpu7"}});
   Met met;
   meet_as(met, lab, "gpu7");
-  CHECK(met.client_error == "what the server shows is not the certificate of a server");
+  CHECK(met.client_error == "the certificate that the server presents is not a server certificate");
 }
 
 TEST_CASE("the server sees the certificate that the client shows, and none where it shows none") {

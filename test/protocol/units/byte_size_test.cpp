@@ -18,8 +18,9 @@ TEST_CASE("a number without a unit is refused, and the units are named") {
   auto bare = parse_byte_size("4096");
   REQUIRE_FALSE(bare);
   CHECK(bare.error() ==
-        "\"4096\" is no size: a unit is missing, one of B, KB, MB, GB, TB (by 1000), KiB, MiB, GiB, TiB (by 1024); as "
-        "in \"20GiB\"");
+        "\"4096\" is not a size: a unit is missing, one of B, KB, MB, GB, TB (by 1000), KiB, MiB, GiB, TiB (by 1024); "
+        "write "
+        "for example \"20GiB\"");
 }
 
 TEST_CASE("what is no size is refused") {

@@ -330,8 +330,8 @@ TEST_CASE("connections for a worker that reads none are bounded and closed beyon
   for (size_t i = 0; i < 3 * server::kUnreadPerWorkerMax; ++i)
     REQUIRE(Connection(broker, listens.session()).answered());
   broker.act([&](Broker&) {
-    CHECK(refused ==
-          std::vector<std::string>(3, "its worker takes no connections: too many wait for it, and it reads none"));
+    CHECK(refused == std::vector<std::string>(
+                         3, "its worker accepts no connections: too many are waiting for it, and it reads none"));
   });
 }
 

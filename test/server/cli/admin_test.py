@@ -63,7 +63,7 @@ class Admin(unittest.TestCase):
         self.assertEqual(len(self.hosts()), 5)
         renewed = self.run_admin("renew", "--host", "gpu8", "--replace-hosts")
         self.assertEqual(renewed.returncode, 0)
-        self.assertIn("warning: the certificate is not for gpu7 any more", renewed.stderr)
+        self.assertIn("warning: the certificate no longer names gpu7: clients", renewed.stderr)
         self.assertEqual(self.hosts(), ["gpu8", "localhost", "127.0.0.1", "::1"])
 
     def test_a_tenant_that_the_configuration_knows_needs_no_more_lines(self):
@@ -82,7 +82,7 @@ class Admin(unittest.TestCase):
         first, second = self.credentials()
         self.assertIn(first["id"], self.ok("revoke", first["id"], "--end-sessions"))
         self.assertEqual([one["counts"] for one in self.credentials()], [False, True])
-        self.assertIn("was revoked before", self.ok("revoke", first["id"]))
+        self.assertIn("had been revoked already", self.ok("revoke", first["id"]))
 
     def test_a_jobs_token_is_made_and_taken_back_with_its_job(self):
         self.ok("init")
@@ -90,14 +90,14 @@ class Admin(unittest.TestCase):
         self.assertTrue(made["token"].startswith("gpuwire_"))
         self.assertIn("BEGIN CERTIFICATE", made["ca"])
         second = json.loads(self.ok("job-token", "alice", "--job", "slurm/lab/17", "--gpus", "2"))
-        self.assertIn("counts, job slurm/lab/17 (2 GPUs)", self.ok("list"))
+        self.assertIn("valid, job slurm/lab/17 (2 GPUs)", self.ok("list"))
         self.assertEqual([(one["job"], one["gpus"]) for one in self.credentials()], [("slurm/lab/17", 2)] * 2)
         revoked = self.ok("revoke", "--job", "slurm/lab/17", "--end-sessions")
         self.assertIn(made["id"], revoked)
         self.assertIn(second["id"], revoked)
         self.assertEqual([one["counts"] for one in self.credentials()], [False, False])
         self.ok("revoke", "--job", "slurm/lab/18")
-        self.fails(1, "is no job's name", "job-token", "alice", "--job", "a job")
+        self.fails(1, "is not a job name", "job-token", "alice", "--job", "a job")
         self.fails(1, "lifetime", "job-token", "alice", "--job", "17", "--lifetime", "1s")
         self.fails(1, "--lifetime", "job-token", "alice", "--job", "17", "--lifetime", "soon")
         self.fails(2, "--job", "revoke")
@@ -115,7 +115,7 @@ class Admin(unittest.TestCase):
         self.fails(1, "no tenant, serial or token id", "revoke", "carol")
         self.ok("add-tenant", "alice")
         self.assertEqual(self.fails(1, "alice.pem: File exists", "add-tenant", "alice").count("\n"), 1)
-        self.fails(1, "is no tenant name", "add-tenant", "a b")
+        self.fails(1, "is not a tenant name", "add-tenant", "a b")
 
     def test_a_folder_without_an_identity_says_what_makes_one(self):
         for command in ("list",), ("add-tenant", "anna"), ("add-tenant", "anna", "--token"), ("revoke", "anna"), (
@@ -127,7 +127,7 @@ class Admin(unittest.TestCase):
         self.fails(2, "the command must be init, add-tenant, job-token", *())
         self.fails(2, "NAME", "add-tenant")
         self.fails(2, "--days", "add-tenant", "alice", "--days", "0")
-        self.fails(2, "end wants a session's number, or --tenant", "end")
+        self.fails(2, "end needs a session's number or --tenant", "end")
         self.fails(2, "--host", "renew", "--replace-hosts")
 
     def test_a_server_that_does_not_run_is_named(self):

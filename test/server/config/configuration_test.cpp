@@ -120,8 +120,8 @@ host_memory = "16 gigs"
 
 [tennants.dora]
 )");
-  CHECK(names(errors, "2", "\"127.0.0.1:70000\" ends in a port from 0 to 65535"));
-  CHECK(names(errors, "2", "names no absolute path"));
+  CHECK(names(errors, "2", "must end in a port from 0 to 65535, got \"127.0.0.1:70000\""));
+  CHECK(names(errors, "2", "must name an absolute path after unix:, got"));
   CHECK(names(errors, "2", "0.0.0.0:9750 can be reached from the network"));
   CHECK(names(errors, "3", "did you mean \"sessions_max\"?"));
   CHECK(names(errors, "4", "must be one of \"text\", \"json\", got"));
@@ -130,14 +130,15 @@ host_memory = "16 gigs"
   CHECK(names(errors, "9", "class of [defaults] must be one of \"realtime\""));
   CHECK(names(errors, "12", "weight of [tenants.anna] must be a number above 0"));
   CHECK(names(errors, "13", "limit of [tenants.anna], memory is smaller than what is guaranteed"));
-  CHECK(names(errors, "14", "must be a duration with its unit"));
+  CHECK(names(errors, "14", "must be a duration with a unit"));
   CHECK(names(errors, "15", "names 0 twice"));
   CHECK(names(errors, "15", "whole numbers from 0 to 63"));
-  CHECK(names(errors, "16", "gpu.x is no number of a GPU"));
-  CHECK(names(errors, "18", "\"b e n\" is no name of a tenant"));
-  CHECK(names(errors, "20", "gpus of [tenants.carl] is 3, and gpus_allowed names 1"));
-  CHECK(names(errors, "22", "unix_users of [tenants.carl] holds texts"));
-  CHECK(names(errors, "23", " host_memory of [tenants.carl]: \"16 gigs\" is no size: the unit is not one of B, KB"));
+  CHECK(names(errors, "16", "a GPU must be a number from 0 to 63, got x"));
+  CHECK(names(errors, "18", "\"b e n\" is not a tenant name"));
+  CHECK(names(errors, "20", "gpus of [tenants.carl] is 3, but gpus_allowed names 1"));
+  CHECK(names(errors, "22", "unix_users of [tenants.carl] must hold strings in quotes, got"));
+  CHECK(
+      names(errors, "23", " host_memory of [tenants.carl]: \"16 gigs\" is not a size: the unit must be one of B, KB"));
   CHECK(names(errors, "25", "did you mean \"tenants\"?"));
   std::vector<int> lines;
   for (const std::string& error : errors) lines.push_back(std::stoi(error));
@@ -245,7 +246,8 @@ TEST_CASE("the command line's words take the place of the file's, and their mist
     REQUIRE(refused.error().size() == 1);
     CHECK(refused.error()[0].starts_with("--listen 10.0.0.1:1 can be reached from the network"));
   }
-  CHECK(open_configuration({.listen = {"nonsense"}}).error()[0] == "--listen \"nonsense\" is HOST:PORT or unix:PATH");
+  CHECK(open_configuration({.listen = {"nonsense"}}).error()[0] ==
+        "--listen must be HOST:PORT or unix:PATH, got \"nonsense\"");
 }
 
 TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are told") {
@@ -298,6 +300,6 @@ TEST_CASE("sessions outlive their connection by five minutes unless the server o
   CHECK(said->tenants[0].resume_grace_max_ms == 600'000);
   CHECK(said->tenants[1].resume_grace_max_ms == 0);
   auto errors = mistakes("[server]\nresume_grace = \"8d\"\n[tenants.anna]\nresume_grace_max = \"30d\"\n");
-  CHECK(names(errors, "2", "resume_grace of [server] is more than 7 days"));
-  CHECK(names(errors, "4", "resume_grace_max of [tenants.anna] is more than 7 days"));
+  CHECK(names(errors, "2", "resume_grace of [server] must be at most 7 days, got"));
+  CHECK(names(errors, "4", "resume_grace_max of [tenants.anna] must be at most 7 days, got"));
 }

@@ -24,6 +24,6 @@ TEST_CASE("what is no address is refused with the reason") {
     CAPTURE(text);
     auto parsed = parse_listen_address(text);
     REQUIRE(!parsed);
-    CHECK(parsed.error().find("is no HOST:PORT") != std::string::npos);
+    CHECK(parsed.error().find("is not HOST:PORT") != std::string::npos);
   }
 }

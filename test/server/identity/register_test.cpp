@@ -113,11 +113,12 @@ TEST_CASE("a register that cannot be is refused with the entry and the reason") 
     return with(text.replace(text.find(from), from.size(), to));
   };
   CHECK(error_of(changed("certificate", "password")) == "credential 1: kind \"password\" is unknown");
-  CHECK(error_of(changed("alice", "a/b")) == "credential 1: \"a/b\" is no tenant name");
-  CHECK(error_of(changed("2027-01-01T00:00:00Z", "soon")) == "credential 1: \"expires\" is \"soon\", which is no time");
+  CHECK(error_of(changed("alice", "a/b")) == "credential 1: \"a/b\" is not a tenant name");
+  CHECK(error_of(changed("2027-01-01T00:00:00Z", "soon")) ==
+        "credential 1: \"expires\" is \"soon\", which is not a time");
   CHECK(error_of(changed("\"0a\"", "7")) == "credential 1: \"id\" is missing or no text");
   CHECK(error_of(changed("\"certificate\"", "\"token\",\"sha256\":\"zz\"")) ==
-        "credential 1: \"sha256\" is no SHA-256");
+        "credential 1: \"sha256\" is not a SHA-256");
 }
 
 TEST_CASE("a job's tokens are revoked together, and those of other jobs and of people are left alone") {

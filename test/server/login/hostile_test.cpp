@@ -81,7 +81,7 @@ TEST_CASE("another lab's certificate is refused, also when it names a tenant of 
   auto alice = other.certificate("alice");
   LoginProcessFixture login(&lab);
   auto [answer, refusal] = attempt(login, {lab.file("ca.pem"), alice.text});
-  CHECK(answer == "refused: the client's certificate is of another authority than this server's");
+  CHECK(answer == "refused: the client's certificate was issued by another authority than this server's");
   CHECK(refusal.kind == "foreign");
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("a self-signed certificate is refused") {
   LoginProcessFixture login(&lab);
   auto [answer, refusal] = attempt(login, {lab.file("ca.pem"), self_signed("alice")});
   CHECK(answer ==
-        "refused: the client's certificate is self-signed: this server takes only what its own authority has signed");
+        "refused: the client's certificate is self-signed: this server accepts only what its own authority has signed");
   CHECK(refusal.kind == "foreign");
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("who shows neither certificate nor token is refused") {
   Lab lab;
   LoginProcessFixture login(&lab);
   auto [answer, refusal] = attempt(login, {lab.file("ca.pem")});
-  CHECK(answer.starts_with("refused: this server wants to know who calls: a certificate or a token"));
+  CHECK(answer.starts_with("refused: this server requires a certificate or a token"));
   CHECK(refusal.kind == "no_identity");
 }
 

@@ -154,7 +154,7 @@ TEST_CASE("a file that takes no more ends the profile, in one line") {
   close(said[0]);
   CHECK(opened);
   REQUIRE(length > 0);
-  CHECK(std::string(text) == "gpuwire: the profile ends here: its file takes no more\n");
+  CHECK(std::string(text) == "gpuwire: the profile ends here: its file cannot be written\n");
 }
 
 TEST_CASE("an event that is too long is left out") {

@@ -108,7 +108,7 @@ TEST_CASE("a token makes its tenant, and nobody comes in without") {
   REQUIRE(client.connect(broker.port()));
   REQUIRE(client.log_in(text, anna));
   CHECK(session_of(broker) == "anna by token");
-  CHECK(refused_for(broker, {}).starts_with("this server wants to know who calls"));
+  CHECK(refused_for(broker, {}).starts_with("this server requires a certificate or a token"));
   CHECK(refused_for(broker, "gpuwire_nonsense") == "this server does not know the token");
   CHECK(refused_for(broker, carol) == "this server has no tenant \"carol\"");
 }
@@ -166,7 +166,7 @@ TEST_CASE("on a Unix socket the kernel says who calls") {
     REQUIRE(client.connect_unix(path));
     REQUIRE(client.log_in(text));
     CHECK(session_of(broker) == "anna by unix");
-    CHECK(refused_for(broker, {}).starts_with("this server wants to know who calls"));  // over TCP
+    CHECK(refused_for(broker, {}).starts_with("this server requires a certificate or a token"));  // over TCP
   }
   CHECK_FALSE(std::filesystem::exists(path));
 }
@@ -282,7 +282,7 @@ TEST_CASE("a client is refused in words when its session's worker reads none of 
     }
   });
   CHECK(told(broker, anna, identity) ==
-        "the session's worker takes no connections: too many wait for it, and it reads none");
+        "the session's worker accepts no connections: too many are waiting for it, and it reads none");
   CHECK(session_of(broker) == "anna by token");
 }
 
