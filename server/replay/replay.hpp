@@ -46,7 +46,6 @@ class HandleTable {
   bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
   bool erase(wire::HandleKind kind, uint64_t handle);
   size_t size() const { return size_; }
-  size_t count(wire::HandleKind kind) const { return counts_[unsigned(kind)]; }
   // Newest first, for teardown.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
 

@@ -165,11 +165,7 @@ void answer_download(Replay& replay, Call& call, Context& context, CUstream stre
                            std::move(block),
                            {}};
   call.answered = true;
-  // Where there are several streams the event follows the copy at once. On a stream that has come to rest meanwhile
-  // NVIDIA's driver 580 may put it behind another stream's work, and that may stand until the program goes on: seen with
-  // nine streams, one of which waited for a host function.
-  const bool alone = replay.handles().count(wire::HandleKind::stream) == 0;
-  if (copy.called && alone && poll_stream(replay, stream, kCopyPoll) == CUDA_SUCCESS) {
+  if (copy.called && poll_stream(replay, stream, kCopyPoll) == CUDA_SUCCESS) {
     // What the device has printed is written out by a call that waits.
     CUresult result = drive(replay.driver().cuStreamSynchronize, stream);
     replay.drain_output();
@@ -179,13 +175,6 @@ void answer_download(Replay& replay, Call& call, Context& context, CUstream stre
   CUresult result =
       copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) return send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
-  if (copy.called && !alone) {
-    result = poll_copy(replay, copy.done.get());
-    if (result != CUDA_ERROR_NOT_READY) {
-      result = settle(replay, copy.done.get(), result);
-      return send_copy(replay, copy, result);
-    }
-  }
   replay.state().copy_back().add(context.native, std::move(copy));
 }
 
