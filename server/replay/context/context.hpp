@@ -37,7 +37,6 @@ struct Context {
   std::shared_ptr<EventPool> events;
   std::deque<Upload> uploads;       // oldest first
   std::shared_ptr<Upload> awaited;  // the newest that was told and is waited for: its answers hold it, too
-  bool streams_ended = false;       // since it was last seen at rest: their work may go on
   CUstream beside = nullptr;        // waits for no other stream; made when first used, managed_memory.cpp
 };
 

@@ -8,7 +8,6 @@
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"
-#include "server/replay/stream/stream_rest.hpp"
 #include "wire/session_frames.hpp"
 
 namespace gpuwire::server {
@@ -158,23 +157,24 @@ void copy_to_device(Replay& replay, Call& call) {
 
 void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block,
                      uint64_t bytes) {
-  CopyFromDeviceState copy{call.header.sequence,
-                           bytes,
-                           call.header.kind == uint8_t(wire::FrameKind::called),
-                           stream,
-                           std::move(block),
-                           {}};
-  call.answered = true;
-  if (copy.called && poll_stream(replay, stream, kCopyPoll) == CUDA_SUCCESS) {
-    // What the device has printed is written out by a call that waits.
-    CUresult result = drive(replay.driver().cuStreamSynchronize, stream);
-    replay.drain_output();
-    return send_copy(replay, copy, result);
-  }
-  copy.done = context.events->take();
+  CopyFromDeviceState copy{
+      call.header.sequence,  bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream, std::move(block),
+      context.events->take()};
   CUresult result =
       copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result != CUDA_SUCCESS) return send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
+  call.answered = true;
+  if (result != CUDA_SUCCESS) {
+    send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
+    return;
+  }
+  if (copy.called) {
+    result = poll_copy(replay, copy.done.get());
+    if (result != CUDA_ERROR_NOT_READY) {
+      result = settle(replay, copy.done.get(), result);
+      send_copy(replay, copy, result);
+      return;
+    }
+  }
   replay.state().copy_back().add(context.native, std::move(copy));
 }
 

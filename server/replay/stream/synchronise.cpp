@@ -2,7 +2,6 @@
 #include <memory>
 #include <vector>
 
-#include "protocol/cuda_abi/sticky.hpp"
 #include "schema/api_context.capnp.h"
 #include "schema/api_event.capnp.h"
 #include "schema/api_stream.capnp.h"
@@ -20,38 +19,18 @@
 
 namespace gpuwire::server {
 
-namespace {
-
-// A query would break off a capture.
-bool may_be_asked(const DriverTable& driver, CUstream stream) {
-  CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
-  return drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
-         capturing == CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-// What polling has found out, if it is not for a call that waits to say.
-CUresult polled(CUresult result) {
-  return result == CUDA_SUCCESS || gpuwire::cuda_abi::is_sticky(result) ? result : CUDA_ERROR_NOT_READY;
-}
-
-}  // namespace
-
 bool streams_idle(Replay& replay) {
   const DriverTable& driver = replay.driver();
   bool idle = true;
   replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
     if (!idle) return;
     auto stream = static_cast<CUstream>(native);
-    idle = may_be_asked(driver, stream) && drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
+    // A query would break off a capture.
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
+           capturing == CU_STREAM_CAPTURE_STATUS_NONE && drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
   });
   return idle;
-}
-
-CUresult poll_stream(Replay& replay, CUstream stream, std::chrono::microseconds at_least) {
-  const DriverTable& driver = replay.driver();
-  if (!may_be_asked(driver, stream)) return CUDA_ERROR_NOT_READY;
-  return polled(poll_device(
-      replay, [&] { return drive(driver.cuStreamQuery, stream); }, at_least));
 }
 
 namespace {
@@ -103,7 +82,9 @@ std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
   replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
     if (!all) return;
     auto stream = static_cast<CUstream>(native);
-    all = may_be_asked(driver, stream);
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    all = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
+          capturing == CU_STREAM_CAPTURE_STATUS_NONE;
     if (!all || drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS) return;
     CUresult result = add(stream);
     // The event is of this context; a stream of another one does not take it, and is not waited for.
@@ -113,40 +94,22 @@ std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
   return marks;
 }
 
-// Until the device is at rest as far as the session is concerned: then cuCtxSynchronize has nothing to wait for.
-// `context` is current. As poll_stream().
-CUresult poll_context(Replay& replay, Context& context) {
-  const DriverTable& driver = replay.driver();
-  // What is left of a stream that has ended has no name any more. The legacy stream waits for it, so an event does.
-  PooledEvent event;
-  if (context.streams_ended) {
-    CUresult result = CUDA_SUCCESS;
-    event = mark(replay, context, nullptr, result);
-    if (!event) return CUDA_ERROR_NOT_READY;
-  } else if (!may_be_asked(driver, nullptr)) {
-    return CUDA_ERROR_NOT_READY;
-  }
-  // Streams that do not wait for the legacy stream are asked singly.
-  CUresult result = polled(poll_device(replay, [&] {
-    CUresult queried =
-        event ? drive(driver.cuEventQuery, event.get()) : drive(driver.cuStreamQuery, CUstream(nullptr));
-    if (queried != CUDA_SUCCESS) return queried;
-    return streams_idle(replay) ? drive(driver.cuCtxSynchronize) : CUDA_ERROR_NOT_READY;
-  }));
-  if (result == CUDA_SUCCESS) context.streams_ended = false;
-  return result;
-}
-
 // `context` is current.
 void synchronise_context(Replay& replay, Call& call, Context& context) {
   uint64_t sequence = call.header.sequence;
-  if (CUresult result = poll_context(replay, context); result != CUDA_ERROR_NOT_READY) {
-    call.answered = true;
-    return answer(replay, sequence, result);
-  }
+  CUresult result = CUDA_SUCCESS;
+  // Those that do not wait for the legacy stream are asked singly.
+  auto event = std::make_shared<PooledEvent>(mark(replay, context, nullptr, result));
   auto lease = std::make_shared<PooledEvent>(context.events->lease());
   auto marks = std::make_shared<std::vector<PooledEvent>>();
   DeviceWait wait;
+  if (*event) {
+    wait.query = [&replay, event] {
+      CUresult queried = drive(replay.driver().cuEventQuery, event->get());
+      if (queried != CUDA_SUCCESS) return queried;
+      return streams_idle(replay) ? drive(replay.driver().cuCtxSynchronize) : CUDA_ERROR_NOT_READY;
+    };
+  }
   wait.wait = [&replay, lease, native = context.native] {
     drive(replay.driver().cuCtxSetCurrent, native);
     return drive(replay.driver().cuCtxSynchronize);
@@ -199,13 +162,7 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
   context = replay.state().contexts().enter_stream(stream);
-  CUresult result = poll_stream(replay, stream);
-  if (result != CUDA_ERROR_NOT_READY) {
-    call.answered = true;
-    // It waits for nothing any more, and writes out what the device has printed.
-    if (result == CUDA_SUCCESS) result = drive(replay.driver().cuStreamSynchronize, stream);
-    return answer(replay, sequence, result);
-  }
+  CUresult result = CUDA_SUCCESS;
   PooledEvent event = mark(replay, *context, stream, result);
   if (!event) {
     // In error, or being captured: only the driver knows.
@@ -218,6 +175,7 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   }
   auto shared = std::make_shared<PooledEvent>(std::move(event));
   DeviceWait wait;
+  wait.query = [&replay, shared] { return drive(replay.driver().cuEventQuery, shared->get()); };
   wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
   wait.events = [shared] { return std::vector{shared->get()}; };
   wait.finish = [&replay, shared, sequence](CUresult waited) {
@@ -225,16 +183,6 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
     answer(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));
-}
-
-void cuStreamDestroy_v2(Replay& replay, Call& call) {
-  CUstream stream = nullptr;
-  const uint64_t handle = call.message.getRoot<schema::CuStreamDestroyV2Params>().getHStream();
-  if (wire::handle_kind(handle) != wire::HandleKind::stream || !find_stream(replay, handle, stream))
-    return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
-  if (Context* context = replay.state().contexts().enter_stream(stream)) context->streams_ended = true;
-  replay.handles().erase(wire::HandleKind::stream, handle);
-  finish(replay, call, drive(replay.driver().cuStreamDestroy_v2, stream));
 }
 
 // A query that answers "done" is as good as a synchronisation: the program may look at the results.

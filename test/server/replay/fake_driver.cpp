@@ -105,15 +105,11 @@ CUresult CUDAAPI stream_get_ctx(CUstream stream, CUcontext* context) {
 }
 CUresult CUDAAPI stream_query(CUstream) {
   FAKE_BEGIN("cuStreamQuery", "");
-  return fake.hold ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-CUresult CUDAAPI stream_destroy(CUstream stream) {
-  FAKE_BEGIN("cuStreamDestroy_v2", "cuStreamDestroy_v2 " + number(stream));
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI stream_synchronize(CUstream stream) {
   FAKE_BEGIN("cuStreamSynchronize", "cuStreamSynchronize " + number(stream));
-  if (fake.hold) fake.release();  // else the stream is at rest: what is held is another's
+  fake.release();
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI host_register(void* memory, size_t, unsigned) {
@@ -318,7 +314,6 @@ FakeDriver::FakeDriver() {
   table.cuEventSynchronize = event_synchronize;
   table.cuStreamIsCapturing = stream_is_capturing;
   table.cuStreamGetCtx = stream_get_ctx;
-  table.cuStreamDestroy_v2 = stream_destroy;
   table.cuStreamQuery = stream_query;
   table.cuStreamSynchronize = stream_synchronize;
   table.cuMemHostRegister_v2 = host_register;
