@@ -86,7 +86,8 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
                                                                          const Needs& owed) const {
   const PlacementRequest& request = waiting.request;
   if (request.tenant_sessions_max && sessions_of(request.tenant) >= request.tenant_sessions_max)
-    return Obstacle{fmt::format("the tenant has as many sessions as it may ({})", request.tenant_sessions_max), true};
+    return Obstacle{fmt::format("the tenant has reached its limit of sessions ({})", request.tenant_sessions_max),
+                    true};
   std::vector<DeviceIndex> candidates;
   size_t memory = 0, sessions = 0, both = 0, memory_not_owed = 0, sessions_not_owed = 0;
   for (const DeviceIndex device : possible(request)) {
@@ -102,8 +103,8 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
   if (candidates.size() >= request.gpus) return Placed{least_loaded(std::move(candidates), request)};
   Obstacle obstacle;
   if (memory < request.gpus) obstacle.why = why_no_memory(request);
-  else if (both < request.gpus) obstacle.why = "the GPUs have as many sessions as they may";
-  else obstacle.why = "others are in front", obstacle.held_back = true;
+  else if (both < request.gpus) obstacle.why = "the GPUs have reached their limit of sessions";
+  else obstacle.why = "other programs are ahead", obstacle.held_back = true;
   obstacle.own = both < request.gpus && waits_for_own(request);
   if (memory_not_owed < request.gpus) obstacle.lacks |= kMemory;
   if (sessions_not_owed < request.gpus) obstacle.lacks |= kSession;

@@ -58,8 +58,8 @@ inline constexpr size_t kStartsForSessions = 1;
 // Lanes of all sessions of a tenant, each with two descriptors and a thread of a worker; as many again may be under way
 // to take the place of those. With the default of four, sixteen sessions have them.
 inline constexpr unsigned kLanesPerTenantMax = 64;
-// How many of them a session may have where the configuration names no number. Inside TLS each encrypts on a core of its
-// own, and more are faster for longer (docs/performance.md).
+// How many of them a session may have where the configuration names no number. Inside TLS each encrypts on a core of
+// its own, and more are faster for longer (docs/performance.md).
 inline constexpr unsigned kLanesUsual = 4, kLanesUsualTls = 8;
 // Lost connections of a session, and resumptions that it has refused, that are told one by one to the audit: so many at
 // once of either kind, and one more in each of these spans. The others stand as a number in the line of its end.

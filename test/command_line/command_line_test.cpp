@@ -73,8 +73,8 @@ TEST_CASE("a misspelt command or option is told with the one that was meant") {
   auto command = Sample().parse({"addtenant", "anna"});
   CHECK(command.code == kUsageError);
   CHECK(command.err ==
-        "gpuwire sample: \"addtenant\" is not known; did you mean add-tenant?\n`gpuwire sample --help` says what there "
-        "is\n");
+        "gpuwire sample: \"addtenant\" is not known; did you mean add-tenant?\n`gpuwire sample --help` describes the "
+        "usage\n");
   CHECK(has(Sample().parse({"--sever", "gpu7", "revoke"}).err, "did you mean --server?"));
   CHECK(has(Sample().parse({"--sever=gpu7", "revoke"}).err, "did you mean --server?"));
   auto nothing_like_it = Sample().parse({"fly"});

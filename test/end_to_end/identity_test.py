@@ -135,7 +135,7 @@ class Identity(TenantsCase):
         self.admin("add-tenant", "anna", "--out", self.path("foreign.pem"), identity=other)
         self.assert_refused(self.run_as("--identity", self.path("foreign.pem")), "is not signed by the CA in")
         ran = self.run_as("--identity", self.path("foreign.pem"), "--ca", self.path("ca.pem"))
-        self.assert_refused(ran, "of another authority than this server's")
+        self.assert_refused(ran, "issued by another authority than this server's")
         self.assert_audited('"foreign"')
 
     def test_a_tenant_that_the_configuration_does_not_know_is_refused(self):

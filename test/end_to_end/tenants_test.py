@@ -190,7 +190,7 @@ class Memory(Tenants):
         first = self.start_as("dora")
         self.assert_works(first)
         second = self.start_as("dora")
-        self.assertIn("as many sessions as it may (1)", second.stderr.readline())
+        self.assertIn("its limit of sessions (1)", second.stderr.readline())
         other = self.start_as("carl")
         self.assert_works(other)
         self.assert_passes(first)
@@ -361,7 +361,7 @@ class Checking(Tenants):
             answering = threading.Thread(target=self.hang_up_on_all, args=(listening,))
             answering.start()
             try:
-                self.check(f'listen = "unix:{path}"', {"anna": ""}, "something that is no gpuwire server")
+                self.check(f'listen = "unix:{path}"', {"anna": ""}, "the address is in use, and not by a gpuwire server")
             finally:
                 listening.shutdown(socket.SHUT_RDWR)
                 answering.join()
@@ -378,6 +378,10 @@ class Checking(Tenants):
         if os.geteuid() != 0:  # root's is /run/gpuwire, whatever the environment says
             self.check('listen = "127.0.0.1:9750"', {"anna": ""}, warns=["sessions will end with this process"],
                        XDG_RUNTIME_DIR="/dev/null")
+
+    def test_users_that_the_machine_lacks_and_a_cupti_that_is_nowhere_are_told(self):
+        self.check('cupti = "/nowhere/libcupti.so"', {"anna": 'unix_users = ["no such user"]'},
+                   warns=['this machine has no user "no such user"', "cupti: /nowhere/libcupti.so: No such file"])
 
     def test_a_server_that_is_to_offer_rdma_and_cannot_is_told(self):
         self.check('rdma = "trusted"', {"anna": ""}, warns=["no RDMA: "], UCX_TLS="no-such-transport")

@@ -51,7 +51,7 @@ class Choice(unittest.TestCase):
         down, small = FakeServer("down", 8, fails=True), FakeServer("small", 1)
         self.assertEqual(job.choose([down, small], 1, "slurm/lab/1").name, "small")
         with self.assertRaisesRegex(
-            SiteError, "down does not answer; server small has 1 GPUs for jobs, and the job wants 2"
+            SiteError, "down does not answer; server small has 1 GPUs for jobs, and the job needs 2"
         ):
             job.choose([down, small], 2, "slurm/lab/1")
 
@@ -120,8 +120,8 @@ class Files(unittest.TestCase):
     def test_a_sites_mistakes_are_told_with_the_file(self):
         for text, words in (
             ("", "there is no .server NAME."),
-            ("[server a]\n", "wants address"),
-            ("[gpuwire]\ntenants = x\n", "knows no tenants"),
+            ("[server a]\n", "needs address"),
+            ("[gpuwire]\ntenants = x\n", "has no tenants"),
             ("[servers]\n", "is neither"),
             ("[gpuwire]\noversubscription = 0\n[server a]\naddress = a\n", "oversubscription must be"),
             ("tenant = x", "File contains no section headers"),

@@ -56,7 +56,7 @@ def choose(servers, gpus, name):
             reasons.append(str(error))
             continue
         if there < gpus:
-            reasons.append(f"server {server.name} has {there} GPUs for jobs, and the job wants {gpus}")
+            reasons.append(f"server {server.name} has {there} GPUs for jobs, and the job needs {gpus}")
         elif best is None or free > best[0]:
             best = (free, server)
     if best is None:

@@ -60,7 +60,7 @@ def main():
     options = parser.parse_args()
     words = allowed(os.environ.get("SSH_ORIGINAL_COMMAND", "").split())
     if words is None:
-        print("this key is for gpuwire's Slurm adapter only", file=sys.stderr)
+        print("this key is only for gpuwire's Slurm adapter", file=sys.stderr)
         return 1
     admin = ["admin", *(["--directory", options.directory] if options.directory else [])]
     if words[:2] == ["admin", "revoke"] and words[2] != "--job":

@@ -94,7 +94,7 @@ class Site:
             unknown = set(parser[section]) - known
             if unknown:
                 raise SiteError(
-                    f"[{section}] knows no {', '.join(sorted(unknown))}; it knows {', '.join(sorted(known))}"
+                    f"[{section}] has no {', '.join(sorted(unknown))}; it has {', '.join(sorted(known))}"
                 )
         general = parser["gpuwire"] if parser.has_section("gpuwire") else {}
         self.tenant = general.get("tenant", "slurm")
@@ -122,7 +122,7 @@ class Site:
     @staticmethod
     def _server(name, section):
         if "address" not in section:
-            raise SiteError(f"[server {name}] wants address = HOST:PORT")
+            raise SiteError(f"[server {name}] needs address = HOST:PORT")
         return GpuServer(
             name,
             section["address"],

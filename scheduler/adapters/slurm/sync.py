@@ -132,9 +132,9 @@ def main():
         epilog=__doc__.split("\n\n", maxsplit=2)[2],
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--once", action="store_true", help="look once, and end")
+    parser.add_argument("--once", action="store_true", help="look once, then exit")
     parser.add_argument("--interval", type=float, default=30, metavar="SECONDS", help="how often to look (30)")
-    parser.add_argument("--dry-run", action="store_true", help="say what would change, and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would change, but change nothing")
     options = parser.parse_args()
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -232,7 +232,8 @@ std::string Admission::why_no_place(const Tenant& tenant, const SessionRecord& a
     ++all;
   }
   if (management && held[tenant.id] >= tenant.settings.management_max)
-    return fmt::format("the tenant has as many sessions that ask NVML as it may ({})", tenant.settings.management_max);
+    return fmt::format("the tenant has reached its limit of sessions that query NVML ({})",
+                       tenant.settings.management_max);
   size_t kept = places_kept(tenants_.all(), tenant, held, limits_.sessions_max);
   if (all + kept < limits_.sessions_max) return {};
   if (all >= limits_.sessions_max) return fmt::format("all {} sessions of the server are in use", limits_.sessions_max);
@@ -262,7 +263,7 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
     events_.placed(number, std::move(placed->devices));
   } else if (waiting_of(tenant.id) > tenant.settings.queued_max) {
     refuse(number, RefusalCause::busy,
-           fmt::format("the tenant has as many programs waiting as it may ({})", tenant.settings.queued_max));
+           fmt::format("the tenant has reached its limit of waiting programs ({})", tenant.settings.queued_max));
   } else {
     waiting_[number] = {.gpus = gpus, .since = Clock::now()};
     tell_places();  // those behind it, too
@@ -335,8 +336,9 @@ void Admission::refuse_overdue(Clock::time_point now) {
     if (!tenant || tenant->settings.queue_time_max_ms == 0) continue;
     std::chrono::milliseconds limit(tenant->settings.queue_time_max_ms);
     if (now - one.since >= limit)
-      overdue.emplace_back(
-          number, fmt::format("it has waited for {} s, as long as its tenant's programs may", limit.count() / 1000.0));
+      overdue.emplace_back(number,
+                           fmt::format("it has waited for {} s, the longest that its tenant's programs may wait",
+                                       limit.count() / 1000.0));
   }
   for (auto& [number, why] : overdue) refuse(number, RefusalCause::waited_too_long, std::move(why));
 }

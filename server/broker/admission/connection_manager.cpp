@@ -1,46 +1,16 @@
 #include "server/broker/admission/connection_manager.hpp"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <utility>
 
 #include <fmt/format.h>
-#include <pwd.h>
 #include <spdlog/spdlog.h>
 
 #include "server/broker/limits.hpp"
+#include "server/config/unix_users.hpp"
 #include "server/identity/tenant_choice.hpp"
 
 namespace gpuwire::server {
-namespace {
-
-// A name of the machine's, or a number.
-std::optional<uid_t> user_of(const std::string& text) {
-  uid_t number = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) return number;
-  std::array<char, 16'384> storage;
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwnam_r(text.c_str(), &entry, storage.data(), storage.size(), &found) != 0 || !found) return std::nullopt;
-  return entry.pw_uid;
-}
-
-std::map<uid_t, std::string> unix_tenants_of(const Configuration& configuration) {
-  std::map<uid_t, std::string> tenants;
-  for (const TenantConfiguration& tenant : configuration.tenants) {
-    for (const std::string& name : tenant.unix_users) {
-      auto user = user_of(name);
-      if (!user) spdlog::warn("tenant {}: this machine has no user \"{}\"", tenant.name, name);
-      else if (!tenants.emplace(*user, tenant.name).second)
-        spdlog::warn("user \"{}\" is tenant {} already, and not {}", name, tenants[*user], tenant.name);
-    }
-  }
-  return tenants;
-}
-
-}  // namespace
 
 ConnectionManager::ConnectionManager(boost::asio::io_context& io, std::string login_program, Parts parts, Events events)
     : io_(io),
@@ -94,7 +64,9 @@ void ConnectionManager::close() {
 void ConnectionManager::configure(const Configuration& configuration) {
   allow_unencrypted_network_ = configuration.allow_unencrypted_network;
   open_tenant_ = configuration.open_tenant.value_or("");
-  unix_tenants_ = unix_tenants_of(configuration);
+  UnixUsers users = unix_users(configuration);
+  for (const std::string& mistake : users.mistakes) spdlog::warn("{}", mistake);
+  unix_tenants_ = std::move(users.tenants);
   const std::filesystem::path& directory = configuration.tls.directory;
   if (directory == (identity_ ? identity_->directory() : std::filesystem::path())) return;
   std::unique_ptr<IdentityWatch> watch;

@@ -1,6 +1,8 @@
 #include "server/cli/serve/start_check.hpp"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 
@@ -18,6 +20,7 @@
 #include "server/cli/serve/runtime_directory.hpp"
 #include "server/cli/serve/serve_options.hpp"
 #include "server/config/listen_address.hpp"
+#include "server/config/unix_users.hpp"
 #include "server/identity/identity_directory.hpp"
 #include "server/log/audit_log.hpp"
 #include "server/module_cache/module_cache.hpp"
@@ -117,6 +120,12 @@ std::string lacking_of_rdma() {
   return fabric ? std::string() : "no RDMA: " + fabric.error();
 }
 
+// Profiles are measured by events then (docs/profiling.md).
+std::string lacking_of_cupti(const std::string& cupti) {
+  if (!cupti.starts_with('/') || ::access(cupti.c_str(), R_OK) == 0) return {};
+  return fmt::format("cupti: {}: {}", cupti, std::strerror(errno));
+}
+
 }  // namespace
 
 StartFindings check_start(const Configuration& configuration, const WorkerCommand& worker,
@@ -137,6 +146,8 @@ StartFindings check_start(const Configuration& configuration, const WorkerComman
     add(findings.warnings, lacking_of_runtime_folder(configuration));
   if (!module_cache.empty() && module_cache != kNoModuleCache) note(wrong_with_folder(module_cache));
   note(wrong_with_chunks(configuration));
+  for (std::string& mistake : unix_users(configuration).mistakes) add(findings.warnings, std::move(mistake));
+  add(findings.warnings, lacking_of_cupti(configuration.cupti));
   if (configuration.rdma) add(findings.warnings, lacking_of_rdma());
   auto inventory = ask_for_devices(worker);
   if (!inventory) {

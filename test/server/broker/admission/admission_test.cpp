@@ -169,7 +169,7 @@ TEST_CASE(
   desk.ask("anna");
   SessionId late = desk.ask("anna");
   REQUIRE(desk.refused(late));
-  CHECK(desk.refused(late)->reason == "the tenant has as many programs waiting as it may (2)");
+  CHECK(desk.refused(late)->reason == "the tenant has reached its limit of waiting programs (2)");
   CHECK(desk.place(waits) == 1);
   desk.ask("ben");
   CHECK(desk.place(desk.ask("ben")) != 0);
@@ -177,7 +177,7 @@ TEST_CASE(
   CHECK(desk.place(desk.ask("anna")) != 0);
   for (int i = 0; i < 3; ++i) CHECK_FALSE(desk.refused(desk.ask({.tenant = "anna", .management = true})));
   CHECK(desk.refused(desk.ask({.tenant = "anna", .management = true}))->reason ==
-        "the tenant has as many sessions that ask NVML as it may (3)");
+        "the tenant has reached its limit of sessions that query NVML (3)");
   CHECK_FALSE(desk.refused(desk.ask({.tenant = "ben", .management = true})));
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("who has waited for as long as its tenant's programs may is refused, a
   desk.admission.refuse_overdue(now + std::chrono::seconds(61));
   REQUIRE(desk.refused(waits));
   CHECK(desk.refused(waits)->cause == RefusalCause::waited_too_long);
-  CHECK(desk.refused(waits)->reason == "it has waited for 60 s, as long as its tenant's programs may");
+  CHECK(desk.refused(waits)->reason == "it has waited for 60 s, the longest that its tenant's programs may wait");
   CHECK(desk.place(patient) == 1);
   CHECK(desk.registry.find(runs));
 }
