@@ -10,9 +10,11 @@
 namespace gpuwire::server {
 namespace {
 
-// The sum of lines such as "VmData:   1234 kB". None: the file cannot be read.
+constexpr uint64_t kKib = 1024;
+
+// The sum of lines such as "VmData:   1234 kB", times `unit`. None: the file cannot be read.
 template <class... Names>
-std::optional<uint64_t> sum_of_lines(const std::string& path, Names... names) {
+std::optional<uint64_t> sum_of_lines(const std::string& path, uint64_t unit, Names... names) {
   std::ifstream file(path);
   if (!file) return std::nullopt;
   uint64_t bytes = 0;
@@ -20,7 +22,7 @@ std::optional<uint64_t> sum_of_lines(const std::string& path, Names... names) {
   for (std::string line; std::getline(file, line);) {
     size_t colon = line.find(':');
     if (colon == std::string::npos || ((line.compare(0, colon, names) != 0) && ...)) continue;
-    bytes += std::strtoull(line.c_str() + colon + 1, nullptr, 10) * 1024;
+    bytes += std::strtoull(line.c_str() + colon + 1, nullptr, 10) * unit;
     found = true;
   }
   return found ? std::optional(bytes) : std::nullopt;
@@ -53,15 +55,17 @@ std::string proc(pid_t process, const char* file) { return "/proc/" + std::to_st
 }  // namespace
 
 uint64_t machine_bytes() {
-  auto total = sum_of_lines("/proc/meminfo", "MemTotal");
+  auto total = sum_of_lines("/proc/meminfo", kKib, "MemTotal");
   return std::min(total.value_or(0), group_bytes());
 }
 
 std::optional<uint64_t> own_bytes(pid_t process) {
-  return sum_of_lines(proc(process, "status"), "RssAnon", "RssShmem", "VmSwap");
+  return sum_of_lines(proc(process, "status"), kKib, "RssAnon", "RssShmem", "VmSwap");
 }
 
-uint64_t data_bytes() { return sum_of_lines("/proc/self/status", "VmData").value_or(0); }
+std::optional<uint64_t> thread_count(pid_t process) { return sum_of_lines(proc(process, "status"), 1, "Threads"); }
+
+uint64_t data_bytes() { return sum_of_lines("/proc/self/status", kKib, "VmData").value_or(0); }
 
 bool set_kill_order(pid_t process, int order) {
   std::ofstream file(proc(process, "oom_score_adj"));

@@ -15,6 +15,9 @@ uint64_t machine_bytes();
 // it maps of files. None: it is gone.
 std::optional<uint64_t> own_bytes(pid_t process);
 
+// Of the process. None: it is gone.
+std::optional<uint64_t> thread_count(pid_t process);
+
 // What a process may have mapped for writing by itself, as RLIMIT_DATA counts it. 0: nobody tells.
 uint64_t data_bytes();
 

@@ -1,15 +1,19 @@
 #include "server/confinement/system_calls.hpp"
 
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
 #include <fmt/format.h>
+#include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -184,8 +188,7 @@ constexpr const char* kWorkerCalls[] = {
     "rt_sigtimedwait",
     "sigaltstack",
     "signalfd4",
-    // Facts about the process and the machine. prlimit64 of other processes is refused by the kernel: the capabilities
-    // are gone.
+    // Facts about the process and the machine, and its own limits (forbid_reaching_others).
     "uname",
     "sysinfo",
     "getrlimit",
@@ -246,6 +249,52 @@ tl::expected<void, std::string> allow_system_calls(std::span<const char* const> 
   if (int error = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3), 0))
     return failed("clone3", error);
   if (int error = seccomp_load(filter.get())) return failed("load", error);
+  return {};
+}
+
+// The kernel lets a process do these to every other one of its user, and all workers and their broker are one user's.
+// Which process, and which command, the kernel takes from the lower 32 bits, so only those are compared here.
+tl::expected<void, std::string> forbid_reaching_others(Violation violation) {
+  Filter filter(seccomp_init(SCMP_ACT_ALLOW), seccomp_release);
+  if (!filter) return tl::unexpected(std::string("seccomp: no memory for a filter"));
+  if (int error = seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1)) return failed("threads", error);
+  // Not its end: the C library names a thread by its number, which cannot be told from another process's, and whoever
+  // calls does without.
+  const uint32_t refused = violation == Violation::kill ? uint32_t(SCMP_ACT_ERRNO(EPERM)) : SCMP_ACT_LOG;
+  int error = 0;
+  auto forbid = [&](int number, scmp_arg_cmp when) {
+    if (error == 0) error = seccomp_rule_add(filter.get(), refused, number, 1, when);
+  };
+  constexpr scmp_datum_t kWord = 0xffff'ffff;
+  // A rule compares an argument once. What is neither zero nor `self` has a bit that `self` has not, or, of two bits of
+  // `self` that follow each other in a ring, one without the other.
+  const auto self = static_cast<scmp_datum_t>(::getpid());
+  auto forbid_others = [&](int number, unsigned argument) {
+    scmp_datum_t last = std::bit_floor(self);
+    for (unsigned i = 0; i < 32; ++i) {
+      const scmp_datum_t bit = scmp_datum_t{1} << i;
+      if ((self & bit) == 0) {
+        forbid(number, SCMP_CMP64(argument, SCMP_CMP_MASKED_EQ, bit, bit));
+      } else {
+        if (bit != last) forbid(number, SCMP_CMP64(argument, SCMP_CMP_MASKED_EQ, bit | last, bit));
+        last = bit;
+      }
+    }
+  };
+  // Limits, memory, priority, processors.
+  for (int number : {SCMP_SYS(prlimit64), SCMP_SYS(move_pages), SCMP_SYS(sched_setaffinity),
+                     SCMP_SYS(sched_setscheduler), SCMP_SYS(sched_setparam)})
+    forbid_others(number, 0);
+  forbid(SCMP_SYS(setpriority), SCMP_A0(SCMP_CMP_NE, PRIO_PROCESS));
+  forbid_others(SCMP_SYS(setpriority), 1);
+  // Signals to whoever is called the owner of a descriptor, whichever signal.
+  for (int command : {F_SETOWN, F_SETOWN_EX, F_SETSIG})
+    forbid(SCMP_SYS(fcntl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t(command)));
+  // The same by another door; and words that a terminal, which standard error may be, takes as if they had been typed.
+  for (unsigned command : {unsigned(FIOSETOWN), unsigned(SIOCSPGRP), unsigned(TIOCSTI), unsigned(TIOCLINUX)})
+    forbid(SCMP_SYS(ioctl), SCMP_A1(SCMP_CMP_MASKED_EQ, kWord, scmp_datum_t(command)));
+  if (error != 0) return failed("others", error);
+  if (int loaded = seccomp_load(filter.get())) return failed("load", loaded);
   return {};
 }
 

@@ -18,6 +18,11 @@ enum class Violation : uint8_t {
 // processes.
 tl::expected<void, std::string> allow_system_calls(std::span<const char* const> names, Violation violation);
 
+// What the process may do to others of its user without any privilege is refused from now on: to change their limits,
+// priority or processors, to have signals sent to them, to type into a terminal. Before allow_system_calls(), whose
+// list has the same calls for what a process does to itself. All threads, for good.
+tl::expected<void, std::string> forbid_reaching_others(Violation violation);
+
 // What a worker's threads, its driver and the C library need. The reasons stand beside each group.
 std::span<const char* const> worker_system_calls();
 // And UCX's, of a worker that offers RDMA.

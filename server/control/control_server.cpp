@@ -28,11 +28,7 @@ using Protocol = asio::local::stream_protocol;
 constexpr mode_t kSocketMode = 0666;
 constexpr const char* kUnreadySuffix = "~";
 
-// Nobody, when the kernel does not say who it is.
-std::optional<ControlPeer> peer_of(Protocol::socket& socket, const ControlSources& sources) {
-  ucred who{};
-  socklen_t bytes = sizeof who;
-  if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return std::nullopt;
+ControlPeer peer_of(const ucred& who, const ControlSources& sources) {
   ControlPeer peer{.uid = who.uid, .pid = who.pid};
   peer.everything = who.uid == 0 || who.uid == ::geteuid();
   if (!peer.everything && sources.tenants_of_user) peer.tenants = sources.tenants_of_user(who.uid);
@@ -70,7 +66,7 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
         interval_timer_(server.io_),
         peer_(std::move(peer)) {}
 
-  bool everything() const { return peer_.everything; }
+  const ControlPeer& peer() const { return peer_; }
   void abort() {
     error_code ignored;
     timer_.cancel();
@@ -104,6 +100,12 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
 
   void answer(size_t bytes) {
     if (!socket_.is_open()) return;
+    if (!peer_.everything && !server_.questions_.take(fmt::format("user {}", peer_.uid))) {
+      line_.erase(0, bytes);
+      return write(failed_answer(fmt::format("you ask too often: {} questions at once are answered, and {} a second",
+                                             kQueriesAtOnce, 1000 / kQueryRefillMs)),
+                   &Connection::read_request);
+    }
     ControlAnswer answer = answer_request(std::string_view(line_).substr(0, bytes - 1), peer_, server_.sources_);
     line_.erase(0, bytes);
     if (answer.watch_interval_ms == 0) return write(answer.json, &Connection::read_request);
@@ -157,8 +159,20 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
   char ignored_ = 0;
 };
 
-ControlServer::ControlServer(asio::io_context& io, ControlSources sources)
-    : io_(io), sources_(std::move(sources)), acceptor_(io), accept_timer_(io) {}
+std::optional<ucred> ControlServer::user_of(int socket) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return std::nullopt;
+  return who;
+}
+
+ControlServer::ControlServer(asio::io_context& io, ControlSources sources, UserOf users, QueryBudget questions)
+    : io_(io),
+      sources_(std::move(sources)),
+      user_of_(std::move(users)),
+      questions_(std::move(questions)),
+      acceptor_(io),
+      accept_timer_(io) {}
 
 ControlServer::~ControlServer() { close(); }
 
@@ -210,11 +224,14 @@ void ControlServer::accept() {
   }));
 }
 
-// Users of tenants never take the places of who may do everything.
-bool ControlServer::make_room(bool everything) {
-  auto others = size_t(
-      std::count_if(connections_.begin(), connections_.end(), [](const auto& one) { return !one->everything(); }));
-  if (!everything) return others < kControlConnectionsOthersMax && connections_.size() < kControlConnectionsMax;
+// Users of tenants never take the places of who may do everything, and none of them takes all that there are for them.
+bool ControlServer::make_room(const ControlPeer& peer) {
+  if (!peer.everything) {
+    const auto others = std::ranges::count_if(connections_, [](const auto& one) { return !one->peer().everything; });
+    const auto own = std::ranges::count_if(connections_, [&](const auto& one) { return one->peer().uid == peer.uid; });
+    return size_t(others) < kControlConnectionsOthersMax && size_t(own) < kControlConnectionsPerUserMax &&
+           connections_.size() < kControlConnectionsMax;
+  }
   if (connections_.size() < kControlConnectionsMax) return true;
   connections_.front()->abort();
   connections_.pop_front();
@@ -222,9 +239,11 @@ bool ControlServer::make_room(bool everything) {
 }
 
 void ControlServer::welcome(Protocol::socket socket) {
-  auto peer = peer_of(socket, sources_);
-  if (!peer || !make_room(peer->everything)) return;
-  auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(*peer));
+  const std::optional<ucred> who = user_of_(socket.native_handle());
+  if (!who) return;
+  ControlPeer peer = peer_of(*who, sources_);
+  if (!make_room(peer)) return;
+  auto connection = std::make_shared<Connection>(*this, std::move(socket), std::move(peer));
   connections_.push_back(connection);
   connection->read_request();
 }

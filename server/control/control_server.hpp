@@ -3,16 +3,20 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <list>
 #include <memory>
+#include <optional>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <sys/socket.h>
 #include <tl/expected.hpp>
 
-#include "server/control/requests.hpp"
 #include "server/base/lifetime.hpp"
+#include "server/broker/admission/query_budget.hpp"
+#include "server/control/requests.hpp"
 #include "server/control/sources.hpp"
 
 namespace gpuwire::server {
@@ -21,7 +25,12 @@ namespace gpuwire::server {
 // on until its peer says something or goes. Bounds are in limits.hpp. It goes when the io_context runs no more.
 class ControlServer {
  public:
-  ControlServer(boost::asio::io_context& io, ControlSources sources);
+  // Which user is at the other end of a socket; nobody, when the kernel does not say.
+  using UserOf = std::function<std::optional<ucred>(int socket)>;
+  static std::optional<ucred> user_of(int socket);
+
+  ControlServer(boost::asio::io_context& io, ControlSources sources, UserOf users = &ControlServer::user_of,
+                QueryBudget questions = QueryBudget());
   ~ControlServer();
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
@@ -39,11 +48,13 @@ class ControlServer {
 
   void accept();
   void welcome(Protocol::socket socket);
-  bool make_room(bool everything);
+  bool make_room(const ControlPeer& peer);
   void leave(const std::shared_ptr<Connection>& connection) { connections_.remove(connection); }
 
   boost::asio::io_context& io_;
   const ControlSources sources_;
+  const UserOf user_of_;
+  QueryBudget questions_;  // of each user who may not do everything
   Protocol::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
   std::filesystem::path path_;

@@ -132,6 +132,7 @@ void HostGuard::look() {
   for (const auto& [tenant, bytes] : tenants) {
     if (bytes > bound_of(tenant)) judge(tenant);
   }
+  judge_threads();
   await_next_look();
 }
 
@@ -139,6 +140,7 @@ void HostGuard::look_at(Watched& watched) {
   if (!watched.process || signal_process(watched.process, 0) != 0) return;
   uint64_t has = own_bytes(watched.record.worker_pid).value_or(0);
   watched.bytes = has - std::min(has, watched.before_bytes);
+  watched.threads = thread_count(watched.record.worker_pid).value_or(0);
   if (settings_.machine_bytes == 0) return;
   // What the driver has pinned for the worker is in no figure of the kernel's.
   uint64_t counts = std::max(has, settings_.charged ? settings_.charged(watched.record) : 0);
@@ -156,13 +158,29 @@ void HostGuard::judge(TenantId tenant) {
     if (!largest || watched.bytes > largest->bytes) largest = &watched;
   }
   uint64_t bound = bound_of(tenant);
-  if (all / kKilledAtTimes > bound) signal_process(largest->process, SIGKILL);
-  if (std::exchange(largest->told_to_end, true)) return;
-  auto why = fmt::format("it has {} MiB of the server's own memory, and its tenant may have {} MiB (host_memory)",
-                         largest->bytes / kMiB, bound / kMiB);
-  spdlog::warn("{}: ended: {}", label_of(largest->record), why);
+  end(*largest,
+      fmt::format("it has {} MiB of the server's own memory, and its tenant may have {} MiB (host_memory)",
+                  largest->bytes / kMiB, bound / kMiB),
+      all / kKilledAtTimes > bound);
+}
+
+// Whoever has more than a worker ever starts, one at a look.
+void HostGuard::judge_threads() {
+  auto most = std::ranges::max_element(watched_, {}, [](const auto& entry) { return entry.second.threads; });
+  if (most == watched_.end() || most->second.threads <= settings_.threads_max) return;
+  Watched& watched = most->second;
+  end(watched,
+      fmt::format("its worker has {} threads, and no session needs more than {}", watched.threads,
+                  settings_.threads_max),
+      watched.threads / kKilledAtTimes > settings_.threads_max);
+}
+
+void HostGuard::end(Watched& watched, const std::string& why, bool at_once) {
+  if (at_once) signal_process(watched.process, SIGKILL);
+  if (std::exchange(watched.told_to_end, true)) return;
+  spdlog::warn("{}: ended: {}", label_of(watched.record), why);
   // May call ended(), which removes the entry.
-  control_.stop(largest->record.number, why);
+  control_.stop(watched.record.number, why);
 }
 
 }  // namespace gpuwire::server

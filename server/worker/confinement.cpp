@@ -1,5 +1,6 @@
 #include "server/worker/confinement.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
@@ -16,6 +17,9 @@
 
 namespace gpuwire::server {
 namespace {
+
+// Of the broker's, which a worker begins with.
+constexpr rlim_t kWorkerDescriptorsPart = 2, kWorkerDescriptorsMax = 16 * 1024;
 
 // Libraries, and what the C library and the drivers ask about the machine. Of /proc only what is the process's own or
 // the machine's: other processes' memory and environments lie there, too.
@@ -77,6 +81,17 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
 
 Network network_of(const ConfinementRules& rules) { return rules.rdma ? Network::allowed : Network::none; }
 
+// Descriptors that are on their way in messages which nobody reads are counted for the user, and who sends one more is
+// refused by its own bound: what all workers together leave with the kernel is to be less than what the broker may
+// send.
+void bound_own_descriptors() {
+  rlimit bound{};
+  if (::getrlimit(RLIMIT_NOFILE, &bound) != 0) return;
+  bound.rlim_max = std::min<rlim_t>(bound.rlim_max / kWorkerDescriptorsPart, kWorkerDescriptorsMax);
+  bound.rlim_cur = std::min(bound.rlim_cur, bound.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &bound);
+}
+
 }  // namespace
 
 // nvidia0, nvidiactl, nvidia-uvm, nvidia-caps/...
@@ -93,6 +108,7 @@ tl::expected<std::string, std::string> confine_process(const ConfinementRules& r
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
+  bound_own_descriptors();
   set_kill_order(::getpid(), kKillOrderOfWorkers);
   ::close_range(ipc::kDescriptor + 1, ~0u, 0);
   // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
@@ -127,7 +143,9 @@ tl::expected<void, std::string> confine_system_calls(const ConfinementRules& rul
   if (rules.level == Confinement::off) return {};
   std::vector<const char*> calls(worker_system_calls().begin(), worker_system_calls().end());
   if (rules.rdma) calls.insert(calls.end(), rdma_system_calls().begin(), rdma_system_calls().end());
-  return allow_system_calls(calls, rules.level == Confinement::enforce ? Violation::kill : Violation::log);
+  const Violation violation = rules.level == Confinement::enforce ? Violation::kill : Violation::log;
+  if (auto kept = forbid_reaching_others(violation); !kept) return kept;
+  return allow_system_calls(calls, violation);
 }
 
 }  // namespace gpuwire::server

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -11,6 +12,8 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -33,9 +36,11 @@ namespace {
 constexpr int kConfinementFailed = 99;
 
 // How a child ends that confines itself and then does `what`: its exit code, or minus the signal that ended it.
-int confined(const std::function<int()>& what, const ConfinementRules& rules = {}) {
+int confined(
+    const std::function<int()>& what, const ConfinementRules& rules = {}, const std::function<void()>& before = [] {}) {
   pid_t child = ::fork();
   if (child == 0) {
+    before();
     if (!confine_process(rules) || !confine_system_calls(rules)) ::_exit(kConfinementFailed);
     ::_exit(what());
   }
@@ -179,6 +184,99 @@ TEST_CASE("only a worker that offers RDMA makes TCP connections, and it has noth
 TEST_CASE("a confined worker cannot signal another process, not even ask whether it is there") {
   CHECK(confined([] { return ::kill(::getppid(), 0); }) == -SIGSYS);
   CHECK(confined([] { return ::kill(::getpid(), 0); }) == 0);
+}
+
+TEST_CASE("other processes' limits, priority and processors are out of a confined worker's reach, its parent's too") {
+  // Nothing would change: what is asked for is what the parent has.
+  const pid_t parent = ::getpid();
+  const int priority = ::getpriority(PRIO_PROCESS, 0);
+  rlimit files{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
+  cpu_set_t processors;
+  REQUIRE(::sched_getaffinity(0, sizeof processors, &processors) == 0);
+  sched_param usual{};
+  auto refused = [](long result) { return result == -1 && errno == EPERM ? 0 : 1; };
+  CHECK(confined([&] { return refused(::prlimit(parent, RLIMIT_NOFILE, &files, nullptr)); }) == 0);
+  CHECK(confined([&] { return refused(::setpriority(PRIO_PROCESS, id_t(parent), priority)); }) == 0);
+  CHECK(confined([&] { return refused(::setpriority(PRIO_USER, ::getuid(), priority)); }) == 0);
+  CHECK(confined([&] { return refused(::sched_setaffinity(parent, sizeof processors, &processors)); }) == 0);
+  CHECK(confined([&] { return refused(::sched_setscheduler(parent, SCHED_OTHER, &usual)); }) == 0);
+  // Its own are its own affair.
+  CHECK(confined([&] {
+          rlimit own{};
+          if (::getrlimit(RLIMIT_NOFILE, &own) != 0 || ::setrlimit(RLIMIT_NOFILE, &own) != 0) return 1;
+          if (::sched_setaffinity(0, sizeof processors, &processors) != 0) return 2;
+          if (::setpriority(PRIO_PROCESS, 0, priority) != 0) return 3;
+          // By its number, too, as the C library names a thread; and the numbers beside it are somebody else's.
+          const pid_t self = ::getpid();
+          if (::prlimit(self, RLIMIT_NOFILE, &own, nullptr) != 0) return 4;
+          if (::sched_setaffinity(self, sizeof processors, &processors) != 0) return 5;
+          if (::setpriority(PRIO_PROCESS, id_t(self), priority) != 0) return 6;
+          for (unsigned bit = 0; bit < 31; ++bit)
+            if (refused(::prlimit(self ^ (1 << bit), RLIMIT_NOFILE, nullptr, nullptr)) != 0) return 7;
+          return 0;
+        }) == 0);
+  // The kernel takes no notice of the upper half of a number.
+  CHECK(confined([&] {
+          return refused(::syscall(SYS_prlimit64, 1ul << 32 | unsigned(parent), RLIMIT_NOFILE, &files, nullptr));
+        }) == 0);
+}
+
+TEST_CASE("a confined worker makes no descriptor signal another process, and types into no terminal") {
+  const pid_t parent = ::getpid();
+  auto refused = [](auto make) {
+    return confined([&] {
+      int ends[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1;
+      return make(ends[0]) == -1 && errno == EPERM ? 0 : 2;
+    });
+  };
+  CHECK(refused([&](int end) { return ::fcntl(end, F_SETOWN, parent); }) == 0);
+  CHECK(refused([&](int end) { return ::fcntl(end, F_SETSIG, SIGKILL); }) == 0);
+  CHECK(refused([&](int end) {
+          f_owner_ex owner{F_OWNER_PID, parent};
+          return ::fcntl(end, F_SETOWN_EX, &owner);
+        }) == 0);
+  CHECK(refused([&](int end) { return ::ioctl(end, FIOSETOWN, &parent); }) == 0);
+  CHECK(refused([&](int end) { return ::ioctl(end, SIOCSPGRP, &parent); }) == 0);
+  CHECK(refused([&](int end) { return ::ioctl(end, TIOCSTI, "x"); }) == 0);
+  // The kernel takes no notice of the upper half of a command.
+  CHECK(refused([&](int end) { return int(::syscall(SYS_fcntl, end, 1ul << 32 | F_SETOWN, parent)); }) == 0);
+  CHECK(refused([&](int end) { return int(::syscall(SYS_ioctl, end, 1ul << 32 | FIOSETOWN, &parent)); }) == 0);
+}
+
+TEST_CASE("what a worker leaves with the kernel unread is less than what its broker may send") {
+  constexpr rlim_t kBrokers = 128;
+  const auto as_the_broker = [] {
+    rlimit limit{kBrokers, kBrokers};
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  };
+  CHECK(confined(
+            [] {
+              // Descriptors on their way are counted for the user, and each message carries one.
+              int ends[2];
+              if (::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) != 0) return 1;
+              rlim_t sent = 0;
+              for (;; ++sent) {
+                char byte = 0;
+                iovec piece{&byte, 1};
+                alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+                msghdr message{};
+                message.msg_iov = &piece;
+                message.msg_iovlen = 1;
+                message.msg_control = control;
+                message.msg_controllen = sizeof control;
+                cmsghdr* header = CMSG_FIRSTHDR(&message);
+                *header = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+                std::memcpy(CMSG_DATA(header), &ends[0], sizeof(int));
+                if (::sendmsg(ends[1], &message, MSG_DONTWAIT) == 1) continue;
+                if (errno == ETOOMANYREFS) return sent < kBrokers ? 0 : 2;
+                if (errno != EAGAIN) return 3;
+                // This pair is full: the next one.
+                if (::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) != 0) return 4;
+              }
+            },
+            {}, as_the_broker) == 0);
 }
 
 TEST_CASE("none of root's privileges are left to a confined worker") {

@@ -9,6 +9,7 @@ namespace gpuwire::server {
 inline constexpr size_t kControlRequestBytesMax = 4096;     // one line
 inline constexpr size_t kControlConnectionsMax = 64;        // the oldest goes when one more comes
 inline constexpr size_t kControlConnectionsOthersMax = 16;  // of these, by users who may see their own tenant only
+inline constexpr size_t kControlConnectionsPerUserMax = 4;  // of each of them
 inline constexpr uint32_t kControlIdleMs = 60'000;          // between two requests
 inline constexpr uint32_t kControlWriteMs = 10'000;         // for a peer to take an answer
 inline constexpr uint32_t kControlAcceptRetryMs = 100;      // after accept() failed

@@ -111,8 +111,7 @@ void module_load(Replay& replay, Call& call) {
     }
     if (result == CUDA_SUCCESS) {
       bool preserved = beneath || wire::handle_kind(handle) == wire::HandleKind::library;
-      modules.add(handle,
-                  preserved ? ModuleStore::Loaded{image, wrapper, shared, beneath, {}} : ModuleStore::Loaded{});
+      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, beneath, {}} : ModuleStore::Loaded{});
     }
   }
   explain(replay, missing ? CUDA_SUCCESS : result);

@@ -1,12 +1,15 @@
 #include "server/control/control_server.hpp"
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
@@ -31,7 +34,18 @@ struct Fixture {
     char name[] = "/tmp/gpuwire-control-XXXXXX";
     folder = ::mkdtemp(name);
     path = folder / "c.sock";
-    server = std::make_unique<ControlServer>(io, ControlSources{.snapshot = [] { return sample_snapshot(); }});
+    ControlSources sources{.snapshot = [] { return sample_snapshot(); }};
+    sources.tenants_of_user = [](uid_t) { return std::vector<std::string>{"anna"}; };
+    // Time stands still: what is spent of a user's questions does not come back.
+    QueryBudget questions([] { return std::chrono::steady_clock::time_point{}; });
+    server = std::make_unique<ControlServer>(
+        io, std::move(sources),
+        [this](int socket) {
+          auto who = ControlServer::user_of(socket);
+          if (who && user != kReally) who->uid = user;
+          return who;
+        },
+        std::move(questions));
     auto listening = server->listen(path);
     REQUIRE_MESSAGE(listening, (listening ? "" : listening.error()));
     thread = std::thread([this] { io.run(); });
@@ -47,6 +61,18 @@ struct Fixture {
     REQUIRE(client);
     return std::move(*client);
   }
+  // As that user, from the next connection on. One answer, so that the server has taken the connection when it is back.
+  ControlClient connect_as(uid_t uid) {
+    user = uid;
+    ControlClient client = connect();
+    answered = bool(client.snapshot());
+    user = kReally;
+    return client;
+  }
+
+  static constexpr uid_t kReally = uid_t(-1);
+  std::atomic<uid_t> user = kReally;  // what the server is told of who connects
+  bool answered = false;              // the last one of connect_as()
   fs::path folder, path;
   boost::asio::io_context io{1};
   std::unique_ptr<ControlServer> server;
@@ -134,6 +160,40 @@ TEST_CASE_FIXTURE(Fixture, "Silent connections do not keep an administrator out"
   std::vector<ControlClient> silent;
   for (size_t i = 0; i < kControlConnectionsMax * 2; ++i) silent.push_back(connect());
   CHECK(still_answers(*this));
+}
+
+TEST_CASE_FIXTURE(Fixture, "A user who keeps connections open leaves places to other users") {
+  constexpr uid_t kGreedy = 4001, kOther = 4002;
+  std::vector<ControlClient> kept;
+  size_t served = 0;
+  for (size_t i = 0; i < kControlConnectionsOthersMax; ++i) {
+    kept.push_back(connect_as(kGreedy));
+    served += answered;
+  }
+  CHECK(served == kControlConnectionsPerUserMax);
+  ControlClient other = connect_as(kOther);
+  CHECK(answered);
+  CHECK(still_answers(*this));
+}
+
+TEST_CASE_FIXTURE(Fixture, "A user who asks all the time is refused in words, and nobody else") {
+  constexpr uid_t kGreedy = 4001, kOther = 4002;
+  ControlClient greedy = connect_as(kGreedy);
+  REQUIRE(answered);
+  std::string refusal;
+  size_t answers = 1;
+  while (refusal.empty() && answers < 10 * kQueriesAtOnce) {
+    auto snapshot = greedy.snapshot();
+    if (snapshot) ++answers;
+    else refusal = snapshot.error();
+  }
+  CHECK(answers == kQueriesAtOnce);
+  CHECK(refusal.find("too often") != std::string::npos);
+  ControlClient other = connect_as(kOther);
+  CHECK(answered);
+  // Who may do everything may ask everything.
+  ControlClient administrator = connect();
+  for (size_t i = 0; i < 2 * kQueriesAtOnce; ++i) CHECK(administrator.snapshot());
 }
 
 TEST_CASE("A socket that a dead server has left is replaced, a living server's and a file are not") {

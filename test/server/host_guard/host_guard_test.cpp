@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -42,11 +43,8 @@ class Worker {
     ::waitpid(pid, nullptr, 0);
     for (int end : {orders_[0], orders_[1], answers_[0], answers_[1]}) ::close(end);
   }
-  void take(uint64_t bytes) {
-    REQUIRE(::write(orders_[1], &bytes, sizeof bytes) == sizeof bytes);
-    char done;
-    REQUIRE(::read(answers_[0], &done, 1) == 1);
-  }
+  void take(uint64_t bytes) { order(bytes); }
+  void start_threads(unsigned count) { order(kThreads + count); }
   std::string kill_order() const {
     std::string adjustment;
     std::ifstream("/proc/" + std::to_string(pid) + "/oom_score_adj") >> adjustment;
@@ -60,10 +58,22 @@ class Worker {
   pid_t pid;
 
  private:
+  static constexpr uint64_t kThreads = uint64_t{1} << 40;  // more than any order's bytes
+
+  void order(uint64_t what) {
+    REQUIRE(::write(orders_[1], &what, sizeof what) == sizeof what);
+    char done;
+    REQUIRE(::read(answers_[0], &done, 1) == 1);
+  }
   [[noreturn]] void obey() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     uint64_t bytes = 0;
     while (::read(orders_[0], &bytes, sizeof bytes) == sizeof bytes) {
+      if (bytes > kThreads) {
+        for (; bytes > kThreads; --bytes) std::thread(::pause).detach();
+        if (::write(answers_[1], "d", 1) != 1) ::_exit(1);
+        continue;
+      }
       void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
       if (memory == MAP_FAILED) ::_exit(1);
       std::memset(memory, 1, bytes);
@@ -97,7 +107,9 @@ struct Fixture {
   Control control;
   TenantDirectory tenants{{tenant("greedy", 32 * kMiB), tenant("modest", 32 * kMiB)}};
   HostGuard guard{
-      io, control, {.machine_bytes = 1024 * kMiB, .slack_bytes = 8 * kMiB, .look = std::chrono::milliseconds(1)}};
+      io,
+      control,
+      {.machine_bytes = 1024 * kMiB, .slack_bytes = 8 * kMiB, .threads_max = 20, .look = std::chrono::milliseconds(1)}};
   uint64_t number = 0;
 
   Fixture() { guard.tenants_changed(tenants); }
@@ -131,6 +143,25 @@ std::string contents(const fs::path& file) {
 }
 
 }  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "a worker with more threads than any session needs is ended with the reason, and no other") {
+  Worker usual, taken_over;
+  SessionRecord first = begin("modest", usual), second = begin("greedy", taken_over);
+  usual.start_threads(15);
+  look(3);
+  CHECK(control.stopped.empty());
+  taken_over.start_threads(25);
+  CHECK(soon([&] { return !control.stopped.empty(); }));
+  look(3);
+  REQUIRE(control.stopped.size() == 1);
+  CHECK(control.stopped.begin()->first == second.number);
+  CHECK(control.stopped.begin()->second.find("threads") != std::string::npos);
+  CHECK(!taken_over.killed());
+  // It goes on all the same.
+  taken_over.start_threads(40);
+  CHECK(soon([&] { return taken_over.killed(); }));
+  for (const SessionRecord& record : {first, second}) guard.ended(record);
+}
 
 TEST_CASE_FIXTURE(Fixture,
                   "the largest session of a tenant that takes too much is ended with the reason, and no other") {
