@@ -12,6 +12,7 @@
 #include <toml++/toml.h>
 
 #include "protocol/units/byte_size.hpp"
+#include "protocol/wire/utf8.hpp"
 
 namespace gpuwire::launcher {
 
@@ -122,6 +123,8 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
   if (path.empty()) return file;
   auto text = text_of(path);
   if (!text) return Failure(text.error());
+  if (const size_t line = wire::line_without_utf8(*text))
+    return Failure(path.string() + ":" + std::to_string(line) + ": is no UTF-8");
   toml::parse_result parsed = toml::parse(*text, path.string());
   if (!parsed)
     return Failure(path.string() + ":" + std::to_string(parsed.error().source().begin.line) + ": " +

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "protocol/wire/lanes.hpp"
+#include "protocol/wire/utf8.hpp"
 #include "server/config/configuration.hpp"
 #include "server/config/section.hpp"
 
@@ -304,8 +305,15 @@ tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::f
                                                                     const ConfigurationOverrides& overrides) {
   const auto text = contents_of(file);
   if (!text) return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), text.error())});
-  toml::parse_result parsed = toml::parse(*text, file.string());
   Mistakes mistakes(file);
+  // The parser takes it for granted that text which it has found to be wrong ends there.
+  if (const size_t line = wire::line_without_utf8(*text)) {
+    toml::source_region where;
+    where.begin.line = toml::source_index(line);
+    mistakes.add(where, "is no UTF-8");
+    return tl::unexpected(mistakes.take());
+  }
+  toml::parse_result parsed = toml::parse(*text, file.string());
   if (!parsed) {
     mistakes.add(parsed.error().source(), parsed.error().description());
     return tl::unexpected(mistakes.take());

@@ -18,6 +18,7 @@
 #include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/session/wait_observer.hpp"
+#include "protocol/wire/utf8.hpp"
 
 namespace gpuwire::client {
 
@@ -51,21 +52,6 @@ bool create(const char* path) {
   return there;
 }
 
-// How long a sequence of UTF-8 is that begins there; 0: none.
-size_t utf8_length(std::string_view text) noexcept {
-  const auto first = static_cast<unsigned char>(text[0]);
-  const size_t length = first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
-  if (first < 0xc2 || length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i)
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
-  const auto second = static_cast<unsigned char>(text[1]);
-  // Longer than they need be, halves of surrogates, past the last character.
-  if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) ||
-      (first == 0xf4 && second > 0x8f))
-    return 0;
-  return length;
-}
-
 void note_wait_span(WaitKind kind, uint64_t begun_ns, uint64_t ended_ns) noexcept {
   switch (kind) {
     case WaitKind::reply: return profile_span("wait", "wait for the reply", begun_ns, ended_ns, {});
@@ -87,7 +73,7 @@ std::string json_text(std::string_view text) {
       out += char(c);
     } else if (c >= 0x20 && c < 0x7f) {
       out += char(c);
-    } else if (c >= 0x80 && (taken = utf8_length(text)) != 0) {
+    } else if (c >= 0x80 && (taken = wire::utf8_length(text)) != 0) {
       out.append(text.substr(0, taken));
     } else {
       taken = 1;

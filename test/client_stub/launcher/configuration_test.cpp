@@ -114,6 +114,7 @@ TEST_CASE("a mistake in a file is one line with its place, and no program runs")
   CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is not a size"));
   CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server must be a string in quotes"));
   CHECK(has(said("server = \n"), file + ":1: "));
+  CHECK(has(said("gpus = 1\nserver = \"\xe4:1\"\n"), file + ":2: is no UTF-8"));
   CHECK(has(said("server = \"x:1\"\n", {"--use", "none"}), "there is no profile \"none\" in " + file));
 }
 

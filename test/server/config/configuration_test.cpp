@@ -162,6 +162,12 @@ TEST_CASE("a mistake is one line, whatever the text that it quotes has in it") {
   }
 }
 
+TEST_CASE("a file that is no UTF-8 is told with the line, and nothing of it is read") {
+  for (const std::string wrong : {"\xe4", "\xc3", "\xed\xa0\x80", "\xf5\x80\x80\x80"})
+    CHECK(mistakes("[tenants.anna]\nweight = \"" + wrong + "\"\nfoo = 1\n") == ConfigurationErrors{"2: is no UTF-8"});
+  CHECK(mistakes("# \xc3\xa4\n[tenants.anna]\n").empty());
+}
+
 TEST_CASE("a file that cannot be read is told with the reason") {
   const auto absent = read_configuration("/there/is/no/such/file.toml");
   REQUIRE_FALSE(absent);
