@@ -20,7 +20,7 @@ WAITING = 4
 class Queued:
     """A program that has to wait."""
 
-    LOST = "to get back to the place in the queue"
+    LOST = "to return to the place in the queue"
 
     def __init__(self, address, log):
         self._log = log

@@ -361,7 +361,8 @@ class Checking(Tenants):
             answering = threading.Thread(target=self.hang_up_on_all, args=(listening,))
             answering.start()
             try:
-                self.check(f'listen = "unix:{path}"', {"anna": ""}, "the address is in use, and not by a gpuwire server")
+                self.check(f'listen = "unix:{path}"', {"anna": ""},
+                           "the address is in use, and not by a gpuwire server")
             finally:
                 listening.shutdown(socket.SHUT_RDWR)
                 answering.join()

@@ -39,7 +39,8 @@ class Why(ServerCase):
         self.assert_named(told, r"cudaMemcpy from the device with pageable memory (waited )?4,000 times, ")
 
     def test_allocations(self):
-        self.assert_named(self.why("allocating", 3 * TIMES, GPUWIRE_KEPT_MEMORY="0"), r"cudaMalloc (waited )?1,20\d times, [0-9.]+ s")
+        self.assert_named(self.why("allocating", 3 * TIMES, GPUWIRE_KEPT_MEMORY="0"),
+                          r"cudaMalloc (waited )?1,20\d times, [0-9.]+ s")
 
     def test_launches_that_wait(self):
         told = self.why("launching", TIMES, CUDA_LAUNCH_BLOCKING="1")

@@ -232,7 +232,8 @@ class Runs(unittest.TestCase):
         sys.modules["run_suites"] = self.run_suites
         loader.exec_module(self.run_suites)
         self.options = types.SimpleNamespace(folder={}, out=folder.name, fresh=False, python=sys.executable,
-                                             device="cuda", limit=LIMIT_SECONDS, jobs=2, only="e", quiet=True, cases=None)
+                                             device="cuda", limit=LIMIT_SECONDS, jobs=2, only="e", quiet=True,
+                                             cases=None)
         self.suite = self.run_suites.Suite("stand_in", "../stand_in.py")
 
     def summary(self, seconds=LIMIT_SECONDS, **options):

@@ -129,7 +129,7 @@ host_memory = "16 gigs"
   CHECK(names(errors, "6", "there is no [tenants.nobody]"));
   CHECK(names(errors, "9", "class of [defaults] must be one of \"realtime\""));
   CHECK(names(errors, "12", "weight of [tenants.anna] must be a number above 0"));
-  CHECK(names(errors, "13", "limit of [tenants.anna], memory is smaller than what is guaranteed"));
+  CHECK(names(errors, "13", "limit of [tenants.anna], memory must be at least what is guaranteed"));
   CHECK(names(errors, "14", "must be a duration with a unit"));
   CHECK(names(errors, "15", "names 0 twice"));
   CHECK(names(errors, "15", "whole numbers from 0 to 63"));
@@ -273,7 +273,7 @@ TEST_CASE("a server has a place for every tenant with a guarantee") {
       "[server]\nsessions_max = 1\n[tenants.anna]\nmemory.guaranteed = '1GiB'\n[tenants.ben]\ngpu.1.guaranteed = "
       "'1GiB'\n[tenants.carl]\n");
   REQUIRE_FALSE(errors);
-  CHECK(names(errors.error(), "2", "is 1, and 2 tenants are guaranteed memory"));
+  CHECK(names(errors.error(), "2", "is 1, but 2 tenants are guaranteed memory"));
 }
 
 TEST_CASE("a size without a unit is refused, but for 0") {

@@ -172,7 +172,7 @@ TEST_CASE("a key that others could have read is refused, with what to do about i
   auto made = add_certificate(folder.path, "alice", 30, {}, kNow);
   REQUIRE_FALSE(made);
   CHECK(made.error() ==
-        (folder.path / "ca.key").string() + ": others can access it (mode 0640); `chmod go= FILE` takes that away");
+        (folder.path / "ca.key").string() + ": others can access it (mode 0640); `chmod go= FILE` fixes that");
 }
 
 TEST_CASE("what root writes into the folder of the server's user is that user's, and what it gives out is not") {
