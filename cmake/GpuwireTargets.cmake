@@ -49,7 +49,7 @@ add_library(gpuwire_options INTERFACE)
 target_compile_options(gpuwire_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
 target_include_directories(gpuwire_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
 target_compile_definitions(gpuwire_options INTERFACE GPUWIRE_VERSION="${PROJECT_VERSION}" SPDLOG_COMPILED_LIB
-  SPDLOG_FMT_EXTERNAL)
+  SPDLOG_FMT_EXTERNAL BOOST_ASIO_SEPARATE_COMPILATION)
 target_link_libraries(gpuwire_options INTERFACE gpuwire_header_libraries Threads::Threads)
 if(GPUWIRE_SANITIZE STREQUAL "address")
   # Zero bytes may be copied from nowhere: C2y says so (WG14 N3322), and every C library has always done it.
@@ -63,10 +63,11 @@ elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_link_options(-fsanitize=thread)
 endif()
 
-# fmt and spdlog, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they need, too.
-add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp)
-target_compile_definitions(gpuwire_header_libraries PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
+# fmt, spdlog and Asio, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they need, too.
+add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/asio.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp)
+target_compile_definitions(gpuwire_header_libraries PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL
+  BOOST_ASIO_SEPARATE_COMPILATION)
 
 # cuda.h, and nothing else of the toolkit.
 add_library(gpuwire_cuda_header INTERFACE)
