@@ -225,7 +225,7 @@ CUresult hand::cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
 }
 
 // Execution affinity is MPS's; the server's contexts have none.
-CUresult hand::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice device) {
+CUresult hand::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
   CUresult error;
   if (!facts_of(device, error)) return error;
   if (!supported) return CUDA_ERROR_INVALID_VALUE;
