@@ -3,9 +3,15 @@
 set -u -o pipefail
 cd "$(dirname "$0")/.."
 
-# Set by those who run this unattended, who have an hour.
+# Set by those who run this unattended, who have an hour and a half: what random input gets of it depends on what is
+# left.
 ci=${CI:-}
-fuzz_seconds=${GPUWIRE_FUZZ_SECONDS:-$([ -n "$ci" ] && echo 60 || echo 10)}
+ci_fuzz_until_seconds=2700
+fuzz_seconds() {
+  if [ -n "${GPUWIRE_FUZZ_SECONDS:-}" ]; then echo "$GPUWIRE_FUZZ_SECONDS"
+  elif [ -n "$ci" ] && [ "$SECONDS" -lt "$ci_fuzz_until_seconds" ]; then echo 60
+  else echo 10; fi
+}
 passed=0
 failed=0
 failures=""
@@ -29,6 +35,7 @@ count() {
 
 finish() {
   cat "$reasons"
+  echo "after $SECONDS s: done"
   [ -n "$failures" ] && echo "failed:$failures"
   echo "$passed passed, $failed failed"
   [ "$failed" = 0 ]
@@ -40,6 +47,7 @@ run_ctest() {
   local build=$1 log
   shift
   log=$build/ctest.log
+  echo "after $SECONDS s: testing $build"
   ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "$@" 2>&1 | tee "$log"
   local total bad
   total=$(sed -n 's/^.* tests failed out of \([0-9]*\)$/\1/p;
@@ -76,7 +84,7 @@ build() {
   [ -f "$directory/build.ninja" ] || cmake --preset "$preset" >"$preset.configure.log" 2>&1 ||
     { cat "$preset.configure.log"; return 1; }
   rm -f "$preset.configure.log"
-  echo "building $directory ${*:-everything}"
+  echo "after $SECONDS s: building $directory ${*:-everything}"
   ninja -C "$directory" "$@" >"$directory/build.log" 2>&1 ||
     { grep -A20 'FAILED\|error:' "$directory/build.log" | head -80; return 1; }
 }
@@ -102,7 +110,7 @@ for sanitizer in asan tsan; do
     # What reads bytes of others meets random input for longer than its test does. Fifteen targets, two at a time: a
     # minute in all, and eight in CI.
     if [ $sanitizer = asan ]; then
-      count fuzz test/fuzz/run --build build/asan --counted --seconds "$fuzz_seconds" --together 2 --seed 20261
+      count fuzz test/fuzz/run --build build/asan --counted --seconds "$(fuzz_seconds)" --together 2 --seed 20261
     fi
   else
     failed=$((failed + 1)); failures="$failures build-$sanitizer"
