@@ -105,6 +105,15 @@ class Format(unittest.TestCase):
         documents = ((path, os.path.relpath(path, ROOT)) for path in files() if path.endswith(".md"))
         self.assertEqual([f"{name}:{n}" for path, name in documents for n in too_long_in_document(path)], [])
 
+    def test_no_text_holds_the_marks_of_a_merge(self):
+        marked = []
+        for path in files():
+            if path.endswith(".md") or is_code(path):
+                with open(path, encoding="utf-8") as file:
+                    marked += [f"{os.path.relpath(path, ROOT)}:{n}" for n, line in enumerate(file, 1)
+                               if line.startswith(("<" * 7 + " ", ">" * 7 + " "))]
+        self.assertEqual(marked, [])
+
     @unittest.skipUnless(formatter(), "clang-format 14 is not installed")
     def test_the_layout_is_that_of_clang_format(self):
         done = subprocess.run([formatter(), "--dry-run", "--Werror", "--ferror-limit=1", *sources()],
