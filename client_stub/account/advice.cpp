@@ -34,6 +34,7 @@ enum class Kind : uint8_t {
   pin,
   load,
   start,
+  occupancy,
   ask,
 };
 
@@ -78,6 +79,10 @@ constexpr KindFacts kKinds[] = {
      "(GPUWIRE_CACHE_KEY_FILE)"},
     /* start */
     {false, false, nullptr, "it is connecting, and the queue for a GPU if there was one: let the process live longer"},
+    /* occupancy */
+    {false, false, nullptr,
+     "libraries learn the card in this way: the user's next program asks all at once, unless GPUWIRE_LOOK_AHEAD is "
+     "off or there is no key to keep code by (GPUWIRE_CACHE_KEY_FILE)"},
     /* ask */
     {false, false, nullptr, "ask once and keep the answer"},
 };
@@ -137,6 +142,11 @@ constexpr CallFacts kCalls[] = {
     {"cuLibraryGetModule", "loading libraries", Kind::load},
     {"cuLibraryGetGlobal", "looking up variables", Kind::load},
     {"cuKernelGetFunction", "looking up kernels", Kind::load},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessor", "asking about occupancy", Kind::occupancy},
+    {"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", "asking about occupancy", Kind::occupancy},
+    {"cuOccupancyAvailableDynamicSMemPerBlock", "asking about occupancy", Kind::occupancy},
+    {"cuOccupancyMaxActiveClusters", "asking about occupancy", Kind::occupancy},
+    {"cuOccupancyMaxPotentialClusterSize", "asking about occupancy", Kind::occupancy},
     // The first of these that a program calls connects.
     {"cuInit", "starting (cuInit)", Kind::start},
     {"cuDriverGetVersion", "starting (cuInit)", Kind::start},

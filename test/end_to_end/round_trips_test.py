@@ -57,6 +57,16 @@ class RoundTrips(ServerCase):
             more, account = self.waits("new_kernels", 3 * STEPS, user)
             self.assertEqual(more - many, STEPS, account)
 
+    def test_what_an_earlier_program_asked_about_a_kernel_waits_for_the_first_answer_only(self):
+        with tempfile.TemporaryDirectory() as home:
+            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            self.waits("occupancy", 2 * STEPS, user)
+            few, _ = self.waits("occupancy", 1, user)
+            many, account = self.waits("occupancy", 2 * STEPS, user)
+            self.assertEqual(many, few, account)
+            more, account = self.waits("occupancy", 3 * STEPS, user)
+            self.assertEqual(more - many, STEPS, account)
+
     def test_allocating_waits_once_and_freeing_does_not(self):
         self.assert_waits_per_step(1, "malloc", GPUWIRE_KEPT_MEMORY="0")
         self.assert_waits_per_step(1, "malloc_async", GPUWIRE_KEPT_MEMORY="0")

@@ -1,49 +1,188 @@
 #include "client_stub/driver/launch/occupancy.hpp"
 
 #include <algorithm>
-#include <array>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/structures.hpp"
+#include "client_stub/driver/call/generated_support.hpp"
+#include "client_stub/driver/launch/occupancy_question.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "schema/api_occupancy.capnp.h"
 
 namespace gpuwire::client {
 namespace {
 
-enum class Question : uint64_t { blocks = 0, dynamic_bytes = 1, active_clusters = 2, cluster_size = 3 };
-
-// The answer from the function's cache, or `ask`ed and kept.
-template <class Ask>
-CUresult answer(FunctionState& function, std::string_view question, uint64_t& value, Ask&& ask) {
-  if (function.kernels_library()) return ask();
-  uint64_t settings = 0;
-  if (function.occupancy.find(question, value, settings)) return CUDA_SUCCESS;
-  CUresult result = ask();
-  if (!result) function.occupancy.keep(question, value, settings);
-  return result;
-}
-
-using Numbers = std::array<uint64_t, 4>;
-
-std::string_view bytes_of(const Numbers& question) {
-  return {reinterpret_cast<const char*>(question.data()), sizeof question};
-}
-
-uint64_t topic(Question question, const Caller& caller, unsigned flags) {
-  return uint64_t(question) << 56 | uint64_t(uint16_t(caller.state->device)) << 32 | flags;
+// The question as the answers of a function are kept by it. For clusters the current context counts, too: a green one
+// has fewer multiprocessors.
+std::string kept_by(const Caller& caller, const OccupancyQuestion& question) {
+  const uint64_t context = question.about_config() ? caller.context_handle : 0;
+  std::string out = question.key();
+  for (uint64_t part : {context, uint64_t(caller.state->device)})
+    out.append(reinterpret_cast<const char*>(&part), sizeof part);
+  return out;
 }
 
 CUfunction as_function(const FunctionState& function) { return reinterpret_cast<CUfunction>(function.handle); }
+
+// One question on its way, whose answer nobody waits for yet.
+class QuestionAhead {
+ public:
+  QuestionAhead(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question)
+      : kind_(question.kind) {
+    const uint64_t func = function.handle;
+    switch (kind_) {
+      case OccupancyKind::blocks:
+        begin<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsParams>(
+            caller, forward_ordinal::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0, [&](auto params) {
+              params.setFunc(func);
+              params.setBlockSize(int(question.block_threads));
+              params.setDynamicSMemSize(question.number);
+              params.setFlags(question.flags);
+            });
+        break;
+      case OccupancyKind::dynamic_bytes:
+        begin<schema::CuOccupancyAvailableDynamicSMemPerBlockParams>(
+            caller, forward_ordinal::cuOccupancyAvailableDynamicSMemPerBlock, 0, [&](auto params) {
+              params.setFunc(func);
+              params.setNumBlocks(int(question.number));
+              params.setBlockSize(int(question.block_threads));
+            });
+        break;
+      case OccupancyKind::active_clusters:
+        begin_with_config<schema::CuOccupancyMaxActiveClustersParams>(
+            caller, forward_ordinal::cuOccupancyMaxActiveClusters, func, question);
+        break;
+      case OccupancyKind::cluster_size:
+        begin_with_config<schema::CuOccupancyMaxPotentialClusterSizeParams>(
+            caller, forward_ordinal::cuOccupancyMaxPotentialClusterSize, func, question);
+        break;
+    }
+  }
+
+  bool begun() const noexcept { return begun_; }
+
+  CUresult finish(const Caller& caller, uint64_t& value) const {
+    switch (kind_) {
+      case OccupancyKind::blocks:
+        return finish<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>(
+            caller, [&](auto results) { value = uint64_t(int32_t(results.getNumBlocks())); });
+      case OccupancyKind::dynamic_bytes:
+        return finish<schema::CuOccupancyAvailableDynamicSMemPerBlockResults>(
+            caller, [&](auto results) { value = results.getDynamicSmemSize(); });
+      case OccupancyKind::active_clusters:
+        return finish<schema::CuOccupancyMaxActiveClustersResults>(
+            caller, [&](auto results) { value = uint64_t(int32_t(results.getNumClusters())); });
+      case OccupancyKind::cluster_size:
+        return finish<schema::CuOccupancyMaxPotentialClusterSizeResults>(
+            caller, [&](auto results) { value = uint64_t(int32_t(results.getClusterSize())); });
+    }
+    return CUDA_ERROR_UNKNOWN;
+  }
+
+ private:
+  template <class Params, class Write>
+  void begin(const Caller& caller, uint32_t ordinal, size_t data_bytes, Write&& write) {
+    if (!server_knows(caller, ordinal)) return;
+    begun_ = begin_call<Params>(*caller.session, ordinal, caller.context, message_words<Params>(data_bytes, 1), write,
+                                sequence_) == CUDA_SUCCESS;
+  }
+
+  template <class Params>
+  void begin_with_config(const Caller& caller, uint32_t ordinal, uint64_t func, const OccupancyQuestion& question) {
+    CUlaunchConfig config = question.config;
+    config.attrs = const_cast<CUlaunchAttribute*>(question.attributes.data());
+    config.numAttrs = unsigned(question.attributes.size());
+    Flat flat;
+    if (pack(caller, config, false, flat)) return;
+    begin<Params>(caller, ordinal, flat.bytes(), [&](auto params) {
+      params.setFunc(func);
+      params.setConfig(flat.data());
+    });
+  }
+
+  template <class Results, class Read>
+  CUresult finish(const Caller& caller, Read&& read) const {
+    return finish_call<Results>(*caller.session, sequence_, [&](typename Results::Reader results) {
+      if (!results.getResult()) read(results);
+    });
+  }
+
+  OccupancyKind kind_;
+  uint64_t sequence_ = 0;
+  bool begun_ = false;
+};
+
+// What earlier programs asked about the function besides `now`, on its way together with that: one round trip for all.
+class QuestionsAhead {
+ public:
+  QuestionsAhead(const Caller& caller, FunctionState& function, const std::string& now)
+      : caller_(caller), function_(function) {
+    if (!function.module || !function.module->questions) return;
+    for (const OccupancyQuestion& question : function.module->questions->ahead(function.name)) {
+      Entry entry{kept_by(caller, question), 0, {}};
+      uint64_t value = 0;
+      if (entry.key == now || function.occupancy.find(entry.key, value, entry.settings)) continue;
+      entry.asked.emplace(caller, function, question);
+      if (!entry.asked->begun()) return;
+      entries_.push_back(std::move(entry));
+    }
+  }
+  QuestionsAhead(const QuestionsAhead&) = delete;
+  QuestionsAhead& operator=(const QuestionsAhead&) = delete;
+  // An answer that is an error is asked for again by who wants it.
+  ~QuestionsAhead() {
+    for (const Entry& entry : entries_) {
+      uint64_t value = 0;
+      if (!entry.asked->finish(caller_, value)) function_.occupancy.keep(entry.key, value, entry.settings);
+    }
+  }
+
+ private:
+  struct Entry {
+    std::string key;
+    uint64_t settings;
+    std::optional<QuestionAhead> asked;
+  };
+  const Caller& caller_;
+  FunctionState& function_;
+  std::vector<Entry> entries_;
+};
+
+// The answer from the function's cache, or `ask`ed and kept.
+template <class Ask>
+CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question, uint64_t& value,
+                Ask&& ask) {
+  if (function.kernels_library()) return ask();
+  const std::string key = kept_by(caller, question);
+  if (key.size() > kOccupancyQuestionBytesMax) return ask();
+  uint64_t settings = 0;
+  if (function.occupancy.find(key, value, settings)) return CUDA_SUCCESS;
+  CUresult result = CUDA_SUCCESS;
+  {
+    QuestionsAhead ahead(caller, function, key);
+    result = ask();
+  }
+  if (result) return result;
+  function.occupancy.keep(key, value, settings);
+  if (function.module && function.module->questions) function.module->questions->asked(function.name, question);
+  return CUDA_SUCCESS;
+}
 
 }  // namespace
 
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
                           unsigned flags, int& blocks) {
   uint64_t value = 0;
-  const Numbers question{topic(Question::blocks, caller, flags), uint64_t(block_threads), dynamic_bytes, 0};
-  CUresult result = answer(function, bytes_of(question), value, [&] {
+  OccupancyQuestion question;
+  question.kind = OccupancyKind::blocks;
+  question.flags = flags;
+  question.block_threads = unsigned(block_threads);
+  question.number = dynamic_bytes;
+  CUresult result = answer(caller, function, question, value, [&] {
     int asked = 0;
     CUresult error = forward::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
         caller, &asked, as_function(function), block_threads, dynamic_bytes, flags);
@@ -88,37 +227,22 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
   return CUDA_SUCCESS;
 }
 
-// The whole configuration, as it lies in memory: what does not count may cost a question, but never gives a wrong
-// answer. The current context counts, too: a green one has fewer multiprocessors. Empty: more than is kept.
-std::string question_about(Question question, const Caller& caller, const CUlaunchConfig& config) {
-  const size_t attributes_bytes = size_t(config.numAttrs) * sizeof *config.attrs;
-  const std::array<uint64_t, 7> numbers{topic(question, caller, 0),
-                                        caller.context_handle,
-                                        uint64_t(config.gridDimX) << 32 | config.gridDimY,
-                                        uint64_t(config.gridDimZ) << 32 | config.blockDimX,
-                                        uint64_t(config.blockDimY) << 32 | config.blockDimZ,
-                                        config.sharedMemBytes,
-                                        reinterpret_cast<uint64_t>(config.hStream)};
-  std::string out;
-  if (sizeof numbers + attributes_bytes > kOccupancyQuestionBytesMax) return out;
-  out.reserve(sizeof numbers + attributes_bytes);
-  out.append(reinterpret_cast<const char*>(numbers.data()), sizeof numbers);
-  if (attributes_bytes > 0) out.append(reinterpret_cast<const char*>(config.attrs), attributes_bytes);
-  return out;
-}
-
 template <class Ask>
-CUresult about_clusters(Question question, int* out, CUfunction func, const CUlaunchConfig* config, Ask&& ask) {
+CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUlaunchConfig* config, Ask&& ask) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!out || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
   if (!func) return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  const std::string asked = question_about(question, caller, *config);
-  if (asked.empty()) return leave(caller, ask(caller, out, func, config));
+  if (config->numAttrs > kOccupancyQuestionBytesMax / sizeof *config->attrs)
+    return leave(caller, ask(caller, out, func, config));
+  OccupancyQuestion question;
+  question.kind = kind;
+  question.config = *config;
+  if (config->numAttrs > 0) question.attributes.assign(config->attrs, config->attrs + config->numAttrs);
   uint64_t value = 0;
-  CUresult result = answer(*function, asked, value, [&] {
+  CUresult result = answer(caller, *function, question, value, [&] {
     int answered = 0;
     CUresult error = ask(caller, &answered, func, config);
     value = uint64_t(answered);
@@ -156,8 +280,11 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   uint64_t value = 0;
-  const Numbers question{topic(Question::dynamic_bytes, caller, 0), uint64_t(blockSize), uint64_t(numBlocks), 0};
-  CUresult result = answer(*function, bytes_of(question), value, [&] {
+  OccupancyQuestion question;
+  question.kind = OccupancyKind::dynamic_bytes;
+  question.block_threads = unsigned(blockSize);
+  question.number = uint64_t(numBlocks);
+  CUresult result = answer(caller, *function, question, value, [&] {
     return forward::cuOccupancyAvailableDynamicSMemPerBlock(caller, &value, as_function(*function), numBlocks,
                                                             blockSize);
   });
@@ -185,11 +312,13 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfu
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
-  return about_clusters(Question::active_clusters, numClusters, func, config, forward::cuOccupancyMaxActiveClusters);
+  return about_clusters(OccupancyKind::active_clusters, numClusters, func, config,
+                        forward::cuOccupancyMaxActiveClusters);
 }
 
 CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, const CUlaunchConfig* config) {
-  return about_clusters(Question::cluster_size, clusterSize, func, config, forward::cuOccupancyMaxPotentialClusterSize);
+  return about_clusters(OccupancyKind::cluster_size, clusterSize, func, config,
+                        forward::cuOccupancyMaxPotentialClusterSize);
 }
 
 }  // namespace hand

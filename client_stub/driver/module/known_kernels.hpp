@@ -10,21 +10,14 @@
 #include <string_view>
 #include <vector>
 
-#include "client_stub/driver/module/program_image.hpp"
+#include "client_stub/driver/module/image_lines.hpp"
 
 namespace gpuwire::client {
 
-inline constexpr size_t kKernelsAheadMax = 128;            // of one image
-inline constexpr size_t kKnownKernelsMax = 1024;           // of one image, those that are not asked for included
-inline constexpr size_t kKnownKernelsBytesMax = 64 << 10;  // of the file of one image
-inline constexpr size_t kKnownImagesMax = 1024;            // files; the one that was written to longest ago goes first
+inline constexpr size_t kKernelsAheadMax = 128;   // of one image
+inline constexpr size_t kKnownKernelsMax = 1024;  // of one image, those that are not asked for included
 
-// Where this is kept: a folder beside the key of kept GPU code (cache_key_file()), "cache_key.kernels" as a rule.
-// Empty: nowhere, or GPUWIRE_LOOK_AHEAD is "off".
-std::string known_kernels_folder();
-
-// Those of one image: a file with a line for each name. One thread at a time; processes that run at the same time add
-// their lines to the same file. What cannot be read or written is not there, and nobody is told.
+// Those of one image: a line for each name, in the folder "kernels". One thread at a time.
 class KnownKernels {
  public:
   KnownKernels(std::string folder, const ProgramImage::Digest& image);
@@ -39,11 +32,7 @@ class KnownKernels {
   void used(std::string_view name);
 
  private:
-  void read();
-  void append(const std::string& lines) const;
-  void make_room() const;
-
-  std::string folder_, file_;
+  ImageLines lines_;
   std::vector<std::string> earlier_;
   std::optional<std::string> only_;  // the only one that was used, and is written down with the second
 };

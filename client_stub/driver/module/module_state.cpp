@@ -139,7 +139,8 @@ void FunctionQuestions::drop(const Caller& caller) {
 }
 
 void note_image(ModuleState& state, const ProgramImage& image) {
-  state.known.emplace(known_kernels_folder(), image.digest());
+  state.known.emplace(look_ahead_folder("kernels"), image.digest());
+  state.questions.emplace(look_ahead_folder("occupancy"), image.digest());
 }
 
 ModuleState* find_module(CUmodule module) noexcept {

@@ -20,6 +20,7 @@
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/launch/occupancy_answers.hpp"
+#include "client_stub/driver/launch/known_occupancy_questions.hpp"
 #include "client_stub/driver/module/known_kernels.hpp"
 #include "client_stub/driver/module/program_image.hpp"
 #include "wire/session_messages.hpp"
@@ -129,6 +130,7 @@ struct ModuleState {
   std::unordered_map<ContextState*, uint64_t> modules;  // of a library: cuLibraryGetModule by context
   std::optional<std::vector<std::string>> names;        // of all functions, in the driver's order
   std::optional<KnownKernels> known;                    // of its image, from when that is loaded on
+  std::optional<KnownOccupancyQuestions> questions;     // about its functions; set together with `known`
   bool looked_ahead = false;                            // those of `known` have been asked for
 };
 

@@ -191,6 +191,13 @@ TEST_CASE("A program whose waits are few is told that nothing is to be gained") 
 
 TEST_CASE("A function without a row of its own is named as it is") {
   RunFigures figures = run();
-  add(figures, {.name = "cuOccupancyMaxActiveClusters", .waits = 99, .wait_ns = kSecond});
-  CHECK(has(explain_run(figures)[3], "cuOccupancyMaxActiveClusters waited 99 times, 1.0 s: ask once"));
+  add(figures, {.name = "cuPointerGetAttributes", .waits = 99, .wait_ns = kSecond});
+  CHECK(has(explain_run(figures)[3], "cuPointerGetAttributes waited 99 times, 1.0 s: ask once"));
+}
+
+TEST_CASE("Questions about occupancy are counted together, and the next program asks them at once") {
+  RunFigures figures = run();
+  add(figures, {.name = "cuOccupancyMaxActiveClusters", .waits = 90, .wait_ns = kSecond / 2});
+  add(figures, {.name = "cuOccupancyAvailableDynamicSMemPerBlock", .waits = 9, .wait_ns = kSecond / 2});
+  CHECK(has(explain_run(figures)[3], "asking about occupancy waited 99 times, 1.0 s: libraries learn the card"));
 }

@@ -134,6 +134,12 @@ int main(int argc, char** argv) {
   if (mode == "new_kernels") {
     launch_new(step.loss, steps, std::make_integer_sequence<int, 32>());
     right = step.item() == float(steps - 1);
+  } else if (mode == "occupancy") {
+    for (int i = 1; i <= steps; ++i) {
+      int blocks = 0;
+      CHECK_RUNTIME(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 32 * i, 0));
+      right = right && blocks > 0;
+    }
   } else if (mode == "graph") {
     graph(step, steps);
     right = converged(step.item());

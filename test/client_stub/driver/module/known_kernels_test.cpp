@@ -228,16 +228,16 @@ TEST_CASE("So many kernels are asked for ahead, so large is a file, and so many 
   const std::string long_name(wire::kNameBytesMax / 2, 'n');
   known.used(long_name);
   known.used(long_name + "m");
-  CHECK(std::filesystem::file_size(user.folder / user.files().at(0)) <= kKnownKernelsBytesMax);
-  std::ofstream(user.folder / user.files().at(0), std::ios::app) << std::string(kKnownKernelsBytesMax, 'x') << '\n';
+  CHECK(std::filesystem::file_size(user.folder / user.files().at(0)) <= kImageLinesBytesMax);
+  std::ofstream(user.folder / user.files().at(0), std::ios::app) << std::string(kImageLinesBytesMax, 'x') << '\n';
   CHECK(of_image(user).ahead().empty());
   std::ofstream(user.folder / "of somebody else") << "text";
-  for (size_t i = 0; i < kKnownImagesMax + 10; ++i) {
+  for (size_t i = 0; i < kImagesWithLinesMax + 10; ++i) {
     KnownKernels other = of_image(user, i);
     other.used("a");
     other.used("b");
   }
-  CHECK(user.files().size() == kKnownImagesMax + 1);
+  CHECK(user.files().size() == kImagesWithLinesMax + 1);
   CHECK(std::filesystem::exists(user.folder / "of somebody else"));
 }
 

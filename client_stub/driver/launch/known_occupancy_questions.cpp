@@ -1,0 +1,61 @@
+#include "client_stub/driver/launch/known_occupancy_questions.hpp"
+
+#include <optional>
+#include <utility>
+
+#include "protocol/wire/limits.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+constexpr std::string_view kBetween = " of ";
+
+bool fits_a_line(std::string_view name) noexcept {
+  return !name.empty() && name.size() <= wire::kNameBytesMax && name.find('\n') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
+}
+
+std::string line_of(std::string_view function, const OccupancyQuestion& question) {
+  return question.text().append(kBetween).append(function);
+}
+
+}  // namespace
+
+void KnownOccupancyQuestions::read_once() {
+  if (std::exchange(read_, true)) return;
+  for (std::string& line : lines_.read()) {
+    if (known_.size() == kOccupancyQuestionsKnownMax) return;
+    known_.insert(std::move(line));
+  }
+}
+
+std::vector<OccupancyQuestion> KnownOccupancyQuestions::ahead(std::string_view function) {
+  std::vector<OccupancyQuestion> out;
+  if (!lines_.kept()) return out;
+  std::lock_guard lock(mutex_);
+  if (!begun_.emplace(function).second) return out;
+  read_once();
+  for (std::string_view line : known_) {
+    const size_t end = line.find(kBetween);
+    if (end == std::string_view::npos || line.substr(end + kBetween.size()) != function) continue;
+    if (auto question = OccupancyQuestion::parse(line.substr(0, end))) out.push_back(std::move(*question));
+    if (out.size() == kOccupancyQuestionsAheadMax) break;
+  }
+  return out;
+}
+
+void KnownOccupancyQuestions::asked(std::string_view function, const OccupancyQuestion& question) {
+  if (!lines_.kept() || !question.travels() || !fits_a_line(function)) return;
+  std::lock_guard lock(mutex_);
+  read_once();
+  if (known_.size() == kOccupancyQuestionsKnownMax) return;
+  const std::string line = line_of(function, question);
+  if (!known_.insert(line).second) return;
+  auto [only, first] = only_.try_emplace(std::string(function), line);
+  if (first) return;
+  // Once: what is asked from here on has the file already.
+  std::string lines = only->second.empty() ? "" : std::exchange(only->second, "") + '\n';
+  lines_.append(lines.append(line) += '\n');
+}
+
+}  // namespace gpuwire::client
