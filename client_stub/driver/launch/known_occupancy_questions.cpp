@@ -15,8 +15,9 @@ bool fits_a_line(std::string_view name) noexcept {
          name.find('\0') == std::string_view::npos;
 }
 
-std::string line_of(std::string_view function, const OccupancyQuestion& question) {
-  return question.text().append(kBetween).append(function);
+// "SETTINGS QUESTION of FUNCTION".
+std::string line_of(std::string_view function, uint64_t settings, const OccupancyQuestion& question) {
+  return std::to_string(settings).append(" ").append(question.text()).append(kBetween).append(function);
 }
 
 }  // namespace
@@ -29,13 +30,16 @@ void KnownOccupancyQuestions::read_once() {
   }
 }
 
-std::vector<OccupancyQuestion> KnownOccupancyQuestions::ahead(std::string_view function) {
+std::vector<OccupancyQuestion> KnownOccupancyQuestions::ahead(std::string_view function, uint64_t settings) {
   std::vector<OccupancyQuestion> out;
-  if (!lines_.kept()) return out;
+  if (!lines_.kept() || settings > kOccupancySettingsMax) return out;
   std::lock_guard lock(mutex_);
-  if (!begun_.emplace(function).second) return out;
+  if (!begun_.emplace(settings, function).second) return out;
   read_once();
+  const std::string beginning = std::to_string(settings) + " ";
   for (std::string_view line : known_) {
+    if (!line.starts_with(beginning)) continue;
+    line.remove_prefix(beginning.size());
     const size_t end = line.find(kBetween);
     if (end == std::string_view::npos || line.substr(end + kBetween.size()) != function) continue;
     if (auto question = OccupancyQuestion::parse(line.substr(0, end))) out.push_back(std::move(*question));
@@ -44,12 +48,12 @@ std::vector<OccupancyQuestion> KnownOccupancyQuestions::ahead(std::string_view f
   return out;
 }
 
-void KnownOccupancyQuestions::asked(std::string_view function, const OccupancyQuestion& question) {
-  if (!lines_.kept() || !question.travels() || !fits_a_line(function)) return;
+void KnownOccupancyQuestions::asked(std::string_view function, uint64_t settings, const OccupancyQuestion& question) {
+  if (!lines_.kept() || settings > kOccupancySettingsMax || !question.travels() || !fits_a_line(function)) return;
   std::lock_guard lock(mutex_);
   read_once();
   if (known_.size() == kOccupancyQuestionsKnownMax) return;
-  const std::string line = line_of(function, question);
+  const std::string line = line_of(function, settings, question);
   if (!known_.insert(line).second) return;
   auto [only, first] = only_.try_emplace(std::string(function), line);
   if (first) return;

@@ -1,13 +1,16 @@
 // What earlier programs of the user have asked about the occupancy of an image's functions: all of it that is about one
 // function is asked together with the first question about it. CUDA's libraries find out in this way how a card groups
-// its multiprocessors: dozens of questions in a row about an empty kernel, each with another cluster.
+// its multiprocessors: dozens of questions in a row about an empty kernel, each with another cluster. What is set for a
+// function changes the answers, so each question is known with the number of times that something had been set before.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client_stub/driver/launch/occupancy_question.hpp"
@@ -17,6 +20,7 @@ namespace gpuwire::client {
 
 inline constexpr size_t kOccupancyQuestionsAheadMax = 64;   // about one function
 inline constexpr size_t kOccupancyQuestionsKnownMax = 512;  // about all functions of an image
+inline constexpr uint64_t kOccupancySettingsMax = 16;       // what was asked later is not known
 
 // Of one image: a line for each question, in the folder "occupancy". Any thread; one leaf lock, held while the file is
 // read and written.
@@ -24,11 +28,12 @@ class KnownOccupancyQuestions {
  public:
   KnownOccupancyQuestions(std::string folder, const ProgramImage::Digest& image) : lines_(std::move(folder), image) {}
 
-  // What is known about a function, for whoever asks about it first; nothing for the others.
-  std::vector<OccupancyQuestion> ahead(std::string_view function);
+  // What was asked about a function after something had been set for it so often, for whoever asks about it first;
+  // nothing for the others.
+  std::vector<OccupancyQuestion> ahead(std::string_view function, uint64_t settings);
 
   // The program has asked the server. A function about which programs ask one thing needs no file.
-  void asked(std::string_view function, const OccupancyQuestion& question);
+  void asked(std::string_view function, uint64_t settings, const OccupancyQuestion& question);
 
  private:
   void read_once();
@@ -38,7 +43,7 @@ class KnownOccupancyQuestions {
   bool read_ = false;
   std::set<std::string, std::less<>> known_;              // lines
   std::map<std::string, std::string, std::less<>> only_;  // by function: the line that is written down with the next
-  std::set<std::string, std::less<>> begun_;              // functions that have been asked about
+  std::set<std::pair<uint64_t, std::string>> begun_;      // functions that have been asked about, with their settings
 };
 
 }  // namespace gpuwire::client

@@ -119,10 +119,10 @@ class QuestionAhead {
 // What earlier programs asked about the function besides `now`, on its way together with that: one round trip for all.
 class QuestionsAhead {
  public:
-  QuestionsAhead(const Caller& caller, FunctionState& function, const std::string& now)
+  QuestionsAhead(const Caller& caller, FunctionState& function, const std::string& now, uint64_t settings)
       : caller_(caller), function_(function) {
     if (!function.module || !function.module->questions) return;
-    for (const OccupancyQuestion& question : function.module->questions->ahead(function.name)) {
+    for (const OccupancyQuestion& question : function.module->questions->ahead(function.name, settings)) {
       Entry entry{kept_by(caller, question), 0, {}};
       uint64_t value = 0;
       if (entry.key == now || function.occupancy.find(entry.key, value, entry.settings)) continue;
@@ -163,12 +163,13 @@ CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQu
   if (function.occupancy.find(key, value, settings)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   {
-    QuestionsAhead ahead(caller, function, key);
+    QuestionsAhead ahead(caller, function, key, settings);
     result = ask();
   }
   if (result) return result;
   function.occupancy.keep(key, value, settings);
-  if (function.module && function.module->questions) function.module->questions->asked(function.name, question);
+  if (function.module && function.module->questions)
+    function.module->questions->asked(function.name, settings, question);
   return CUDA_SUCCESS;
 }
 

@@ -139,13 +139,32 @@ TEST_CASE("A second module of the same image knows what was asked about the firs
   }
 }
 
+TEST_CASE("What was asked after something was set is asked ahead when that is set again") {
+  User user;
+  for (size_t run = 0; run < 2; ++run) {
+    Program program;
+    for (int threads : {32, 64}) program.blocks(program.a, threads);
+    CHECK(program.asked() == 2);
+    for (int value : {1, 0}) {
+      CHECK(hand::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, value,
+                                       reinterpret_cast<CUkernel>(program.a), 0) == CUDA_SUCCESS);
+      const size_t before = program.asked();
+      program.clusters(program.a, 2);
+      CHECK(program.asked() == before + (run == 0 ? 1 : 3));
+      for (unsigned size : {4u, 8u}) program.clusters(program.a, size);
+      CHECK(program.asked() == before + 3);
+    }
+  }
+  CHECK(user.lines().size() == 8);
+}
+
 TEST_CASE("An answer that is an error, or was refused ahead, is asked for again") {
   User user;
   {
     Program program;
     for (int threads : {32, 64}) program.blocks(program.a, threads);
   }
-  std::ofstream(user.file(), std::ios::app) << "0 0 13 0 of a\n";
+  std::ofstream(user.file(), std::ios::app) << "0 0 0 13 0 of a\n";
   Program program;
   CHECK(program.blocks(program.a, 32) == 32);
   CHECK(program.asked() == 3);
@@ -177,9 +196,13 @@ TEST_CASE("Lines that say nothing cost nobody anything") {
     Program program;
     for (int threads : {32, 64}) program.blocks(program.a, threads);
   }
-  std::ofstream(user.file(), std::ios::app)
-      << "\n of a\n9 0 1 1 of a\n0 0 1 of a\n0 0 1 1 1 of a\n0 0 x 1 of a\n2 1 1 1 32 1 1 0 1 77 4 of a\n"
-      << "2 1 1 1 32 1 1 0 4000000000 of a\n2 1 1 1 32 1 1 0 1 4 2 of a\n-1 of a\n0 0 96 0 of other\n0 0 96 0 of ";
+  std::ofstream file(user.file(), std::ios::app);
+  file << "\n of a\n0 of a\n0  of a\n-1 0 0 1 1 of a\n0 0 0 96 0 of other\n9 0 0 96 0 of a\n";
+  for (const char* question : {"9 0 1 1", "0 0 1", "0 0 1 1 1", "0 0 x 1", "2 1 1 1 32 1 1 0 1 77 4",
+                               "2 1 1 1 32 1 1 0 4000000000", "2 1 1 1 32 1 1 0 1 4 2", "-1"})
+    file << "0 " << question << " of a\n";
+  file << "0 0 0 96 0 of ";
+  file.close();
   Program program;
   program.blocks(program.a, 32);
   CHECK(program.asked() == 2);
