@@ -21,7 +21,8 @@ inline constexpr uint32_t kLoginAuditsPerSecondMax =
 inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
-inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits for a worker
+inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits while no worker becomes ready
+inline constexpr uint32_t kWorkerWaitMostMs = 300'000;  // and in all
 inline constexpr uint32_t kSessionBeginMs =
     30'000;  // from a session's grant until its client has begun it: more than the limits of the steps between
 inline constexpr unsigned kWorkersLostMax =

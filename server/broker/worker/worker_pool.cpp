@@ -150,8 +150,7 @@ void WorkerPool::want(SessionId session, std::string label, std::string tenant) 
   }
   if (events_.wanted) events_.wanted();
   starts_.wait(number_, session, tenant);
-  waiting_.push_back({session, std::move(label), std::move(tenant),
-                      std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs)});
+  waiting_.push_back({session, std::move(label), std::move(tenant), WorkerWait(std::chrono::steady_clock::now())});
   match();
   if (failures_ >= kStartAttemptsMax) {
     failures_ = kStartAttemptsMax - 1;  // this session is reason for one more attempt
@@ -217,8 +216,7 @@ void WorkerPool::hand_over(WorkerProcess& worker, ipc::Serve client) {
   worker.state = WorkerProcess::State::ending;
   worker.kill_after(0);
   starts_.wait(number_, worker.session, worker.tenant, true);
-  waiting_.push_back({worker.session, worker.label, worker.tenant,
-                      std::chrono::steady_clock::now() + std::chrono::milliseconds(kWorkerWaitMs),
+  waiting_.push_back({worker.session, worker.label, worker.tenant, WorkerWait(std::chrono::steady_clock::now()),
                       std::get<ipc::Serve>(std::move(message))});
   match();
 }
@@ -287,7 +285,7 @@ bool WorkerPool::stop(SessionId session, const std::string& reason) {
 
 void WorkerPool::refuse_late() {
   auto now = std::chrono::steady_clock::now();
-  while (!waiting_.empty() && waiting_.front().until <= now) {
+  while (!waiting_.empty() && waiting_.front().wait.ends() <= now) {
     SessionId session = waiting_.front().session;
     waiting_.pop_front();
     starts_.leave(session);
@@ -297,7 +295,7 @@ void WorkerPool::refuse_late() {
     late_timer_.cancel();
     return;
   }
-  late_timer_.expires_at(waiting_.front().until);
+  late_timer_.expires_at(waiting_.front().wait.ends());
   late_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) refuse_late();
   }));
@@ -397,6 +395,7 @@ void WorkerPool::worker_ready(WorkerProcess& worker, const Inventory& inventory)
     return;
   }
   events_.ready(inventory);
+  for (Waiting& one : waiting_) one.wait.worker_ready(std::chrono::steady_clock::now());
   match();
 }
 

@@ -21,6 +21,7 @@
 #include "server/broker/worker/unread_descriptors.hpp"
 #include "server/broker/worker/worker_process.hpp"
 #include "server/broker/worker/worker_starts.hpp"
+#include "server/broker/worker/worker_wait.hpp"
 
 namespace gpuwire::server {
 
@@ -96,7 +97,7 @@ class WorkerPool {
   struct Waiting {
     SessionId session{};
     std::string label, tenant;
-    std::chrono::steady_clock::time_point until;
+    WorkerWait wait;
     std::optional<ipc::Serve> client;  // it was given to a worker that died before it could read it
     std::string stop_reason;           // not empty: the next worker is told to end it at once
   };
