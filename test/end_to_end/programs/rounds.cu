@@ -1,6 +1,6 @@
-// For each line on its standard input: some rounds of work on memory that it keeps, with memory that comes and goes (less
-// in all, with what the client keeps of it, than a session is granted at once: it works without a server, too), checked
-// against the host's own; then "done". PASSED at the end of the input.
+// For each line on its standard input: some rounds of work on memory that it keeps, with memory that comes and goes
+// (less in all, with what the client keeps of it, than a session is granted at once: it works without a server, too),
+// checked against the host's own; then "done". PASSED at the end of the input.
 #include <cuda_runtime.h>
 
 #include <cstdio>
