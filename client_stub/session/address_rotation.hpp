@@ -27,7 +27,7 @@ class AddressRotation {
   void failed(const Endpoint& address) { put_behind(address, Outcome::failed); }
   // A server answered there, and would answer the same again.
   void refused(const Endpoint& address) { put_behind(address, Outcome::refused); }
-  // The session goes on over it. What was known of the others counts no more.
+  // The session goes on over it. What was known of the others no longer matters.
   void carries(const Endpoint& address);
 
   // Every address has refused; or the one that carried the session has, and all others had their turn since.

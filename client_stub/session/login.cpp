@@ -386,6 +386,11 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
     if (!entered || !entry.query.empty()) return entered;
     return go_on_by_rdma(std::move(*entered), preface->flags, entry.rdma, told);
   }
+  // The identity in the user's folder is for TLS: the caller comes again with it.
+  if (entry.identity_unused && preface->flags & wire::kPrefaceIdentity)
+    return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_NOT_READY,
+                                              "the server refuses: this server requires a certificate or a token",
+                                              false, true});
   // A server that knows no tenants asks nobody who they are.
   if (preface->flags & wire::kPrefaceLogin)
     if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in)

@@ -309,7 +309,6 @@ void declare_running(CLI::App& app, AdminOptions& options) {
 }
 
 void declare(CLI::App& app, AdminOptions& options) {
-  app.footer(admin_text::kFooter);
   app.require_subcommand(1);
   app.fallthrough();
   app.add_option("--directory", options.directory, "The folder of the server's identity")
@@ -322,6 +321,7 @@ void declare(CLI::App& app, AdminOptions& options) {
   declare_renew(app, options);
   declare_list(app, options);
   declare_running(app, options);
+  app.footer(admin_text::kFooter);  // after its commands: one that has no footer takes its parent's
 }
 
 int run(const CLI::App& app, const AdminOptions& options) {

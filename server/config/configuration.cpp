@@ -39,7 +39,7 @@ ConfigurationErrors check_devices(const Configuration& configuration, const std:
     for (const TenantConfiguration& tenant : configuration.tenants)
       guaranteed += double(memory_on(tenant, gpu).guaranteed_bytes);
     if (guaranteed > double(device_bytes[gpu]))
-      errors.push_back(fmt::format("the tenants are guaranteed {:.1f} GiB together on GPU {}, which has {:.1f}",
+      errors.push_back(fmt::format("the tenants are guaranteed {:.1f} GiB together on GPU {}, which has {:.1f} GiB",
                                    guaranteed / kGiB, gpu, double(device_bytes[gpu]) / kGiB));
   }
   return errors;

@@ -15,10 +15,16 @@ using boost::system::error_code;
 
 namespace {
 
+// Whoever comes here without TLS and shows no token is refused.
+bool needs_identity(const ipc::Arrival& arrival) {
+  return !arrival.tls && arrival.unix_tenant.empty() && arrival.open_tenant.empty();
+}
+
 std::string greeting(const ipc::Arrival& arrival, bool on_unix_socket) {
   wire::Preface preface = wire::own_preface();
   preface.flags = wire::kPrefaceLogin;
   if (arrival.tls) preface.flags |= wire::kPrefaceTls;
+  if (needs_identity(arrival)) preface.flags |= wire::kPrefaceIdentity;
   // Of a few queries nobody would notice a faster road.
   if (!arrival.management && on_unix_socket && !arrival.tls) preface.flags |= wire::kPrefaceSharedMemory;
   if (!arrival.management && !on_unix_socket && arrival.rdma) preface.flags |= wire::kPrefaceRdma;
@@ -271,6 +277,8 @@ void AuthConnection::ended(IoStep how) {
   const bool failed = how == IoStep::failed;
   if (requested_) {
     keeper_.gone(*this, failed ? connection_.failure() : "the client left while it waited");
+  } else if (stage_ == Stage::login && !failed && needs_identity(arrival_) && connection_.bytes_received() == 0) {
+    // It has heard that it would be refused, and comes again with TLS.
   } else if (stage_ <= Stage::login) {
     ipc::TurnedAway refusal{arrival_.peer,
                             name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),

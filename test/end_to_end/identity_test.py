@@ -101,6 +101,19 @@ class Identity(TenantsCase):
         wait_until(lambda: admitted("ben"), RUN_LIMIT_SECONDS, "an audit line")
         self.assertFalse(admitted("anna"))
 
+    def test_an_identity_in_the_folder_is_used_on_this_machine_and_nothing_is_refused(self):
+        home = self.path("anna")
+        os.makedirs(os.path.join(home, "gpuwire"))
+        shutil.copy(self.path("anna.pem"), os.path.join(home, "gpuwire", "identity.pem"))
+        before = len(self.audit())
+        self.assert_passed(
+            subprocess.run(command(self.server.address, os.path.join(BUILD, "examples", "add_one")),
+                           capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                           env={**os.environ, "XDG_CONFIG_HOME": home}))
+        own = [line for line in self.audit()[before:] if '"event":"admitted"' in line or '"event":"refused"' in line]
+        self.assertEqual(len(own), 1, own)
+        self.assertIn('"anna"', own[0])
+
     def test_nobody_comes_in_without_saying_who(self):
         self.assert_refused(self.run_as(), "this server requires a certificate or a token")
         self.assert_refused(self.run_as("--ca", self.path("ca.pem")), "this server requires a certificate or a token")

@@ -58,8 +58,13 @@ void LoginServer::serve() {
 
 bool LoginServer::refuse_plain() {
   tls::Context context = std::exchange(options_.context, {});
-  const bool asked = next_client() && exchange_prefaces() && read_login();
-  if (asked) refuse(options_.plain_refusal);
+  const uint32_t flags = options_.flags;
+  if (options_.told_before) options_.flags |= wire::kPrefaceIdentity;
+  bool asked = next_client() && exchange_prefaces();
+  if (options_.told_before) asked = asked && !read_login();
+  else asked = asked && read_login();
+  if (asked && !options_.told_before) refuse(options_.plain_refusal);
+  options_.flags = flags;
   options_.context = std::move(context);
   connection_ = nullptr;
   bare_.reset();

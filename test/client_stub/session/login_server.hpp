@@ -33,6 +33,7 @@ class LoginServer {
     uint32_t flags = 4;     // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
     uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
     std::string plain_refusal;  // not empty: one connection before is without TLS, and is refused with this
+    bool told_before = false;   // that one is told in the preface, and has to leave without a Login
     bool another_key = false;   // the worker gets a wrong key
     unsigned drops = 0;  // so many connections are closed before the one that is answered: at once, after the preface,
                          // after the Login, and so on

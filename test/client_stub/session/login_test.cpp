@@ -284,6 +284,16 @@ TEST_CASE("an identity in the configuration folder is used where a server on thi
     CHECK(outcome.works);
     CHECK(server.seen().certificate_name == "alice");
   }
+  SUBCASE("by one that says so before the login: there is none that it would have to refuse") {
+    LoginServer::Options options = lab.tls();
+    options.plain_refusal = refusal;
+    options.told_before = true;
+    LoginServer server(std::move(options), admit);
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.error == "");
+    CHECK(outcome.works);
+    CHECK(server.seen().certificate_name == "alice");
+  }
   SUBCASE("by one that has no TLS: both reasons are told") {
     LoginServer::Options options;
     options.plain_refusal = refusal;

@@ -135,9 +135,13 @@ class Admin(unittest.TestCase):
             self.fails(1, "no server answers at /nonexistent/control", *command, "--control", "/nonexistent/control")
 
     def test_help_is_there_for_every_command(self):
-        for command in ("init", "add-tenant", "revoke", "renew", "list", "sessions", "end", "reload"):
-            self.assertIn("Usage: gpuwire admin " + command, self.ok(command, "--help"))
+        general = "From nothing to two tenants:"
+        for command in ("init", "add-tenant", "job-token", "revoke", "renew", "list", "sessions", "end", "reload"):
+            said = self.ok(command, "--help")
+            self.assertIn("Usage: gpuwire admin " + command, said)
+            self.assertNotIn(general, said)
         self.assertIn("Exit status", self.ok("--help"))
+        self.assertIn(general, self.ok("--help"))
 
 
 if __name__ == "__main__":

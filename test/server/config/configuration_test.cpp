@@ -264,7 +264,7 @@ TEST_CASE("guarantees that do not fit the card, and GPUs that are not there, are
   ConfigurationErrors errors = check_devices(*configuration, {16 * kGiB, 16 * kGiB});
   REQUIRE(errors.size() == 2);
   CHECK(errors[0] == "gpus_allowed of [tenants.ben] names GPU 2, and the server has 2");
-  CHECK(errors[1] == "the tenants are guaranteed 18.0 GiB together on GPU 0, which has 16.0");
+  CHECK(errors[1] == "the tenants are guaranteed 18.0 GiB together on GPU 0, which has 16.0 GiB");
   CHECK(check_devices(*configuration, {18 * kGiB, 10 * kGiB, kGiB * 18}).empty());
 }
 

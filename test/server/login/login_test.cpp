@@ -31,6 +31,23 @@ TEST_CASE("a client on an open address is the open tenant, and what it says of i
   CHECK(request->process_id == 4711);
 }
 
+TEST_CASE("where nobody is let in who shows nothing, the preface says so, and who leaves then is not reported") {
+  Lab lab;
+  LoginProcessFixture login(&lab);
+  {
+    LoginClient client = login.connect({.peer = "the one that leaves"});
+    auto preface = client.read_preface();
+    REQUIRE(preface);
+    CHECK(preface->flags == (wire::kPrefaceLogin | wire::kPrefaceIdentity | wire::kPrefaceSharedMemory));
+  }
+  LoginClient other = login.connect({.peer = "the one that asks"});
+  CHECK(other.log_in(std::nullopt) == "");
+  auto refusal = login.next_refusal();
+  REQUIRE(refusal);
+  CHECK(refusal->peer == "the one that asks");
+  CHECK(refusal->kind == "no_identity");
+}
+
 TEST_CASE("a queued client is told its place, and an admitted one's connection comes back bare") {
   LoginProcessFixture login;
   LoginClient client = login.waiting_client(std::nullopt);
