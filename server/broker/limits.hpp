@@ -22,6 +22,7 @@ inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
 inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits while no worker becomes ready
+inline constexpr uint32_t kWorkerTellMs = 5000;     // after which it is told so; it gives up after 20 s without a word
 inline constexpr uint32_t kWorkerWaitMostMs = 300'000;  // and in all
 inline constexpr uint32_t kSessionBeginMs =
     30'000;  // from a session's grant until its client has begun it: more than the limits of the steps between

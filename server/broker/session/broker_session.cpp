@@ -64,6 +64,11 @@ void BrokerSession::queued(const AdmissionQueued& place) {
   if (told) told(number_, place);
 }
 
+void BrokerSession::worker_starting(size_t place, size_t waiting) {
+  SessionAnswer told = answer_;  // as above
+  if (told) told(number_, AdmissionQueued{place, waiting, "the GPU is free; its driver is still starting", round_});
+}
+
 // Its place outlives this broker: its client will ask for it with the session's identity.
 void BrokerSession::keep_place() {
   if (!around_.keeping) return;

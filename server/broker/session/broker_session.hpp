@@ -64,6 +64,8 @@ class BrokerSession {
 
   // The admission's decisions.
   void queued(const AdmissionQueued& place);
+  // It has its GPUs, and waits for long for a worker.
+  void worker_starting(size_t place, size_t waiting);
   void placed(std::vector<scheduler::DeviceIndex> devices);
   void refused(RefusalCause cause, std::string why);
 

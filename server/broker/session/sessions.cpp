@@ -87,6 +87,10 @@ WorkerPool::Events Sessions::pool_events() {
       .begun = [this](
                    SessionId number,
                    const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
+      .starting =
+          [this](SessionId number, size_t place, size_t waiting) {
+            tell(number, [&](BrokerSession& session) { session.worker_starting(place, waiting); });
+          },
       .heard = [this](SessionId number,
                       ipc::Message& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
       .over =

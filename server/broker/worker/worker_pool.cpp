@@ -295,10 +295,21 @@ void WorkerPool::refuse_late() {
     late_timer_.cancel();
     return;
   }
-  late_timer_.expires_at(waiting_.front().wait.ends());
+  std::vector<std::pair<SessionId, size_t>> told;
+  auto next = waiting_.front().wait.next();
+  size_t place = 0;
+  for (Waiting& one : waiting_) {
+    ++place;
+    if (one.wait.tells(now)) told.emplace_back(one.session, place);
+    next = std::min(next, one.wait.next());
+  }
+  late_timer_.expires_at(next);
   late_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) refuse_late();
   }));
+  for (auto [session, at] : told) {
+    if (events_.starting) events_.starting(session, at, place);
+  }
 }
 
 void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {

@@ -36,6 +36,8 @@ class WorkerPool {
     std::function<void(SessionId, pid_t worker)> reserved;    // a worker waits for the session's client
     std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
     std::function<void(SessionId, const std::string& client)> begun;
+    // The session waits for long for a worker to start: its place among those of the pool that do, counted from 1.
+    std::function<void(SessionId, size_t place, size_t waiting)> starting = {};
     std::function<void(SessionId, ipc::Message& message)> heard;  // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)>
         over;                    // the process has ended; cause as in SessionEvent

@@ -85,6 +85,21 @@ TEST_CASE("a session that finds no worker ready is counted, and one that finds a
   CHECK(waited_for_worker(broker, second));
 }
 
+TEST_CASE("a client whose session waits for long for a worker is told its place, and is served all the same") {
+  GatedWorkers workers;
+  Room room;
+  RunningBroker broker(workers.arguments(), {.least = 1, .most = 1}, room);
+  workers.let_begin(1);
+  REQUIRE(broker.port() != 0);
+  Caller first(broker, {.tenant = "open"}), second(broker, {.tenant = "open"}), third(broker, {.tenant = "open"});
+  CHECK(first.told() == "granted");
+  CHECK(eventually([&] { return third.told() == "place 2"; }));
+  CHECK(second.told() == "place 1");
+  workers.let_begin(2);
+  CHECK(second.served_with() == "all");
+  CHECK(third.served_with() == "all");
+}
+
 TEST_CASE("sessions that come at once raise the number of spares up to the most, and it falls when nobody comes") {
   GatedWorkers workers;
   Room room;

@@ -7,7 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr WorkerWait::Time kBegin{};
-constexpr std::chrono::milliseconds kEach{kWorkerWaitMs}, kMost{kWorkerWaitMostMs};
+constexpr std::chrono::milliseconds kEach{kWorkerWaitMs}, kMost{kWorkerWaitMostMs}, kTell{kWorkerTellMs};
 
 }  // namespace
 
@@ -24,6 +24,15 @@ TEST_CASE("A session does not wait for a worker for ever") {
   WorkerWait wait(kBegin);
   for (auto now = kBegin; now < kBegin + 2 * kMost; now += kEach / 2) wait.worker_ready(now);
   CHECK(wait.ends() == kBegin + kMost);
+}
+
+TEST_CASE("A client is told once that its session waits for a worker") {
+  WorkerWait wait(kBegin);
+  CHECK(wait.next() == kBegin + kTell);
+  CHECK_FALSE(wait.tells(kBegin + kTell - 1ms));
+  CHECK(wait.tells(kBegin + kTell));
+  CHECK_FALSE(wait.tells(kBegin + kTell));
+  CHECK(wait.next() == kBegin + kEach);
 }
 
 TEST_CASE("Who has waited longer is not refused later") {
