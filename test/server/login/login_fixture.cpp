@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
-#include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -29,11 +28,6 @@ namespace {
 using namespace gpuwire::server;
 
 constexpr int kDeadlineMs = 120'000;
-
-bool readable(int descriptor) {
-  pollfd wanted{descriptor, POLLIN, 0};
-  return ::poll(&wanted, 1, kDeadlineMs) == 1;
-}
 
 WallTime days_ago(unsigned days) { return std::chrono::system_clock::now() - std::chrono::hours(24) * days; }
 
