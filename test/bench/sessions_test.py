@@ -1,8 +1,23 @@
 """`bench/sessions --quick` measures sessions together, idle and growing."""
 
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+import types
 import unittest
 
 from support import BenchCase
+
+SESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench", "sessions")
+
+
+def bench_sessions():
+    loader = importlib.machinery.SourceFileLoader("bench_sessions", SESSIONS)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_sessions", loader))
+    loader.exec_module(module)
+    return module
 
 
 class Sessions(BenchCase):
@@ -22,6 +37,17 @@ class Sessions(BenchCase):
         for by_count in growth.values():
             self.assertEqual(sorted(by_count, key=int), ["10", "100"])
         self.assertIn("2 idle sessions for", table)
+
+    def test_a_process_that_has_ended_takes_nothing_away(self):
+        program = "sum(range(1000000)); print('ready', flush=True); input()"
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True) as process:
+            self.assertEqual(process.stdout.readline(), "ready\n")
+            watched = bench_sessions().Watched(None, [types.SimpleNamespace(process=process)])
+            self.assertGreater(sum(watched.before.values()), 0)
+            process.communicate("\n")
+        used, _ = watched.used()
+        self.assertEqual(used["clients"], 0)
 
     def test_parts_are_chosen(self):
         result, _ = self.measured("sessions", "--only", "idle", "--counts", "1")
