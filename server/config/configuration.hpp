@@ -92,6 +92,13 @@ bool has_guarantee(const TenantConfiguration& tenant);
 
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
+// What is right of it, in spite of what is wrong.
+struct ReadConfiguration {
+  Configuration configuration;
+  ConfigurationErrors mistakes;
+};
+ReadConfiguration look_at_configuration(const std::filesystem::path& file,
+                                        const ConfigurationOverrides& overrides = {});
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
                                                                     const ConfigurationOverrides& overrides = {});
 // What the configuration asks of devices that the server has not: GPUs that are not there, guarantees that do not fit
@@ -101,7 +108,8 @@ ConfigurationErrors check_devices(const Configuration& configuration, const std:
 inline constexpr const char* kOpenTenant = "open";
 // Without a file: one tenant named "open" on loopback, all devices, no limits.
 Configuration open_configuration();
-// The same with the command line's words. Errors: addresses that cannot be.
+// The same with the command line's words. Mistakes: addresses that cannot be.
+ReadConfiguration look_at_open_configuration(const ConfigurationOverrides& overrides);
 tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides);
 
 }  // namespace gpuwire::server

@@ -146,11 +146,12 @@ ListenAddress look_at(const std::string& text, bool sockets) {
   return {"", loopback4 || host == "localhost" || (brackets && IN6_IS_ADDR_LOOPBACK(&address6))};
 }
 
-// The mistakes of an address where the server accepts programs.
-std::vector<std::string> listen_mistakes(const std::string& address, const Configuration& configuration) {
+// The mistakes of an address where the server accepts programs. `anywhere`: it may be one that is reached from
+// elsewhere.
+std::vector<std::string> listen_mistakes(const std::string& address, bool anywhere) {
   ListenAddress seen = look_at(address, true);
   if (!seen.wrong.empty()) return {fmt::format("{}, got \"{}\"", seen.wrong, address)};
-  if (seen.loopback || !configuration.tls.directory.empty() || configuration.allow_unencrypted_network) return {};
+  if (seen.loopback || anywhere) return {};
   return {
       fmt::format("{} can be reached from the network, and without [tls] in a configuration file nothing is encrypted: "
                   "everybody on the path could read and change the data. Set up TLS (gpuwire admin init), or, if the "
@@ -159,32 +160,40 @@ std::vector<std::string> listen_mistakes(const std::string& address, const Confi
                   address)};
 }
 
-void read_listen(Section& server, Configuration& out, const ConfigurationOverrides& overrides) {
+// Those that are addresses, whether or not a server may listen there.
+void keep_addresses(std::vector<std::string>& listen) {
+  std::erase_if(listen, [](const std::string& text) { return !look_at(text, true).wrong.empty(); });
+}
+
+void read_listen(Section& server, Configuration& out, const ConfigurationOverrides& overrides, bool tls) {
   if (server.node("listen")) server.texts("listen", out.listen);
   if (out.listen.empty()) server.wrong("listen", "must name at least one address");
   if (!overrides.listen.empty()) out.listen = overrides.listen;
   for (const std::string& address : out.listen) {
-    for (const std::string& mistake : listen_mistakes(address, out)) {
+    for (const std::string& mistake : listen_mistakes(address, tls || out.allow_unencrypted_network)) {
       if (overrides.listen.empty()) server.wrong("listen", mistake);
       else server.mistakes().add("--listen " + mistake);
     }
   }
+  keep_addresses(out.listen);
 }
 
 void read_paths(Section& server, Configuration& out) {
   auto path = [&](std::string_view key, std::filesystem::path& into) {
     std::string text;
     server.text(key, text);
-    if (!text.empty() && text[0] != '/') server.wrong(key, "must be an absolute path");
-    if (!text.empty()) into = text;
+    if (text.starts_with('/')) into = text;
+    else if (!text.empty()) server.wrong(key, "must be an absolute path");
   };
   path("control_socket", out.control_socket);
   path("audit_log", out.audit_log);
   path("runtime_directory", out.runtime_directory);
   path("dedup_directory", out.dedup_directory);
   server.text("metrics_listen", out.metrics_listen);
-  if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty())
+  if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty()) {
     server.wrong("metrics_listen", seen.wrong);
+    out.metrics_listen.clear();
+  }
   if (auto format = server.word("log_format", {"text", "json"})) out.log_format = *format == 0 ? "text" : "json";
 }
 
@@ -234,19 +243,21 @@ void read_rdma(Section& server, Configuration& out) {
 
 void read_cupti(Section& server, Configuration& out) {
   server.text("cupti", out.cupti);
-  if (out.cupti != "auto" && out.cupti != "off" && !out.cupti.starts_with('/'))
-    server.wrong("cupti", "must be \"auto\", \"off\", or the absolute path of libcupti.so");
+  if (out.cupti == "auto" || out.cupti == "off" || out.cupti.starts_with('/')) return;
+  server.wrong("cupti", "must be \"auto\", \"off\", or the absolute path of libcupti.so");
+  out.cupti = "auto";
 }
 
 Configuration read(const toml::table& file, Mistakes& mistakes, const ConfigurationOverrides& overrides) {
   Configuration out;
   out.listen = {"127.0.0.1:9750"};
   Section root(mistakes, &file, "the file");
-  if (const toml::table* tls = root.table("tls")) read_tls(Section(mistakes, tls, "[tls]"), out);
+  const toml::table* tls = root.table("tls");
+  if (tls) read_tls(Section(mistakes, tls, "[tls]"), out);
   Section server(mistakes, root.table("server"), "[server]");
   server.flag("allow_unencrypted_network", out.allow_unencrypted_network);
   out.allow_unencrypted_network |= overrides.allow_unencrypted_network;
-  read_listen(server, out, overrides);
+  read_listen(server, out, overrides, tls != nullptr);
   std::string open_tenant;
   server.text("open_tenant", open_tenant);
   server.numbers("gpus", out.gpus, kGpuMax);
@@ -288,6 +299,11 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   return out;
 }
 
+tl::expected<Configuration, ConfigurationErrors> right_or_wrong(ReadConfiguration read) {
+  if (!read.mistakes.empty()) return tl::unexpected(std::move(read.mistakes));
+  return std::move(read.configuration);
+}
+
 // Or why it cannot be read.
 tl::expected<std::string, std::string> contents_of(const std::filesystem::path& file) {
   const std::unique_ptr<FILE, int (*)(FILE*)> in(std::fopen(file.c_str(), "re"), std::fclose);
@@ -301,40 +317,49 @@ tl::expected<std::string, std::string> contents_of(const std::filesystem::path& 
 
 }  // namespace
 
-tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
-                                                                    const ConfigurationOverrides& overrides) {
+ReadConfiguration look_at_configuration(const std::filesystem::path& file, const ConfigurationOverrides& overrides) {
+  ReadConfiguration out;
   const auto text = contents_of(file);
-  if (!text) return tl::unexpected(ConfigurationErrors{fmt::format("{}: {}", file.string(), text.error())});
+  if (!text) {
+    out.mistakes.push_back(fmt::format("{}: {}", file.string(), text.error()));
+    return out;
+  }
   Mistakes mistakes(file);
   // The parser takes it for granted that text which it has found to be wrong ends there.
   if (const size_t line = wire::line_without_utf8(*text)) {
     toml::source_region where;
     where.begin.line = toml::source_index(line);
     mistakes.add(where, "is no UTF-8");
-    return tl::unexpected(mistakes.take());
-  }
-  toml::parse_result parsed = toml::parse(*text, file.string());
-  if (!parsed) {
+  } else if (toml::parse_result parsed = toml::parse(*text, file.string()); !parsed) {
     mistakes.add(parsed.error().source(), parsed.error().description());
-    return tl::unexpected(mistakes.take());
+  } else {
+    out.configuration = read(parsed.table(), mistakes, overrides);
   }
-  Configuration configuration = read(parsed.table(), mistakes, overrides);
-  ConfigurationErrors errors = mistakes.take();
-  if (!errors.empty()) return tl::unexpected(std::move(errors));
-  return configuration;
+  out.mistakes = mistakes.take();
+  return out;
 }
 
-tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides) {
-  Configuration configuration = open_configuration();
+tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
+                                                                    const ConfigurationOverrides& overrides) {
+  return right_or_wrong(look_at_configuration(file, overrides));
+}
+
+ReadConfiguration look_at_open_configuration(const ConfigurationOverrides& overrides) {
+  ReadConfiguration out{open_configuration(), {}};
+  Configuration& configuration = out.configuration;
   configuration.allow_unencrypted_network = overrides.allow_unencrypted_network;
   configuration.sessions_max = overrides.sessions_max.value_or(configuration.sessions_max);
   if (!overrides.listen.empty()) configuration.listen = overrides.listen;
-  ConfigurationErrors errors;
   for (const std::string& address : configuration.listen) {
-    for (std::string& mistake : listen_mistakes(address, configuration)) errors.push_back("--listen " + mistake);
+    for (std::string& mistake : listen_mistakes(address, configuration.allow_unencrypted_network))
+      out.mistakes.push_back("--listen " + mistake);
   }
-  if (!errors.empty()) return tl::unexpected(std::move(errors));
-  return configuration;
+  keep_addresses(configuration.listen);
+  return out;
+}
+
+tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides) {
+  return right_or_wrong(look_at_open_configuration(overrides));
 }
 
 }  // namespace gpuwire::server

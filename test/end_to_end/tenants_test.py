@@ -317,11 +317,12 @@ class Checking(Tenants):
 
     server_keys = ""
 
-    def check(self, server_keys, tenants, *words, warns=(), **environment):
+    def check(self, server_keys, tenants, *words, warns=(), arguments=(), prefix=(), **environment):
         """`words`: of what is wrong; none: nothing is. `warns`: of what a start would do without."""
         self.write(server_keys, tenants)
         ran = subprocess.run([
-            GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB", "--check-config"
+            *prefix, GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB",
+            "--check-config", *arguments
         ], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, env={**os.environ, **environment})
         self.assertEqual(ran.returncode, 2 if words else 0, ran.stdout + ran.stderr)
         for word in (*words, *warns):
@@ -379,6 +380,61 @@ class Checking(Tenants):
         if os.geteuid() != 0:  # root's is /run/gpuwire, whatever the environment says
             self.check('listen = "127.0.0.1:9750"', {"anna": ""}, warns=["sessions will end with this process"],
                        XDG_RUNTIME_DIR="/dev/null")
+
+    def test_all_is_told_at_once_also_what_lies_behind_mistakes_in_the_text(self):
+        taken = OneAnswer(b"SSH-2.0-OpenSSH_9.2\r\n")
+        self.addCleanup(taken.close)
+        self.check(f"""
+listen = ["{taken.address}", "nonsense"]
+metrics_listen = "unix:/run/metrics"
+audit_log = "/dev/null/audit.log"
+dedup_directory = "chunks"
+control_socket = "/dev/null/control"
+cupti = "sometimes"
+gpus = [0, 5, "six"]
+sessions_mox = 3""", {"anna": 'memory.guaranteed = "2GiB"\nweight = -1', "ben": "gpus_allowed = [3]"},
+                   'listen of [server] must be HOST:PORT or unix:PATH, got "nonsense"',
+                   "metrics_listen of [server] must",
+                   "dedup_directory of [server] must be an absolute path", "cupti of [server] must",
+                   "gpus of [server] must hold whole numbers", 'did you mean "sessions_max"?',
+                   "weight of [tenants.anna] must",
+                   f"cannot listen on {taken.address}: the address is in use", "/dev/null/audit.log",
+                   "/dev/null/control", "gpus of [server] names GPU 5, and the server has 1",
+                   "guaranteed 2.0 GiB together on GPU 0", "gpus_allowed of [tenants.ben] names GPU 3",
+                   "/proc/gpuwire: /proc cannot be written", arguments=["--module-cache", "/proc/gpuwire"])
+        self.write("", {"anna": ""})
+        with open(self.file, "a", encoding="utf-8") as file:
+            file.write("this is no TOML")
+        ran = subprocess.run([GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--check-config",
+                              "--module-cache", "/dev/null/cache"], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(ran.returncode, 2)
+        first, second = ran.stderr.splitlines()
+        self.assertIn(self.file, first)
+        self.assertIn("/dev/null is not a folder", second)
+
+    def test_a_folder_where_nobody_can_write_is_a_mistake_for_root_too(self):
+        for key, path in (("dedup_directory", "/proc/chunks"), ("runtime_directory", "/proc/self/gpuwire"),
+                          ("dedup_directory", "/sys/chunks"), ("control_socket", "/proc/control"),
+                          ("listen", "unix:/proc/socket")):
+            self.check(f'{key} = "{path}"', {"anna": ""}, path.removeprefix("unix:"), "cannot be written")
+        # What is tried leaves nothing.
+        folder = os.path.join(self.folder.name, "tried")
+        os.makedirs(folder)
+        self.check(f'dedup_directory = "{folder}"\nruntime_directory = "{folder}/run"\n'
+                   f'control_socket = "{folder}/control"', {"anna": ""})
+        self.assertEqual(os.listdir(folder), [])
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root mounts")
+    def test_a_file_system_that_is_read_only_is_a_mistake(self):
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no namespace of mounts can be made here")
+        folder = os.path.join(self.folder.name, "read_only")
+        os.makedirs(folder, exist_ok=True)
+        mount = f'mount --bind "{folder}" "{folder}" && mount -o remount,bind,ro "{folder}" && exec "$@"'
+        self.check(f'dedup_directory = "{folder}/chunks"', {"anna": ""},
+                   f"{folder}/chunks: {folder} cannot be written: Read-only file system",
+                   prefix=["unshare", "--mount", "--propagation", "private", "sh", "-c", mount, "sh"])
 
     def test_users_that_the_machine_lacks_and_a_cupti_that_is_nowhere_are_told(self):
         self.check('cupti = "/nowhere/libcupti.so"', {"anna": 'unix_users = ["no such user"]'},

@@ -17,6 +17,7 @@
 
 #include "protocol/wire/preface.hpp"
 #include "server/base/owned_descriptor.hpp"
+#include "server/cli/serve/folder_check.hpp"
 #include "server/config/listen_address.hpp"
 
 namespace gpuwire::server {
@@ -123,9 +124,8 @@ std::string wrong_with_socket(const std::string& path) {
   const fs::path file(path), folder = fs::absolute(file).parent_path();
   std::error_code error;
   if (fs::exists(file, error) && !fs::is_socket(file, error)) return fmt::format("{} exists and is not a socket", path);
-  if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    return fmt::format("{}: no socket can be made in {}", path, folder.string());
-  return {};
+  const std::string wrong = wrong_with_making(folder);
+  return wrong.empty() ? wrong : fmt::format("{}: {}", path, wrong);
 }
 
 std::string wrong_with_address(const std::string& text) {

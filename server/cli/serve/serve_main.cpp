@@ -1,7 +1,9 @@
 // gpuwire-serve: `gpuwire serve`.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -169,17 +171,22 @@ void ignore_signals() {
   for (int number : kEndings) std::signal(number, SIG_IGN);
 }
 
+// All that is wrong, the text's mistakes first.
+int check(const ServeOptions& options) {
+  ReadConfiguration read = look_at_configuration(options);
+  StartFindings findings =
+      check_start(read.configuration, worker_command(options, read.configuration), options.module_cache);
+  for (const std::string& line : findings.warnings) std::fprintf(stderr, "gpuwire serve: %s\n", line.c_str());
+  ConfigurationErrors errors = std::move(read.mistakes);
+  std::move(findings.errors.begin(), findings.errors.end(), std::back_inserter(errors));
+  if (!errors.empty()) return fail(kUsageError, errors);
+  std::printf("%s: no mistakes found\n", options.config_file.c_str());
+  return 0;
+}
+
 int serve(const ServeOptions& options) {
   auto configuration = read_configuration(options);
   if (!configuration) return fail(kUsageError, configuration.error());
-  if (options.check_config) {
-    const StartFindings findings =
-        check_start(*configuration, worker_command(options, *configuration), options.module_cache);
-    for (const std::string& line : findings.warnings) std::fprintf(stderr, "gpuwire serve: %s\n", line.c_str());
-    if (!findings.errors.empty()) return fail(kUsageError, findings.errors);
-    std::printf("%s: no mistakes found\n", options.config_file.c_str());
-    return 0;
-  }
   auto listen = listen_addresses(*configuration);
   if (!listen) return fail(kUsageError, listen.error());
   start_log("gpuwire-serve", configuration->log_format == "json" ? LogFormat::json : LogFormat::text,
@@ -271,7 +278,7 @@ int main(int argc, char** argv) {
   gpuwire::server::declare(app, options);
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   try {
-    return gpuwire::server::serve(options);
+    return options.check_config ? gpuwire::server::check(options) : gpuwire::server::serve(options);
   } catch (const std::exception& error) {
     return gpuwire::server::fail(1, error.what());
   }

@@ -115,6 +115,11 @@ WorkerCommand worker_command(const ServeOptions& options, const Configuration& c
   return command;
 }
 
+ReadConfiguration look_at_configuration(const ServeOptions& options) {
+  return options.config_file.empty() ? look_at_open_configuration(options.overrides)
+                                     : look_at_configuration(options.config_file, options.overrides);
+}
+
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options) {
   return options.config_file.empty() ? open_configuration(options.overrides)
                                      : read_configuration(options.config_file, options.overrides);

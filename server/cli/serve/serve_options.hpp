@@ -33,6 +33,7 @@ struct ServeOptions {
 // The options write to `options`, which outlives `app`.
 void declare(CLI::App& app, ServeOptions& options);
 // The file, if one is named, and the command line's words over it; once more at each reload.
+ReadConfiguration look_at_configuration(const ServeOptions& options);
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options);
 WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration);
 // A program in the folder that this one is in.

@@ -17,6 +17,7 @@
 #include "server/ipc/inventory.hpp"
 #include "server/broker/limits.hpp"
 #include "server/cli/serve/address_check.hpp"
+#include "server/cli/serve/folder_check.hpp"
 #include "server/cli/serve/runtime_directory.hpp"
 #include "server/cli/serve/serve_options.hpp"
 #include "server/config/listen_address.hpp"
@@ -40,17 +41,6 @@ std::string wrong_with_audit_log(const fs::path& file) {
   auto opened = AuditLog::open(file);
   if (!was_there) fs::remove(file, error);
   return opened ? std::string() : opened.error();
-}
-
-// A folder that is made at start-up where it is not there.
-std::string wrong_with_folder(const fs::path& folder) {
-  std::error_code error;
-  fs::path there = fs::absolute(folder, error);
-  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
-  if (!fs::is_directory(there, error)) return fmt::format("{} is not a folder", there.string());
-  if (::access(there.c_str(), W_OK | X_OK) != 0)
-    return fmt::format("{}: {} cannot be written", folder.string(), there.string());
-  return {};
 }
 
 std::string wrong_with_identity(const fs::path& directory) {

@@ -16,7 +16,7 @@ struct StartFindings {
 // Addresses that cannot be had (a gpuwire server that runs may have them), files that cannot be opened, folders that
 // cannot be written, an identity that cannot be used, GPUs that are not there and guarantees that do not fit them; RDMA
 // that is asked for and cannot be offered. Starts a worker, without a context on any GPU, to ask for the devices.
-// Changes nothing. `module_cache`: as in ServeOptions.
+// Leaves nothing behind. `module_cache`: as in ServeOptions.
 StartFindings check_start(const Configuration& configuration, const WorkerCommand& worker,
                           const std::string& module_cache);
 
