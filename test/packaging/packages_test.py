@@ -141,7 +141,8 @@ class Packages(unittest.TestCase):
         unit = os.path.join(self.both, "usr", "lib", "systemd", "system", "gpuwire-server.service")
         with open(unit, encoding="utf-8") as file:
             text = file.read()
-        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire",
+        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire", "OOMPolicy=continue",
+                      "Delegate=memory pids",
                       "ExecStart=/usr/bin/gpuwire serve --config /etc/gpuwire/server.toml"):
             self.assertIn(words, text)
         self.assertNotIn("@", text)

@@ -39,6 +39,8 @@ test ! -e /var/cache/gpuwire
 # Each installation would have an index of all manual pages made anew, most of what it costs.
 rm -f /var/lib/man-db/auto-update
 ip link set lo up 2>/dev/null || true
+"""
+WAIT = r"""
 exec python3 -c '
 import signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -74,13 +76,14 @@ def why_not():
 
 class Machine:
     """`of_network`: another machine, with whose loopback this one shares its network."""
+    begin = BEGIN + WAIT
 
     def __init__(self, of_network=None):
         self.folder = tempfile.mkdtemp(prefix="gpuwire-machine-")
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts"]
         prefix = [] if of_network is None else ["nsenter", f"--net=/proc/{of_network.first}/ns/net"]
         self.process = subprocess.Popen(
-            [*prefix, *unshare, *([] if of_network else ["--net"]), "sh", "-c", BEGIN, "sh", self.folder],
+            [*prefix, *unshare, *([] if of_network else ["--net"]), "sh", "-c", self.begin, "sh", self.folder],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         ready, _, _ = select.select([self.process.stdout], [], [], LIMIT_SECONDS)
         if not ready or self.process.stdout.readline() != "made\n":

@@ -31,12 +31,14 @@ constexpr std::chrono::seconds kTimeout{30};
 // A process that takes memory when it is told to, and keeps it.
 class Worker {
  public:
-  Worker() {
+  explicit Worker(const char* name = "worker") {
     REQUIRE(::pipe2(orders_, O_CLOEXEC) == 0);
     REQUIRE(::pipe2(answers_, O_CLOEXEC) == 0);
     pid = ::fork();
     REQUIRE(pid >= 0);
-    if (pid == 0) obey();
+    if (pid != 0) return;
+    ::prctl(PR_SET_NAME, name);
+    obey();
   }
   ~Worker() {
     ::kill(pid, SIGKILL);
@@ -223,6 +225,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker that is gone is not mistaken for another pr
 TEST_CASE("the groups of the tenants are made beside the server's own, with their bounds, and go with them") {
   test::TemporaryDirectory folder;
   for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
+  std::ofstream(folder.path() / "cgroup.controllers") << "cpu memory pids\n";
   const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / "gpuwire-tenant-7";
   // Where the kernel makes these files by itself, here they are there before.
   for (const fs::path& place : {broker, group}) {
@@ -240,11 +243,35 @@ TEST_CASE("the groups of the tenants are made beside the server's own, with thei
   CHECK(contents(group / "cgroup.procs") == "4711");
 }
 
+TEST_CASE("what an earlier server has left in the group to be divided moves out of it, and nothing else does") {
+  test::TemporaryDirectory folder;
+  std::ofstream(folder.path() / "cgroup.controllers") << "cpu memory pids\n";
+  std::ofstream(folder.path() / "cgroup.subtree_control");
+  const fs::path broker = folder.path() / "gpuwire-broker";
+  fs::create_directory(broker);
+  std::ofstream(broker / "cgroup.procs");
+  Worker left("gpuwire-keeper"), stranger;
+  left.take(kMiB);  // it has its name
+  std::ofstream(folder.path() / "cgroup.procs") << left.pid << '\n' << stranger.pid << '\n';
+  REQUIRE(WorkerGroups::open(folder.path()));
+  CHECK(contents(broker / "cgroup.procs") == std::to_string(left.pid));  // the last that was written
+}
+
 TEST_CASE("where groups may not be made the reason names the file") {
   test::TemporaryDirectory folder;
+  std::ofstream(folder.path() / "cgroup.controllers") << "cpu memory pids\n";
   auto groups = WorkerGroups::open(folder.path());
   REQUIRE_FALSE(groups);
   CHECK(groups.error().find("gpuwire-broker/cgroup.procs") != std::string::npos);
+  CHECK_FALSE(fs::exists(folder.path() / "gpuwire-broker"));
+}
+
+TEST_CASE("where the kernel bounds no memory of groups, none are made, and the reason says so") {
+  test::TemporaryDirectory folder;
+  std::ofstream(folder.path() / "cgroup.controllers") << "cpu pids\n";
+  auto groups = WorkerGroups::open(folder.path());
+  REQUIRE_FALSE(groups);
+  CHECK(groups.error().find("cgroup.controllers: no controller \"memory\"") != std::string::npos);
   CHECK_FALSE(fs::exists(folder.path() / "gpuwire-broker"));
 }
 
