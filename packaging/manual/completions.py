@@ -108,7 +108,8 @@ def zsh(commands, summaries):
 {inner}
             esac ;;""")
         elif one["command"] in ("run",):
-            cases.append(f"        run) _arguments {' '.join(arguments)} '*::program:_normal' ;;")
+            cases.append(f"        run) _arguments -S {' '.join(arguments)} '(-)1:program:_command_names -e'"
+                         " '*::argument:_normal' ;;")
         else:
             cases.append(f"        {one['command']}) _arguments {' '.join(arguments)} ;;")
     listed = newline.join(f"        '{one['command']}:{zsh_quoted(summaries.get(one['command'], ''))}'"
@@ -116,12 +117,13 @@ def zsh(commands, summaries):
     return f"""#compdef gpuwire
 # zsh completion of gpuwire, made from the commands' own descriptions.
 _gpuwire() {{
-    local -a commands
-    commands=(
+    # Not `commands`: that is zsh's own, of which the programs' names are offered.
+    local -a summaries
+    summaries=(
 {listed}
     )
     if (( CURRENT == 2 )); then
-        _describe command commands
+        _describe command summaries
         return
     fi
     shift words
@@ -138,8 +140,17 @@ def fish_quoted(text):
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+# From the program's name on nothing is gpuwire's.
+FISH_PROGRAM = """function __gpuwire_complete_program
+    set -l words (commandline -opc) (commandline -ct)
+    set -l dashes (contains -i -- -- $words); or return
+    complete -C (string join ' ' -- $words[(math $dashes + 1)..-1])
+end"""
+
+
 def fish(commands, summaries):
-    lines = ["# fish completion of gpuwire, made from the commands' own descriptions.", "complete -c gpuwire -f"]
+    lines = ["# fish completion of gpuwire, made from the commands' own descriptions.", FISH_PROGRAM,
+             "complete -c gpuwire -f"]
     for one in commands:
         lines.append(
             f"complete -c gpuwire -n __fish_use_subcommand -a {one['command']} -d"
@@ -160,5 +171,5 @@ def fish(commands, summaries):
                     "anything": " -x"
                 }[kind_of(option)]
             lines.append(f"complete -c gpuwire -n '{condition}' {names}{value} -d {fish_quoted(option['text'])}")
-    lines.append("complete -c gpuwire -n '__fish_seen_subcommand_from run' -a '(__fish_complete_subcommand)'")
+    lines.append("complete -c gpuwire -n '__fish_seen_subcommand_from run' -a '(__gpuwire_complete_program)'")
     return "\n".join(lines) + "\n"

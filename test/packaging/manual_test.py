@@ -3,9 +3,18 @@
 import glob
 import json
 import os
+import pty
+import re
+import select
 import shutil
 import subprocess
+import sys
+import tempfile
+import time
 import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import debian_tools  # noqa: E402
 
 BUILD = os.environ["GPUWIRE_BUILD"]
 SHARE = os.path.join(BUILD, "share")
@@ -96,15 +105,93 @@ class Manual(unittest.TestCase):
                 self.assertRegex(fish, rf"seen_subcommand_from {command}' .*-l {long[2:]}\b")
                 self.assertIn(long, zsh)
 
-    @unittest.skipUnless(shutil.which("zsh"), "zsh is missing")
-    def test_zsh_reads_its_completion(self):
-        subprocess.run(["zsh", "-n", completion("zsh", "vendor-completions", "_gpuwire")], check=True, timeout=120)
+    def fish_offers(self, *lines):
+        """What fish offers at the end of each line."""
+        fish = debian_tools.tool(BUILD, "fish", "fish fish-common libpcre2-32-0")
+        with tempfile.TemporaryDirectory() as home:
+            script = "\n".join([
+                f"set fish_function_path {fish.path('usr', 'share', 'fish', 'functions')}",
+                f"set fish_complete_path {completion('fish', 'vendor_completions.d')}",
+                *(f"complete -C '{line}' | string match -r '^[^\\t]*'; echo ." for line in lines)
+            ])
+            ran = subprocess.run([fish.program, "--no-config", "-c", script], capture_output=True, text=True,
+                                 check=True, timeout=120, cwd=home,
+                                 env={**os.environ, **fish.environment, "HOME": home, "XDG_CONFIG_HOME": home,
+                                      "PATH": os.path.join(BUILD, "bin") + ":" + os.environ["PATH"]})
+        self.assertEqual(ran.stderr, "")
+        return [set(part.split()) for part in ran.stdout.split(".\n")]
 
-    @unittest.skipUnless(shutil.which("fish"), "fish is missing")
-    def test_fish_reads_its_completion(self):
-        subprocess.run(
-            ["fish", "--no-execute", completion("fish", "vendor_completions.d", "gpuwire.fish")], check=True,
-            timeout=120)
+    def test_fish_offers_commands_options_and_values(self):
+        offered = self.fish_offers("gpuwire ", "gpuwire se", "gpuwire run --mem", "gpuwire top --sort ",
+                                   "gpuwire admin re", "gpuwire admin add-tenant --ca",
+                                   "gpuwire run --server x -- bas", "gpuwire run -- bash --rcf")
+        self.assertLessEqual(set(COMMANDS), offered[0])
+        self.assertEqual(offered[1:6], [{"serve"}, {"--memory"}, {"gpu", "memory", "link", "tenant", "id"},
+                                        {"reload", "revoke", "renew"}, {"--ca-out"}])
+        self.assertIn("bash", offered[6])
+        self.assertNotIn("--rdma", offered[7])
+
+    def test_zsh_offers_commands_options_and_values(self):
+        zsh = debian_tools.tool(BUILD, "zsh", "zsh zsh-common")
+        with tempfile.TemporaryDirectory() as home, Zsh(self, zsh, home) as shell:
+            for typed, made in (("gpuwire se", "gpuwire serve "), ("gpuwire run --mem", "gpuwire run --memory "),
+                                ("gpuwire top --sort me", "gpuwire top --sort memory "),
+                                ("gpuwire admin rel", "gpuwire admin reload "),
+                                ("gpuwire admin add-tenant --ca", "gpuwire admin add-tenant --ca-out "),
+                                ("gpuwire run --server x -- gpuwire-onl",
+                                 "gpuwire run --server x -- gpuwire-only-here ")):
+                self.assertEqual(shell.completed(typed), made)
+
+
+class Zsh:
+    """A zsh on a terminal, which is where it completes."""
+
+    def __init__(self, test, zsh, home):
+        self.test, self.seen = test, ""
+        self.terminal, end = pty.openpty()
+        only_here = os.path.join(home, "gpuwire-only-here")
+        with open(only_here, "w", encoding="ascii"):
+            os.chmod(only_here, 0o755)
+        environment = {**os.environ, **zsh.environment, "HOME": home, "ZDOTDIR": home, "TERM": "dumb",
+                       "PATH": home + ":" + os.environ["PATH"]}
+        self.shell = subprocess.Popen([zsh.program, "-f", "-i"], stdin=end, stdout=end, stderr=end, env=environment,
+                                      cwd=home, start_new_session=True)
+        os.close(end)
+        functions = [zsh.path("usr", "share", "zsh", "functions", "**", "*(/N)"),
+                     zsh.path("usr", "share", "zsh", "functions")] if zsh.root != "/" else []
+        if functions:
+            self.say(f"module_path=({zsh.path('usr', 'lib', 'x86_64-linux-gnu', 'zsh')}/*(/))")
+        self.say(f"fpath=({completion('zsh', 'vendor-completions')} {' '.join(functions or ['$fpath'])})")
+        # What a widget makes of the line is printed between marks: what is typed is echoed, too, but not they.
+        self.say("PROMPT=; unsetopt prompt_cr prompt_sp beep; autoload -Uz compinit; compinit -u -D")
+        self.say("made() { zle complete-word; print -r -- $'\\n'\"<<\"${BUFFER}\">>\"; BUFFER=; }")
+        self.say("zle -N made; bindkey '^I' made; print -r -- \"rea\"dy")
+        self.wait_for(r"(ready)")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.shell.kill()
+        self.shell.wait()
+        os.close(self.terminal)
+
+    def say(self, line):
+        os.write(self.terminal, line.encode() + b"\n")
+
+    def wait_for(self, pattern):
+        end = time.monotonic() + 120
+        while not (found := re.search(pattern, self.seen)):
+            self.test.assertLess(time.monotonic(), end, f"zsh said {self.seen!r}")
+            if select.select([self.terminal], [], [], 1)[0]:
+                self.seen += os.read(self.terminal, 65536).decode(errors="replace")
+        self.seen = self.seen[found.end():]
+        return found[1]
+
+    def completed(self, line):
+        """The line after the Tab key."""
+        os.write(self.terminal, line.encode() + b"\t")
+        return self.wait_for(r"\n<<(.*)>>")
 
 
 if __name__ == "__main__":
