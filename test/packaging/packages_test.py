@@ -11,6 +11,7 @@ import unittest
 
 BUILD, SOURCE, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_SOURCE"], os.environ["GPUWIRE_VERSION"]
 sys.path.insert(0, os.path.join(SOURCE, "test", "support"))
+import debian_tools  # noqa: E402
 from gpuwire_server import Server  # noqa: E402
 
 LIMIT_SECONDS = 400
@@ -204,6 +205,50 @@ class Packages(unittest.TestCase):
         ran = subprocess.run([os.path.join(prefix, "bin", "gpuwire"), "serve", "--version"], capture_output=True,
                              text=True, check=True, timeout=120)
         self.assertEqual(ran.stdout, f"gpuwire {VERSION}\n")
+
+    def profile(self):
+        return os.path.join(self.both, "usr", "share", "doc", "gpuwire-server", "examples", "apparmor",
+                            "gpuwire-server")
+
+    def test_apparmor_understands_the_profile_that_is_an_example(self):
+        parser = debian_tools.tool(BUILD, "apparmor_parser", "apparmor")
+        base = parser.path("etc", "apparmor.d")
+        quiet = os.path.join(self.folder.name, "parser.conf")
+        open(quiet, "w", encoding="ascii").close()
+        with open(self.profile(), encoding="utf-8") as file:
+            text = file.read()
+        for name, written, right in (("right", text, True), ("wrong", text.replace("rix,", "rix", 1), False)):
+            copy = os.path.join(self.folder.name, name)
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(written)
+            ran = subprocess.run([parser.program, f"--config-file={quiet}", "-Q", "-K", "-S", "--base", base, copy],
+                                 capture_output=True, timeout=LIMIT_SECONDS, check=False,
+                                 env={**os.environ, **parser.environment})
+            self.assertEqual((ran.returncode == 0, ran.stdout != b""), (right, right), ran.stderr)
+            self.assertEqual(re.search(b"(?i)warning|error", ran.stderr) is None, right, ran.stderr)
+
+    def test_the_profile_has_every_path_of_the_table_of_files_and_of_the_service(self):
+        with open(self.profile(), encoding="utf-8") as file:
+            rules = [line.split("#")[0].strip() for line in file if not line.startswith("#")]
+        with open(os.path.join(SOURCE, "docs", "install.md"), encoding="utf-8") as file:
+            table = file.read().partition("## Files")[2].partition("\n## ")[0]
+        rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+        listed = {path: who for paths, who in rows for path in re.findall(r"`(/[^`]+)`", paths)}
+        servers = [path for path, who in listed.items() if "server" in who or "both" in who]
+        self.assertGreater(len(servers), 12)
+        unit = os.path.join(self.both, "usr", "lib", "systemd", "system", "gpuwire-server.service")
+        with open(unit, encoding="utf-8") as file:
+            made = dict(re.findall(r"^(\w+Directory)=(\w+)$", file.read(), re.M))
+        places = {"RuntimeDirectory": "/run", "StateDirectory": "/var/lib", "CacheDirectory": "/var/cache",
+                  "LogsDirectory": "/var/log"}
+        self.assertEqual(set(made), set(places))
+        for path in [*servers, *(os.path.join(places[key], name) for key, name in made.items())]:
+            with self.subTest(path=path):
+                named = path.replace("/proc", "@{PROC}")
+                self.assertTrue([rule for rule in rules
+                                 if named in rule or named in ("/etc/gpuwire/server.toml", "/etc/gpuwire/identity")
+                                 and "/etc/gpuwire/**" in rule])
+                self.assertIn(path, listed, "the table of docs/install.md lacks a folder of the unit")
 
     def test_the_shipped_configuration_is_right(self):
         # The service has a log folder made for it; here there is none.
