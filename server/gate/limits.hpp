@@ -1,5 +1,5 @@
-// Bounds of the gate and the in-flight tracker. Measured on an H200 (docs/scheduling_mechanism.md says what follows from
-// what).
+// Bounds of the gate and the in-flight tracker. Measured on an H200 (docs/scheduling_mechanism.md says what follows
+// from what).
 #pragma once
 
 #include <chrono>
