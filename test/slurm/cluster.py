@@ -43,11 +43,12 @@ def wait_until(condition, what, limit_seconds=LIMIT_SECONDS):
 class Cluster:
     """One controller and some nodes on this machine."""
 
-    def __init__(self, build, licences=2, nodes=1):
-        self.build, self.nodes = build, nodes
+    def __init__(self, build, licences=2, nodes=1, accounting=None):
+        self.build, self.nodes, self.accounting = build, nodes, accounting
         self.folder = tempfile.mkdtemp(prefix="gpuwire-slurm-", dir="/tmp")
         os.chmod(self.folder, 0o755)
         self.processes = []
+        self.slurmds = []  # where they are among these
         self.ports = LoopbackPorts()
         self.environment = {"PATH": PATH, "SLURM_CONF": self.path("slurm.conf"), "LC_ALL": "C", "HOME": self.folder}
         for name in ("munge", "state", "spool", "log", "run"):
@@ -123,7 +124,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_min_interval=0
 JobCompType=jobcomp/filetxt
 JobCompLoc={self.path('log', 'completed')}
-ReturnToService=2
+{self.accounting.lines(self) if self.accounting else ""}ReturnToService=2
 DebugFlags=NO_CONF_HASH
 KillWait=5
 MessageTimeout=60
@@ -147,14 +148,15 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
         with open(self.path(name), "w", encoding="utf-8") as file:
             file.write(text)
 
-    def _start(self, *command):
+    def start_daemon(self, *command, environment=None):
         log = open(
             self.path("log", os.path.basename(command[0]) + f"-{len(self.processes)}.log"), "wb"
         )  # pylint: disable=consider-using-with
         with log:
             self.processes.append(
                 subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                    env={**self.environment, **(environment or {})}
                 )
             )  # pylint: disable=consider-using-with
 
@@ -165,7 +167,7 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
                 file.write(os.urandom(128))
             os.chmod(key, 0o600)
             munge_socket = self.path("munge", "socket")
-            self._start(
+            self.start_daemon(
                 "munged",
                 "--foreground",
                 "--force",
@@ -177,10 +179,13 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
                 "--num-threads=2",
             )
             wait_until(lambda: os.path.exists(munge_socket), "munged listens")
-            self._start("slurmctld", "-D", "-c", "-f", self.path("slurm.conf"))
+            if self.accounting:
+                self.accounting.start(self)
+            self.start_daemon("slurmctld", "-D", "-c", "-f", self.path("slurm.conf"))
             for i in range(self.nodes):
                 os.mkdir(self.path("spool", f"node{i}"))
-                self._start("slurmd", "-D", "-N", f"node{i}", "-f", self.path(f"slurm{i or ''}.conf"))
+                self.slurmds.append(len(self.processes))
+                self.start_daemon("slurmd", "-D", "-N", f"node{i}", "-f", self.path(f"slurm{i or ''}.conf"))
             wait_until(self._all_idle, "all nodes are idle")
         except BaseException:
             sys.stderr.write(self.logs())
@@ -211,7 +216,7 @@ PartitionName=quick Nodes=ALL MaxTime=INFINITE State=UP OverSubscribe=YES:8
 
     def kill_node(self, number):
         """Its slurmd, without a word."""
-        slurmd = self.processes[2 + number]
+        slurmd = self.processes[self.slurmds[number]]
         slurmd.kill()
         slurmd.wait(LIMIT_SECONDS)
 

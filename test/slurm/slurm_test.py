@@ -11,6 +11,7 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
 sys.path.insert(0, HERE)
+from accounting import Accounting, allocated  # noqa: E402
 from cluster import LIMIT_SECONDS, Cluster, missing, wait_until  # noqa: E402
 from gpuwire_server import Server  # noqa: E402
 
@@ -46,10 +47,11 @@ class SlurmCase(unittest.TestCase):
     """One cluster, of one node if nothing else is said, and one server with two GPUs, for all tests."""
 
     nodes = 1
+    accounting = None
 
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(BUILD, licences=2, nodes=cls.nodes)
+        cls.cluster = Cluster(BUILD, licences=2, nodes=cls.nodes, accounting=cls.accounting)
         cls.addClassCleanup(cls.cluster.stop)
         cls.identity = cls.cluster.path("identity")
         subprocess.run(
@@ -70,6 +72,8 @@ class SlurmCase(unittest.TestCase):
                 "software",
                 "--software-devices",
                 "2",
+                "--software-memory",
+                "32GiB",
                 "--config",
                 cls.cluster.path("server.toml"),
                 "--module-cache",
@@ -210,10 +214,12 @@ class Jobs(SlurmCase):
         self.assertIn("batch 0,1\n", output)
 
     def test_what_a_job_has_is_said_by_scontrol_and_when_it_is_over_by_sacct(self):
-        job = self.hold("--gpuwire=2", "--gpuwire-mem=100M")
+        job = self.hold("--gpuwire=2", "--gpuwire-mem=20G")
         shown = self.cluster.show(job)
         self.assertIn("Licenses=gpuwire:2 ", shown)
-        self.assertIn("AdminComment=gpuwire: 2 GPUs, 100MiB on each", shown)
+        self.assertIn("AdminComment=gpuwire: 2 GPUs, 20GiB on each", shown)
+        (session,) = self.sessions()
+        self.assertEqual([one["memory_reserved_bytes"] for one in session["devices"]], [20 << 30] * 2)
         self.assertIn("Used=2 Free=0", self.cluster.run("scontrol", "--oneliner", "show", "license", "gpuwire").stdout)
         self.cancel(job)
         told = wait_until(
@@ -545,6 +551,23 @@ class TwoNodes(SlurmCase):
         for folder in self.cluster.job_folders:
             own = os.path.join(folder, str(job))
             wait_until(lambda own=own: not os.path.exists(own), f"the node's epilog has removed {own}")
+
+
+@unittest.skipIf(REASON, REASON or "")
+class Accounted(SlurmCase):
+    """A cluster with slurmdbd."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.accounting = Accounting(BUILD)
+        super().setUpClass()
+
+    def test_sacct_says_what_a_job_has_and_had(self):
+        job = self.hold("--gpuwire=2", "--gpuwire-mem=100M")
+        wait_until(lambda: "license/gpuwire=2" in allocated(self.cluster, job)[0], "sacct says what the job has")
+        self.cancel(job)
+        wait_until(lambda: allocated(self.cluster, job)[1].startswith("CANCELLED"), "sacct says how the job ended")
+        self.assertIn("license/gpuwire=2", allocated(self.cluster, job)[0])
 
 
 @unittest.skipIf(REASON, REASON or "")
