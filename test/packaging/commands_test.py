@@ -72,7 +72,7 @@ class Commands(unittest.TestCase):
                 ran.stderr, rf"^gpuwire {command}: this is a part of `gpuwire serve`, which starts it; "
                 r"use `gpuwire serve` to .*`gpuwire run` to .*\n$")
             told = gpuwire(command, "--help").stdout
-            for words in ("which starts it", "Use `gpuwire serve`", "`gpuwire run`"):
+            for words in ("which starts it", "use `gpuwire serve`", "`gpuwire run`"):
                 self.assertIn(words, told.replace("\n", " "), command)
 
     def test_a_machine_without_glibc_is_told_what_it_lacks(self):

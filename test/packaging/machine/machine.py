@@ -76,14 +76,13 @@ def why_not():
 
 class Machine:
     """`of_network`: another machine, with whose loopback this one shares its network."""
-    begin = BEGIN + WAIT
 
     def __init__(self, of_network=None):
         self.folder = tempfile.mkdtemp(prefix="gpuwire-machine-")
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts"]
         prefix = [] if of_network is None else ["nsenter", f"--net=/proc/{of_network.first}/ns/net"]
         self.process = subprocess.Popen(
-            [*prefix, *unshare, *([] if of_network else ["--net"]), "sh", "-c", self.begin, "sh", self.folder],
+            [*prefix, *unshare, *([] if of_network else ["--net"]), *self._first_words()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         ready, _, _ = select.select([self.process.stdout], [], [], LIMIT_SECONDS)
         if not ready or self.process.stdout.readline() != "made\n":
@@ -93,6 +92,10 @@ class Machine:
             self.first = int(children.read().split()[0])
         self.root = f"/proc/{self.first}/root"
         self._bring_tools()
+
+    def _first_words(self):
+        """What its first process is started as."""
+        return ["sh", "-c", BEGIN + WAIT, "sh", self.folder]
 
     def _bring_tools(self):
         self.put(os.path.join(HERE, "systemctl"), "/usr/bin/systemctl", 0o755)

@@ -12,7 +12,8 @@ from machine import BEGIN, LIMIT_SECONDS, Machine, why_not as why_no_machine
 
 SYSTEMD = "/lib/systemd/systemd"
 
-# In the caller's group of cgroup v2, wherever that is mounted: a group for all of the machine, which is its root there.
+# Runs the script $2 in a new group for all of the machine, below the caller's of cgroup v2, wherever that is mounted;
+# there it is the root.
 GROUP = r"""
 set -e
 mount=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/self/mounts)
@@ -96,8 +97,6 @@ def remove_group(name):
 
 
 class SystemdMachine(Machine):
-    begin = GROUP.replace('"$2"', "'" + (BEGIN + BOOT).replace("'", "'\\''") + "'")
-
     def __init__(self):
         super().__init__()
         limit = time.monotonic() + LIMIT_SECONDS
@@ -109,6 +108,9 @@ class SystemdMachine(Machine):
 
     def state(self):
         return self.try_run("systemctl", "is-system-running").stdout.strip()
+
+    def _first_words(self):
+        return ["sh", "-c", GROUP, "sh", self.folder, BEGIN + BOOT]
 
     def _bring_tools(self):
         """systemctl is systemd's own."""

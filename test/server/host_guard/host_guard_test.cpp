@@ -222,10 +222,16 @@ TEST_CASE_FIXTURE(Fixture, "a worker that is gone is not mistaken for another pr
   guard.ended(record);
 }
 
+// A folder in the place of the service's control group.
+struct Group : test::TemporaryDirectory {
+  explicit Group(const char* controllers = "cpu memory pids\n") {
+    std::ofstream(path() / "cgroup.controllers") << controllers;
+  }
+};
+
 TEST_CASE("the groups of the tenants are made beside the server's own, with their bounds, and go with them") {
-  test::TemporaryDirectory folder;
+  Group folder;
   for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
-  std::ofstream(folder.path() / "cgroup.controllers") << "cpu memory pids\n";
   const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / "gpuwire-tenant-7";
   // Where the kernel makes these files by itself, here they are there before.
   for (const fs::path& place : {broker, group}) {
@@ -244,8 +250,7 @@ TEST_CASE("the groups of the tenants are made beside the server's own, with thei
 }
 
 TEST_CASE("what an earlier server has left in the group to be divided moves out of it, and nothing else does") {
-  test::TemporaryDirectory folder;
-  std::ofstream(folder.path() / "cgroup.controllers") << "cpu memory pids\n";
+  Group folder;
   std::ofstream(folder.path() / "cgroup.subtree_control");
   const fs::path broker = folder.path() / "gpuwire-broker";
   fs::create_directory(broker);
@@ -258,8 +263,7 @@ TEST_CASE("what an earlier server has left in the group to be divided moves out 
 }
 
 TEST_CASE("where groups may not be made the reason names the file") {
-  test::TemporaryDirectory folder;
-  std::ofstream(folder.path() / "cgroup.controllers") << "cpu memory pids\n";
+  Group folder;
   auto groups = WorkerGroups::open(folder.path());
   REQUIRE_FALSE(groups);
   CHECK(groups.error().find("gpuwire-broker/cgroup.procs") != std::string::npos);
@@ -267,8 +271,7 @@ TEST_CASE("where groups may not be made the reason names the file") {
 }
 
 TEST_CASE("where the kernel bounds no memory of groups, none are made, and the reason says so") {
-  test::TemporaryDirectory folder;
-  std::ofstream(folder.path() / "cgroup.controllers") << "cpu pids\n";
+  Group folder("cpu pids\n");
   auto groups = WorkerGroups::open(folder.path());
   REQUIRE_FALSE(groups);
   CHECK(groups.error().find("cgroup.controllers: no controller \"memory\"") != std::string::npos);

@@ -198,7 +198,7 @@ TEST_CASE("An image of which one kernel is used needs no file, and each name is 
   later.used("fourth");
   CHECK(ahead(of_image(user)) == Names{"first", "second", "third", "fourth"});
   struct stat status {};
-  REQUIRE(::stat((user.file()).c_str(), &status) == 0);
+  REQUIRE(::stat(user.file().c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
 }
 

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -15,17 +14,13 @@
 #include <sstream>
 #include <string>
 
+#include "test/support/temporary_directory.hpp"
+
 namespace gpuwire::client {
 namespace {
 
-struct Folder {
-  char path[64] = "/tmp/gpuwire_array_XXXXXX";
-  Folder() { REQUIRE(mkdtemp(path)); }
-  ~Folder() {
-    unlink(file().c_str());
-    rmdir(path);
-  }
-  std::string file() const { return std::string(path) + "/array"; }
+struct Folder : test::TemporaryDirectory {
+  std::string file() const { return (path() / "array").string(); }
   std::string text() const {
     std::ifstream in(file());
     std::stringstream out;
@@ -58,7 +53,6 @@ TEST_CASE("a new file is an empty array, and whole again after each write") {
 TEST_CASE("an array that is open is gone on with, and closed") {
   Folder folder;
   std::string error;
-  ArrayFile array;
   for (const char* before : {"[\n", "[\n{\"a\":1},\n"}) {
     folder.write(before);
     ArrayFile one;
