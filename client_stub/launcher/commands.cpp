@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <string_view>
 
 namespace gpuwire::launcher {
@@ -12,6 +13,39 @@ namespace fs = std::filesystem;
 
 namespace {
 constexpr std::string_view kPrefix = "gpuwire-";
+
+enum class Package { client, server };
+
+struct Shipped {
+  std::string_view command;
+  Package package;
+  std::string_view summary;  // empty: only started by others
+};
+
+constexpr Shipped kShipped[] = {
+    {"run", Package::client, "run a program with its CUDA calls going to a server"},
+    {"shell", Package::client, "start your shell with every program's CUDA calls going to a server"},
+    {"env", Package::client, "print what to export to get the same in your current shell"},
+    {"info", Package::client, "show a server's devices, versions, round-trip time and bandwidth"},
+    {"queue", Package::client, "show your programs on a server: which run, which wait, and for what"},
+    {"tenant-top", Package::client, ""},
+    {"tenant-usage", Package::client, ""},
+    {"serve", Package::server, "offer this machine's GPUs to clients"},
+    {"admin", Package::server, "manage who may use this server (certificates, tokens) and its sessions"},
+    {"top", Package::server, "show what tenants and sessions are doing, live"},
+    {"status", Package::server, "summarise this machine's server: devices, tenants, sessions, queue"},
+    {"usage", Package::server, "show what tenants have used by day"},
+    {"metrics", Package::server, "export this machine's server to Prometheus (started by serve)"},
+    {"worker", Package::server, ""},
+    {"login", Package::server, ""},
+    {"keeper", Package::server, ""},
+};
+
+const Shipped* find(const std::string& command) {
+  const auto* found = std::find_if(std::begin(kShipped), std::end(kShipped),
+                                   [&](const Shipped& one) { return one.command == command; });
+  return found == std::end(kShipped) ? nullptr : found;
+}
 
 std::string without_dots(const fs::path& folder) {
   std::error_code error;
@@ -40,7 +74,8 @@ std::vector<Command> installed_commands(const std::string& folder) {
 }
 
 bool is_internal(const std::string& command) {
-  return command == "worker" || command == "login" || command == "keeper" || command.starts_with("tenant-");
+  const Shipped* shipped = find(command);
+  return shipped && shipped->summary.empty();
 }
 
 std::vector<std::string> admin_commands() {
@@ -48,18 +83,13 @@ std::vector<std::string> admin_commands() {
 }
 
 std::string summary_of(const std::string& command) {
-  if (command == "run") return "run a program with its CUDA calls going to a server";
-  if (command == "shell") return "start your shell with every program's CUDA calls going to a server";
-  if (command == "env") return "print what to export to get the same in your current shell";
-  if (command == "info") return "show a server's devices, versions, round-trip time and bandwidth";
-  if (command == "queue") return "show your programs on a server: which run, which wait, and for what";
-  if (command == "usage") return "show what tenants have used by day";
-  if (command == "serve") return "offer this machine's GPUs to clients";
-  if (command == "admin") return "manage who may use this server (certificates, tokens) and its sessions";
-  if (command == "top") return "show what tenants and sessions are doing, live";
-  if (command == "status") return "summarise this machine's server: devices, tenants, sessions, queue";
-  if (command == "metrics") return "export this machine's server to Prometheus (started by serve)";
-  return {};
+  const Shipped* shipped = find(command);
+  return shipped ? std::string(shipped->summary) : "";
+}
+
+bool is_of_server(const std::string& command) {
+  const Shipped* shipped = find(command);
+  return shipped && shipped->package == Package::server;
 }
 
 std::string command_folder(const std::string& front_door_folder) {

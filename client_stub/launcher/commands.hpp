@@ -24,6 +24,8 @@ bool is_internal(const std::string& command);
 std::vector<std::string> admin_commands();
 // One line about a command that ships with gpuwire; empty for others.
 std::string summary_of(const std::string& command);
+// One of the package gpuwire-server.
+bool is_of_server(const std::string& command);
 // The folder that goes into LD_LIBRARY_PATH, from that of the commands, without dots when it exists.
 std::string stub_folder(const std::string& command_folder);
 

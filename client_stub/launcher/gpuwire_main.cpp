@@ -101,6 +101,14 @@ int main(int argc, char** argv) {
     else std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
     return kCannotExecute;
   }
+  if (gpuwire::launcher::is_of_server(command)) {
+    std::fprintf(
+        stderr,
+        "gpuwire: the command \"%s\" is part of the package gpuwire-server, which is not installed here: use it "
+        "on the server's machine\n",
+        command.c_str());
+    return kUsageError;
+  }
   std::fprintf(stderr, "gpuwire: there is no command \"%s\" in %s; %s\n", command.c_str(), folder.c_str(),
                advice(command, folder).c_str());
   return kUsageError;

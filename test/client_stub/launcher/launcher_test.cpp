@@ -30,6 +30,15 @@ TEST_CASE("a command that does not exist is named") {
   CHECK(has(here.start({"rnu", "--", "true"}).err, "did you mean run?"));
 }
 
+TEST_CASE("a command of a server is said to be one where no server is installed") {
+  Installation here;
+  for (const char* command : {"status", "admin", "serve", "worker"}) {
+    auto of_servers = here.start({command});
+    CHECK(of_servers.exit_code == 2);
+    CHECK(has(of_servers.err, std::string("\"") + command + "\" is part of the package gpuwire-server"));
+  }
+}
+
 TEST_CASE("the program finds the stub folder first and the options in its environment") {
   Installation here;
   std::string stubs = fs::canonical(here.root / "lib/gpuwire");
