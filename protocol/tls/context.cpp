@@ -81,7 +81,9 @@ Context key_context(const SSL_METHOD* method, const SessionKey& key) {
 
 tl::expected<Context, std::string> client_context(const Credentials& credentials) {
   if (credentials.authorities.empty())
-    return tl::unexpected(std::string("no CA certificate to check the server with (GPUWIRE_CA, --ca)"));
+    return tl::unexpected(std::string(
+        "no CA certificate to check the server with: put identity.pem, or token and ca.pem, into ~/.config/gpuwire, or "
+        "name the files (--identity, or --token-file and --ca)"));
   ForkSafe fork_safe;
   ERR_clear_error();
   Context context(SSL_CTX_new(TLS_client_method()));

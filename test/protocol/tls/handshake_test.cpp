@@ -181,7 +181,9 @@ TEST_CASE("a peer that is no TLS server, says nothing, or leaves is told apart")
 TEST_CASE("a client without an authority does not even try") {
   auto context = tls::client_context(tls::Credentials{});
   REQUIRE_FALSE(context);
-  CHECK(context.error() == "no CA certificate to check the server with (GPUWIRE_CA, --ca)");
+  CHECK(context.error() ==
+        "no CA certificate to check the server with: put identity.pem, or token and ca.pem, into ~/.config/gpuwire, or "
+        "name the files (--identity, or --token-file and --ca)");
 }
 
 TEST_CASE("a server gives no tickets and resumes nothing") {
