@@ -79,10 +79,12 @@ void sync_directory(const fs::path& directory) {
   if (folder.descriptor >= 0) ::fsync(folder.descriptor);
 }
 
+constexpr const char* kServiceIdentityDirectory = "/etc/gpuwire/identity";
+
 }  // namespace
 
 fs::path default_identity_directory() {
-  if (::geteuid() == 0) return "/etc/gpuwire/identity";
+  if (::geteuid() == 0) return kServiceIdentityDirectory;
   if (const char* configuration = std::getenv("XDG_CONFIG_HOME"); configuration && *configuration)
     return fs::path(configuration) / "gpuwire/server";
   const char* home = std::getenv("HOME");
@@ -91,7 +93,11 @@ fs::path default_identity_directory() {
 
 std::string why_no_identity(const fs::path& directory) {
   const std::string where = directory == default_identity_directory() ? "" : " --directory " + directory.string();
-  return fmt::format("there is no identity in {}: `gpuwire admin{} init` makes one", directory.string(), where);
+  std::error_code error;
+  const bool needs_root = where.empty() && ::geteuid() != 0 && fs::exists(kServiceIdentityDirectory, error);
+  return fmt::format(
+      "there is no identity in {}: `gpuwire admin{} init` makes one{}", directory.string(), where,
+      needs_root ? fmt::format("; that of this machine's service is in {}: use sudo", kServiceIdentityDirectory) : "");
 }
 
 tl::expected<IdentityLock, std::string> IdentityLock::take(const fs::path& directory) {

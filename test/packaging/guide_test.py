@@ -112,6 +112,8 @@ class Guides(Lab):
 
         server.write("/run/edited", guide.file(installing))
         self.type(server, "admin", self.next_block(installing))
+        forgotten = server.run("sh", "-c", "gpuwire admin list 2>&1 || true", user="admin")
+        self.assertIn("that of this machine's service is in /etc/gpuwire/identity: use sudo", forgotten)
         self.assertIn("no mistakes found", "".join(self.type(server, "admin", self.next_block(installing)).values()))
         self.carry(server, ["anna.pem"], annas, "anna")
         self.carry(server, ["bob.token", "ca.pem"], bobs, "bob")
