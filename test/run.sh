@@ -18,8 +18,10 @@ failed=0
 failures=""
 # What failed says why once more at the end, where it is found.
 reasons=$(mktemp)
-trap 'rm -f "$reasons"' EXIT
 reason_lines=40
+# What tests have left out, and why: for want of a network, of a package, of root.
+skipped=$(mktemp)
+trap 'rm -f "$reasons" "$skipped"' EXIT
 
 # count NAME COMMAND...: runs a command as one test.
 count() {
@@ -36,6 +38,7 @@ count() {
 
 finish() {
   cat "$reasons"
+  sort "$skipped" | uniq -c | sed 's/^ *\([0-9]*\) \(.*\)$/left out because \2 (tests: \1)/'
   echo "after $SECONDS s: done"
   [ -n "$failures" ] && echo "failed:$failures"
   [ -n "$left_out" ] && echo "left out, for this machine is too slow:$left_out"
@@ -51,6 +54,9 @@ run_ctest() {
   log=$build/ctest.log
   echo "after $SECONDS s: testing $build"
   ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "$@" 2>&1 | tee "$log"
+  # Python's words for it, and those of a test that is left out as a whole.
+  sed -n "s/^.* \.\.\. skipped ['\"]\(.*\)['\"]\$/\1/p; s/^skipped: //p" "$build/Testing/Temporary/LastTest.log" \
+    >>"$skipped"
   local total bad
   total=$(sed -n 's/^.* tests failed out of \([0-9]*\)$/\1/p;
     s/^.*tests passed, .* out of \([0-9]*\)$/\1/p' "$log" | tail -1)
