@@ -92,7 +92,7 @@ bool has_guarantee(const TenantConfiguration& tenant);
 
 // Every mistake, one line each, "FILE:LINE: what".
 using ConfigurationErrors = std::vector<std::string>;
-// What is right of it, in spite of what is wrong.
+// As much of the file as can be used, and every mistake in it.
 struct ReadConfiguration {
   Configuration configuration;
   ConfigurationErrors mistakes;

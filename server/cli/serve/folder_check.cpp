@@ -21,10 +21,11 @@ std::string wrong_with_making(const fs::path& folder) {
     ::unlink(name.c_str());
     return {};
   }
-  // What /proc and /sys say.
-  const bool takes_none = errno == ENOENT && ::access(folder.c_str(), F_OK) == 0;
+  const int error = errno;
+  // /proc says ENOENT of a folder that is there.
+  const bool takes_none = error == ENOENT && ::access(folder.c_str(), F_OK) == 0;
   return fmt::format("{} cannot be written: {}", folder.string(),
-                     takes_none ? "its file system takes no files" : std::strerror(errno));
+                     takes_none ? "its file system takes no files" : std::strerror(error));
 }
 
 std::string wrong_with_folder(const fs::path& folder) {

@@ -1,5 +1,5 @@
-// Whether something can be made in a folder, found out by making something: root is refused by few permissions, and by
-// file systems nevertheless.
+// Whether files can be made in a folder, found out by making one: permissions do not say it, since root passes nearly
+// all of them and the file system may refuse all the same.
 #pragma once
 
 #include <filesystem>
@@ -7,10 +7,10 @@
 
 namespace gpuwire::server {
 
-// What is wrong, a line; empty: nothing. Nothing stays there.
-// A folder that is there.
+// Both return what is wrong, in a line; empty: nothing. They leave nothing behind.
+// For a folder that exists.
 std::string wrong_with_making(const std::filesystem::path& folder);
-// One that is made, with those above it, when the server starts.
+// For one that a start makes where it does not exist, with those above it.
 std::string wrong_with_folder(const std::filesystem::path& folder);
 
 }  // namespace gpuwire::server

@@ -33,8 +33,9 @@ struct ServeOptions {
 // The options write to `options`, which outlives `app`.
 void declare(CLI::App& app, ServeOptions& options);
 // The file, if one is named, and the command line's words over it; once more at each reload.
-ReadConfiguration look_at_configuration(const ServeOptions& options);
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options);
+// The same for --check-config, which goes on behind mistakes.
+ReadConfiguration look_at_configuration(const ServeOptions& options);
 WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration);
 // A program in the folder that this one is in.
 std::string beside_this_program(const char* name);
