@@ -13,14 +13,15 @@ class Unavailable(Exception):
 
 
 def command(words, cwd=None):
-    """Runs apt or dpkg; Unavailable, with the last that it said, if that fails."""
+    """Runs apt or dpkg; Unavailable, with the first error that it told, if that fails."""
     try:
         return subprocess.run(words, cwd=cwd, check=True, capture_output=True, text=True,
                               timeout=FETCH_LIMIT_SECONDS).stdout
     except (OSError, subprocess.SubprocessError) as failed:
         said = getattr(failed, "stderr", "") or str(failed)
-        last = (said if isinstance(said, str) else said.decode(errors="replace")).strip().splitlines()[-1:]
-        raise Unavailable(f"{words[0]} failed: {' '.join(last)}") from failed
+        lines = (said if isinstance(said, str) else said.decode(errors="replace")).strip().splitlines()
+        why = [line for line in lines if line.startswith("E:")][:1] or lines[-1:]
+        raise Unavailable(f"{words[0]} failed: {' '.join(why)}") from failed
 
 
 def system_mirror():
@@ -71,7 +72,8 @@ def unpack(folder, suite, components, packages, mirror=None, wanted_of=lambda pa
         f"-oDir::State::Lists={folder}/lists", f"-oDir::Cache={folder}/cache", "-oDir::State::status=/dev/null",
         "-oAPT::Sandbox::User=", "-oAcquire::Retries=0", "-oAcquire::Languages=none"
     ]
-    command(apt + ["update"])
+    # A mirror that is not reached would be a warning, and each package unknown.
+    command(apt + ["update", "-oAPT::Update::Error-Mode=any"])
     command(apt + ["download", *packages], cwd=archives)
     for archive in sorted(glob.glob(os.path.join(archives, "*.deb"))):
         extract(archive, root, wanted_of(os.path.basename(archive)))
