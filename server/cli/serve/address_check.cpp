@@ -35,12 +35,13 @@ void limit_waits(int connection) {
   static_cast<void>(::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
 }
 
-// Up to so many bytes, until nothing more comes.
-std::string answer_of(int connection, const void* question, size_t bytes, size_t answer_bytes_max) {
+// Up to so many bytes, until they are `enough` or nothing more comes.
+std::string answer_of(int connection, const void* question, size_t bytes, size_t answer_bytes_max,
+                      bool (*enough)(const std::string& answer)) {
   std::string answer;
   if (::send(connection, question, bytes, MSG_NOSIGNAL) != ssize_t(bytes)) return answer;
   std::array<char, 4096> piece;
-  while (answer.size() < answer_bytes_max) {
+  while (answer.size() < answer_bytes_max && !enough(answer)) {
     const ssize_t got = ::recv(connection, piece.data(), std::min(piece.size(), answer_bytes_max - answer.size()), 0);
     if (got <= 0) break;
     answer.append(piece.data(), size_t(got));
@@ -48,23 +49,36 @@ std::string answer_of(int connection, const void* question, size_t bytes, size_t
   return answer;
 }
 
+wire::ServerAnswer sender_of(const std::string& answer) {
+  wire::Preface preface;
+  std::string said;
+  return wire::check_server(std::as_bytes(std::span(answer)), preface, said);
+}
+
 // By a preface of no version: the broker refuses it, and no worker is asked for.
 bool is_server(int connection) {
   wire::Preface question = wire::own_preface();
   question.protocol_major = question.protocol_minor = 0;
   const wire::PrefaceBytes bytes = wire::encode(question);
-  const std::string answer = answer_of(connection, bytes.data(), bytes.size(), sizeof(wire::Preface));
-  wire::Preface preface;
-  std::string said;
-  const wire::ServerAnswer who = wire::check_server(std::as_bytes(std::span(answer)), preface, said);
+  // Other servers may say less than a preface and wait.
+  const auto enough = [](const std::string& answer) { return sender_of(answer) != wire::ServerAnswer::incomplete; };
+  const wire::ServerAnswer who =
+      sender_of(answer_of(connection, bytes.data(), bytes.size(), sizeof(wire::Preface), enough));
   return who != wire::ServerAnswer::incomplete && who != wire::ServerAnswer::not_gpuwire;
 }
+
+bool is_no_http(const std::string& answer) {
+  constexpr std::string_view kHttp = "HTTP/";
+  return answer.size() >= kHttp.size() && !answer.starts_with(kHttp);
+}
+
+bool has_metrics(const std::string& answer) { return answer.find("gpuwire_up") != std::string::npos; }
 
 bool is_metrics(int connection) {
   constexpr std::string_view kQuestion = "GET /metrics HTTP/1.0\r\n\r\n";
   constexpr size_t kAnswerBytesMax = 4 << 20;
-  return answer_of(connection, kQuestion.data(), kQuestion.size(), kAnswerBytesMax).find("gpuwire_up") !=
-         std::string::npos;
+  const auto enough = [](const std::string& answer) { return is_no_http(answer) || has_metrics(answer); };
+  return has_metrics(answer_of(connection, kQuestion.data(), kQuestion.size(), kAnswerBytesMax, enough));
 }
 
 bool answers(const sockaddr* address, socklen_t bytes, Recognise recognise) {
