@@ -403,4 +403,4 @@ class MetricsAddress(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -458,4 +458,4 @@ sessions_mox = 3""", {"anna": 'memory.guaranteed = "2GiB"\nweight = -1', "ben": 
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)

@@ -125,4 +125,4 @@ class Service(Installed):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(verbosity=2)
