@@ -142,7 +142,7 @@ def fish_quoted(text):
 
 # From the program's name on nothing is gpuwire's.
 FISH_PROGRAM = """function __gpuwire_complete_program
-    set -l words (commandline -opc) (commandline -ct)
+    set -l words (string escape -- (commandline -opc)) (commandline -ct)
     set -l dashes (contains -i -- -- $words); or return
     complete -C (string join ' ' -- $words[(math $dashes + 1)..-1])
 end"""

@@ -114,6 +114,7 @@ class Manual(unittest.TestCase):
                 f"set fish_complete_path {completion('fish', 'vendor_completions.d')}",
                 *(f"complete -C '{line}' | string match -r '^[^\\t]*'; echo ." for line in lines)
             ])
+            open(os.path.join(home, "weights"), "w", encoding="ascii").close()
             ran = subprocess.run([fish.program, "--no-config", "-c", script], capture_output=True, text=True,
                                  check=True, timeout=120, cwd=home,
                                  env={**os.environ, **fish.environment, "HOME": home, "XDG_CONFIG_HOME": home,
@@ -124,12 +125,14 @@ class Manual(unittest.TestCase):
     def test_fish_offers_commands_options_and_values(self):
         offered = self.fish_offers("gpuwire ", "gpuwire se", "gpuwire run --mem", "gpuwire top --sort ",
                                    "gpuwire admin re", "gpuwire admin add-tenant --ca",
-                                   "gpuwire run --server x -- bas", "gpuwire run -- bash --rcf")
+                                   "gpuwire run --server x -- bas", "gpuwire run -- bash --rcf",
+                                   r'gpuwire run -- cat a\"b wei')
         self.assertLessEqual(set(COMMANDS), offered[0])
         self.assertEqual(offered[1:6], [{"serve"}, {"--memory"}, {"gpu", "memory", "link", "tenant", "id"},
                                         {"reload", "revoke", "renew"}, {"--ca-out"}])
         self.assertIn("bash", offered[6])
         self.assertNotIn("--rdma", offered[7])
+        self.assertEqual(offered[8], {"weights"})
 
     def test_zsh_offers_commands_options_and_values(self):
         zsh = debian_tools.tool(BUILD, "zsh", "zsh zsh-common")
