@@ -31,7 +31,7 @@ def codename():
     except OSError:
         facts = {}
     if facts.get("ID") != "debian" or "VERSION_CODENAME" not in facts:
-        raise debian_packages.Unavailable("this system is no Debian")
+        raise debian_packages.Unavailable("this system is not Debian")
     return facts["VERSION_CODENAME"]
 
 
