@@ -79,13 +79,18 @@ KeptMemory::~KeptMemory() {
 void KeptMemory::after_fork_in_child() noexcept {
   new (&giving_) std::mutex;
   new (&mutex_) std::mutex;
-  low_ = high_ = 0;  // nothing is looked for any more
+  low_ = high_ = sending_low_ = sending_high_ = 0;  // nothing is looked for any more
   next_look_ = 0;
 }
 
 void KeptMemory::note_bounds() noexcept {
-  low_.store(blocks_.low(), std::memory_order_relaxed);
-  high_.store(blocks_.high(), std::memory_order_relaxed);
+  uint64_t low = blocks_.low(), high = blocks_.high();
+  if (sending_high_ != 0) {
+    low = blocks_.empty() ? sending_low_ : std::min(low, sending_low_);
+    high = std::max(high, sending_high_);
+  }
+  low_.store(low, std::memory_order_relaxed);
+  high_.store(high, std::memory_order_relaxed);
 }
 
 // --- allocating and freeing ----------------------------------------------------------------------------------------
@@ -308,24 +313,31 @@ CUresult KeptMemory::send_free(const KeptBlock& block) noexcept {
                                          [&](auto params) { params.setDptr(block.range.base); });
 }
 
+// What tells other threads that there is nothing to give back changes behind the frees: a thread that goes by it alone
+// may destroy the blocks' stream next.
 template <class Choose>
 void KeptMemory::send_back(Choose&& choose) noexcept {
   std::vector<KeptBlock> back;
-  bool ends = false;
   try {
     std::lock_guard lock(mutex_);
     back = blocks_.take_if([&](const KeptBlock& block) { return block.leaving == 0 && choose(block); });
-    note_bounds();
-    if (blocks_.empty() && asks_.empty()) {
-      ends = std::exchange(keeping_, false);
-      next_look_.store(0, std::memory_order_relaxed);
-    }
+    if (!back.empty()) sending_low_ = back.front().range.base, sending_high_ = back.back().range.end();
   } catch (...) {
     return;  // no memory; they are kept for longer
   }
   for (const KeptBlock& block : back) {
     release_range(block.range);
     static_cast<void>(send_free(block));  // not sent: the session is over
+  }
+  bool ends = false;
+  {
+    std::lock_guard lock(mutex_);
+    sending_low_ = sending_high_ = 0;
+    note_bounds();
+    if (blocks_.empty() && asks_.empty()) {
+      ends = std::exchange(keeping_, false);
+      next_look_.store(0, std::memory_order_relaxed);
+    }
   }
   if (ends) static_cast<void>(send::post_keeping_memory(session_.connection(), 0, {.keeps = false}));
 }
@@ -429,6 +441,9 @@ void KeptMemory::await_answers() noexcept {
   if (!in_host_callback()) static_cast<void>(send::call_ping(session_.connection(), 0, {}));
 }
 
+// A block that was not found may be one whose free is being sent.
+void KeptMemory::await_sends() noexcept { const std::lock_guard giving(giving_); }
+
 void KeptMemory::give_back_at_rest(const Caller& caller) noexcept {
   bool asked = false;
   {
@@ -505,25 +520,30 @@ void KeptMemory::free_at(uint64_t address) noexcept {
   };
   bool found = false;
   if (leaves(found)) await_answers();
-  if (!found) return;
+  if (!found) return await_sends();
   give_back_if([&](const KeptBlock& block) { return block.range.contains(address, 1); });
 }
 
 void KeptMemory::look_closely(std::span<const std::byte> arguments) noexcept {
   uint64_t word = 0;
+  bool none_found = false;
   for (size_t at = 0; at + sizeof word <= arguments.size(); at += sizeof word) {
     std::memcpy(&word, arguments.data() + at, sizeof word);
     if (!may_hold(word)) [[likely]]
       continue;
     {
       std::lock_guard lock(mutex_);
-      if (!blocks_.find(word)) continue;
+      if (!blocks_.find(word)) {
+        none_found = true;
+        continue;
+      }
     }
     auto named = [&](const KeptBlock& block) { return block.range.contains(word, 1); };
     const std::lock_guard giving(giving_);
     send_at_rest(named);
     send_back([&](const KeptBlock& block) { return in_order(block) && named(block); });
   }
+  if (none_found) await_sends();
 }
 
 std::chrono::nanoseconds KeptMemory::look(Clock::time_point now) noexcept {

@@ -35,8 +35,9 @@ class ServerSession;
 struct Caller;
 struct ContextState;
 
-// Any thread. `giving_` is held while frames are sent, so that whoever finds no block knows that their frees are sent;
-// `mutex_` is a leaf.
+// Any thread. `giving_` is held while frames are sent; the bounds and keeping(), which are read without it, change
+// behind the frees. So whoever finds by these that there is no block knows that its free is sent, and whoever looks for
+// one and finds none does when it has held `giving_`. `mutex_` is a leaf.
 class KeptMemory final : public SessionPart {
  public:
   using Clock = KeptBlock::Clock;
@@ -64,6 +65,8 @@ class KeptMemory final : public SessionPart {
   bool keep_in_order(const Caller& caller, const AddressRange& range, uint64_t wire_stream, CUresult& result);
 
   bool any() const noexcept { return high_.load(std::memory_order_relaxed) != 0; }
+  // False: nothing is kept, and the frees of all that was are sent.
+  bool keeping() const noexcept { return next_look_.load(std::memory_order_relaxed) != 0; }
 
   // --- giving back -------------------------------------------------------------------------------------------------
 
@@ -123,7 +126,6 @@ class KeptMemory final : public SessionPart {
   bool may_hold(uint64_t address) const noexcept {
     return address >= low_.load(std::memory_order_relaxed) && address < high_.load(std::memory_order_relaxed);
   }
-  bool keeping() const noexcept { return next_look_.load(std::memory_order_relaxed) != 0; }
   bool usable(const Caller& caller, const AddressRange& range) const noexcept;
   bool has_room(uint64_t bytes) noexcept;
   // The session's server knows how to keep memory, and the context has all of its device.
@@ -153,6 +155,8 @@ class KeptMemory final : public SessionPart {
   void give_back_in_order(const Caller& caller) noexcept;
   void free_at(uint64_t address) noexcept;
   void look_closely(std::span<const std::byte> arguments) noexcept;
+  // Waits until the frees of what is no longer found are sent.
+  void await_sends() noexcept;
   // Waits until the server has answered what is on its way. Only where a call of the program's may wait.
   void await_answers() noexcept;
   // Streams with kept memory that are at rest, as far as the program knows.
@@ -177,11 +181,13 @@ class KeptMemory final : public SessionPart {
   KeptBlocks blocks_;
   AheadDemand demand_;
   std::vector<Ask> asks_;  // allocate_ahead that no answer has come to; few
+  // Of the blocks whose frees are being sent, the first byte and what is behind the last; 0: there are none.
+  uint64_t sending_low_ = 0, sending_high_ = 0;
   // The server was told that memory may be kept. Written with giving_ held, too.
   bool keeping_ = false;
 
-  // Bounds of all blocks. Written under the lock. Relaxed: who names an address of a block that is kept by then has
-  // synchronised with whoever freed it.
+  // Bounds of all blocks, and of those whose frees are being sent. Written under the lock. Relaxed: who names an
+  // address of a block that is kept by then has synchronised with whoever freed it.
   std::atomic<uint64_t> low_{0}, high_{0};
   // When blocks have to be looked at next, of Clock; 0: not keeping_. Written under mutex_. Relaxed: who has kept a
   // block, or freed it, before another thread's call has synchronised with that.

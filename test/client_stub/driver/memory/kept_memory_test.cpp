@@ -450,6 +450,24 @@ TEST_CASE("What is freed in a stream's order is handed out in the same order alo
   CHECK(program.sent_since(before).front() == kMemFreeAsync);
 }
 
+TEST_CASE("Whoever destroys a stream waits for the frees in its order that another thread is sending") {
+  Keeping program;
+  KeptMemory& kept = program.kept();
+  const CUstream stream = program.new_stream();
+  program.free_on(program.allocate_on(stream), stream);
+  size_t frees = 0;
+  program.session->before_frames([&](uint32_t ordinal) {
+    if (ordinal != kMemFreeAsync) return;
+    ++frees;
+    CHECK(kept.keeping());
+    CHECK(kept.any());
+  });
+  kept.look(Clock::now() + KeptMemory::kKeptTime);
+  CHECK(frees == 1);
+  CHECK_FALSE(kept.keeping());
+  CHECK_FALSE(kept.any());
+}
+
 TEST_CASE("What is kept in the order of streams is given back before one of them begins to capture") {
   Keeping program;
   const CUstream stream = program.new_stream(), other = program.new_stream();
