@@ -175,6 +175,7 @@ function(gpuwire_test name)
   endforeach()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   gpuwire_sanitizer_labels(ARG_LABELS ${name} ${ARG_LABELS})
+  gpuwire_sanitizer_environment(ARG_ENVIRONMENT ${ARG_ENVIRONMENT})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ENVIRONMENT
     "${ARG_ENVIRONMENT}")
 endfunction()

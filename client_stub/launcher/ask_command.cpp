@@ -4,19 +4,29 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/ioctl.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
+#include "client_stub/launcher/question.hpp"
 #include "client_stub/launcher/session_options.hpp"
 #include "client_stub/session/ask.hpp"
 #include "command_line/command_line.hpp"
+#include "command_line/terminal/terminal.hpp"
+#include "command_line/terminal/top_view.hpp"
+#include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::launcher {
 namespace {
 
 constexpr double kIntervalMinS = 0.2, kIntervalMaxS = 3600;
+constexpr double kChangeS = 0.1;  // after a key: a server answers a tenant 20 questions a second
 
 struct View {
   std::string_view name;
@@ -39,43 +49,138 @@ constexpr const char* kFooter =
 struct AskOptions {
   bool json = false, csv = false, once = false;
   double interval_s = 2;
+  std::string sort = kTopSorts[0];
 };
 
-// Of what a server sends nothing moves the cursor.
-std::string harmless(std::string text) {
-  for (char& c : text) {
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
+// Of what a server sends nothing moves the cursor but the ends of lines.
+std::string harmless(std::string_view text) {
+  std::string shown;
+  for (;;) {
+    const size_t end = text.find('\n');
+    std::string line(text.substr(0, end));
+    wire::blank_controls(line);
+    shown += line;
+    if (end == text.npos) return shown;
+    shown += '\n';
+    text.remove_prefix(end + 1);
   }
-  return text;
 }
 
-std::string columns() {
+unsigned columns() {
   winsize size{};
-  bool known = isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
-  return known ? std::to_string(size.ws_col) : "0";
+  return isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+std::string query(std::string_view view, const AskOptions& options, std::string_view sort, size_t columns) {
+  std::string query = std::string(view) + (options.json ? " json" : options.csv ? " csv" : " text");
+  if (!options.csv) query += " " + std::to_string(columns);
+  if (view == "top") query += " " + std::string(sort);
+  return query;
+}
+
+int fail(std::string_view view, const std::string& error) {
+  std::fprintf(stderr, "gpuwire %s: %s\n", std::string(view).c_str(), harmless(error).c_str());
+  return 1;
 }
 
 // False: it has been told why not.
 bool ask(std::string_view view, const AskOptions& options, std::string& answer) {
-  std::string error, query = std::string(view) + (options.json ? " json" : options.csv ? " csv" : " text ");
-  if (!options.json && !options.csv) query += columns();
-  if (client::ask_server(std::getenv("GPUWIRE_SERVER"), query, answer, error) == CUDA_SUCCESS) return true;
-  std::fprintf(stderr, "gpuwire %s: %s\n", std::string(view).c_str(), harmless(error).c_str());
+  std::string error;
+  if (client::ask_server(std::getenv("GPUWIRE_SERVER"), query(view, options, options.sort, columns()), answer, error) ==
+      CUDA_SUCCESS)
+    return true;
+  fail(view, error);
   return false;
 }
 
-int again_and_again(std::string_view view, const AskOptions& options) {
-  // On a terminal each takes the place of the one before.
-  const bool in_place = isatty(STDOUT_FILENO) && !options.json;
+int again_and_again(const AskOptions& options) {
   std::string answer;
-  if (!ask(view, options, answer)) return 1;  // from here on the server measures
+  if (!ask("top", options, answer)) return 1;  // from here on the server measures
   for (;;) {
     usleep(useconds_t(options.interval_s * 1e6));
-    if (!ask(view, options, answer)) return 1;
-    if (in_place) std::fputs("\x1b[H\x1b[2J", stdout);
+    if (!ask("top", options, answer)) return 1;
     if (std::fputs(harmless(answer).c_str(), stdout) < 0 || std::fflush(stdout) != 0) return 0;
     if (options.once) return 0;
   }
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(std::move(line));
+  return lines;
+}
+
+// The descriptor of a timer that has not been set, and sets it.
+class Timer {
+ public:
+  Timer() : descriptor_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {}
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  ~Timer() { close(descriptor_); }
+
+  int descriptor() const { return descriptor_; }
+  // Readable from then on, until it is set again.
+  void set(double seconds) {
+    itimerspec when{};
+    when.it_value.tv_sec = time_t(seconds);
+    when.it_value.tv_nsec = long((seconds - double(when.it_value.tv_sec)) * 1e9);
+    timerfd_settime(descriptor_, 0, &when, nullptr);
+  }
+
+ private:
+  int descriptor_;
+};
+
+// Not empty: why it ended by itself.
+std::string live(Terminal terminal, const AskOptions& options) {
+  TopView view(options.sort);
+  std::vector<std::string> lines{"waiting for an answer from " + harmless(std::getenv("GPUWIRE_SERVER")) + " ..."};
+  Timer timer;
+  std::optional<Question> question;
+  bool changed = false;  // since the question was asked
+  auto ask = [&] {
+    changed = false;
+    question.emplace(query("top", options, view.sort(), terminal.columns()));
+  };
+  auto ask_soon = [&] {
+    changed = true;
+    timer.set(kChangeS);
+  };
+  ask();
+  for (;;) {
+    view.draw(terminal, lines);
+    switch (terminal.wait(question ? question->descriptor() : timer.descriptor())) {
+      case Terminal::Event::key: {
+        const std::string_view sort = view.sort();
+        if (!view.press(terminal.key())) return {};
+        if (view.sort() != sort) ask_soon();
+        break;
+      }
+      case Terminal::Event::resized: ask_soon(); break;
+      case Terminal::Event::stop:
+      case Terminal::Event::hung_up: return {};
+      case Terminal::Event::readable:
+        if (!question) {
+          ask();
+        } else if (question->read()) {
+          if (!question->well()) return question->text();
+          lines = lines_of(harmless(question->text()));
+          question.reset();
+          timer.set(changed ? kChangeS : options.interval_s);
+        }
+    }
+  }
+}
+
+int top(const AskOptions& options) {
+  if (!options.json && !options.once) {
+    if (auto terminal = Terminal::open()) {
+      const std::string ended = live(std::move(*terminal), options);
+      return ended.empty() ? 0 : fail("top", ended);
+    }
+  }
+  return again_and_again(options);
 }
 
 }  // namespace
@@ -89,14 +194,19 @@ int ask_command(std::string_view view, int argc, char** argv) {
   AskOptions options;
   SessionOptions session;
   CLI::App app{shown->description, "gpuwire " + std::string(view)};
-  app.footer(std::string(kSessionEnvironment) + kConfigurationFiles + kFooter);
+  app.footer(std::string(kSessionEnvironment) + kConfigurationFiles + kFooter +
+             (view == "top" ? std::string("\n\n") + kTopKeysHelp : ""));
   add_session_options(app, session, false);
   app.add_flag("--json", options.json, "Print JSON instead of tables");
   if (view == "usage") app.add_flag("--csv", options.csv, "Print comma-separated values instead of a table");
   if (view == "top") {
-    app.add_option("--interval", options.interval_s, "Seconds between updates")
+    app.add_option("-i,--interval", options.interval_s, "Seconds between updates")
         ->type_name("S")
         ->check(CLI::Range(kIntervalMinS, kIntervalMaxS))
+        ->capture_default_str();
+    app.add_option("--sort", options.sort, "How to sort the sessions")
+        ->type_name("KEY")
+        ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopSorts), std::end(kTopSorts))))
         ->capture_default_str();
     app.add_flag("--once", options.once, "Show one interval, then exit");
   }
@@ -105,7 +215,7 @@ int ask_command(std::string_view view, int argc, char** argv) {
     std::fprintf(stderr, "gpuwire %s: %s\n", std::string(view).c_str(), set.error().c_str());
     return kUsageError;
   }
-  if (view == "top") return again_and_again(view, options);
+  if (view == "top") return top(options);
   std::string answer;
   if (!ask(view, options, answer)) return 1;
   std::fputs(harmless(answer).c_str(), stdout);

@@ -26,17 +26,33 @@ def forward_signature(function, defaults):
     return f"CUresult {function.name}({parameters})"
 
 
+def half_signature(function, half):
+    """Of begin_NAME(), which takes what travels, or finish_NAME(), which takes where the results go."""
+    direction, sequence = {"begin": ("in", "uint64_t& sequence"), "finish": ("out", "uint64_t sequence")}[half]
+    own = [f"{p.c_type} {p.local}" for p in function.params if p.direction == direction]
+    parameters = [*own, sequence] if half == "begin" else [sequence, *own]
+    return f"CUresult {half}_{function.name}({', '.join(['const Caller& caller', *parameters])})"
+
+
+def forward_declarations(function):
+    yield since(function.since, forward_signature(function, True) + ";\n")
+    if function.in_halves:
+        for half in ("begin", "finish"):
+            yield since(function.since, half_signature(function, half) + ";\n")
+
+
 def forward_header(api):
     declarations = []
     for family in api.families:
         if family.forwarded:
             declarations.append(f"\n// {family.name}\n")
-            declarations += [since(f.since, forward_signature(f, True) + ";\n") for f in family.forwarded]
+            declarations += [line for f in family.forwarded for line in forward_declarations(f)]
     ordinals = [
         f"inline constexpr uint32_t {f.name} = {f.ordinal};\n" for family in api.families for f in family.forwarded
     ]
     return f"""{banner()}// One function per driver call that travels: checks the arguments and handles, sends, and for called ones waits. Handles are the client's.
 // `per_thread`: the stream argument means what it means in the _ptds and _ptsz forms. `sequence`: of the posted frame.
+// begin_ sends the call and does not wait, finish_ waits for the reply of that: several that are begun before the first is finished are one round trip.
 #pragma once
 
 #include <cstdint>
@@ -84,6 +100,7 @@ class Client:
             [],
             [],
         )
+        self.results_checks = []  # where the results go
         self.lists = 0
         described = [p for p in function.params if p.kind != "host"]
         # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is
@@ -98,12 +115,13 @@ class Client:
         for p in described:
             # Lists may be null when their count is 0; that is checked with the count.
             if p.is_pointer and not p.opt and p.kind not in ("list", "bytes"):
-                self.check(f"!{p.local}", "CUDA_ERROR_INVALID_VALUE")
+                to = self.results_checks if function.in_halves and p.direction == "out" else self.checks
+                self.check(f"!{p.local}", "CUDA_ERROR_INVALID_VALUE", to)
         for p in described:
             self.add(p)
 
-    def check(self, condition, error):
-        self.checks.append(f"if ({condition}) return {error};")
+    def check(self, condition, error, to=None):
+        (self.checks if to is None else to).append(f"if ({condition}) return {error};")
 
     def add(self, p):
         self.field = accessor(p.name)
@@ -325,10 +343,9 @@ class Client:
         data = " + ".join(self.bytes) if self.bytes else "0"
         return f"message_words<schema::{self.function.pascal}Params>({data}, {self.lists})"
 
-    def text(self):
+    def before(self):
+        """What comes before the frame: may it be sent, and what does it hold?"""
         f = self.function
-        builder = f"schema::{f.pascal}Params::Builder" + (" params" if self.sets else "")
-        common = f"*caller.session, {f.ordinal}, caller.context, {self.words()}"
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
         lines += self.checks
         if f.minds_kept_memory:
@@ -337,26 +354,54 @@ class Client:
             lines.append("if (CUresult unsent = before_work(caller)) return unsent;")
         if self.lists > 1:
             lines.append(f"if ({self.words()} > wire::kMessageWordsMax) return CUDA_ERROR_INVALID_VALUE;")
-        lines += self.creates
-        writer = f"[&]({builder}) {{ {' '.join(self.sets)} }}".replace("{  }", "{}")
+        return lines + self.creates
+
+    def common(self):
+        return f"*caller.session, {self.function.ordinal}, caller.context, {self.words()}"
+
+    def writer(self):
+        builder = f"schema::{self.function.pascal}Params::Builder" + (" params" if self.sets else "")
+        return f"[&]({builder}) {{ {' '.join(self.sets)} }}".replace("{  }", "{}")
+
+    def reader(self, end):
+        """The lines of a call's last argument, with what follows it."""
+        f = self.function
+        parameter = f"schema::{f.results_struct}::Reader" + (" results" if self.reads else "")
+        if not self.reads:
+            return [f"    [&]({parameter}) {{}}{end}"]
+        guard = [] if f.results_always else ["      if (results.getResult()) return;"]
+        return [f"    [&]({parameter}) {{", *guard, *("      " + read for read in self.reads), f"    }}{end}"]
+
+    def halves(self):
+        f = self.function
+        begin = self.before() + [f"return begin_call<schema::{f.pascal}Params>({self.common()},",
+                                 f"    {self.writer()}, sequence);"]
+        finish = [f"return finish_call<schema::{f.results_struct}>(*caller.session, sequence,", *self.reader(");")]
+        sent, filled = (", ".join(p.local for p in f.params if p.direction == way) for way in ("in", "out"))
+        both = self.results_checks + [
+            "uint64_t sequence = 0;",
+            f"if (CUresult unsent = begin_{f.name}(caller, {sent}, sequence)) return unsent;",
+            f"return finish_{f.name}(caller, sequence, {filled});",
+        ]
+        return "\n".join(f"{signature} {{\n{block(lines)}}}\n" for signature, lines in (
+            (half_signature(f, "begin"), begin), (half_signature(f, "finish"), finish),
+            (forward_signature(f, False), both)))
+
+    def text(self):
+        f = self.function
+        if f.in_halves:
+            return self.halves()
+        lines = self.before()
         if f.cls == "posted":
             lines.append("uint64_t sent = 0;")
-            lines.append(f"CUresult result = post<schema::{f.pascal}Params>({common},")
-            lines.append(f"    {writer}, {{}}, &sent);")
+            lines.append(f"CUresult result = post<schema::{f.pascal}Params>({self.common()},")
+            lines.append(f"    {self.writer()}, {{}}, &sent);")
         else:
-            reader = f"schema::{f.results_struct}::Reader" + (" results" if self.reads else "")
             # What could not be given back without a wait may be what is short.
             begin, end = ("auto ask = [&] { return", " };") if f.minds_kept_memory else ("CUresult result =", "")
-            lines.append(f"{begin} call<schema::{f.pascal}Params, schema::{f.results_struct}>({common},")
-            lines.append(f"    {writer},")
-            if self.reads:
-                lines.append(f"    [&]({reader}) {{")
-                if not f.results_always:
-                    lines.append("      if (results.getResult()) return;")
-                lines += ["      " + read for read in self.reads]
-                lines.append(f"    }});{end}")
-            else:
-                lines.append(f"    [&]({reader}) {{}});{end}")
+            lines.append(f"{begin} call<schema::{f.pascal}Params, schema::{f.results_struct}>({self.common()},")
+            lines.append(f"    {self.writer()},")
+            lines += self.reader(f");{end}")
             if f.minds_kept_memory:
                 lines.append("CUresult result = ask();")
                 lines.append("if (result == CUDA_ERROR_OUT_OF_MEMORY && free_kept_memory(caller)) result = ask();")

@@ -162,6 +162,7 @@ class Function:
     results_always: bool = False
     unsafe_in_capture: bool | str = False  # "handle_first": a handle that is none is the error
     minds_kept_memory: bool = False
+    in_halves: bool = False
     gives_work: str = ""
     work_key: list = field(default_factory=list)  # C expressions over parameter names
     work_bytes: str = ""
@@ -346,8 +347,8 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
-    "null_stream", "since", "results_always", "unsafe_in_capture", "minds_kept_memory", "gives_work", "work_key",
-    "work_bytes", "work_stream", "gate_effect",
+    "null_stream", "since", "results_always", "unsafe_in_capture", "minds_kept_memory", "in_halves", "gives_work",
+    "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
 
@@ -372,6 +373,7 @@ def parse_function(name, table, family):
         results_always=table.get("results_always", False),
         unsafe_in_capture=table.get("unsafe_in_capture", False),
         minds_kept_memory=table.get("minds_kept_memory", False),
+        in_halves=table.get("in_halves", False),
         gives_work=table.get("gives_work", ""),
         work_key=table.get("work_key", []),
         work_bytes=table.get("work_bytes", ""),
@@ -409,6 +411,12 @@ def check_function(function, table, where):
         demand(function.is_hand, "what is never sent is written by hand on the client")
     demand(function.gives_work in WORK, "gives_work")
     demand(function.gate_effect in GATE_EFFECTS and not (function.gate_effect and function.gives_work), "gate_effect")
+    if function.in_halves:
+        demand(function.cls == "called" and not function.takes_per_thread and not function.minds_kept_memory,
+               "in_halves is for plain called functions")
+        demand(all(p.direction == "in" or p.direction == "out" and not p.opt and not p.is_handle and
+                   p.kind not in ("list", "bytes", "by_attribute", "host") for p in function.params),
+               "in_halves: parameters are in, or values that are out")
     names = {p.name for p in function.params}
     for expression in [*function.work_key, function.work_bytes, function.work_stream]:
         demand(bool(function.gives_work) or not expression, "work_* describe what gives_work")

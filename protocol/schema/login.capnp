@@ -16,7 +16,7 @@ struct Login {
   release @6 :Text;
   resume @7 :Data;              # 16 bytes: the session that this connection is to carry on; empty: a new one
   ticket @8 :Data;              # 16 bytes: of the place in the queue that the client had when it lost its connection; empty: it had none
-  query @9 :Text;               # not empty: no session is wanted, but an answer: "queue", "top" or "usage", a space, and "text", "json" or "csv"
+  query @9 :Text;               # not empty: no session is wanted, but an answer: "queue", "top" or "usage", and "text", "json" or "csv"; then, or not, the columns of the terminal (0: none), and how "top" sorts: "gpu", "memory", "link", "tenant", "id". Between these words are spaces; further ones are ignored
 }
 
 struct LoginAnswer {

@@ -40,6 +40,7 @@ enum PrefaceFlag : uint32_t {
   kPrefaceTls = 2,           // client: wants it; server: behind its preface both speak TLS 1.3
   kPrefaceLogin = 4,         // server: the client logs in before its Hello (schema/login.capnp)
   kPrefaceSharedMemory = 8,  // server: the client may ask for shared memory (ControlOrdinal::shared_memory)
+  kPrefaceIdentity = 32,     // server: without TLS, who shows no token is refused; 16 is kPrefaceRdma (wire/rdma.hpp)
 };
 
 // Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is

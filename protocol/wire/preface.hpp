@@ -12,10 +12,6 @@
 
 namespace gpuwire::wire {
 
-// A PrefaceFlag, the server's: without TLS nobody is let in here who shows no token. A client that has an identity of
-// its own for TLS need not be refused first. Nobody else's flag from here on.
-inline constexpr uint32_t kPrefaceIdentity = 32;
-
 using PrefaceBytes = std::array<std::byte, sizeof(Preface)>;
 
 // This program's own preface, protocol version and release filled in.

@@ -121,11 +121,12 @@ void Broker::meet_devices(const Inventory& inventory) {
   // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there
   // are.
   pools_.devices_known(devices_.size());
-  size_t adopted = adoption.carry_on(devices_);
-  if (adopted) spdlog::info("{} sessions of an earlier server go on", adopted);
-  else
+  const size_t adopted = adoption.carry_on(devices_);
+  if (adopted == 0)
     options_.keeping->put(
         {.session = false, .name = kKeptInventory, .text = encode_kept_inventory(inventory), .descriptors = {}});
+  else if (adopted == 1) spdlog::info("1 session of an earlier server goes on");
+  else spdlog::info("{} sessions of an earlier server go on", adopted);
   pools_.keep_ready(sets_kept_ready(), devices_.size());
 }
 
@@ -194,7 +195,8 @@ void Broker::leave() {
     spdlog::warn("sessions cannot go on without this server (runtime_directory, adopt_grace): it shuts down");
     return shut_down();
   }
-  spdlog::info("leaving {} sessions to the next server", registry_.all().size());
+  const size_t left = registry_.all().size();
+  spdlog::info("leaving {} session{} to the next server", left, left == 1 ? "" : "s");
   draining_ = stopping_ = left_ = true;
   connections_.close();
   pools_.let_go();

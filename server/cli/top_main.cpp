@@ -1,5 +1,4 @@
 // gpuwire-top: `gpuwire top`.
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <optional>
@@ -8,8 +7,9 @@
 #include <CLI/CLI.hpp>
 
 #include "command_line/command_line.hpp"
+#include "command_line/terminal/terminal.hpp"
+#include "command_line/terminal/top_view.hpp"
 #include "server/control/view/metrics_view.hpp"
-#include "server/cli/terminal.hpp"
 #include "server/control/view/text_table.hpp"
 #include "server/control/client/control_client.hpp"
 #include "server/control/client/limits.hpp"
@@ -18,13 +18,11 @@
 namespace gpuwire::server {
 namespace {
 
-constexpr char kControlC = 3;
-
 constexpr const char* kDescription =
     "Shows what the tenants and sessions of the server on this machine are doing, updated after each\n"
     "interval: on a terminal in place, elsewhere one table after the other.\n";
 
-constexpr const char* kFooter =
+constexpr const char* kColumns =
     "Columns:\n"
     "  GPU%      GPU time in the interval; 100 is one GPU all the time\n"
     "  SYS%      GPU time that nobody is charged for: switches between tenants\n"
@@ -38,9 +36,9 @@ constexpr const char* kFooter =
     "  WAITS/s   times that the program waited for an answer from the server\n"
     "  IN/s OUT/s  bytes from and to the client\n"
     "  RTT       the connection's round trip, as the kernel measures it\n"
-    "\n"
-    "Keys on a terminal: q quits; g m l t i sort by GPU, memory, link, tenant, session number; j and k\n"
-    "scroll. A narrow terminal shows fewer columns; a file or another program gets all of them, uncut.\n"
+    "\n";
+
+constexpr const char* kFooter =
     "Root and the user that the server runs as see everything; a user of a tenant (unix_users in the\n"
     "configuration) sees that tenant.\n"
     "\n"
@@ -52,12 +50,12 @@ constexpr const char* kFooter =
 struct TopOptions {
   std::string control;
   double interval_s = 1;
-  std::string sort = "gpu";
+  std::string sort = kTopSorts[0];
   bool json = false, once = false;
 };
 
 void declare(CLI::App& app, TopOptions& options) {
-  app.footer(kFooter);
+  app.footer(std::string(kColumns) + kTopKeysHelp + kFooter);
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")
       ->type_name("PATH");
   app.add_option("-i,--interval", options.interval_s, "Seconds between updates")
@@ -66,7 +64,7 @@ void declare(CLI::App& app, TopOptions& options) {
       ->capture_default_str();
   app.add_option("--sort", options.sort, "How to sort the sessions")
       ->type_name("KEY")
-      ->check(CLI::IsMember({"gpu", "memory", "link", "tenant", "id"}))
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopSorts), std::end(kTopSorts))))
       ->capture_default_str();
   app.add_flag("--json", options.json,
                "Print one JSON object for each interval, on a line of its own (docs/monitoring.md)");
@@ -106,43 +104,15 @@ int top_plain(ControlClient& client, Snapshot before, const TopOptions& options,
   }
 }
 
-constexpr const char* kKeys = "q quit   sort by: g GPU  m memory  l link  t tenant  i number   j k scroll";
-
-// What is shown of the tables.
-struct View {
-  SortKey sort;
-  size_t first_line = 0;
-};
-
-// What a key does. False: quit.
-bool press(char key, View& view) {
-  switch (key) {
-    case 'q':
-    case 'Q':
-    case kControlC: return false;
-    case 'g': view.sort = SortKey::gpu; break;
-    case 'm': view.sort = SortKey::memory; break;
-    case 'l': view.sort = SortKey::link; break;
-    case 't': view.sort = SortKey::tenant; break;
-    case 'i': view.sort = SortKey::id; break;
-    case 'j': ++view.first_line; break;
-    case 'k': view.first_line -= view.first_line > 0; break;
-  }
-  return true;
-}
-
 // Not empty: why it ended by itself.
-std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, SortKey sort) {
+std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, std::string_view sort) {
   Snapshot before = first, after = std::move(first);
-  View view{sort};
+  TopView view(sort);
   for (;;) {
-    std::vector<std::string> lines = top_lines(Interval(before, after), view.sort, terminal.columns());
-    // The last line does not go further up than the last row.
-    view.first_line = std::min(view.first_line, lines.size() - std::min(lines.size(), terminal.rows()));
-    terminal.draw(lines, view.first_line, cut_to(kKeys, terminal.columns()));
+    view.draw(terminal, top_lines(Interval(before, after), *sort_key_named(view.sort()), terminal.columns()));
     switch (terminal.wait(client.descriptor())) {
       case Terminal::Event::key:
-        if (!press(terminal.key(), view)) return {};
+        if (!view.press(terminal.key())) return {};
         break;
       case Terminal::Event::resized: break;
       case Terminal::Event::stop:
@@ -161,17 +131,16 @@ int top(const TopOptions& options) {
     return ControlClient::connect(path);
   });
   if (!client) return fail(client.error());
-  SortKey sort = *sort_key_named(options.sort);
   auto first = snapshot_in(
       client->ask({{"command", "watch"}, {"interval_ms", uint64_t(std::lround(options.interval_s * 1000))}}));
   if (!first) return fail(first.error());
   if (!options.json && !options.once) {
     if (auto terminal = Terminal::open()) {
-      std::string ended = top_live(std::move(*terminal), *client, std::move(*first), sort);
+      std::string ended = top_live(std::move(*terminal), *client, std::move(*first), options.sort);
       return ended.empty() ? 0 : fail(ended);
     }
   }
-  return top_plain(*client, std::move(*first), options, sort);
+  return top_plain(*client, std::move(*first), options, *sort_key_named(options.sort));
 }
 
 }  // namespace

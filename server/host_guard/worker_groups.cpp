@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
+#include <set>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -28,6 +30,32 @@ tl::expected<void, std::string> make(const fs::path& group) {
   return tl::unexpected(fmt::format("{}: {}", group.string(), std::strerror(errno)));
 }
 
+// Of this program's own: its keeper, its workers. Their names are theirs to change, so this decides about nothing else.
+bool is_ours(pid_t process) {
+  std::ifstream file(fmt::format("/proc/{}/comm", process));
+  std::string name;
+  return std::getline(file, name) && name.starts_with("gpuwire-");
+}
+
+// What a server before this one has left, whose group was not divided.
+void move_ours(const fs::path& from, const fs::path& to) {
+  std::ifstream file(from / "cgroup.procs");
+  for (pid_t process; file >> process;) {
+    if (is_ours(process)) static_cast<void>(write_word(to / "cgroup.procs", std::to_string(process)));
+  }
+}
+
+// A machine whose controllers are still in cgroup v1 gives its groups of v2 none.
+tl::expected<void, std::string> has_controllers(const fs::path& own) {
+  std::ifstream file(own / "cgroup.controllers");
+  const std::set<std::string> given(std::istream_iterator<std::string>(file), {});
+  for (const char* needed : {"memory", "pids"}) {
+    if (!given.contains(needed))
+      return tl::unexpected(fmt::format("{}: no controller \"{}\"", (own / "cgroup.controllers").string(), needed));
+  }
+  return {};
+}
+
 }  // namespace
 
 tl::expected<fs::path, std::string> WorkerGroups::own_group() {
@@ -42,12 +70,14 @@ tl::expected<fs::path, std::string> WorkerGroups::own_group() {
 }
 
 tl::expected<WorkerGroups, std::string> WorkerGroups::open(const fs::path& own) {
+  if (auto given = has_controllers(own); !given) return tl::unexpected(given.error());
   const fs::path broker = own / "gpuwire-broker";
   if (auto made = make(broker); !made) return tl::unexpected(made.error());
   if (auto moved = write_word(broker / "cgroup.procs", std::to_string(::getpid())); !moved) {
     ::rmdir(broker.c_str());
     return tl::unexpected(moved.error());
   }
+  move_ours(own, broker);
   if (auto divided = write_word(own / "cgroup.subtree_control", "+memory +pids"); !divided) {
     static_cast<void>(write_word(own / "cgroup.procs", std::to_string(::getpid())));
     ::rmdir(broker.c_str());

@@ -17,9 +17,9 @@ inline constexpr unsigned kGroupProcessesMax = 16 * 1024;
 // Removes its groups when it goes.
 class WorkerGroups {
  public:
-  // The groups are made beside `own`, a group whose memory this process may divide; it and what it starts later move
-  // into one of its own there, as version 2 wants it. The error says why there are none: no such mount, no right, other
-  // processes in the group.
+  // The groups are made beside `own`, a group whose memory this process may divide; it, what it starts later, and what
+  // a server before it has left in `own`, move into one of its own there, as version 2 wants it. The error says why
+  // there are none: no such mount, no right, other processes in the group.
   static tl::expected<WorkerGroups, std::string> open(const std::filesystem::path& own);
   // This process's group. The error: the machine has no version 2.
   static tl::expected<std::filesystem::path, std::string> own_group();

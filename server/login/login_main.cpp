@@ -12,7 +12,6 @@
 #include <grp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
@@ -20,6 +19,7 @@
 #include "protocol/wire/ordinals.hpp"
 #include "server/confinement/landlock.hpp"
 #include "server/confinement/system_calls.hpp"
+#include "server/ipc/part_of_server.hpp"
 #include "server/login/auth_server.hpp"
 #include "server/login/login_frame.hpp"
 
@@ -125,12 +125,6 @@ tl::expected<void, std::string> give_up_rights() {
   return {};
 }
 
-// Whoever starts this by hand is told so, instead of a failure of the first call on a descriptor that is not there.
-bool started_by_broker() {
-  struct stat facts {};
-  return ::fstat(ipc::kDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode);
-}
-
 int run() {
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
   tls::start_openssl();
@@ -155,9 +149,8 @@ extern "C" __attribute__((visibility("default"))) const char* __asan_default_opt
 #endif
 
 int main(int argc, char** argv) {
-  CLI::App app("Finds out who connects to a server. Started by gpuwire serve; of no use by itself.", "gpuwire login");
+  CLI::App app(gpuwire::server::part_of_server("Finds out who connects to a server."), "gpuwire login");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
-  if (!gpuwire::server::started_by_broker())
-    return gpuwire::server::fail("is started by gpuwire serve, and of no use by itself");
+  if (auto code = gpuwire::server::started_by_hand("login")) return *code;
   return gpuwire::server::run();
 }

@@ -28,6 +28,7 @@
 #include "protocol/transport/stream.hpp"
 #include "protocol/wire/lanes.hpp"
 #include "server/ipc/blocking_requests.hpp"
+#include "server/ipc/part_of_server.hpp"
 #include "server/driver_table.hpp"
 #include "server/ledger/worker/management_view.hpp"
 #include "server/management/management.hpp"
@@ -545,7 +546,8 @@ int main(int argc, char** argv) {
   WorkerOptions options;
   options.driver.software_library = default_software_library();
   options.rdma_plugin = default_rdma_plugin();
-  CLI::App app("The process of one gpuwire session. Started by gpuwire-serve; of no use by itself.", "gpuwire worker");
+  CLI::App app(part_of_server("The process of one session: what calls the driver for it."), "gpuwire worker");
+  app.option_defaults()->group("");  // nobody types them
   std::map<std::string, DeviceChoice> devices{
       {"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
   app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
@@ -561,6 +563,8 @@ int main(int argc, char** argv) {
   app.add_option("--cupti", options.cupti);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);
+  app.option_defaults()->group("Options");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
+  if (auto code = started_by_hand("worker")) return *code;
   return run(std::move(options));
 }

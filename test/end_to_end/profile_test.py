@@ -20,11 +20,8 @@ def profiled(line, file):
 
 
 def events(file):
-    """Those of a file whose end may be missing: each line is whole."""
     with open(file, encoding="utf-8") as text:
-        lines = text.read()
-    assert lines.startswith("[\n") and lines.endswith("\n"), lines[-200:]
-    return json.loads(lines.rstrip().rstrip(",") + "]")
+        return json.load(text)
 
 
 class Profile:
@@ -129,6 +126,22 @@ class Profiles(ProfileCase):
         named = [event["pid"] for event in profile.events if event["name"] == "process_name"]
         self.assertEqual(len(named), len(set(named)))
         self.assertEqual(len({span["pid"] for span in profile.of("api", "cuLaunchKernel")}), 2)
+
+    def test_a_program_without_a_call_has_an_empty_profile(self):
+        self.assertEqual(self.profile("/bin/sh", "-c", "echo PASSED").events, [])
+
+    def test_a_process_that_outlives_the_program_adds_its_part(self):
+        add_one = os.path.join(BUILD, "examples", "add_one")
+        # It begins when its input ends; its output ends with it.
+        later = f"exec 3<&0; (read _ <&3; exec {add_one}) & exec {add_one}"
+        ran = subprocess.Popen(profiled(command(self.server.address, "/bin/sh", "-c", later), self.file),
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(ran.stdout.close)
+        self.assertEqual(ran.wait(RUN_LIMIT_SECONDS), 0)
+        self.assertEqual(len({span["pid"] for span in Profile(self.file).of("api", "cuLaunchKernel")}), 1)
+        ran.stdin.close()
+        ran.stdout.read()
+        self.assertEqual(len({span["pid"] for span in Profile(self.file).of("api", "cuLaunchKernel")}), 2)
 
     def test_a_program_that_is_killed_leaves_what_was_written(self):
         program = subprocess.Popen(profiled(command(self.server.address, "rounds"), self.file), stdin=subprocess.PIPE,

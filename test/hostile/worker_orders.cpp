@@ -16,9 +16,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -154,6 +159,47 @@ uint64_t take_memory() {
   return bytes >> 20;
 }
 
+// Whatever works is undone, so that a broker without the mend is still there to tell of it. Signals are those that end
+// nobody.
+uint64_t weaken_the_broker() {
+  const pid_t broker = ::getppid();
+  unsigned worked = 0;
+  rlimit limit{};
+  worked +=
+      ::prlimit(broker, RLIMIT_NOFILE, nullptr, &limit) == 0 && ::prlimit(broker, RLIMIT_NOFILE, &limit, nullptr) == 0;
+  worked += ::setpriority(PRIO_PROCESS, id_t(broker), ::getpriority(PRIO_PROCESS, id_t(broker))) == 0;
+  worked += ::setpriority(PRIO_USER, ::getuid(), 0) == 0;
+  cpu_set_t processors;
+  if (::sched_getaffinity(broker, sizeof processors, &processors) == 0)
+    worked += ::sched_setaffinity(broker, sizeof processors, &processors) == 0;
+  const sched_param usual{};
+  worked += ::sched_setscheduler(broker, SCHED_OTHER, &usual) == 0;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1 + worked;
+  worked += ::fcntl(ends[0], F_SETSIG, SIGURG) == 0;
+  worked += ::fcntl(ends[0], F_SETOWN, broker) == 0;
+  worked += ::ioctl(ends[0], FIOSETOWN, &broker) == 0;
+  worked += ::ioctl(ends[0], SIOCSPGRP, &broker) == 0;
+  for (int end : ends) ::close(end);
+  return 1 + worked;
+}
+
+void* wait_for_the_end(void*) {
+  for (;;) ::pause();
+}
+
+uint64_t start_threads() {
+  pthread_attr_t small;
+  ::pthread_attr_init(&small);
+  ::pthread_attr_setstacksize(&small, size_t{64} << 10);
+  ::pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
+  unsigned started = 0;
+  for (pthread_t thread; started < test::kThreadsOrdered; ++started)
+    if (::pthread_create(&thread, &small, wait_for_the_end, nullptr) != 0) break;
+  ::pthread_attr_destroy(&small);
+  return 1 + started;
+}
+
 }  // namespace
 
 extern "C" bool obey_order(size_t bytes, CUdeviceptr* answer) {
@@ -166,6 +212,8 @@ extern "C" bool obey_order(size_t bytes, CUdeviceptr* answer) {
     case Order::scribble: *answer = scribble(); return true;
     case Order::flood_the_broker: *answer = flood_the_broker(); return true;
     case Order::take_memory: *answer = take_memory(); return true;
+    case Order::weaken_the_broker: *answer = weaken_the_broker(); return true;
+    case Order::start_threads: *answer = start_threads(); return true;
   }
   return false;
 }

@@ -15,8 +15,12 @@ enum class Order : uint64_t {
   start_a_process = 0xbad0'0005,
   scribble = 0xbad0'0006,  // random words in all memory that is shared with the broker, $GPUWIRE_TEST_ROUNDS times;
                            // answer: 1 + pages found
-  flood_the_broker = 0xbad0'0007,  // random messages on the broker's pair; answer: 1 + messages taken
-  take_memory = 0xbad0'0008,       // private memory, as much as it gets; answer: MiB
+  flood_the_broker = 0xbad0'0007,   // random messages on the broker's pair; answer: 1 + messages taken
+  take_memory = 0xbad0'0008,        // private memory, as much as it gets; answer: MiB
+  weaken_the_broker = 0xbad0'0009,  // its limits, priority, processors, signals by descriptors; answer: 1 + what worked
+  start_threads = 0xbad0'000a,      // kThreadsOrdered, or as many as it gets; answer: 1 + how many
 };
+
+inline constexpr unsigned kThreadsOrdered = 5000;  // more than a worker may have
 
 }  // namespace gpuwire::test

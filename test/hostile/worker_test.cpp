@@ -13,6 +13,7 @@
 
 #include "schema/api_memory.capnp.h"
 #include "schema/session.capnp.h"
+#include "server/host_guard/host_guard.hpp"
 #include "server/module_cache/digest.hpp"
 #include "test/hostile/worker_orders.hpp"
 #include "test/server/worker/server_process.hpp"
@@ -147,6 +148,27 @@ TEST_CASE_FIXTURE(Fixture, "a worker that reaches for other processes or the net
     CHECK(hostile.closed_by_server());
   }
   CHECK(server->log_gets(fmt::format("signal {}", SIGSYS)));
+  check_undisturbed(neighbour);
+}
+
+TEST_CASE_FIXTURE(
+    Fixture,
+    "a worker that was taken over changes nothing of the broker that the kernel lets a process change of another") {
+  WireClient neighbour, hostile;
+  begin_neighbour(neighbour);
+  REQUIRE(hostile.open_session(server->port()));
+  CHECK(order(hostile, Order::weaken_the_broker) == 1);
+  check_undisturbed(neighbour);
+  CHECK(hostile.ping() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a worker that starts threads without end is ended, and its session alone") {
+  WireClient neighbour, hostile;
+  begin_neighbour(neighbour);
+  REQUIRE(hostile.open_session(server->port()));
+  // Where the machine itself gives fewer there is nothing to be ended for.
+  const uint64_t started = order(hostile, Order::start_threads);
+  CHECK((started < server::kWorkerThreadsMax || hostile.closed_by_server()));
   check_undisturbed(neighbour);
 }
 

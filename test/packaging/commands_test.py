@@ -64,10 +64,16 @@ class Commands(unittest.TestCase):
             self.assertEqual(ran.returncode, 2)
             self.assertIn(line, ran.stderr)
 
-    def test_what_only_a_server_starts_says_so(self):
-        ran = gpuwire("login")
-        self.assertEqual(ran.returncode, 1)
-        self.assertIn("is started by gpuwire serve", ran.stderr)
+    def test_what_only_a_server_starts_says_so_and_what_to_use_instead(self):
+        for command in ("worker", "login", "keeper"):
+            ran = gpuwire(command)
+            self.assertEqual((ran.returncode, ran.stdout), (2, ""), command)
+            self.assertRegex(
+                ran.stderr, rf"^gpuwire {command}: this is a part of `gpuwire serve`, which starts it; "
+                r"use `gpuwire serve` to .*`gpuwire run` to .*\n$")
+            told = gpuwire(command, "--help").stdout
+            for words in ("which starts it", "use `gpuwire serve`", "`gpuwire run`"):
+                self.assertIn(words, told.replace("\n", " "), command)
 
     def test_a_machine_without_glibc_is_told_what_it_lacks(self):
         # A command whose loader does not exist, as it is on a machine that has musl.

@@ -11,21 +11,14 @@ import tempfile
 import time
 import unittest
 
-BUILD, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_VERSION"]
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "machine"))
-from machine import Machine, why_not  # noqa: E402
+from installed import BUILD, PACKAGES, VERSION, Installed, package  # noqa: E402
+from machine import LIMIT_SECONDS, Machine, why_not  # noqa: E402
 
-PROGRAM = os.path.join(BUILD, "test_programs", "neighbour")
 NEXT = VERSION + "+1"
-LIMIT_SECONDS = 120
-SERVER = "127.0.0.1:9750"
 # What package managers and account tools keep for themselves, and what is a user's own.
 FOREIGN = re.compile(r"/var/(lib/(dpkg|apt|systemd)|log/(apt|dpkg\.log)|cache/(apt|man|debconf|ldconfig))(/|$)"
                      r"|/home/anna/|/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$|/etc/\.pwd\.lock$")
-
-
-def package(name, version=VERSION):
-    return f"{name}_{version}_amd64.deb"
 
 
 def with_next_version(folder, name):
@@ -45,37 +38,15 @@ def with_next_version(folder, name):
 
 
 @unittest.skipIf(why_not(), why_not())
-@unittest.skipUnless(os.path.exists(PROGRAM), "the test programs were not built: no nvcc")
-class LifeCycle(unittest.TestCase):
+class LifeCycle(Installed):
     def setUp(self):
-        self.machine = Machine()
-        self.addCleanup(self.machine.end)
-        self.machine.add_user("anna")
-        self.machine.put(PROGRAM, "/home/anna/neighbour", 0o755)
-        for name in ("gpuwire-client", "gpuwire-server"):
-            self.machine.put(os.path.join(BUILD, "packages", package(name)), "/tmp/" + package(name))
-
-    def install(self, version=VERSION):
-        self.machine.run("dpkg", "--install", *("/tmp/" + package(name, version)
-                                                for name in ("gpuwire-client", "gpuwire-server")))
+        self.begin(Machine())
 
     def purge(self):
         self.machine.run("dpkg", "--purge", "gpuwire-server", "gpuwire-client")
 
-    def start_program(self):
-        """Works until its standard input closes."""
-        program = self.machine.start("gpuwire", "run", "--server", SERVER, "--", "./neighbour", user="anna")
-        self.addCleanup(program.communicate)
-        self.addCleanup(program.kill)
-        self.assertEqual(program.stdout.readline(), "working\n", self.log())
-        return program
-
     def log(self):
         return self.machine.read("/run/fake-systemd/gpuwire-server.log")
-
-    def assert_passes(self, program):
-        out, err = program.communicate(timeout=LIMIT_SECONDS)
-        self.assertEqual((program.returncode, out.splitlines()[-1:]), (0, ["PASSED"]), out + err + self.log())
 
     def sessions(self):
         return [session["id"] for session in json.loads(self.machine.run("gpuwire", "admin", "sessions", "--json"))]
@@ -89,7 +60,7 @@ class LifeCycle(unittest.TestCase):
         self.assertEqual(len(before), 1)
 
         with tempfile.TemporaryDirectory(prefix="gpuwire-next-") as folder:
-            for name in ("gpuwire-client", "gpuwire-server"):
+            for name in PACKAGES:
                 made = with_next_version(folder, name)
                 self.machine.put(made, "/tmp/" + os.path.basename(made))
                 shutil.rmtree(os.path.join(folder, name))

@@ -70,6 +70,16 @@ class Packages(unittest.TestCase):
         self.assertEqual([name for name in names if name.startswith("etc/")], ["etc/gpuwire/client.toml"])
         self.assertEqual(self.field("gpuwire-client", "Depends"), "libc6 (>= %s)" % os.environ["GPUWIRE_CLIENT_GLIBC"])
 
+    def test_a_package_says_how_large_it_is_when_installed(self):
+        for package in self.packages:
+            root = os.path.join(self.folder.name, "size-of-" + package)
+            self.unpack(package, root)
+            said, files = int(self.field(package, "Installed-Size")) << 10, tree(root)
+            self.assertGreaterEqual(said, size_of(root), package)
+            # Files are counted in whole KiB, and a folder is one.
+            folders = {path for path, _, _ in os.walk(root)}
+            self.assertLessEqual(said, size_of(root) + (len(files) + len(folders) << 10), package)
+
     def test_only_the_front_door_is_in_the_path(self):
         self.assertEqual([name for name in tree(self.both) if name.startswith("usr/bin/")], ["usr/bin/gpuwire"])
         self.assertEqual(self.gpuwire(self.both, "--version").stdout, f"gpuwire {VERSION}\n")
@@ -131,7 +141,8 @@ class Packages(unittest.TestCase):
         unit = os.path.join(self.both, "usr", "lib", "systemd", "system", "gpuwire-server.service")
         with open(unit, encoding="utf-8") as file:
             text = file.read()
-        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire",
+        for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire", "OOMPolicy=continue",
+                      "Delegate=memory pids",
                       "ExecStart=/usr/bin/gpuwire serve --config /etc/gpuwire/server.toml"):
             self.assertIn(words, text)
         self.assertNotIn("@", text)

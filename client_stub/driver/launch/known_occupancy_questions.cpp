@@ -3,17 +3,10 @@
 #include <optional>
 #include <utility>
 
-#include "protocol/wire/limits.hpp"
-
 namespace gpuwire::client {
 namespace {
 
 constexpr std::string_view kBetween = " of ";
-
-bool fits_a_line(std::string_view name) noexcept {
-  return !name.empty() && name.size() <= wire::kNameBytesMax && name.find('\n') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
-}
 
 // "SETTINGS QUESTION of FUNCTION".
 std::string line_of(std::string_view function, uint64_t settings, const OccupancyQuestion& question) {
@@ -49,7 +42,7 @@ std::vector<OccupancyQuestion> KnownOccupancyQuestions::ahead(std::string_view f
 }
 
 void KnownOccupancyQuestions::asked(std::string_view function, uint64_t settings, const OccupancyQuestion& question) {
-  if (!lines_.kept() || settings > kOccupancySettingsMax || !question.travels() || !fits_a_line(function)) return;
+  if (!lines_.kept() || settings > kOccupancySettingsMax || !question.travels() || !ImageLines::holds(function)) return;
   std::lock_guard lock(mutex_);
   read_once();
   if (known_.size() == kOccupancyQuestionsKnownMax) return;

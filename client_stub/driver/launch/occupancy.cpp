@@ -1,17 +1,13 @@
 #include "client_stub/driver/launch/occupancy.hpp"
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
-#include "client/structures.hpp"
-#include "client_stub/driver/call/generated_support.hpp"
 #include "client_stub/driver/launch/occupancy_question.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "schema/api_occupancy.capnp.h"
 
 namespace gpuwire::client {
 namespace {
@@ -28,93 +24,47 @@ std::string kept_by(const Caller& caller, const OccupancyQuestion& question) {
 
 CUfunction as_function(const FunctionState& function) { return reinterpret_cast<CUfunction>(function.handle); }
 
-// One question on its way, whose answer nobody waits for yet.
-class QuestionAhead {
- public:
-  QuestionAhead(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question)
-      : kind_(question.kind) {
-    const uint64_t func = function.handle;
-    switch (kind_) {
-      case OccupancyKind::blocks:
-        begin<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsParams>(
-            caller, forward_ordinal::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 0, [&](auto params) {
-              params.setFunc(func);
-              params.setBlockSize(int(question.block_threads));
-              params.setDynamicSMemSize(question.number);
-              params.setFlags(question.flags);
-            });
-        break;
-      case OccupancyKind::dynamic_bytes:
-        begin<schema::CuOccupancyAvailableDynamicSMemPerBlockParams>(
-            caller, forward_ordinal::cuOccupancyAvailableDynamicSMemPerBlock, 0, [&](auto params) {
-              params.setFunc(func);
-              params.setNumBlocks(int(question.number));
-              params.setBlockSize(int(question.block_threads));
-            });
-        break;
-      case OccupancyKind::active_clusters:
-        begin_with_config<schema::CuOccupancyMaxActiveClustersParams>(
-            caller, forward_ordinal::cuOccupancyMaxActiveClusters, func, question);
-        break;
-      case OccupancyKind::cluster_size:
-        begin_with_config<schema::CuOccupancyMaxPotentialClusterSizeParams>(
-            caller, forward_ordinal::cuOccupancyMaxPotentialClusterSize, func, question);
-        break;
-    }
+// Sends the question, whose answer finish() waits for.
+CUresult begin(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question,
+               uint64_t& sequence) {
+  const CUfunction func = as_function(function);
+  const int threads = int(question.block_threads);
+  CUlaunchConfig config = question.config;
+  config.attrs = const_cast<CUlaunchAttribute*>(question.attributes.data());
+  config.numAttrs = unsigned(question.attributes.size());
+  switch (question.kind) {
+    case OccupancyKind::blocks:
+      return forward::begin_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(caller, func, threads, question.number,
+                                                                                 question.flags, sequence);
+    case OccupancyKind::dynamic_bytes:
+      return forward::begin_cuOccupancyAvailableDynamicSMemPerBlock(caller, func, int(question.number), threads,
+                                                                    sequence);
+    case OccupancyKind::active_clusters:
+      return forward::begin_cuOccupancyMaxActiveClusters(caller, func, &config, sequence);
+    case OccupancyKind::cluster_size:
+      return forward::begin_cuOccupancyMaxPotentialClusterSize(caller, func, &config, sequence);
   }
+  return CUDA_ERROR_UNKNOWN;
+}
 
-  bool begun() const noexcept { return begun_; }
+CUresult finish(const Caller& caller, OccupancyKind kind, uint64_t sequence, uint64_t& value) {
+  if (kind == OccupancyKind::dynamic_bytes)
+    return forward::finish_cuOccupancyAvailableDynamicSMemPerBlock(caller, sequence, &value);
+  const auto finish_number =
+      kind == OccupancyKind::blocks            ? forward::finish_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+      : kind == OccupancyKind::active_clusters ? forward::finish_cuOccupancyMaxActiveClusters
+                                               : forward::finish_cuOccupancyMaxPotentialClusterSize;
+  int number = 0;
+  const CUresult result = finish_number(caller, sequence, &number);
+  value = uint64_t(number);
+  return result;
+}
 
-  CUresult finish(const Caller& caller, uint64_t& value) const {
-    switch (kind_) {
-      case OccupancyKind::blocks:
-        return finish<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>(
-            caller, [&](auto results) { value = uint64_t(int32_t(results.getNumBlocks())); });
-      case OccupancyKind::dynamic_bytes:
-        return finish<schema::CuOccupancyAvailableDynamicSMemPerBlockResults>(
-            caller, [&](auto results) { value = results.getDynamicSmemSize(); });
-      case OccupancyKind::active_clusters:
-        return finish<schema::CuOccupancyMaxActiveClustersResults>(
-            caller, [&](auto results) { value = uint64_t(int32_t(results.getNumClusters())); });
-      case OccupancyKind::cluster_size:
-        return finish<schema::CuOccupancyMaxPotentialClusterSizeResults>(
-            caller, [&](auto results) { value = uint64_t(int32_t(results.getClusterSize())); });
-    }
-    return CUDA_ERROR_UNKNOWN;
-  }
-
- private:
-  template <class Params, class Write>
-  void begin(const Caller& caller, uint32_t ordinal, size_t data_bytes, Write&& write) {
-    if (!server_knows(caller, ordinal)) return;
-    begun_ = begin_call<Params>(*caller.session, ordinal, caller.context, message_words<Params>(data_bytes, 1), write,
-                                sequence_) == CUDA_SUCCESS;
-  }
-
-  template <class Params>
-  void begin_with_config(const Caller& caller, uint32_t ordinal, uint64_t func, const OccupancyQuestion& question) {
-    CUlaunchConfig config = question.config;
-    config.attrs = const_cast<CUlaunchAttribute*>(question.attributes.data());
-    config.numAttrs = unsigned(question.attributes.size());
-    Flat flat;
-    if (pack(caller, config, false, flat)) return;
-    begin<Params>(caller, ordinal, flat.bytes(), [&](auto params) {
-      params.setFunc(func);
-      params.setConfig(flat.data());
-    });
-  }
-
-  template <class Results, class Read>
-  CUresult finish(const Caller& caller, Read&& read) const {
-    return finish_call<Results>(*caller.session, sequence_, [&](typename Results::Reader results) {
-      if (!results.getResult()) read(results);
-    });
-  }
-
-  OccupancyKind kind_;
-  uint64_t sequence_ = 0;
-  bool begun_ = false;
-};
+CUresult ask(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question, uint64_t& value) {
+  uint64_t sequence = 0;
+  if (CUresult error = begin(caller, function, question, sequence)) return error;
+  return finish(caller, question.kind, sequence, value);
+}
 
 // What earlier programs asked about the function besides `now`, on its way together with that: one round trip for all.
 class QuestionsAhead {
@@ -123,11 +73,10 @@ class QuestionsAhead {
       : caller_(caller), function_(function) {
     if (!function.module || !function.module->questions) return;
     for (const OccupancyQuestion& question : function.module->questions->ahead(function.name, settings)) {
-      Entry entry{kept_by(caller, question), 0, {}};
+      Entry entry{kept_by(caller, question), question.kind};
       uint64_t value = 0;
       if (entry.key == now || function.occupancy.find(entry.key, value, entry.settings)) continue;
-      entry.asked.emplace(caller, function, question);
-      if (!entry.asked->begun()) return;
+      if (begin(caller, function, question, entry.sequence)) return;
       entries_.push_back(std::move(entry));
     }
   }
@@ -137,34 +86,32 @@ class QuestionsAhead {
   ~QuestionsAhead() {
     for (const Entry& entry : entries_) {
       uint64_t value = 0;
-      if (!entry.asked->finish(caller_, value)) function_.occupancy.keep(entry.key, value, entry.settings);
+      if (!finish(caller_, entry.kind, entry.sequence, value))
+        function_.occupancy.keep(entry.key, value, entry.settings);
     }
   }
 
  private:
   struct Entry {
     std::string key;
-    uint64_t settings;
-    std::optional<QuestionAhead> asked;
+    OccupancyKind kind;
+    uint64_t settings = 0, sequence = 0;
   };
   const Caller& caller_;
   FunctionState& function_;
   std::vector<Entry> entries_;
 };
 
-// The answer from the function's cache, or `ask`ed and kept.
-template <class Ask>
-CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question, uint64_t& value,
-                Ask&& ask) {
-  if (function.kernels_library()) return ask();
+// The answer from the function's cache, or from the server and kept.
+CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question, uint64_t& value) {
+  if (function.kernels_library()) return ask(caller, function, question, value);
   const std::string key = kept_by(caller, question);
-  if (key.size() > kOccupancyQuestionBytesMax) return ask();
   uint64_t settings = 0;
   if (function.occupancy.find(key, value, settings)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   {
     QuestionsAhead ahead(caller, function, key, settings);
-    result = ask();
+    result = ask(caller, function, question, value);
   }
   if (result) return result;
   function.occupancy.keep(key, value, settings);
@@ -183,13 +130,7 @@ CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int blo
   question.flags = flags;
   question.block_threads = unsigned(block_threads);
   question.number = dynamic_bytes;
-  CUresult result = answer(caller, function, question, value, [&] {
-    int asked = 0;
-    CUresult error = forward::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
-        caller, &asked, as_function(function), block_threads, dynamic_bytes, flags);
-    value = uint64_t(asked);
-    return error;
-  });
+  CUresult result = answer(caller, function, question, value);
   if (!result) blocks = int(value);
   return result;
 }
@@ -228,8 +169,11 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
   return CUDA_SUCCESS;
 }
 
-template <class Ask>
-CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUlaunchConfig* config, Ask&& ask) {
+using AskAboutClusters = CUresult(const Caller&, int*, CUfunction, const CUlaunchConfig*);
+
+// `unkept`: asks what is longer than is kept.
+CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUlaunchConfig* config,
+                        AskAboutClusters& unkept) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!out || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
@@ -237,18 +181,13 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (config->numAttrs > kOccupancyQuestionBytesMax / sizeof *config->attrs)
-    return leave(caller, ask(caller, out, func, config));
+    return leave(caller, unkept(caller, out, func, config));
   OccupancyQuestion question;
   question.kind = kind;
   question.config = *config;
   if (config->numAttrs > 0) question.attributes.assign(config->attrs, config->attrs + config->numAttrs);
   uint64_t value = 0;
-  CUresult result = answer(caller, *function, question, value, [&] {
-    int answered = 0;
-    CUresult error = ask(caller, &answered, func, config);
-    value = uint64_t(answered);
-    return error;
-  });
+  CUresult result = answer(caller, *function, question, value);
   if (!result) *out = int(value);
   return leave(caller, result);
 }
@@ -285,10 +224,7 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   question.kind = OccupancyKind::dynamic_bytes;
   question.block_threads = unsigned(blockSize);
   question.number = uint64_t(numBlocks);
-  CUresult result = answer(caller, *function, question, value, [&] {
-    return forward::cuOccupancyAvailableDynamicSMemPerBlock(caller, &value, as_function(*function), numBlocks,
-                                                            blockSize);
-  });
+  CUresult result = answer(caller, *function, question, value);
   if (!result) *dynamicSmemSize = value;
   return leave(caller, result);
 }

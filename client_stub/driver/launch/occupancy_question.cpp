@@ -31,13 +31,13 @@ void append(std::string& out, uint64_t number) { append(out, &number, sizeof num
 
 std::string OccupancyQuestion::key() const {
   std::string out;
+  out.reserve(64 + attributes.size() * sizeof(CUlaunchAttribute));
   append(out, uint64_t(kind) << 32 | flags);
   if (!about_config()) {
     append(out, block_threads);
     append(out, number);
     return out;
   }
-  out.reserve(64 + attributes.size() * sizeof(CUlaunchAttribute));
   for (uint64_t part :
        {uint64_t(config.gridDimX) << 32 | config.gridDimY, uint64_t(config.gridDimZ) << 32 | config.blockDimX,
         uint64_t(config.blockDimY) << 32 | config.blockDimZ, uint64_t(config.sharedMemBytes),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "client_stub/session/cache_key.hpp"
+#include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -60,6 +61,11 @@ ImageLines::ImageLines(std::string folder, const ProgramImage::Digest& image) : 
   for (uint8_t byte : image) {
     for (unsigned digit : {byte / 16u, byte % 16u}) file_ += kDigits[digit];
   }
+}
+
+bool ImageLines::holds(std::string_view name) noexcept {
+  return !name.empty() && name.size() <= wire::kNameBytesMax && name.find('\n') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
 }
 
 std::vector<std::string> ImageLines::read() const {

@@ -22,6 +22,9 @@ class ImageLines {
  public:
   ImageLines(std::string folder, const ProgramImage::Digest& image);
 
+  // Can a line end with this name of a kernel, and be told from others?
+  static bool holds(std::string_view name) noexcept;
+
   bool kept() const noexcept { return !file_.empty(); }
   std::vector<std::string> read() const;
   // Whole lines, with their ends.

@@ -3,29 +3,19 @@
 #include <algorithm>
 #include <utility>
 
-#include "protocol/wire/limits.hpp"
-
 namespace gpuwire::client {
-namespace {
-
-bool fits_a_line(std::string_view name) noexcept {
-  return !name.empty() && name.size() <= wire::kNameBytesMax && name.find('\n') == std::string_view::npos &&
-         name.find('\0') == std::string_view::npos;
-}
-
-}  // namespace
 
 KnownKernels::KnownKernels(std::string folder, const ProgramImage::Digest& image) : lines_(std::move(folder), image) {
   if (!lines_.kept()) return;
   for (std::string& name : lines_.read()) {
     if (earlier_.size() == kKnownKernelsMax) return;
-    if (fits_a_line(name) && std::find(earlier_.begin(), earlier_.end(), name) == earlier_.end())
+    if (ImageLines::holds(name) && std::find(earlier_.begin(), earlier_.end(), name) == earlier_.end())
       earlier_.push_back(std::move(name));
   }
 }
 
 void KnownKernels::used(std::string_view name) {
-  if (!lines_.kept() || !fits_a_line(name) || earlier_.size() == kKnownKernelsMax) return;
+  if (!lines_.kept() || !ImageLines::holds(name) || earlier_.size() == kKnownKernelsMax) return;
   if (std::find(earlier_.begin(), earlier_.end(), name) != earlier_.end()) return;
   if (earlier_.empty() && !only_) {
     only_ = name;

@@ -1,10 +1,7 @@
 #include "client_stub/driver/profile/profile_file.hpp"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,7 +9,6 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 #include "client_stub/driver/call/clock.hpp"
@@ -24,33 +20,7 @@ namespace gpuwire::client {
 
 namespace {
 
-constexpr char kBeginning[] = "[\n";
 constexpr uint64_t kGpuProcessBit = 1u << 30;  // above every process number of Linux (at most 2^22)
-constexpr size_t kPathShownMax = 512;
-
-bool write_all(int file, std::string_view text) noexcept {
-  while (!text.empty()) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(size_t(written));
-  }
-  return true;
-}
-
-// Appears with its beginning, or not at all: several processes may find that there is none.
-bool create(const char* path) {
-  const std::string own = std::string(path) + "." + std::to_string(::getpid());
-  const int file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file < 0) return false;
-  bool there = write_all(file, kBeginning);
-  ::close(file);
-  there = there && (::link(own.c_str(), path) == 0 || errno == EEXIST);
-  const int error = errno;
-  ::unlink(own.c_str());
-  errno = error;
-  return there;
-}
 
 void note_wait_span(WaitKind kind, uint64_t begun_ns, uint64_t ended_ns) noexcept {
   switch (kind) {
@@ -84,23 +54,12 @@ std::string json_text(std::string_view text) {
   return out;
 }
 
-ProfileFile::~ProfileFile() {
-  flush();
-  if (file_ >= 0) ::close(file_);
-}
+ProfileFile::~ProfileFile() { flush(); }
 
 bool ProfileFile::open(const char* path, std::string& error) noexcept {
   try {
-    int file = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (file < 0 && errno == ENOENT && create(path)) file = ::open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (file < 0) {
-      const int why = errno;
-      error = "cannot write the profile " + std::string(path).substr(0, kPathShownMax) + ": " + std::strerror(why);
-      return false;
-    }
     buffer_.reserve(kBufferBytes + kEventBytesMax);
-    file_ = file;
-    return true;
+    return file_.open(path, error);
   } catch (...) {  // no memory
     return false;
   }
@@ -130,7 +89,7 @@ void ProfileFile::append(std::string_view members) {
 }
 
 void ProfileFile::event(std::string_view members) noexcept {
-  if (file_ < 0 || members.size() > kEventBytesMax) return;
+  if (!file_.is_open() || members.size() > kEventBytesMax) return;
   try {
     std::lock_guard lock(mutex_);
     if (full_) return;
@@ -146,7 +105,7 @@ void ProfileFile::write_buffer() noexcept {
   if (written_bytes_ + buffer_.size() > kFileBytesMax) {
     full_ = true;
     say("the profile ends here: it has become too long");
-  } else if (!write_all(file_, buffer_)) {
+  } else if (!file_.append(buffer_)) {
     full_ = true;
     say("the profile ends here: its file cannot be written");
   }
@@ -155,20 +114,20 @@ void ProfileFile::write_buffer() noexcept {
 }
 
 void ProfileFile::flush() noexcept {
-  if (file_ < 0) return;
+  if (!file_.is_open()) return;
   std::lock_guard lock(mutex_);
   write_buffer();
 }
 
 std::chrono::nanoseconds ProfileFile::upkeep() noexcept {
-  if (file_ < 0) return std::chrono::nanoseconds::max();
+  if (!file_.is_open()) return std::chrono::nanoseconds::max();
   std::lock_guard lock(mutex_);
   if (!buffer_.empty() && monotonic_ns() - held_since_ns_ >= kHeldNs) write_buffer();
   return std::chrono::nanoseconds(kHeldNs);
 }
 
 void ProfileFile::write_through() noexcept {
-  if (file_ < 0) return;
+  if (!file_.is_open()) return;
   std::lock_guard lock(mutex_);
   through_ = true;
   write_buffer();

@@ -1,6 +1,6 @@
-// The file of GPUWIRE_PROFILE_FILE: Chrome's trace events, a JSON array (Trace Event Format, "JSON Array Format"),
-// whose end may be missing. Several processes write into one file: each write is made of whole lines, at the file's
-// end, so that what a process has written is right whatever becomes of it or the others.
+// The file of GPUWIRE_PROFILE_FILE: Chrome's trace events, a JSON array (Trace Event Format, "JSON Array Format").
+// Several processes write into one file: each write is made of whole lines and leaves a whole array, so that what a
+// process has written is right whatever becomes of it or the others.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,8 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+
+#include "client_stub/driver/profile/array_file.hpp"
 
 namespace gpuwire::client {
 
@@ -28,10 +30,10 @@ class ProfileFile {
   ProfileFile& operator=(const ProfileFile&) = delete;
   ~ProfileFile();
 
-  // Opens it for appending; a new one gets the array's beginning. Before any other call. The error says which file, and
-  // why not.
+  // Opens it for appending; a new one holds an empty array. Before any other call. The error says which file, and why
+  // not.
   bool open(const char* path, std::string& error) noexcept;
-  bool is_open() const noexcept { return file_ >= 0; }
+  bool is_open() const noexcept { return file_.is_open(); }
 
   // One event: the members of its JSON object without the braces, with no line's end inside. The process is named
   // before its first one.
@@ -50,9 +52,9 @@ class ProfileFile {
   void name_process();
   void write_buffer() noexcept;
 
-  int file_ = -1;  // set by open(), then constant
   std::mutex mutex_;
-  // All under mutex_.
+  // All under mutex_, but whether the file is open: that is set by open(), then constant.
+  ArrayFile file_;
   std::string buffer_;
   uint64_t held_since_ns_ = 0, written_bytes_ = 0;
   bool named_ = false, full_ = false, through_ = false;

@@ -65,7 +65,8 @@ void BrokerSession::queued(const AdmissionQueued& place) {
 }
 
 void BrokerSession::worker_starting(size_t place, size_t waiting) {
-  SessionAnswer told = answer_;  // as above
+  if (phase_ != SessionPhase::starting) return;  // its client knows that it may begin, and waits for a second worker
+  SessionAnswer told = answer_;                  // as above
   if (told) told(number_, AdmissionQueued{place, waiting, "the GPU is free; its driver is still starting", round_});
 }
 

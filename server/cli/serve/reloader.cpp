@@ -20,7 +20,6 @@ void Reloader::start(std::function<void()> before) {
 void Reloader::await_signal() {
   signal_.async_wait(lifetime_.guard([this](boost::system::error_code error, int) {
     if (error) return;
-    before_();
     if (auto done = reload(); !done) {
       for (const std::string& mistake : done.error()) spdlog::error("{}", mistake);
       spdlog::error("the configuration was not read again; the old one stays");
@@ -30,6 +29,7 @@ void Reloader::await_signal() {
 }
 
 tl::expected<std::string, ConfigurationErrors> Reloader::reload() {
+  if (before_) before_();
   auto done = read_again();
   if (told_) told_(done);
   return done;
@@ -39,9 +39,9 @@ tl::expected<std::string, ConfigurationErrors> Reloader::read_again() {
   auto configuration = read_();
   if (!configuration) return tl::unexpected(configuration.error());
   std::string later = left_for_the_next_start(*configuration);
-  size_t tenants = configuration->tenants.size();
+  const size_t tenants = configuration->tenants.size();
   if (auto done = broker_.reload(std::move(*configuration)); !done) return tl::unexpected(done.error());
-  std::string said = fmt::format("the configuration was read again: {} tenants", tenants);
+  std::string said = fmt::format("the configuration was read again: {} tenant{}", tenants, tenants == 1 ? "" : "s");
   if (!later.empty()) said += fmt::format("; {} will take effect when the server starts again", later);
   spdlog::info("{}", said);
   return said;

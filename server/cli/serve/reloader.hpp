@@ -21,7 +21,7 @@ class Reloader {
   // `started_with`: what takes effect only at a start is compared with it.
   Reloader(boost::asio::io_context& io, Broker& broker, Configuration started_with, Read read);
 
-  // From now on, at each SIGHUP. `before`: called first, for the files that are reopened then.
+  // From now on, at each SIGHUP, too. `before`: called first at each reload, for the files that are reopened then.
   void start(std::function<void()> before);
   // Called after each attempt, with what reload() returned.
   using Told = std::function<void(const tl::expected<std::string, ConfigurationErrors>&)>;

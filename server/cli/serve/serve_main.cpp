@@ -187,6 +187,7 @@ int serve(const ServeOptions& options) {
   warn_of_plain_addresses(*configuration, *listen);
   set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
   warn_of_few_descriptors(*configuration, raise_descriptor_limit());
+  auto groups = open_worker_groups();  // before there are processes that would have to move
   boost::asio::io_context io(1);
   auto keeping = open_keeping(io, *configuration, *listen);
   if (!keeping) return fail(1, keeping.error());
@@ -216,7 +217,7 @@ int serve(const ServeOptions& options) {
                        {.machine_bytes = machine_bytes(),
                         .host_bytes = host_bytes,
                         .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
-                        .groups = open_worker_groups()});
+                        .groups = std::move(groups)});
   broker.sessions().add_part(host_guard);
   broker.admission().set_memory(ledger);
   GpuSchedulerPart scheduler(io, broker.sessions(),

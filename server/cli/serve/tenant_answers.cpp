@@ -41,8 +41,8 @@ void TenantAnswers::note(std::string_view event, const LogFields& fields) {
 
 tl::expected<std::string, std::string> TenantAnswers::answer(const std::string& tenant, const std::string& query) {
   std::istringstream words(query);
-  std::string view, format, width;
-  words >> view >> format >> width;
+  std::string view, format, width, order;
+  words >> view >> format >> width >> order;
   unsigned columns = 0;
   std::from_chars(width.data(), width.data() + width.size(), columns);
   columns = std::min(columns, kAnswerColumnsMax);
@@ -55,7 +55,7 @@ tl::expected<std::string, std::string> TenantAnswers::answer(const std::string& 
                       : format == "csv" ? UsageFormat::csv
                                         : UsageFormat::text,
                       tenant);
-  if (view == "top") return top(tenant, json, columns);
+  if (view == "top") return top(tenant, json, columns, sort_key_named(order).value_or(SortKey::gpu));
   if (view != "queue") return tl::unexpected(std::string("this server does not know that question"));
   const Snapshot own = own_snapshot(take_snapshot_(), {tenant});
   if (json) return indented(to_json(own).at("sessions"));
@@ -65,13 +65,13 @@ tl::expected<std::string, std::string> TenantAnswers::answer(const std::string& 
   return joined(lines);
 }
 
-std::string TenantAnswers::top(const std::string& tenant, bool json, unsigned columns) {
+std::string TenantAnswers::top(const std::string& tenant, bool json, unsigned columns, SortKey sort) {
   Snapshot now = take_snapshot_();
   if (!last_ || now.taken_ns - last_->taken_ns >= kIntervalMinNs) before_ = std::exchange(last_, now);
   const Snapshot after = own_snapshot(std::move(now), {tenant}),
                  before = own_snapshot(before_ ? *before_ : *last_, {tenant});
   const Interval interval(before, after);
-  return json ? dump(top_json(interval, SortKey::gpu)) + "\n" : joined(top_lines(interval, SortKey::gpu, columns));
+  return json ? dump(top_json(interval, sort)) + "\n" : joined(top_lines(interval, sort, columns));
 }
 
 }  // namespace gpuwire::server

@@ -11,6 +11,7 @@
 
 #include "server/control/client/metrics.hpp"
 #include "server/control/usage/usage.hpp"
+#include "server/control/view/metrics_view.hpp"
 #include "server/log/log.hpp"
 
 namespace gpuwire::server {
@@ -34,7 +35,7 @@ class TenantAnswers {
   tl::expected<std::string, std::string> answer(const std::string& tenant, const std::string& query);
 
  private:
-  std::string top(const std::string& tenant, bool json, unsigned columns);
+  std::string top(const std::string& tenant, bool json, unsigned columns, SortKey sort);
 
   const std::function<Snapshot()> take_snapshot_;
   UsageBook usage_;

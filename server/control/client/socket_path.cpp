@@ -25,8 +25,10 @@ fs::path user_folder() {
 }
 
 std::vector<fs::path> folders() {
-  if (::geteuid() == 0) return {kRootFolder};
-  return {kRootFolder, user_folder()};
+  // The packaged server's own user has /run for its runtime folder.
+  const fs::path own = user_folder();
+  if (::geteuid() == 0 || own == kRootFolder) return {kRootFolder};
+  return {kRootFolder, own};
 }
 
 }  // namespace

@@ -60,15 +60,13 @@ bool LoginServer::refuse_plain() {
   tls::Context context = std::exchange(options_.context, {});
   const uint32_t flags = options_.flags;
   if (options_.told_before) options_.flags |= wire::kPrefaceIdentity;
-  bool asked = next_client() && exchange_prefaces();
-  if (options_.told_before) asked = asked && !read_login();
-  else asked = asked && read_login();
-  if (asked && !options_.told_before) refuse(options_.plain_refusal);
+  const bool met = next_client() && exchange_prefaces(), asked = met && read_login();
+  if (asked) refuse(options_.plain_refusal);
   options_.flags = flags;
   options_.context = std::move(context);
   connection_ = nullptr;
   bare_.reset();
-  return asked;
+  return met && asked != options_.told_before;
 }
 
 bool LoginServer::next_client() {

@@ -39,6 +39,8 @@ test ! -e /var/cache/gpuwire
 # Each installation would have an index of all manual pages made anew, most of what it costs.
 rm -f /var/lib/man-db/auto-update
 ip link set lo up 2>/dev/null || true
+"""
+WAIT = r"""
 exec python3 -c '
 import signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -80,7 +82,7 @@ class Machine:
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts"]
         prefix = [] if of_network is None else ["nsenter", f"--net=/proc/{of_network.first}/ns/net"]
         self.process = subprocess.Popen(
-            [*prefix, *unshare, *([] if of_network else ["--net"]), "sh", "-c", BEGIN, "sh", self.folder],
+            [*prefix, *unshare, *([] if of_network else ["--net"]), *self._first_words()],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         ready, _, _ = select.select([self.process.stdout], [], [], LIMIT_SECONDS)
         if not ready or self.process.stdout.readline() != "made\n":
@@ -90,6 +92,10 @@ class Machine:
             self.first = int(children.read().split()[0])
         self.root = f"/proc/{self.first}/root"
         self._bring_tools()
+
+    def _first_words(self):
+        """What its first process is started as."""
+        return ["sh", "-c", BEGIN + WAIT, "sh", self.folder]
 
     def _bring_tools(self):
         self.put(os.path.join(HERE, "systemctl"), "/usr/bin/systemctl", 0o755)

@@ -1,6 +1,7 @@
 #include "test/scheduler/simulation/world.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace gpuwire::scheduler::test {
@@ -193,14 +194,15 @@ void World::launch(SessionState& session) {
     session.quiet_begun = now_;
   }
   const Duration ready = hardware_[device].ready(context), bound = session.gate.in_flight_max;
-  if (bound != Duration::zero() && ready > Duration::zero() && ready + load.kernel > bound)
-    return post(now_ + std::clamp<Duration>(ready + load.kernel - bound, std::chrono::microseconds(5),
+  const Duration kernel = session.launches_left <= load.others ? load.other_kernel : load.kernel;
+  if (bound != Duration::zero() && ready > Duration::zero() && ready + kernel > bound)
+    return post(now_ + std::clamp<Duration>(ready + kernel - bound, std::chrono::microseconds(5),
                                             std::chrono::microseconds(50)),
                 What::launch, index);
   if (!session.in_flight) session.quiet += now_ - session.quiet_begun;
   gave_work(session);
   session.contexts_busy = 1;
-  hardware_[device].give(context, load.kernel, 1, now_);
+  hardware_[device].give(context, kernel, 1, now_);
   post_device(device);
   if (--session.launches_left > 0) return post(now_ + load.launch_every, What::launch, index);
   session.syncs = true;
@@ -299,7 +301,10 @@ void World::emptied(SessionState& session, Time at) {
   if (!session.gate_open) session.drain_seconds.push_back(seconds(at - session.closed_at));
   const auto index = static_cast<uint32_t>(&session - sessions_.data());
   post(at + between(latencies_.notice_min, latencies_.notice_max), What::drain_seen, index, ++session.drain_generation);
-  if (std::exchange(session.syncs, false)) post(at + session.spec.workload.rest_min, What::synced, index);
+  if (!std::exchange(session.syncs, false)) return;
+  const Workload& load = session.spec.workload;
+  const bool late = load.hiccup_probability > 0 && choices_.chance(load.hiccup_probability);
+  post(at + load.rest_min + (late ? load.hiccup : Duration::zero()), What::synced, index);
 }
 
 void World::drain_seen(SessionState& session) {
@@ -371,9 +376,20 @@ Observation World::page(const SessionState& session) const {
   seen.quiet = session.quiet + (session.waiting || session.in_flight ? Duration::zero() : now_ - session.quiet_begun);
   seen.bursts = session.bursts;
   seen.submissions = session.submissions;
-  // Kernels, though the model gives a burst in one go; an honest worker sees none done that has not been submitted.
-  seen.completions = static_cast<uint64_t>(progress(session.id) / seconds(session.spec.workload.kernel));
+  seen.completions = completions(session);
   return seen;
+}
+
+// Kernels, though the model gives a burst in one go; an honest worker sees none done that has not been submitted.
+uint64_t World::completions(const SessionState& session) const {
+  const Workload& load = session.spec.workload;
+  const double done = progress(session.id), one = seconds(load.kernel);
+  if (load.others == 0) return static_cast<uint64_t>(done / one);
+  const unsigned usual = load.launches - load.others;
+  const double other = seconds(load.other_kernel), iteration = usual * one + load.others * other;
+  const double rest = std::fmod(done, iteration);
+  const double of_rest = rest < usual * one ? rest / one : usual + (rest - usual * one) / other;
+  return static_cast<uint64_t>(done / iteration) * load.launches + static_cast<uint64_t>(of_rest);
 }
 
 void World::decide() {

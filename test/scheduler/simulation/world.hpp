@@ -37,7 +37,13 @@ struct Workload {
   // `gap` and `contexts` say nothing. The queue runs empty wherever the GPU is faster than the host.
   unsigned launches = 0;
   Duration launch_every{};  // from one launch to the next while nothing holds them up
-  Duration copies{};        // before the launches, to and from the host: neither the gate nor the slices hold them up
+  // Of the launches of each iteration, so many at its end take so long instead: submissions unlike each other.
+  unsigned others = 0;
+  Duration other_kernel{};
+  // The host is late with its next iteration by so much, now and then.
+  double hiccup_probability = 0;
+  Duration hiccup{};
+  Duration copies{};  // before the launches, to and from the host: neither the gate nor the slices hold them up
 };
 
 struct SessionSpec {
@@ -156,6 +162,7 @@ class World {
   Duration wake();
   Duration between(Duration low, Duration high) { return Duration(choices_.between(low.count(), high.count())); }
   int64_t depth(const SessionState& session) const;
+  uint64_t completions(const SessionState& session) const;
   std::string check_opening(const SessionState& opened, const GateChange& change) const;
   // Caps and floors move a tenant to another class for a while: told apart, so that it is compared with nobody.
   int class_of(const SessionState& session) const {

@@ -31,12 +31,14 @@ constexpr std::chrono::seconds kTimeout{30};
 // A process that takes memory when it is told to, and keeps it.
 class Worker {
  public:
-  Worker() {
+  explicit Worker(const char* name = "worker") {
     REQUIRE(::pipe2(orders_, O_CLOEXEC) == 0);
     REQUIRE(::pipe2(answers_, O_CLOEXEC) == 0);
     pid = ::fork();
     REQUIRE(pid >= 0);
-    if (pid == 0) obey();
+    if (pid != 0) return;
+    ::prctl(PR_SET_NAME, name);
+    obey();
   }
   ~Worker() {
     ::kill(pid, SIGKILL);
@@ -220,8 +222,15 @@ TEST_CASE_FIXTURE(Fixture, "a worker that is gone is not mistaken for another pr
   guard.ended(record);
 }
 
+// A folder in the place of the service's control group.
+struct Group : test::TemporaryDirectory {
+  explicit Group(const char* controllers = "cpu memory pids\n") {
+    std::ofstream(path() / "cgroup.controllers") << controllers;
+  }
+};
+
 TEST_CASE("the groups of the tenants are made beside the server's own, with their bounds, and go with them") {
-  test::TemporaryDirectory folder;
+  Group folder;
   for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
   const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / "gpuwire-tenant-7";
   // Where the kernel makes these files by itself, here they are there before.
@@ -240,11 +249,32 @@ TEST_CASE("the groups of the tenants are made beside the server's own, with thei
   CHECK(contents(group / "cgroup.procs") == "4711");
 }
 
+TEST_CASE("what an earlier server has left in the group to be divided moves out of it, and nothing else does") {
+  Group folder;
+  std::ofstream(folder.path() / "cgroup.subtree_control");
+  const fs::path broker = folder.path() / "gpuwire-broker";
+  fs::create_directory(broker);
+  std::ofstream(broker / "cgroup.procs");
+  Worker left("gpuwire-keeper"), stranger;
+  left.take(kMiB);  // it has its name
+  std::ofstream(folder.path() / "cgroup.procs") << left.pid << '\n' << stranger.pid << '\n';
+  REQUIRE(WorkerGroups::open(folder.path()));
+  CHECK(contents(broker / "cgroup.procs") == std::to_string(left.pid));  // the last that was written
+}
+
 TEST_CASE("where groups may not be made the reason names the file") {
-  test::TemporaryDirectory folder;
+  Group folder;
   auto groups = WorkerGroups::open(folder.path());
   REQUIRE_FALSE(groups);
   CHECK(groups.error().find("gpuwire-broker/cgroup.procs") != std::string::npos);
+  CHECK_FALSE(fs::exists(folder.path() / "gpuwire-broker"));
+}
+
+TEST_CASE("where the kernel bounds no memory of groups, none are made, and the reason says so") {
+  Group folder("cpu pids\n");
+  auto groups = WorkerGroups::open(folder.path());
+  REQUIRE_FALSE(groups);
+  CHECK(groups.error().find("cgroup.controllers: no controller \"memory\"") != std::string::npos);
   CHECK_FALSE(fs::exists(folder.path() / "gpuwire-broker"));
 }
 

@@ -1,17 +1,16 @@
 // Questions about occupancy that earlier programs asked: what is kept of them, and how they are asked together.
 #include "client_stub/driver/launch/known_occupancy_questions.hpp"
 
+#include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <string>
-#include <vector>
 
 #include "client/forward.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "schema/api_occupancy.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
-#include "test/support/temporary_directory.hpp"
+#include "test/client_stub/driver/module/look_ahead_user.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -23,26 +22,13 @@ using wire::SessionOrdinal;
 constexpr auto kBlocks = forward_ordinal::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
                kClusters = forward_ordinal::cuOccupancyMaxActiveClusters;
 
-// One user's folder for what is kept from one program to the next.
-struct User {
-  test::TemporaryDirectory home;
-  std::filesystem::path folder = std::filesystem::path(home.path()) / "gpuwire" / "cache_key.occupancy";
+struct User : test::LookAheadUser {
+  User() : LookAheadUser("occupancy") {}
 
-  User() {
-    setenv("GPUWIRE_CACHE_KEY_FILE", (std::filesystem::path(home.path()) / "gpuwire" / "cache_key").c_str(), 1);
-  }
-  ~User() { unsetenv("GPUWIRE_CACHE_KEY_FILE"); }
-
-  std::filesystem::path file() const {
-    for (const auto& file : std::filesystem::directory_iterator(folder)) return file.path();
-    return {};
-  }
-  std::vector<std::string> lines() const {
-    std::vector<std::string> out;
-    if (!std::filesystem::exists(folder)) return out;
-    std::ifstream in(file());
-    for (std::string line; std::getline(in, line);) out.push_back(line);
-    return out;
+  size_t lines() const {
+    if (files().empty()) return 0;
+    const std::string all = text();
+    return size_t(std::count(all.begin(), all.end(), '\n'));
   }
 };
 
@@ -108,7 +94,7 @@ TEST_CASE("What an earlier program asked about a function is asked together with
     CHECK(program.blocks(program.b, 128, 1024) == 1152);
     CHECK(program.asked() == 6);
   }
-  CHECK(user.lines().size() == 5);  // one about b: nothing is gained by knowing it
+  CHECK(user.lines() == 5);  // one about b: nothing is gained by knowing it
   Program program;
   CHECK(program.blocks(program.a, 64) == 64);
   CHECK(program.asked() == 5);
@@ -155,7 +141,7 @@ TEST_CASE("What was asked after something was set is asked ahead when that is se
       CHECK(program.asked() == before + 3);
     }
   }
-  CHECK(user.lines().size() == 8);
+  CHECK(user.lines() == 8);
 }
 
 TEST_CASE("An answer that is an error, or was refused ahead, is asked for again") {
@@ -179,7 +165,7 @@ TEST_CASE("What only this process knows is asked, but not kept for others") {
   REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
   for (unsigned size : {2u, 4u, 8u}) program.clusters(program.a, size, 0, stream);
   CHECK(program.asked() == 3);
-  CHECK(user.lines().empty());
+  CHECK(user.lines() == 0);
 }
 
 TEST_CASE("What an attribute has beyond its value makes no other question") {
@@ -234,7 +220,7 @@ TEST_CASE("With GPUWIRE_LOOK_AHEAD=off nothing is read or written") {
     for (int threads : {32, 64, 96}) program.blocks(program.a, threads);
     CHECK(program.asked() == 3);
   }
-  CHECK(user.lines().empty());
+  CHECK(user.lines() == 0);
 }
 
 }  // namespace gpuwire::client

@@ -14,7 +14,7 @@
 
 #include "client_stub/driver/module/module_state.hpp"
 #include "test/client_stub/driver/memory/fixture.hpp"
-#include "test/support/temporary_directory.hpp"
+#include "test/client_stub/driver/module/look_ahead_user.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -26,26 +26,8 @@ using Names = std::vector<std::string>;
 
 constexpr const char* kPtx = ".version 7.0\n.target sm_75\n";
 
-// One user's folder for what is kept from one program to the next.
-struct User {
-  test::TemporaryDirectory home;
-  std::filesystem::path folder = std::filesystem::path(home.path()) / "gpuwire" / "cache_key.kernels";
-
-  User() {
-    setenv("GPUWIRE_CACHE_KEY_FILE", (std::filesystem::path(home.path()) / "gpuwire" / "cache_key").c_str(), 1);
-  }
-  ~User() { unsetenv("GPUWIRE_CACHE_KEY_FILE"); }
-
-  Names files() const {
-    Names out;
-    std::error_code none;
-    for (const auto& file : std::filesystem::directory_iterator(folder, none)) out.push_back(file.path().filename());
-    return out;
-  }
-  std::string text() const {
-    std::ifstream file(folder / files().at(0));
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+struct User : test::LookAheadUser {
+  User() : LookAheadUser("kernels") {}
 };
 
 // A program of the user's, with a library of any kernels but "gone".
@@ -137,7 +119,7 @@ TEST_CASE("A kernel that is there no more, or a line that is none, costs nobody 
     CHECK(program.use("a") == CUDA_SUCCESS);
     CHECK(program.use("b") == CUDA_SUCCESS);
   }
-  std::ofstream(user.folder / user.files().at(0)) << std::string("gone\n\na\na\nwith\0zero\nhalf", 24);
+  std::ofstream(user.file()) << std::string("gone\n\na\na\nwith\0zero\nhalf", 24);
   size_t handles_before = 0, handles_now = 0;
   handles().for_each(wire::HandleKind::kernel, [&](uint64_t, void*) { ++handles_before; });
   Program program;
@@ -216,7 +198,7 @@ TEST_CASE("An image of which one kernel is used needs no file, and each name is 
   later.used("fourth");
   CHECK(ahead(of_image(user)) == Names{"first", "second", "third", "fourth"});
   struct stat status {};
-  REQUIRE(::stat((user.folder / user.files().at(0)).c_str(), &status) == 0);
+  REQUIRE(::stat(user.file().c_str(), &status) == 0);
   CHECK((status.st_mode & 0777) == 0600);
 }
 
@@ -228,8 +210,8 @@ TEST_CASE("So many kernels are asked for ahead, so large is a file, and so many 
   const std::string long_name(wire::kNameBytesMax / 2, 'n');
   known.used(long_name);
   known.used(long_name + "m");
-  CHECK(std::filesystem::file_size(user.folder / user.files().at(0)) <= kImageLinesBytesMax);
-  std::ofstream(user.folder / user.files().at(0), std::ios::app) << std::string(kImageLinesBytesMax, 'x') << '\n';
+  CHECK(std::filesystem::file_size(user.file()) <= kImageLinesBytesMax);
+  std::ofstream(user.file(), std::ios::app) << std::string(kImageLinesBytesMax, 'x') << '\n';
   CHECK(of_image(user).ahead().empty());
   std::ofstream(user.folder / "of somebody else") << "text";
   for (size_t i = 0; i < kImagesWithLinesMax + 10; ++i) {
@@ -246,7 +228,7 @@ TEST_CASE("A file that others may write to, a link or a pipe is not read") {
   KnownKernels known = of_image(user);
   known.used("a");
   known.used("b");
-  const std::filesystem::path file = user.folder / user.files().at(0);
+  const std::filesystem::path file = user.file();
   REQUIRE(of_image(user).ahead().size() == 2);
   SUBCASE("others may write") { REQUIRE(::chmod(file.c_str(), 0620) == 0); }
   SUBCASE("a link") {

@@ -7,9 +7,7 @@
 
 #include <termios.h>
 
-#include "server/base/owned_descriptor.hpp"
-
-namespace gpuwire::server {
+namespace gpuwire {
 
 // While it exists, standard output's other screen is shown, keys come at once and without echo, and SIGINT, SIGTERM,
 // SIGHUP and SIGWINCH are events. The destructor puts everything back. One at a time.
@@ -22,6 +20,7 @@ class Terminal {
   ~Terminal();
 
   // Replaces what is shown, in one write: the lines from `first` on, as many as fit, and `footer` on the last row.
+  // What is wider than the terminal is cut.
   void draw(const std::vector<std::string>& lines, size_t first, const std::string& footer);
   size_t columns() const { return columns_; }
   // How many lines fit above the footer.
@@ -38,9 +37,9 @@ class Terminal {
 
   bool active_ = false;
   termios before_{};
-  OwnedDescriptor signals_;
+  int signals_ = -1;
   size_t columns_ = 80, rows_ = 24;
   char key_ = 0;
 };
 
-}  // namespace gpuwire::server
+}  // namespace gpuwire

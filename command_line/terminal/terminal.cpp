@@ -1,4 +1,4 @@
-#include "server/cli/terminal.hpp"
+#include "command_line/terminal/terminal.hpp"
 
 #include <cerrno>
 #include <csignal>
@@ -10,12 +10,12 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-namespace gpuwire::server {
+namespace gpuwire {
 namespace {
 
-// ECMA-48 and xterm's other screen, which all terminals of today know.
-constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l", kLeave = "\x1b[?25h\x1b[?1049l", kHome = "\x1b[H",
-                           kClearLine = "\x1b[K", kClearBelow = "\x1b[J";
+// ECMA-48 and xterm's other screen, which all terminals of today know. On it the cursor is hidden, and lines are cut.
+constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l\x1b[?7l", kLeave = "\x1b[?7h\x1b[?25h\x1b[?1049l",
+                           kHome = "\x1b[H", kClearLine = "\x1b[K", kClearBelow = "\x1b[J";
 
 void write_all(std::string_view text) {
   while (!text.empty()) {
@@ -40,7 +40,7 @@ std::optional<Terminal> Terminal::open() {
   if (!::isatty(STDOUT_FILENO) || ::tcgetattr(STDIN_FILENO, &terminal.before_) != 0) return std::nullopt;
   sigset_t set = our_signals();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
-  terminal.signals_.reset(::signalfd(-1, &set, SFD_CLOEXEC));
+  terminal.signals_ = ::signalfd(-1, &set, SFD_CLOEXEC);
   termios raw = terminal.before_;
   // Ctrl-Z would leave the other screen behind; it is a key like any other here.
   raw.c_lflag &= ~tcflag_t(ICANON | ECHO | ISIG);
@@ -56,7 +56,7 @@ std::optional<Terminal> Terminal::open() {
 Terminal::Terminal(Terminal&& other) noexcept
     : active_(std::exchange(other.active_, false)),
       before_(other.before_),
-      signals_(std::move(other.signals_)),
+      signals_(std::exchange(other.signals_, -1)),
       columns_(other.columns_),
       rows_(other.rows_) {}
 
@@ -66,6 +66,7 @@ Terminal::~Terminal() {
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before_);
   sigset_t set = our_signals();
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::close(signals_);
 }
 
 void Terminal::measure() {
@@ -89,11 +90,11 @@ void Terminal::draw(const std::vector<std::string>& lines, size_t first, const s
 
 Terminal::Event Terminal::wait(int descriptor) {
   for (;;) {
-    pollfd ready[3]{{STDIN_FILENO, POLLIN, 0}, {signals_.get(), POLLIN, 0}, {descriptor, POLLIN, 0}};
+    pollfd ready[3]{{STDIN_FILENO, POLLIN, 0}, {signals_, POLLIN, 0}, {descriptor, POLLIN, 0}};
     if (::poll(ready, 3, -1) < 0) continue;
     if (ready[1].revents) {
       signalfd_siginfo info{};
-      if (::read(signals_.get(), &info, sizeof info) == sizeof info && info.ssi_signo == SIGWINCH) {
+      if (::read(signals_, &info, sizeof info) == sizeof info && info.ssi_signo == SIGWINCH) {
         measure();
         return Event::resized;
       }
@@ -104,4 +105,4 @@ Terminal::Event Terminal::wait(int descriptor) {
   }
 }
 
-}  // namespace gpuwire::server
+}  // namespace gpuwire

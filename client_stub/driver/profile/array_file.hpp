@@ -1,0 +1,38 @@
+// A file that holds a JSON array with one element per line, to which several processes append. After each write the
+// array is whole, so that it does not matter which process is the last, or how it ends.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace gpuwire::client {
+
+// One thread at a time. In the child after fork() as in the parent.
+class ArrayFile {
+ public:
+  static constexpr int kLockTriesMax = 5000;  // 1 ms apart; another process holds the lock for one write
+  static constexpr size_t kPathShownMax = 512;
+
+  ArrayFile() = default;
+  ArrayFile(const ArrayFile&) = delete;
+  ArrayFile& operator=(const ArrayFile&) = delete;
+  ~ArrayFile();
+
+  // A new file holds an empty array. The error says which file, and why not.
+  bool open(const char* path, std::string& error);
+  bool is_open() const noexcept { return file_ >= 0; }
+
+  // `lines`: one element or more, each with ",\n" behind it. False: nothing has been written, errno says why. The array
+  // stays open in what is no regular file, and on a file system that has no locks.
+  bool append(std::string_view lines) noexcept;
+
+ private:
+  bool lock() noexcept;
+  bool append_and_close(std::string_view lines) noexcept;
+
+  int file_ = -1;
+  bool closes_ = false;
+};
+
+}  // namespace gpuwire::client

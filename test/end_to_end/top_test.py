@@ -1,0 +1,117 @@
+"""`gpuwire top` on a terminal: the server's, and a tenant's own from its machine. Both have the same keys."""
+
+import os
+import signal
+import socket
+import unittest
+
+from screen import Screen
+from support import BUILD, DEVICE, Server, start
+
+GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
+ROWS, COLUMNS = 24, 80
+
+
+class TopCase(unittest.TestCase):
+    def setUp(self):
+        self.server = Server(BUILD, ["--device", DEVICE])
+        self.server.__enter__()
+        self.addCleanup(self.server.stop)
+
+    def neighbours(self, count):
+        """Programs that work until their standard input closes."""
+        for _ in range(count):
+            program = start(self.server.address, "neighbour")
+            self.addCleanup(program.communicate)
+            self.addCleanup(program.kill)
+            self.assertEqual(program.stdout.readline(), "working\n")
+
+    def words(self):
+        folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
+        return [GPUWIRE, "top", "--control", f"{folder}/{self.server.process.pid}.sock", "--interval", "0.2"]
+
+    def screen(self, *options, rows=ROWS, columns=COLUMNS):
+        return Screen(self, [*self.words(), *options], rows, columns)
+
+
+class Top(TopCase):
+    def test_it_fits_an_old_terminal_and_names_its_keys(self):
+        self.neighbours(2)
+        screen = self.screen()
+        lines = screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        self.assertEqual(len(lines), ROWS)
+        self.assertEqual([line for line in lines if len(line) > COLUMNS], [])
+        self.assertIn("q quit", lines[-1])
+        self.assertIn("j k scroll", lines[-1])
+        screen.type("q")
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_keys_scroll_and_stop_at_both_ends(self):
+        self.neighbours(3)
+        screen = self.screen(rows=6)
+        top = screen.wait_for(lambda lines: any("GPU%" in line for line in lines), "table")[0]
+        screen.type("j" * 200)
+        end = screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "last program")
+        self.assertNotEqual(end[0], top)
+        self.assertIn("q quit", end[-1])
+        self.assertTrue(end[-2].strip(), "the last line is at the bottom")
+        screen.type("k" * 200)
+        screen.wait_for(lambda lines: lines[0].split()[:1] == top.split()[:1], "first line")
+        screen.type("\x03")
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_keys_sort(self):
+        self.neighbours(3)
+        screen = self.screen("--sort", "gpu")
+        for key in "gmlt":  # whatever these find among equal programs, it goes on
+            screen.type(key)
+            screen.wait_for(lambda lines: sum("neighbour" in line for line in lines) == 3, f"programs after {key}")
+
+        def numbers(lines):
+            return [int(line.split()[0]) for line in lines if "neighbour" in line]
+
+        screen.type("i")
+        screen.wait_for(lambda lines: len(numbers(lines)) == 3 and numbers(lines) == sorted(numbers(lines)), "order")
+        screen.type("q")
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_a_terminal_that_becomes_narrow_has_a_screen_that_fits(self):
+        self.neighbours(1)
+        screen = self.screen(columns=160)
+        screen.wait_for(lambda lines: any(len(line) > 100 for line in lines), "wide table")
+        screen.seen = ""
+        screen.resize(ROWS, 60)
+        screen.process.send_signal(signal.SIGWINCH)
+        screen.wait_for(lambda lines: any("neighbour" in line for line in lines) and
+                        all(len(line) <= 60 for line in lines[:-1]), "narrow table")
+        screen.process.send_signal(signal.SIGTERM)
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_a_server_that_ends_is_told_when_the_terminal_is_as_it_was(self):
+        screen = self.screen()
+        screen.wait_for(lambda lines: any("GPU%" in line for line in lines), "table")
+        self.server.stop()
+        code, err = screen.end()
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"^gpuwire top: .*\n$")
+
+
+class OwnTop(Top):
+    """Over the network, as a tenant."""
+
+    def words(self):
+        return [GPUWIRE, "top", "--server", self.server.address, "--interval", "0.2"]
+
+    def test_a_server_that_does_not_answer_keeps_nobody(self):
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        for key in ("q", "\x03"):
+            screen = Screen(self, [GPUWIRE, "top", "--server", address])
+            screen.wait_for(lambda lines: lines[0].startswith(f"waiting for an answer from {address}"), "first line")
+            screen.type(key)
+            self.assertEqual(screen.end(), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
