@@ -75,21 +75,30 @@ int SharedStaging::take(const Caller& caller, bool may_make) noexcept {
     block = reserve(caller);
   }
   if (block == kNone) return kNone;
-  bool lost = false;
-  void* memory = share_pages(caller, kStagingBlockBytes, &lost);
+  void* memory = nullptr;
+  const CUresult shared = share_pages(caller, kStagingBlockBytes, memory);
   // A child of fork() has no use for it.
   if (memory) madvise(memory, kStagingBlockBytes, MADV_DONTFORK);
   std::lock_guard lock(mutex_);
   Block& made = blocks_[size_t(block)];
   if (!memory) {
-    refused_ = !lost || ++losses_ == kStagingLossesMax;
+    refused_ = shared != CUDA_ERROR_NOT_FOUND || ++losses_ == kStagingLossesMax;
     made = {};
     return kNone;
   }
   made.data = static_cast<std::byte*>(memory);
   made.state = State::taken;
   count_.fetch_add(1, std::memory_order_relaxed);
-  return block;
+  if (!ended_) return block;
+  unmap(made);
+  return kNone;
+}
+
+void SharedStaging::unmap(Block& block) noexcept {
+  if (!block.data) return;  // it went with the session while it was being lent
+  munmap(block.data, kStagingBlockBytes);
+  block = {};
+  count_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void SharedStaging::release(Block& block) noexcept {
@@ -101,13 +110,16 @@ void SharedStaging::release(Block& block) noexcept {
 
 void SharedStaging::give_back(int block) noexcept {
   std::lock_guard lock(mutex_);
-  release(blocks_[size_t(block)]);
+  Block& back = blocks_[size_t(block)];
+  ended_ ? unmap(back) : release(back);
 }
 
 void SharedStaging::lend(int block, uint64_t sequence) noexcept {
   std::lock_guard lock(mutex_);
-  blocks_[size_t(block)].state = State::lent;
-  blocks_[size_t(block)].sequence = sequence;
+  Block& away = blocks_[size_t(block)];
+  if (ended_) return unmap(away);  // nobody says that it has been read
+  away.state = State::lent;
+  away.sequence = sequence;
 }
 
 void SharedStaging::has_read(uint64_t sequence) noexcept {
@@ -150,6 +162,20 @@ unsigned SharedStaging::take_helpers(unsigned most) noexcept {
   return taken;
 }
 
+bool SharedStaging::make_room(const Caller& caller) noexcept {
+  {
+    std::lock_guard lock(mutex_);
+    if (ended_) return false;
+    for (Block& block : blocks_) {
+      if (block.state != State::free) continue;
+      block.context = 0;
+      forgotten_ = true;
+    }
+    refused_ = true;
+  }
+  return drop_forgotten(caller);
+}
+
 // Those in use come back: their copies are of this context, and end before it does.
 void SharedStaging::forget(const Caller& caller, uint64_t context) noexcept {
   {
@@ -165,12 +191,12 @@ void SharedStaging::forget(const Caller& caller, uint64_t context) noexcept {
 }
 
 // A frame is sent for each: not under the lock, which is taken while others are.
-void SharedStaging::drop_forgotten(const Caller& caller) noexcept {
+bool SharedStaging::drop_forgotten(const Caller& caller) noexcept {
   std::array<std::byte*, kStagingBlocksMax> dropped;
   size_t count = 0;
   {
     std::lock_guard lock(mutex_);
-    if (!forgotten_) return;
+    if (!forgotten_) return false;
     forgotten_ = false;
     for (Block& block : blocks_) {
       if (block.state == State::absent || block.context != 0) continue;
@@ -183,19 +209,18 @@ void SharedStaging::drop_forgotten(const Caller& caller) noexcept {
     }
     count_.fetch_sub(count, std::memory_order_relaxed);
   }
-  while (count != 0) unshare_pages(caller, dropped[--count], kStagingBlockBytes);
+  for (size_t i = 0; i < count; ++i) unshare_pages(caller, dropped[i], kStagingBlockBytes);
+  return count != 0;
 }
 
 size_t SharedStaging::blocks() const noexcept { return count_.load(std::memory_order_relaxed); }
 
-// What is taken its takers may still copy to and from.
+// What is taken its takers may still copy to and from. Where the device is, the server has it mapped by itself.
 void SharedStaging::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   ended_ = true;
   for (Block& block : blocks_) {
-    if (block.state != State::free) continue;
-    munmap(block.data, kStagingBlockBytes);
-    block = {};
+    if (block.state == State::free || block.state == State::lent) unmap(block);
   }
   changed_.notify_all();
 }

@@ -19,7 +19,7 @@ namespace gpuwire::client {
 // Large enough that frames do not count, and a large page; small enough that CPU and device work at the same time, and
 // that what the one has written is in the cache yet when the other comes.
 inline constexpr size_t kStagingBlockBytes = 2u << 20;
-// Of one session, and of each context where there are several.
+// Of one session, and how many a context has made where there are several.
 inline constexpr size_t kStagingBlocksMax = 32, kStagingBlocksOfOneMax = 8;
 // So many for each copy keep device and CPU busy: one whose caller waits for its end anyway has no more made.
 inline constexpr size_t kStagingBlocksInTurn = 4;
@@ -72,6 +72,9 @@ class SharedStaging final : public SessionPart {
   unsigned take_helpers(unsigned most) noexcept;
   void give_helpers(unsigned count) noexcept { helpers_.fetch_add(count, std::memory_order_relaxed); }
 
+  // The program was refused memory of the server's, of which these blocks are a part: those that are free end, and no
+  // more are made. False: none was free.
+  bool make_room(const Caller& caller) noexcept;
   // The context is about to end at the server: so do its blocks, those in use when they come back.
   void forget(const Caller& caller, uint64_t context) noexcept;
   StagedTraffic& traffic() noexcept { return traffic_; }
@@ -93,14 +96,16 @@ class SharedStaging final : public SessionPart {
   // With the lock.
   int find_free(uint64_t context) noexcept;
   int reserve(const Caller& caller) noexcept;
-  void drop_forgotten(const Caller& caller) noexcept;  // without the lock
   void release(Block& block) noexcept;
+  void unmap(Block& block) noexcept;
+  // Without it: ends blocks that are to go. False: none was free.
+  bool drop_forgotten(const Caller& caller) noexcept;
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::array<Block, kStagingBlocksMax> blocks_;  // `data` of one that is taken is its taker's to read
   uint64_t freed_ = 0;
-  bool refused_ = false;    // the server has none to give
+  bool refused_ = false;    // the server has none to give, or other use for it
   unsigned losses_ = 0;     // blocks that were lost on their way to the server
   bool forgotten_ = false;  // there may be blocks whose context has ended
   bool ended_ = false;

@@ -100,9 +100,9 @@ bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
 void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 
 // New whole pages that this process and the server's have both mapped, at the same address, and that the device
-// reaches. Null: the server is on another machine, or may not or cannot have them, or (`lost`) a connection was lost
-// with them and the next attempt may succeed.
-void* share_pages(const Caller& caller, size_t mapped_bytes, bool* lost = nullptr) noexcept;
+// reaches. Else `memory` is null: the server is on another machine, or has no room for them (CUDA_ERROR_OUT_OF_MEMORY),
+// or cannot have them, or a connection was lost with them (CUDA_ERROR_NOT_FOUND) and the next attempt may succeed.
+CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) noexcept;
 // They are nobody's any more, at both sides.
 void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noexcept;
 // Does the session have what they need: a road that carries descriptors, to a server on this machine?

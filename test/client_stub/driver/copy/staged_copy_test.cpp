@@ -124,6 +124,30 @@ struct StagingServer : test::DeviceProcess {
   }
 
   std::vector<std::byte> memory;
+  // The server has room for so many bytes of shared and other regions; a block that ends makes room.
+  void has_room_for(size_t most) {
+    auto room = [this, most](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+      size_t bytes = 0;
+      if (frame.ordinal == uint32_t(SessionOrdinal::region_share))
+        frame.read<schema::RegionShare>([&](auto share) { bytes = share.getBytes(); });
+      else frame.read<schema::RegionCreate>([&](auto create) { bytes = create.getBytes(); });
+      const bool fits = charged + bytes <= most + count(SessionOrdinal::region_destroy) * kStagingBlockBytes;
+      if (fits) charged += bytes;
+      reply.initRoot<schema::Result>().setResult(fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
+    };
+    session->serve(uint32_t(SessionOrdinal::region_share), room);
+    session->serve(uint32_t(SessionOrdinal::region_create), room);
+  }
+  // Where the blocks are that copies to the device have used.
+  std::set<void*> regions() const {
+    std::set<void*> found;
+    for_each<schema::CopyRegionToDevice>(SessionOrdinal::copy_region_to_device, [&](const auto&, auto copy) {
+      found.insert(reinterpret_cast<void*>(copy.getRegion()));
+    });
+    return found;
+  }
+
+  size_t charged = 0;
   bool stands = false, fails_to = false, fails_from = false;
   std::mutex running;
   size_t executed = 0;
@@ -344,6 +368,48 @@ TEST_CASE("Blocks that were lost with a connection are asked for again, but not 
   CHECK((server.count(SessionOrdinal::copy_region_to_device) > 0) == (copies == 1));
 }
 
+TEST_CASE("Pinned memory that the program is refused comes before staging, of which no more is made then") {
+  constexpr size_t kRoom = 8u << 20;
+  StagingServer server;
+  server.has_room_for(kRoom);
+  const auto bytes = random_bytes(5u << 20, 18);
+  server.stands = true;  // so that the copy has several made
+  REQUIRE(upload(bytes) == CUDA_SUCCESS);
+  REQUIRE(server.has(bytes));
+  server.stands = false;
+  const size_t made = server.staging().blocks();
+  REQUIRE(made > 1);
+  void* pinned = nullptr;
+  SUBCASE("an allocation") {
+    REQUIRE(hand::cuMemHostAlloc(&pinned, kRoom, 0) == CUDA_SUCCESS);
+    CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(pinned), kRoom));
+    CHECK(server.staging().blocks() == 0);
+  }
+  SUBCASE("memory that the device is to reach") {
+    std::vector<std::byte> registered(kRoom);
+    REQUIRE(hand::cuMemHostRegister_v2(registered.data(), kRoom, 0) == CUDA_SUCCESS);
+    CUdeviceptr seen = 0;
+    CHECK(hand::cuMemHostGetDevicePointer_v2(&seen, registered.data(), 0) == CUDA_SUCCESS);
+    CHECK(server.staging().blocks() == 0);
+    REQUIRE(hand::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
+  }
+  SUBCASE("what would not fit without staging either is refused once more, and not without end") {
+    REQUIRE(hand::cuMemHostAlloc(&pinned, 2 * kRoom, 0) == CUDA_SUCCESS);  // it is mapped when the device asks for it
+    CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(pinned), 1));
+    const size_t asked = server.count(SessionOrdinal::region_share);
+    CHECK(asked == made + 2);
+    void* another = nullptr;
+    REQUIRE(hand::cuMemHostAlloc(&another, 2 * kRoom, 0) == CUDA_SUCCESS);
+    CHECK(server.count(SessionOrdinal::region_share) == asked + 1);
+    REQUIRE(hand::cuMemFreeHost(another) == CUDA_SUCCESS);
+  }
+  const size_t asked = server.count(SessionOrdinal::region_share);
+  REQUIRE(upload(bytes) == CUDA_SUCCESS);
+  CHECK(server.has(bytes));
+  CHECK(server.count(SessionOrdinal::region_share) == asked);
+  if (pinned) REQUIRE(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
+}
+
 TEST_CASE("Short copies, and bytes that the server is to be asked for first, do not have staging made") {
   StagingServer server("auto");
   REQUIRE(upload(random_bytes(kStagingMadeForBytes - 1, 9)) == CUDA_SUCCESS);
@@ -459,6 +525,29 @@ TEST_CASE("When the session is over the blocks that nobody uses are gone, and co
   CHECK(server.staging().take({.session = server.session}, true) == SharedStaging::kNone);
   CHECK(upload(random_bytes(4u << 20, 13)) == CUDA_ERROR_DEVICE_UNAVAILABLE);
   server.staging().ended(SessionEnd::closed);
+}
+
+TEST_CASE("When the session is over blocks that the device had end at once, and those of a copy under way behind it") {
+  StagingServer server;
+  server.stands = true;
+  REQUIRE(upload(random_bytes(4u << 20, 19)) == CUDA_SUCCESS);
+  SharedStaging& staging = server.staging();
+  const auto lent = server.regions();
+  REQUIRE(lent.size() > 1);
+  const Caller caller = enter(Needs::context);
+  const int returned = staging.take(caller, true), unsent = staging.take(caller, true);
+  REQUIRE(unsent != SharedStaging::kNone);
+  std::byte* const places[] = {staging.data(returned), staging.data(unsent)};
+  staging.ended(SessionEnd::lost);
+  for (void* region : lent) CHECK_FALSE(is_mapped(reinterpret_cast<uint64_t>(region), 1));
+  for (std::byte* place : places) std::memset(place, 1, kStagingBlockBytes);
+  staging.give_back(returned);
+  staging.lend(unsent, 1);  // its frame is refused then
+  staging.give_back(unsent);
+  for (std::byte* place : places) CHECK_FALSE(is_mapped(reinterpret_cast<uint64_t>(place), 1));
+  staging.has_read(1);
+  CHECK(staging.blocks() == 0);
+  server.session->end_with(CUDA_ERROR_DEVICE_UNAVAILABLE);
 }
 
 }  // namespace gpuwire::client
