@@ -302,6 +302,21 @@ TEST_CASE("What a stream that stands leaves no block for goes as it would over a
   CHECK(server.staging().traffic().to_device_bytes == staged + bytes.size());
 }
 
+TEST_CASE("The rest of a copy that finds some blocks is the bytes behind those that have gone") {
+  constexpr size_t kMost = kStagingBlocksMax * kStagingBlockBytes, kBytes = 12u << 20, kBefore = kMost - kBytes / 2;
+  StagingServer server;
+  server.stands = true;
+  REQUIRE(upload(random_bytes(kBefore, 20)) == CUDA_SUCCESS);
+  const size_t before = server.staging().traffic().to_device_bytes;
+  auto bytes = random_bytes(kBytes, 21);
+  const auto as_they_were = bytes;
+  REQUIRE(upload(bytes, kBefore) == CUDA_SUCCESS);
+  std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  CHECK(server.staging().traffic().to_device_bytes > before);
+  CHECK(server.staging().traffic().to_device_bytes < before + kBytes);
+  CHECK(server.has(as_they_were, kBefore));
+}
+
 TEST_CASE("A copy without a stream counts as awaited where the host could see nothing of it, and else is waited for") {
   StagingServer server;
   bool told = true;
@@ -542,9 +557,9 @@ TEST_CASE("When the session is over blocks that the device had end at once, and 
   for (void* region : lent) CHECK_FALSE(is_mapped(reinterpret_cast<uint64_t>(region), 1));
   for (std::byte* place : places) std::memset(place, 1, kStagingBlockBytes);
   staging.give_back(returned);
-  staging.lend(unsent, 1);  // its frame is refused then
-  staging.give_back(unsent);
+  staging.lend(unsent, 1);
   for (std::byte* place : places) CHECK_FALSE(is_mapped(reinterpret_cast<uint64_t>(place), 1));
+  staging.give_back(unsent);  // its frame was refused
   staging.has_read(1);
   CHECK(staging.blocks() == 0);
   server.session->end_with(CUDA_ERROR_DEVICE_UNAVAILABLE);
