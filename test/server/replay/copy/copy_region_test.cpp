@@ -40,9 +40,9 @@ struct Fixture {
     void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     REQUIRE(memory != MAP_FAILED);
     theirs = static_cast<std::byte*>(memory);
-    // Where nothing is.
-    void* place = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(munmap(place, kBytes) == 0);
+    // Where nothing is, also of a region behind it.
+    void* place = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(munmap(place, 2 * kBytes) == 0);
     region = reinterpret_cast<uint64_t>(place);
     session.state().host_regions().take_descriptors_from([this](uint64_t) { return std::exchange(file, -1); });
     uint64_t shared = session.call<schema::RegionShare>(SessionOrdinal::region_share, [&](auto params) {
@@ -165,10 +165,12 @@ TEST_CASE_FIXTURE(Fixture, "what has been copied back before leaves before the a
 }
 
 TEST_CASE_FIXTURE(Fixture, "only what is within a shared region is copied, and the client gets its bytes back") {
-  session.call<schema::RegionCreate>(SessionOrdinal::region_create, [&](auto params) {
+  // One beside it whose pages the client does not have.
+  uint64_t mirrored = session.call<schema::RegionCreate>(SessionOrdinal::region_create, [&](auto params) {
     params.setAddress(region + kBytes);
     params.setBytes(4096);
   });
+  REQUIRE(session.result(mirrored) == CUDA_SUCCESS);
   for (auto [offset, bytes] : {std::pair<size_t, uint64_t>{0, kBytes + 1},
                                {1, kBytes},
                                {kBytes - 1, 2},
