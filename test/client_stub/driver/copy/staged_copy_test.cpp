@@ -101,8 +101,15 @@ struct StagingServer : test::DeviceProcess {
       if (frame.ordinal != uint32_t(SessionOrdinal::copy_region_to_device)) continue;
       if (fails_to) t_context->deferred.store(CUDA_ERROR_INVALID_VALUE);
       else frame.read<schema::CopyRegionToDevice>([&](auto copy) { read_region(copy); });
-      test::server_session().shared_staging.has_read(frame.sequence);
+      tell<schema::RegionRead>(wire::NoticeOrdinal::region_read, [&](auto read) { read.setSequence(frame.sequence); });
     }
+  }
+  template <class Params, class Fill>
+  static void tell(wire::NoticeOrdinal ordinal, Fill&& fill) {
+    capnp::MallocMessageBuilder message;
+    fill(message.initRoot<Params>());
+    capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
+    test::server_session().notices.notice(ordinal, reader);
   }
   size_t count(SessionOrdinal ordinal) const { return session->count(uint32_t(ordinal)); }
   SharedStaging& staging() const { return test::server_session().shared_staging; }
@@ -458,6 +465,27 @@ TEST_CASE("Blocks end with the context in which they were made, those in use whe
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   CHECK(server.has(bytes));
   CHECK(server.count(SessionOrdinal::region_destroy) == made);
+}
+
+TEST_CASE("A block comes back with the error of its copy, too: one whose context is gone is answered by nothing else") {
+  StagingServer server;
+  server.stands = true;
+  REQUIRE(upload(random_bytes(1u << 20, 22)) == CUDA_SUCCESS);
+  std::vector<uint64_t> sequences;
+  server.for_each<schema::CopyRegionToDevice>(SessionOrdinal::copy_region_to_device,
+                                              [&](const auto& frame, auto) { sequences.push_back(frame.sequence); });
+  REQUIRE(sequences.size() == 1);
+  const uint64_t returned = server.staging().returns();
+  auto fail = [&](uint64_t sequence) {
+    server.tell<schema::DeferredError>(wire::NoticeOrdinal::deferred_error, [&](auto error) {
+      error.setResult(CUDA_ERROR_INVALID_CONTEXT);
+      error.setSequence(sequence);
+    });
+  };
+  fail(sequences[0] + 1);  // another frame's
+  CHECK(server.staging().returns() == returned);
+  fail(sequences[0]);
+  CHECK(server.staging().returns() == returned + 1);
 }
 
 TEST_CASE("Copies in a stream of another context than the current one go as before") {
