@@ -21,7 +21,7 @@ inline constexpr size_t kFunctionsMax = 2048;
 inline constexpr size_t kAccountNameBytes = 64;   // of functions, programs and devices; longer ones are cut
 inline constexpr size_t kServerTextBytes = 256;   // likewise
 inline constexpr size_t kAccountDevicesMax = 16;  // that are named
-inline constexpr uint64_t kAccountMagic = 0x31544341'57555047;  // "GPUWACT1": layouts of other releases have another
+inline constexpr uint64_t kAccountMagic = 0x32544341'57555047;  // "GPUWACT2": layouts of other releases have another
 
 // Texts end at the first zero, or with their array.
 struct FunctionCosts {
@@ -38,6 +38,7 @@ struct SessionCounts {
   uint64_t losses, detached_ns, bytes_sent_again;
   uint64_t lanes_opened, lanes_in_use, lane_bytes;
   uint64_t chunk_bytes_asked, chunk_bytes_found;
+  uint64_t staged_to_device, staged_from_device;  // bytes
   uint64_t images_used, images_sent, image_bytes_sent;
 };
 

@@ -106,6 +106,9 @@ void summary(std::string& text, const AccountPage& page, const AccountEnd& end) 
   if (value(session.chunk_bytes_asked))
     line(text, "chunks: %s of copies to the device were asked for, %s were at the server already",
          bytes_text(value(session.chunk_bytes_asked)).c_str(), bytes_text(value(session.chunk_bytes_found)).c_str());
+  if (value(session.staged_to_device) || value(session.staged_from_device))
+    line(text, "shared staging: %s to the device, %s from it, beside the connection",
+         bytes_text(value(session.staged_to_device)).c_str(), bytes_text(value(session.staged_from_device)).c_str());
   line(text, "images: %" PRIu64 " used, %" PRIu64 " sent (%s)", value(session.images_used), value(session.images_sent),
        bytes_text(value(session.image_bytes_sent)).c_str());
   line(text, "waits: %" PRIu64 ", %.2f ms; elapsed %.1f ms", value(session.waits), ms(value(session.wait_ns)),

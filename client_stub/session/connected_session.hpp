@@ -54,6 +54,7 @@ class ConnectedSession final : public Session, public Road {
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
   std::shared_ptr<TransferProgress> progress() const noexcept override { return progress_; }
+  void note_moved(Direction direction, uint64_t bytes) noexcept override { traffic_.note_beside(direction, bytes); }
   uint64_t appended_bytes() const noexcept override { return outgoing_.appended_bytes(); }
   void flush() noexcept override;
   void look() noexcept override;
@@ -108,12 +109,17 @@ class ConnectedSession final : public Session, public Road {
    public:
     explicit LinkTraffic(const link::Link& link) : link_(link) {}
     uint64_t moved_bytes(Direction direction) const noexcept override {
-      return direction == Direction::to_gpu ? link_.bytes_sent() : link_.received();
+      const uint64_t beside = beside_[size_t(direction)].load(std::memory_order_relaxed);
+      return beside + (direction == Direction::to_gpu ? link_.bytes_sent() : link_.received());
+    }
+    void note_beside(Direction direction, uint64_t bytes) noexcept {
+      beside_[size_t(direction)].fetch_add(bytes, std::memory_order_relaxed);
     }
     bool has_left(uint64_t position) const noexcept override { return link_.sent(position); }
 
    private:
     const link::Link& link_;
+    std::atomic<uint64_t> beside_[2] = {};  // bytes that have not gone over the link; figures: relaxed
   };
 
   // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------

@@ -104,6 +104,7 @@ class NoticeHandler {
 
 struct PendingCall;
 class TransferProgress;
+enum class Direction : uint8_t;  // transfer_progress.hpp
 
 // Counters for --stats; relaxed, read when the program ends.
 struct SessionStats {
@@ -185,6 +186,8 @@ class Session {
 
   // Where transfers that a caller waits for are told of (transfer_progress.hpp). Null: nobody wants to know.
   virtual std::shared_ptr<TransferProgress> progress() const noexcept { return nullptr; }
+  // Bytes of such transfers that have gone by memory which the server has, too, and not over the connection.
+  virtual void note_moved(Direction, uint64_t) noexcept {}
   // The position behind the last frame that was appended.
   virtual uint64_t appended_bytes() const noexcept { return 0; }
 

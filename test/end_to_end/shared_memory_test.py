@@ -18,8 +18,9 @@ from unreliable_way import UnixWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
-SENT = re.compile(r"sent ([\d.]+) (B|KiB|MiB|GiB) in \d+ writes, received ([\d.]+) (B|KiB|MiB|GiB)")
-UNIT = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+SENT = re.compile(r"sent ([\d.]+) (bytes|KiB|MiB|GiB) in \d+ writes, received ([\d.]+) (bytes|KiB|MiB|GiB)")
+STAGED = re.compile(r"shared staging: ([\d.]+) (bytes|KiB|MiB|GiB) to the device, ([\d.]+) (bytes|KiB|MiB|GiB) from it")
+UNIT = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def account(program, *arguments, server, options=()):
@@ -34,6 +35,12 @@ def travelled(text):
     """Bytes sent and received, of an account."""
     found = SENT.search(text)
     return float(found[1]) * UNIT[found[2]], float(found[3]) * UNIT[found[4]]
+
+
+def staged(text):
+    """Bytes that went to the device and came from it by way of shared staging, of an account."""
+    found = STAGED.search(text)
+    return (float(found[1]) * UNIT[found[2]], float(found[3]) * UNIT[found[4]]) if found else (0, 0)
 
 
 class LocalServer(ServerCase):
@@ -100,6 +107,32 @@ class Programs(LocalServer):
         self.assert_passed(run(self.address, "pinned_in_place", "small",
                                env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"}))
         self.assert_passed(run(self.server.address, "pinned_in_place", "small"))
+
+    def test_pageable_memory_is_copied_once_by_way_of_shared_staging(self):
+        for seed in range(SEED, SEED + 2):
+            with self.subTest(seed=seed):
+                ran, text = account("pageable_copies", str(seed), server=self.address)
+                self.assert_passed(ran)
+                to_device, from_device = staged(text)
+                self.assertGreater(to_device, 64 << 20)
+                self.assertGreater(from_device, 32 << 20)
+                # What is too short for it, and what copies that find no block to be had leave.
+                sent, received = travelled(text)
+                self.assertLess(sent, to_device / 4)
+                self.assertLess(received, from_device / 4)
+
+    def test_pageable_memory_goes_over_the_other_roads_as_ever(self):
+        for server, options in ((self.address, ("--transport", "tcp")), (self.server.address, ())):
+            with self.subTest(server=server):
+                ran, text = account("pageable_copies", str(SEED), server=server, options=options)
+                self.assert_passed(ran)
+                self.assertEqual(staged(text), (0, 0))
+
+    def test_copies_return_that_a_standing_stream_leaves_no_staging_for(self):
+        ran, text = account("pageable_copies", "standing", server=self.address)
+        self.assert_passed(ran)
+        self.assertGreater(staged(text)[0], 32 << 20)
+        self.assertGreater(travelled(text)[0], 16 << 20)
 
 
 class ByUnixSocket(LocalServer):
@@ -202,6 +235,16 @@ class Resume(CutsAtStages, LocalServer):
                 self.addCleanup(way.close)
                 ran, text = account("pinned_in_place", "small", server=way.address)
                 self.assert_passed(ran)
+                self.assertIn("over shm, release", text)
+
+    def test_staging_is_right_when_its_socket_is_cut(self):
+        for seed in range(resume_test.SEED, resume_test.SEED + 4):
+            with self.subTest(seed=seed):
+                way = self.way(8, seed)
+                self.addCleanup(way.close)
+                ran, text = account("pageable_copies", str(seed), server=way.address)
+                self.assert_passed(ran)
+                self.assertGreater(staged(text)[0], 0)
                 self.assertIn("over shm, release", text)
 
 

@@ -110,6 +110,16 @@ void add_calls() {
   });
   add<schema::FindChunk>("find_chunk", FrameKind::posted, call(SessionOrdinal::find_chunk),
                          [](auto find) { find.setDigest(some_data()); });
+  add<schema::CopyRegionToDevice>("copy_region_to_device", FrameKind::posted,
+                                  call(SessionOrdinal::copy_region_to_device), [](auto copy) {
+                                    copy.setRegion(1 << 20);
+                                    copy.setBytes(4096);
+                                  });
+  add<schema::CopyRegionFromDevice>("copy_region_from_device", FrameKind::called,
+                                    call(SessionOrdinal::copy_region_from_device), [](auto copy) {
+                                      copy.setRegion(1 << 20);
+                                      copy.setBytes(4096);
+                                    });
   add<schema::FreeAtRest>("free_at_rest", FrameKind::posted, call(SessionOrdinal::free_at_rest),
                           [](auto free) { free.initAddresses(2).set(1, 1 << 20); });
   add<schema::AllocateAhead>("allocate_ahead", FrameKind::posted, call(SessionOrdinal::allocate_ahead), [](auto ahead) {

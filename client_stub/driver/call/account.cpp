@@ -108,6 +108,9 @@ void note_session(AccountPage& page, const Process& owner) noexcept {
   ChunkTraffic& chunks = owner.server->chunked_uploads.traffic();
   raise_to(counts.chunk_bytes_asked, value(chunks.asked_bytes));
   raise_to(counts.chunk_bytes_found, value(chunks.found_bytes));
+  StagedTraffic& staged = owner.server->shared_staging.traffic();
+  raise_to(counts.staged_to_device, value(staged.to_device_bytes));
+  raise_to(counts.staged_from_device, value(staged.from_device_bytes));
   raise_to(counts.images_used, value(g_images.used));
   raise_to(counts.images_sent, value(g_images.sent));
   raise_to(counts.image_bytes_sent, value(g_images.sent_bytes));

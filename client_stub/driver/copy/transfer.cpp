@@ -7,8 +7,10 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/chunked_copy.hpp"
+#include "client_stub/driver/copy/staged_copy.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/session/call.hpp"
+#include "client_stub/session/kept_bulk.hpp"
 #include "client_stub/session/transfer_progress.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -94,6 +96,43 @@ bool may_be_posted(const Caller& caller, uint64_t stream, size_t bytes, bool arr
   return !arrived || (stream <= wire::kStreamLegacy && caller.server->posted_uploads.allowed(caller, bytes));
 }
 
+// By way of memory that the server has, too, if that can be: `sent` of the bytes have gone then. The rules are those of
+// kept bytes.
+CUresult send_staged(const Caller& caller, CUdeviceptr destination, const std::byte* source, size_t bytes,
+                     uint64_t stream, bool arrived, size_t& sent) {
+  sent = 0;
+  if (bytes <= wire::kPostedBulkBytesMax || !caller.server->shared_staging.is_usable(caller, stream))
+    return CUDA_SUCCESS;
+  const LongTransfer transfer = long_transfer(*caller.session, Direction::to_gpu, bytes);
+  PostedUploads& posted = caller.server->posted_uploads;
+  const bool told = arrived && bytes <= kKeptBlockBytesMax && may_be_posted(caller, stream, bytes, arrived);
+  if (told) posted.posting(caller);
+  StagedCopy copy(caller, stream, bytes);
+  CUresult result = copy.send(destination, source,
+                              told      ? StagedCopy::Last::told
+                              : arrived ? StagedCopy::Last::awaited
+                                        : StagedCopy::Last::posted);
+  sent = copy.done();
+  // The pieces before the one that was waited for have failed for the same reason, which the program hears once.
+  if (result && !is_sticky(result)) {
+    if (const int32_t first = caller.state->deferred.exchange(0, std::memory_order_relaxed)) result = CUresult(first);
+  }
+  if (!result && told && sent == bytes) result = posted.posted(caller, copy.last_sequence(), bytes);
+  return result;
+}
+
+CUresult fetch_staged(const Caller& caller, std::byte* destination, CUdeviceptr source, size_t bytes, uint64_t stream,
+                      size_t& fetched) {
+  fetched = 0;
+  if (bytes <= wire::kPostedBulkBytesMax || !caller.server->shared_staging.is_usable(caller, stream))
+    return CUDA_SUCCESS;
+  StagedCopy copy(caller, stream, bytes);
+  CUresult result = copy.fetch(destination, source);
+  fetched = copy.done();
+  if (!result && fetched == bytes) note_fetched(caller, stream, copy.last_sequence());
+  return result;
+}
+
 }  // namespace
 
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
@@ -105,10 +144,18 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   ChunkedUploads& chunks = caller.server->chunked_uploads;
   const bool chunked = bytes >= kChunkedCopyBytesMin && chunks.possible();
   if (chunked && chunks.asks()) return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
+  if (!stays && !chunked) {
+    size_t sent = 0;
+    CUresult result = send_staged(caller, destination, from, bytes, stream, arrived, sent);
+    if (result || sent == bytes) return result;
+    destination += sent;
+    from += sent;
+    bytes -= sent;
+  }
   const bool postable = may_be_posted(caller, stream, bytes, arrived);
   if (!stays && postable && bytes > wire::kPostedBulkBytesMax) {
     kept = caller.session->keep(bytes);
-    if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), source, bytes));
+    if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), from, bytes));
   }
   if (stays || kept || (postable && bytes <= wire::kPostedBulkBytesMax)) {
     auto piece = [&, keep = chunked && chunks.keeps()](size_t offset, size_t piece_bytes) {
@@ -135,8 +182,14 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
 
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream) {
   const LongTransfer transfer = long_transfer(*caller.session, Direction::from_gpu, bytes);
-  Pipeline pipeline(caller);
   auto* to = static_cast<std::byte*>(destination);
+  size_t fetched = 0;
+  if (CUresult error = fetch_staged(caller, to, source, bytes, stream, fetched)) return error;
+  if (fetched == bytes) return CUDA_SUCCESS;
+  to += fetched;
+  source += fetched;
+  bytes -= fetched;
+  Pipeline pipeline(caller);
   for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
     BulkSink sink{.data = to + offset, .bytes = std::min(kPieceBytes, bytes - offset)};
     CUresult error = pipeline.send(sink, {}, [&](const BulkSink& kept, uint64_t& sequence) {

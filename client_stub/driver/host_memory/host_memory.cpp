@@ -24,6 +24,7 @@ void forget_host_memory_of(const ContextState& context) noexcept try {
   ServerSession& server = *context.server;
   Caller caller = server.own_caller();
   caller.context = uint32_t(context.handle);
+  server.shared_staging.forget(caller, context.handle);
   std::vector<AddressRange> allocated;
   auto registered = [&](const AddressRange& range) {
     if (range.context != context.handle || !is_host(range.kind)) return false;

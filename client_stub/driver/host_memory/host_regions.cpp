@@ -105,7 +105,11 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
   Region region{bytes, std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
-  CUresult result = send::call_region_create(*caller.session, caller.context, {.address = base, .bytes = bytes});
+  auto create = [&] {
+    return send::call_region_create(*caller.session, caller.context, {.address = base, .bytes = bytes});
+  };
+  CUresult result = create();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && session_.shared_staging.make_room(caller)) result = create();
   if (result) return result;
   {
     std::lock_guard lock(mutex_);
@@ -132,18 +136,24 @@ int make_shared_file(size_t bytes) noexcept {
 
 }  // namespace
 
-void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept try {
+bool can_share_pages(const Caller& caller) noexcept {
+  // Within a host function the server may only answer when it has returned.
+  if (in_host_callback() || !caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_share))) return false;
+  const Road* road = road_of(*caller.session);
+  return road && std::string_view(road->road_name()) == "shm";
+}
+
+CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) noexcept {
   // A connection that was lost has lost descriptors that were on their way, and so may the next one.
   constexpr unsigned kTriesMax = 4;
-  constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::region_share);
   // A counter alone: nothing is published through it.
   static std::atomic<uint64_t> number{0};
-  // Within a host function the server may only answer when it has returned.
-  Road* road = in_host_callback() || !caller.session->facts().knows(kOrdinal) ? nullptr : road_of(*caller.session);
-  if (!road || std::string_view(road->road_name()) != "shm") return nullptr;
+  memory = nullptr;
+  if (!can_share_pages(caller)) return CUDA_ERROR_NOT_SUPPORTED;
+  Road* road = road_of(*caller.session);
   int file = make_shared_file(mapped_bytes);
-  if (file < 0) return nullptr;
-  void* memory = map_pinned(mapped_bytes, file);
+  if (file < 0) return CUDA_ERROR_NOT_SUPPORTED;
+  memory = map_pinned(mapped_bytes, file);
   // Where the system has large pages for such memory, pinning it is many times faster.
   if (memory) madvise(memory, mapped_bytes, MADV_HUGEPAGE);
   const uint64_t given = number.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -155,13 +165,29 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
         {.address = reinterpret_cast<uint64_t>(memory), .bytes = mapped_bytes, .descriptor = given});
   }
   close(file);
-  if (result == CUDA_SUCCESS) {
-    std::lock_guard lock(mutex_);
-    add(reinterpret_cast<uint64_t>(memory), Region{.bytes = mapped_bytes});
-    return memory;
+  if (result != CUDA_SUCCESS && memory) {
+    munmap(memory, mapped_bytes);
+    memory = nullptr;
   }
-  if (memory) munmap(memory, mapped_bytes);
-  return nullptr;
+  return result;
+}
+
+void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noexcept {
+  // When it cannot be sent the session is over, and the server's side with it.
+  static_cast<void>(
+      send::post_region_destroy(*caller.session, caller.context, {.address = reinterpret_cast<uint64_t>(memory)}));
+  munmap(memory, mapped_bytes);
+}
+
+void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept try {
+  void* memory = nullptr;
+  if (share_pages(caller, mapped_bytes, memory) == CUDA_ERROR_OUT_OF_MEMORY &&
+      session_.shared_staging.make_room(caller))
+    static_cast<void>(share_pages(caller, mapped_bytes, memory));
+  if (!memory) return nullptr;
+  std::lock_guard lock(mutex_);
+  add(reinterpret_cast<uint64_t>(memory), Region{.bytes = mapped_bytes});
+  return memory;
 } catch (const std::bad_alloc&) {
   return nullptr;  // the server's side goes with the session
 }

@@ -99,6 +99,15 @@ bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
 // `file`: what is mapped, shared; -1: private memory.
 void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 
+// New whole pages that this process and the server's have both mapped, at the same address, and that the device
+// reaches. Else `memory` is null: the server is on another machine, or has no room for them (CUDA_ERROR_OUT_OF_MEMORY),
+// or cannot have them, or a connection was lost with them (CUDA_ERROR_NOT_FOUND) and the next attempt may succeed.
+CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) noexcept;
+// They are nobody's any more, at both sides.
+void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noexcept;
+// Does the session have what they need: a road that carries descriptors, to a server on this machine?
+bool can_share_pages(const Caller& caller) noexcept;
+
 // A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before
 // the server is told.
 void forget_host_memory_of(const ContextState& context) noexcept;

@@ -78,7 +78,12 @@ void deferred_error(const ServerSession& session, const schema::DeferredError::R
 void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) {
   switch (ordinal) {
     case wire::NoticeOrdinal::completion: return completion(session_, message.getRoot<schema::Completion>());
-    case wire::NoticeOrdinal::deferred_error: return deferred_error(session_, message.getRoot<schema::DeferredError>());
+    case wire::NoticeOrdinal::deferred_error: {
+      auto error = message.getRoot<schema::DeferredError>();
+      // A copy out of a shared region whose context is gone is answered by nothing else.
+      session_.shared_staging.has_read(error.getSequence());
+      return deferred_error(session_, error);
+    }
     case wire::NoticeOrdinal::host_callback: {
       auto callback = message.getRoot<schema::HostCallback>();
       session_.note_progress();
@@ -90,6 +95,8 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
       session_.chunked_uploads.found(found.getSequence(), found.getFound());
       return;
     }
+    case wire::NoticeOrdinal::region_read:
+      return session_.shared_staging.has_read(message.getRoot<schema::RegionRead>().getSequence());
     case wire::NoticeOrdinal::freed_at_rest: {
       auto freed = message.getRoot<schema::FreedAtRest>();
       return session_.kept_memory.freed_at_rest(freed.getSequence(), freed.getFreed());

@@ -29,6 +29,7 @@
 #include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/driver/copy/pending_copies.hpp"
 #include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/session/session_part.hpp"
 #include "client_stub/driver/memory/shares.hpp"
@@ -87,6 +88,7 @@ class ServerSession {
   PinnedPointers pinned_pointers{parts_};
   HostRegions host_regions{*this, parts_};
   PendingCopies pending_copies{parts_};
+  SharedStaging shared_staging{parts_};
   Captures captures{parts_};
   KeptMemory kept_memory{*this, parts_};
   GraphMemory graph_memory{*this, parts_};

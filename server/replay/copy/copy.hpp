@@ -26,6 +26,8 @@ void copy_to_device(Replay& replay, Call& call);
 void copy_from_device(Replay& replay, Call& call);
 void copy_chunks(Replay& replay, Call& call);
 void find_chunk(Replay& replay, Call& call);
+void copy_region_to_device(Replay& replay, Call& call);
+void copy_region_from_device(Replay& replay, Call& call);
 void copy_2d_to_device(Replay& replay, Call& call);
 void copy_2d_from_device(Replay& replay, Call& call);
 

@@ -144,7 +144,7 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
   std::memset(reinterpret_cast<void*>(address), 0, bytes);
   std::lock_guard lock(mutex_);
   regions_.emplace(address, std::move(region));
-  count_.store(regions_.size(), std::memory_order_release);
+  mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
@@ -160,7 +160,6 @@ CUresult HostRegions::create_shared(uint64_t address, uint64_t bytes, const Owne
   pages_.at(address).regions = 1;
   std::lock_guard lock(mutex_);
   regions_.emplace(address, Region{.bytes = bytes});
-  count_.store(regions_.size(), std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
@@ -171,11 +170,20 @@ CUresult HostRegions::destroy(uint64_t address) {
     auto found = regions_.find(address);
     if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
     bytes = found->second.bytes;
+    if (found->second.shadow) mirrored_.store(mirrored_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
     regions_.erase(found);
-    count_.store(regions_.size(), std::memory_order_release);
   }
   drop_pages(page_floor(address), page_ceiling(address + bytes));
   return CUDA_SUCCESS;
+}
+
+bool HostRegions::holds_shared(uint64_t address, uint64_t bytes) const {
+  std::lock_guard lock(mutex_);
+  auto at = regions_.upper_bound(address);
+  if (at == regions_.begin()) return false;
+  const auto& [base, region] = *--at;
+  const uint64_t offset = address - base;
+  return !region.shadow && offset < region.bytes && bytes <= region.bytes - offset;
 }
 
 bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes,
@@ -188,7 +196,7 @@ bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::
 
 void HostRegions::deliver() {
   replay_.state().graph_memory().deliver();
-  if (!any()) return;
+  if (!any_mirrored()) return;
   std::lock_guard lock(mutex_);
   for (auto& [address, region] : regions_) {
     if (!region.shadow) continue;
@@ -209,7 +217,7 @@ void HostRegions::clear() {
   pages_.clear();
   regions_.clear();
   mapped_bytes_ = 0;
-  count_.store(0, std::memory_order_release);
+  mirrored_.store(0, std::memory_order_release);
 }
 
 void region_create(Replay& replay, Call& call) {

@@ -37,6 +37,8 @@ class HostRegions {
   // is none that can be trusted to stay as large as it is.
   CUresult create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory);
   CUresult destroy(uint64_t address);
+  // Executor. Is all of this within one region of pages that the client has, too?
+  bool holds_shared(uint64_t address, uint64_t bytes) const;
   // Where descriptors that the client gives are taken from; before the first call.
   void take_descriptors_from(std::function<int(uint64_t number)> source) { descriptors_ = std::move(source); }
   // Empty: the client has given none of this number.
@@ -45,7 +47,7 @@ class HostRegions {
   bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
   // Sends what the device has written since the last time, here and to graph memory, as notices.
   void deliver();
-  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+  bool any_mirrored() const { return mirrored_.load(std::memory_order_acquire) != 0; }
   // At the end of the session, when the contexts are gone: unmaps all.
   void clear();
 
@@ -70,15 +72,15 @@ class HostRegions {
 
   Replay& replay_;
   std::function<int(uint64_t)> descriptors_;
-  std::mutex mutex_;                    // held while sending, so that who answers next finds that the data have left
+  mutable std::mutex mutex_;            // held while sending, so that who answers next finds that the data have left
   std::map<uint64_t, Region> regions_;  // by the client's address
   // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock,
   // and the driver for the callback.
   std::map<uint64_t, Pages> pages_;  // by first page; disjoint
   uint64_t mapped_bytes_ = 0;        // of all pages
-  // Size of regions_, changed under the lock. Acquire/release: a thread that must see a region was started by the
-  // executor after it was made.
-  std::atomic<size_t> count_{0};
+  // Those of regions_ that have a shadow, changed under the lock. Acquire/release: a thread that must see a region was
+  // started by the executor after it was made.
+  std::atomic<size_t> mirrored_{0};
 };
 
 }  // namespace gpuwire::server

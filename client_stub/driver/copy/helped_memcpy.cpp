@@ -1,0 +1,114 @@
+#include "client_stub/driver/copy/helped_memcpy.hpp"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <exception>
+
+#include "protocol/transport/looking.hpp"
+
+namespace gpuwire::client {
+namespace {
+
+// One helper for so many cores.
+constexpr unsigned kCoresPerHelper = 4;
+
+}  // namespace
+
+HelpedMemcpy::~HelpedMemcpy() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+    slices_left_.store(1, std::memory_order_relaxed);  // nobody goes on looking
+  }
+  begun_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+// What a helper reads may be memory whose faults the program serves: those signals it takes, and no others.
+void HelpedMemcpy::start_helpers() noexcept {
+  sigset_t masked, before;
+  sigfillset(&masked);
+  sigdelset(&masked, SIGSEGV);
+  sigdelset(&masked, SIGBUS);
+  pthread_sigmask(SIG_SETMASK, &masked, &before);  // inherited from the creating thread
+  try {
+    threads_.reserve(helpers_);
+    while (threads_.size() < helpers_) threads_.emplace_back([this] { run_helper(); });
+  } catch (const std::exception&) {  // those that there are
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+uint64_t HelpedMemcpy::begin(void* to, const void* from, size_t bytes) noexcept {
+  if (helpers_ && threads_.empty() && bytes > kSliceBytes) start_helpers();
+  const size_t slices = (bytes + kSliceBytes - 1) / kSliceBytes;
+  uint64_t job = 0;
+  {
+    std::lock_guard lock(mutex_);
+    job = next_++;
+    jobs_[job % kMemcpyJobsMax] = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes, 0, slices};
+    slices_left_.store(slices_left_.load(std::memory_order_relaxed) + slices, std::memory_order_relaxed);
+  }
+  if (!threads_.empty()) begun_.notify_all();
+  return job;
+}
+
+bool HelpedMemcpy::take_slice(std::unique_lock<std::mutex>& lock) noexcept {
+  while (taking_ < next_ && jobs_[taking_ % kMemcpyJobsMax].taken == jobs_[taking_ % kMemcpyJobsMax].bytes) ++taking_;
+  if (taking_ == next_) return false;
+  Job& job = jobs_[taking_ % kMemcpyJobsMax];
+  const size_t offset = job.taken, bytes = std::min(kSliceBytes, job.bytes - offset);
+  job.taken += bytes;
+  slices_left_.store(slices_left_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
+  lock.unlock();
+  std::memcpy(job.to + offset, job.from + offset, bytes);
+  lock.lock();
+  if (--job.unfinished == 0) done_.notify_one();
+  while (oldest_ < next_ && jobs_[oldest_ % kMemcpyJobsMax].unfinished == 0) ++oldest_;
+  return true;
+}
+
+bool HelpedMemcpy::help() noexcept {
+  std::unique_lock lock(mutex_);
+  return take_slice(lock);
+}
+
+bool HelpedMemcpy::is_done(uint64_t job) const noexcept {
+  std::lock_guard lock(mutex_);
+  return done_with(job);
+}
+
+void HelpedMemcpy::finish(uint64_t job) noexcept {
+  std::unique_lock lock(mutex_);
+  while (!done_with(job)) {
+    if (!take_slice(lock)) done_.wait(lock, [&] { return done_with(job); });
+  }
+}
+
+// The next slices are expected any moment: being woken takes longer than copying one.
+void HelpedMemcpy::run_helper() noexcept {
+  pthread_setname_np(pthread_self(), "gpuwire-copy");
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    if (take_slice(lock)) continue;
+    lock.unlock();
+    const auto begun = std::chrono::steady_clock::now();
+    while (slices_left_.load(std::memory_order_relaxed) == 0 && std::chrono::steady_clock::now() - begun < kLookAlone)
+      relax();
+    lock.lock();
+    if (!ending_ && taking_ == next_) begun_.wait(lock);
+  }
+}
+
+unsigned memcpy_helpers_here(unsigned most) noexcept {
+  cpu_set_t cores;
+  const unsigned usable = sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
+  return std::min(most, usable / kCoresPerHelper);
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,97 @@
+// Copies between the device and pages that a client on this machine has, too: the client copies each byte once, and the
+// device does the rest.
+#include "server/replay/call/completion.hpp"
+#include "server/replay/call/polling.hpp"
+#include "server/replay/call/reply.hpp"
+#include "server/replay/context/context.hpp"
+#include "server/replay/copy/copy.hpp"
+#include "server/replay/copy/copy_back.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/session/replay_state.hpp"
+#include "server/session_handlers.hpp"
+#include "server/session_notices.hpp"
+
+namespace gpuwire::server {
+
+namespace {
+
+// The part of a region that a copy names, and where it is made.
+struct Part {
+  void* memory = nullptr;
+  size_t bytes = 0;
+  Context* context = nullptr;
+  CUstream stream = nullptr;
+};
+
+CUresult find_part(Replay& replay, uint64_t region, uint64_t bytes, uint64_t stream, Part& out) {
+  out.context = replay.state().contexts().current();
+  if (!out.context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!find_stream(replay, stream, out.stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0 || !replay.state().host_regions().holds_shared(region, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  out.memory = reinterpret_cast<void*>(region);
+  out.bytes = size_t(bytes);
+  out.context = replay.state().contexts().enter_stream(out.stream);
+  return refuse_capture(replay, out.stream);
+}
+
+// Calls `done` when the stream has passed this point, with the event that says so or none: at once if it has, else on
+// the watcher's thread. So the executor goes on to what the client has sent behind it.
+void when_passed(Replay& replay, const Part& part, std::function<void(CUevent, CUresult)> done) {
+  PooledEvent event = part.context->events->take();
+  CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), part.stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  if (result != CUDA_SUCCESS) return done(nullptr, drive(replay.driver().cuStreamSynchronize, part.stream));
+  result = drive(replay.driver().cuEventQuery, event.get());
+  if (result != CUDA_ERROR_NOT_READY) return done(event.get(), result);
+  auto shared = std::make_shared<PooledEvent>(std::move(event));
+  auto passed = [shared, done](CUresult completed) { done(shared->get(), completed); };
+  if (!replay.watcher().watch(part.context->native, shared->get(), passed))
+    passed(wait_for_event(replay.driver(), shared->get()));
+}
+
+}  // namespace
+
+void copy_region_to_device(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::CopyRegionToDevice>();
+  const bool called = call.header.kind == uint8_t(wire::FrameKind::called);
+  const uint64_t sequence = call.header.sequence;
+  Part part;
+  CUresult result = find_part(replay, params.getRegion(), params.getBytes(), params.getStream(), part);
+  if (result == CUDA_SUCCESS) {
+    reap_uploads(replay, *part.context);
+    result = drive(replay.driver().cuMemcpyHtoDAsync_v2, CUdeviceptr(params.getDestination()),
+                   static_cast<const void*>(part.memory), part.bytes, part.stream);
+  }
+  if (called) {
+    if (result != CUDA_SUCCESS) return finish(replay, call, result);
+    return answer_upload(replay, call, *part.context, part.stream, true, result);
+  }
+  auto read = [&replay, sequence](CUevent, CUresult) { notify::region_read(replay.outbox(), {.sequence = sequence}); };
+  if (result != CUDA_SUCCESS) {
+    read(nullptr, result);
+    return finish(replay, call, result);
+  }
+  // Who asks whether the program's copies have arrived finds this one, too.
+  if (params.getBlocking()) result = keep_upload(replay, call, *part.context, part.stream, StagingBlock(), true);
+  when_passed(replay, part, read);
+  finish(replay, call, result);
+}
+
+void copy_region_from_device(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::CopyRegionFromDevice>();
+  Part part;
+  CUresult result = find_part(replay, params.getRegion(), params.getBytes(), params.getStream(), part);
+  if (result == CUDA_SUCCESS)
+    result = drive(replay.driver().cuMemcpyDtoHAsync_v2, part.memory, CUdeviceptr(params.getSource()), part.bytes,
+                   part.stream);
+  if (result != CUDA_SUCCESS) return finish(replay, call, result);
+  call.answered = true;
+  when_passed(replay, part, [&replay, sequence = call.header.sequence](CUevent event, CUresult passed) {
+    // The end of the copy tells of all work before it.
+    if (event) passed = settle(replay, event, passed);
+    replay.state().copy_back().deliver_finished();
+    replay.state().host_regions().deliver();
+    send_result(replay, sequence, passed);
+  });
+}
+
+}  // namespace gpuwire::server
