@@ -19,7 +19,9 @@ class CutsAtStages:
 
     def cut_at_stages(self, rounds, cuts, seed, more=0):
         """Runs the program over a way that is cut while it is in so many of its stages, chosen by the seed, and `more`
-        times by itself, early; how many connections it lost. It says what it says uncut, or the test fails."""
+        times by itself, early; how many connections it lost. It says what it says uncut, or the test fails.
+        The program begins each stage when it is told so. Else one that polls shared memory, on a machine with many
+        cores, is through with all of them before it has looked at its socket."""
         uncut = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--",
                                 os.path.join(PROGRAMS, PROGRAM), str(rounds)], capture_output=True, text=True,
                                timeout=LIMIT_SECONDS)
@@ -28,14 +30,17 @@ class CutsAtStages:
         places = set(random.Random(seed).sample(range((rounds - 1) * STAGES), cuts))
         way = self.way(more, seed)
         self.addCleanup(way.close)
-        running = start(way.address, PROGRAM, str(rounds), env={**os.environ, "GPUWIRE_STATS": "1"})
+        running = start(way.address, PROGRAM, str(rounds), "told", env={**os.environ, "GPUWIRE_STATS": "1"})
         self.addCleanup(running.kill)
         said = []
         for number, line in enumerate(running.stdout):
             said.append(line)
+            made = way.made
+            if number < rounds * STAGES:
+                running.stdin.write("\n")
+                running.stdin.flush()
             if number not in places:
                 continue
-            made = way.made
             way.block()
             way.unblock()
             wait_until(lambda: way.made > made or running.poll() is not None, LIMIT_SECONDS,

@@ -1,11 +1,13 @@
-// usage: stages [ROUNDS]: goes through what a session can be doing, again and again, says which stage it is in before
-// it begins, and checks every result. Uninterrupted it ends with PASSED; where a call fails it prints the error's name,
-// makes sure that what comes after fails at once, and exits with 3.
+// usage: stages [ROUNDS [told]]: goes through what a session can be doing, again and again, says which stage it is in
+// before it begins (`told`: and begins when it is told so by a line on standard input), and checks every result.
+// Uninterrupted it ends with PASSED; where a call fails it prints the error's name, makes sure that what comes after
+// fails at once, and exits with 3.
 #include <cuda_runtime.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 namespace {
@@ -152,6 +154,7 @@ constexpr struct {
 
 int main(int argc, char** argv) {
   int rounds = argc > 1 ? std::atoi(argv[1]) : 1;
+  const bool told = argc > 2 && std::strcmp(argv[2], "told") == 0;
   State it;
   must(cudaMalloc(&it.device, kBytes));
   must(cudaMallocHost(&it.pinned, kBytes));
@@ -162,6 +165,7 @@ int main(int argc, char** argv) {
     for (auto& stage : kStages) {
       std::printf("%d: %s\n", round, stage.name);
       std::fflush(stdout);
+      for (int said = 0; told && said != '\n' && said != EOF;) said = std::getchar();
       stage.run(it);
     }
   }
