@@ -93,7 +93,12 @@ class Rows(unittest.TestCase):
         result = self.result(100, 100 + matrix.STEPS, waits=0)
         self.assertEqual((result["verdict"], result["waits_per_step"]), ("wrong", 1))
         self.assertEqual(self.result(100, 100 + matrix.STEPS, waits=1)["verdict"], "right")
-        self.assertEqual(self.result(100, 101, waits=0)["verdict"], "wrong")
+
+    def test_a_wait_more_or_less_is_the_start_s_and_one_in_every_tenth_step_is_not(self):
+        for second in (98, 101, 102):
+            self.assertEqual(self.result(100, second, waits=0)["verdict"], "right")
+        for second in (97, 100 + matrix.STEPS // 10):
+            self.assertEqual(self.result(100, second, waits=0)["verdict"], "wrong")
 
     def test_a_program_that_was_not_built_is_no_failure(self):
         result = run.Runner([], 1).row(matrix.Row("group", "name", ["/no/such/program"]))
