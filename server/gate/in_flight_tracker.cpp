@@ -45,6 +45,16 @@ InFlightTracker::Context* InFlightTracker::current() {
   return driver_.cuCtxGetCurrent(&native) == CUDA_SUCCESS ? find_or_add(native) : nullptr;
 }
 
+InFlightTracker::Queue& InFlightTracker::queue_of(Context& context) {
+  if (context.queue) return *context.queue;
+  CUdevice device = 0;
+  driver_.cuCtxGetDevice(&device);
+  auto found = std::ranges::find(queues_, device, &Queue::device);
+  if (found == queues_.end()) found = queues_.insert(found, {.device = device});
+  context.queue = &*found;
+  return *context.queue;
+}
+
 void InFlightTracker::enter_context(CUcontext context) {
   std::lock_guard lock(mutex_);
   find_or_add(context);
@@ -59,7 +69,9 @@ std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending
   for (auto context = contexts_.begin(); context != contexts_.end();) {
     auto next = std::next(context);
     if (ending.native && context->native == ending.native) {
-      if (context->marks != 0) since = std::min(since, context->progress);
+      if (context->marks != 0) since = std::min(since, context->queue->progress);
+      for (const Lane& lane : context->lanes)
+        std::ranges::for_each(lane.marks, [&](const Mark& mark) { context->queue->remove(mark); });
       moved.contexts.splice(moved.contexts.end(), contexts_, context);
     }
     context = next;
@@ -80,6 +92,11 @@ void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, Moved& 
   std::lock_guard lock(mutex_);
   endings_.erase(entry);
   if (!gone) {
+    PageTime now = page_now();
+    for (Context& context : moved.contexts) {
+      for (const Lane& lane : context.lanes)
+        std::ranges::for_each(lane.marks, [&](const Mark& mark) { context.queue->add(mark, now); });
+    }
     contexts_.splice(contexts_.begin(), moved.contexts);
     captures_.insert(captures_.end(), moved.captures.begin(), moved.captures.end());
     count_captures();
@@ -188,11 +205,25 @@ bool InFlightTracker::capture_open() {
   return !captures_.empty();
 }
 
+// --- queues --------------------------------------------------------------------------------------------------------
+
+void InFlightTracker::Queue::add(const Mark& mark, PageTime now) {
+  if (marks++ == 0) progress = now;
+  estimated += mark.estimate;
+  unknown += !mark.known;
+}
+
+void InFlightTracker::Queue::remove(const Mark& mark) {
+  --marks;
+  estimated -= mark.estimate;
+  unknown -= !mark.known;
+}
+
 // --- submissions ---------------------------------------------------------------------------------------------------
 
 bool InFlightTracker::in_flight() const {
   return submitting_ != 0 || tail_expected_ || !endings_.empty() ||
-         std::ranges::any_of(contexts_, [](const Context& context) { return context.marks != 0; });
+         std::ranges::any_of(queues_, [](const Queue& queue) { return queue.marks != 0; });
 }
 
 void InFlightTracker::submitting(const Work& work) {
@@ -250,9 +281,8 @@ void InFlightTracker::push(Context& context, CUstream stream, bool everything, M
     context.lanes.push_back({stream, everything, {}});
     lane = context.lanes.end() - 1;
   }
-  if (context.marks++ == 0) context.progress = page_now();
-  context.estimated += mark.estimate;
-  context.unknown += !mark.known;
+  queue_of(context).add(mark, page_now());
+  ++context.marks;
   lane->marks.push_back(mark);
 }
 
@@ -270,27 +300,30 @@ InFlightTracker::Mark InFlightTracker::expectation(const Work& work, nanoseconds
 nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) {
   std::lock_guard lock(mutex_);
   Context* context = current();
-  if (!context || context->marks == 0) return {};
-  nanoseconds still = page_now() - context->progress;
-  if (still > std::max(kStall, kStallEstimates * context->estimated) * (context->stalled + 1)) {
-    context->stalled = std::min(context->stalled + 1, kStallStepsMax);
-    context->stall_credit = size_t(1) << context->stalled;
+  if (!context) return {};
+  // A bound for each context would be none for who makes many.
+  Queue& queue = queue_of(*context);
+  if (queue.marks == 0) return {};
+  nanoseconds still = page_now() - queue.progress;
+  if (still > std::max(kStall, kStallEstimates * queue.estimated) * (queue.stalled + 1)) {
+    queue.stalled = std::min(queue.stalled + 1, kStallStepsMax);
+    queue.stall_credit = size_t(1) << queue.stalled;
   }
-  if (context->stall_credit != 0) {
-    --context->stall_credit;
+  if (queue.stall_credit != 0) {
+    --queue.stall_credit;
     return {};
   }
   if (start_context_) still = {};  // nothing of it has run
   // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
-  if (context->unknown >= 2) return kLookLong;
+  if (queue.unknown >= 2) return kLookLong;
   nanoseconds expected = expectation(work, bound / 2).estimate;
-  nanoseconds left = std::max(context->estimated - still, nanoseconds{});
-  bool late = still > context->estimated + std::max(kOverlap, context->estimated / 8) && still >= kAlone;
+  nanoseconds left = std::max(queue.estimated - still, nanoseconds{});
+  bool late = still > queue.estimated + std::max(kOverlap, queue.estimated / 8) && still >= kAlone;
   if (late) return kLookLong;
-  bool alone = expected >= kAlone || (context->marks == 1 && context->estimated >= kAlone);
+  bool alone = expected >= kAlone || (queue.marks == 1 && queue.estimated >= kAlone);
   if (!alone && left + expected <= bound) return {};
   // A gap behind each long kernel costs some percent. Where a higher class is near, its start is worth more.
-  bool overlaps = context->marks == 1 && context->unknown == 0 && (expected <= kShort || bound >= kOverlapBoundMin);
+  bool overlaps = queue.marks == 1 && queue.unknown == 0 && (expected <= kShort || bound >= kOverlapBoundMin);
   if (overlaps && left <= kOverlap) return {};
   nanoseconds room = alone || expected > bound ? left - (overlaps ? kOverlap : nanoseconds{}) : left + expected - bound;
   return std::clamp(room, nanoseconds(5us), kLookLong);
@@ -367,15 +400,15 @@ void InFlightTracker::set_waiting(bool waiting) {
 
 PageTime InFlightTracker::least_progress() const {
   PageTime least = endings_.empty() ? PageTime{} : *std::ranges::min_element(endings_);
-  for (const Context& context : contexts_) {
-    if (context.marks != 0 && (least == PageTime{} || context.progress < least)) least = context.progress;
+  for (const Queue& queue : queues_) {
+    if (queue.marks != 0 && (least == PageTime{} || queue.progress < least)) least = queue.progress;
   }
   return least;
 }
 
 void InFlightTracker::tell() {
   nanoseconds estimated{};
-  for (const Context& context : contexts_) estimated += context.estimated;
+  for (const Queue& queue : queues_) estimated += queue.estimated;
   page_.in_flight_ns.store(uint64_t(estimated.count()), std::memory_order_relaxed);
   page_.busy_ns.store(uint64_t(busy_.count()), std::memory_order_relaxed);
   page_.completions.store(completions_, std::memory_order_relaxed);
@@ -408,7 +441,6 @@ size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
 // Asks without the lock, so that nobody who submits waits meanwhile. looking_ keeps events and lanes in place: lanes
 // only grow behind.
 void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lock) {
-  context.done.clear();
   for (size_t index = 0; index < context.lanes.size(); ++index) {
     asked_.clear();
     for (const Mark& mark : context.lanes[index].marks) asked_.push_back(mark.event);
@@ -419,12 +451,11 @@ void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lo
     for (Lane& lane = context.lanes[index]; done != 0; --done) {
       Mark& mark = lane.marks.front();
       context.free.push_back(mark.event);
-      context.estimated -= mark.estimate;
-      context.unknown -= !mark.known;
+      context.queue->remove(mark);
       --context.marks;
       // A sample may have ended the burst with this mark outstanding, and counted it.
       completions_ = std::min(completions_ + (mark.key != 0), submissions_);
-      context.done.push_back(mark);
+      context.queue->done.push_back(mark);
       lane.marks.pop_front();
     }
   }
@@ -432,17 +463,17 @@ void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lo
     std::erase_if(context.lanes, [](const Lane& lane) { return lane.marks.empty(); });
 }
 
-void InFlightTracker::learn(Context& context, PageTime now) {
-  nanoseconds took = now - context.progress;
-  context.progress = now;
-  context.stalled = 0;
-  context.stall_credit = 0;
+void InFlightTracker::learn(Queue& queue, PageTime now) {
+  nanoseconds took = now - queue.progress;
+  queue.progress = now;
+  queue.stalled = 0;
+  queue.stall_credit = 0;
   nanoseconds expected{};
-  for (const Mark& mark : context.done) expected += mark.key ? mark.estimate : nanoseconds{};
+  for (const Mark& mark : queue.done) expected += mark.key ? mark.estimate : nanoseconds{};
   // What stands for everything says nothing of one kind of work.
-  bool everything = std::ranges::any_of(context.done, [](const Mark& mark) { return mark.key == 0; });
+  bool everything = std::ranges::any_of(queue.done, [](const Mark& mark) { return mark.key == 0; });
   if (everything || expected <= nanoseconds{} || took <= nanoseconds{}) return;
-  for (const Mark& mark : context.done) {
+  for (const Mark& mark : queue.done) {
     estimates_.learn(mark.key, nanoseconds(int64_t(double(took.count()) * double(mark.estimate.count()) /
                                                    double(expected.count()))));
   }
@@ -457,24 +488,24 @@ void InFlightTracker::look_for_start(PageTime now, bool progress) {
   // Begun and done between two looks: it cannot have begun before the last one.
   PageTime when = progress ? std::max(looked_, began_) : now;
   started(when);
-  for (Context& each : contexts_) each.progress = std::max(each.progress, when);
+  for (Queue& queue : queues_) queue.progress = std::max(queue.progress, when);
 }
 
 InFlightTracker::Look InFlightTracker::look() {
   std::lock_guard looking(looking_);
   std::unique_lock lock(mutex_);
   Look look;
+  for (Queue& queue : queues_) queue.done.clear();
   for (Context& context : contexts_) {
-    context.done.clear();
     if (context.marks == 0) continue;
     driver_.cuCtxSetCurrent(context.native);
     collect(context, lock);
-    look.progress |= !context.done.empty();
   }
+  look.progress = std::ranges::any_of(queues_, [](const Queue& queue) { return !queue.done.empty(); });
   PageTime now = page_now();
   look_for_start(now, look.progress);
-  for (Context& context : contexts_) {
-    if (!context.done.empty()) learn(context, now);
+  for (Queue& queue : queues_) {
+    if (!queue.done.empty()) learn(queue, now);
   }
   count_busy(now);
   if (burst_ && !in_flight()) {
@@ -494,7 +525,7 @@ nanoseconds InFlightTracker::next_end(PageTime now) const {
   nanoseconds next = nanoseconds::max();
   for (const Context& context : contexts_) {
     for (const Lane& lane : context.lanes) {
-      if (!lane.marks.empty()) next = std::min(next, lane.marks.front().estimate - (now - context.progress));
+      if (!lane.marks.empty()) next = std::min(next, lane.marks.front().estimate - (now - context.queue->progress));
     }
   }
   return next;

@@ -92,21 +92,30 @@ class InFlightTracker {
     bool everything = false;
     std::deque<Mark> marks;
   };
-  struct Context {
-    CUcontext native = nullptr;
-    std::vector<Lane> lanes;
-    std::vector<CUevent> free;
-    CUevent sample = nullptr;
-    size_t marks = 0;                      // in all lanes
+  // What all contexts of a device have in flight: the device runs one of them at a time, so their work is one queue.
+  struct Queue {
+    CUdevice device = 0;
+    size_t marks = 0;
     std::chrono::nanoseconds estimated{};  // sum over the marks
     size_t unknown = 0;                    // marks whose work was never seen before
     PageTime progress{};                   // the last time something was seen done, or marks came to be
     unsigned stalled = 0;                  // steps of kStall without progress
     size_t stall_credit = 0;               // submissions that may go in because of it
-    uint32_t* start_word = nullptr;        // pinned; where the device writes that it has begun
+    std::vector<Mark> done;                // of this look
+
+    void add(const Mark& mark, PageTime now);
+    void remove(const Mark& mark);
+  };
+  struct Context {
+    CUcontext native = nullptr;
+    Queue* queue = nullptr;  // its device's; null: it has never had a mark
+    std::vector<Lane> lanes;
+    std::vector<CUevent> free;
+    CUevent sample = nullptr;
+    size_t marks = 0;                // in all lanes
+    uint32_t* start_word = nullptr;  // pinned; where the device writes that it has begun
     CUdeviceptr start_address = 0;
     uint32_t start_asked = 0;
-    std::vector<Mark> done;  // of this look
   };
 
   struct Capture {
@@ -124,13 +133,15 @@ class InFlightTracker {
   Context* find(CUcontext native);
   Context* find_or_add(CUcontext native);
   Context* current();
+  // The calling thread's current context is this one.
+  Queue& queue_of(Context& context);
   bool mark(const Work& work);
   CUevent take_event(Context& context);
   void push(Context& context, CUstream stream, bool everything, Mark mark);
   size_t count_done(std::span<const CUevent> events) const;
   void collect(Context& context, std::unique_lock<std::mutex>& lock);
   std::chrono::nanoseconds next_end(PageTime now) const;
-  void learn(Context& context, PageTime now);
+  void learn(Queue& queue, PageTime now);
   void look_for_start(PageTime now, bool progress);
   void begin_opening(const Work& work, PageTime now, bool fresh);
   bool ask_for_start(const Work& work);
@@ -160,6 +171,7 @@ class InFlightTracker {
       0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
   std::mutex mutex_;               // over all below, and over driver calls that do not wait for the device
   std::list<Context> contexts_;    // at most kGateContextsMax
+  std::list<Queue> queues_;        // one for each device that has had a mark; none goes
   std::list<PageTime> endings_;    // of calls that end contexts, one for each: since when its context makes no progress
   std::vector<Capture> captures_;  // that have begun and are not known to have ended
   Estimates estimates_;

@@ -61,6 +61,10 @@ struct FakeGpu::Calls {
     t_current = context;
     return CUDA_SUCCESS;
   }
+  static CUresult current_device(CUdevice* device) {
+    *device = CUdevice(reinterpret_cast<uintptr_t>(t_current) / FakeGpu::kContextsOfDevice);
+    return CUDA_SUCCESS;
+  }
   static CUresult destroy_context(CUcontext context) { return gpu->end(context); }
   static CUresult release(CUdevice) {
     {
@@ -144,6 +148,7 @@ FakeGpu::FakeGpu() {
   table_.cuCtxRecordEvent = &Calls::record_everything;
   table_.cuCtxGetCurrent = &Calls::current;
   table_.cuCtxSetCurrent = &Calls::set_current;
+  table_.cuCtxGetDevice = &Calls::current_device;
   table_.cuCtxDestroy_v2 = &Calls::destroy_context;
   table_.cuDevicePrimaryCtxRelease_v2 = &Calls::release;
   table_.cuDevicePrimaryCtxReset_v2 = &Calls::reset;

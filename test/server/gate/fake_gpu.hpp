@@ -45,7 +45,12 @@ class FakeGpu {
   // The stream was asked for its capture after it had been destroyed.
   bool asked_a_destroyed_stream();
 
+  // Contexts are numbers, so many for each device.
+  static constexpr uintptr_t kContextsOfDevice = 0x100000;
   static CUcontext context();
+  static CUcontext context(uintptr_t number, int device = 0) {
+    return reinterpret_cast<CUcontext>(uintptr_t(device) * kContextsOfDevice + number);
+  }
   static CUstream stream(uintptr_t number) { return reinterpret_cast<CUstream>(number); }
 
  private:

@@ -48,9 +48,10 @@ struct GateFixture {
     return table.cuLaunchKernel(reinterpret_cast<CUfunction>(function), 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr);
   }
   // On a thread that the gate holds up.
-  std::future<CUresult> launch_elsewhere(uintptr_t function = 1) {
-    return std::async(std::launch::async, [this, function] {
+  std::future<CUresult> launch_elsewhere(uintptr_t function = 1, CUcontext context = FakeGpu::context()) {
+    return std::async(std::launch::async, [this, function, context] {
       gate.enter_executor();
+      table.cuCtxSetCurrent(context);
       return launch(function);
     });
   }

@@ -107,6 +107,49 @@ TEST_CASE_FIXTURE(GateFixture, "no more than two launches of unknown length are 
   CHECK(idle());
 }
 
+TEST_CASE_FIXTURE(GateFixture, "contexts of one device have one bound together") {
+  set_and_wait(true, true, 500us);
+  REQUIRE(idle());
+  for (uintptr_t number : {1, 2}) {
+    CHECK(table.cuCtxSetCurrent(FakeGpu::context(number)) == CUDA_SUCCESS);
+    CHECK(launch(number) == CUDA_SUCCESS);
+  }
+  auto third = launch_elsewhere(3, FakeGpu::context(3));
+  gate.interrupt();
+  CHECK(third.get() == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(gpu.launched() == 2);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "contexts of two devices have a bound each") {
+  set_and_wait(true, true, 500us);
+  REQUIRE(idle());
+  for (int device : {0, 1}) {
+    CHECK(table.cuCtxSetCurrent(FakeGpu::context(1, device)) == CUDA_SUCCESS);
+    CHECK(launch(1) == CUDA_SUCCESS);
+    CHECK(launch(2) == CUDA_SUCCESS);
+  }
+  CHECK(gpu.in_flight() == 4);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(GateFixture, "what a context had in flight makes room when it ends") {
+  set_and_wait(true, true, 500us);
+  REQUIRE(idle());
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context(1)) == CUDA_SUCCESS);
+  CHECK(launch(1) == CUDA_SUCCESS);
+  CHECK(launch(2) == CUDA_SUCCESS);
+  CHECK(table.cuCtxDestroy_v2(FakeGpu::context(1)) == CUDA_SUCCESS);
+  CHECK(table.cuCtxSetCurrent(FakeGpu::context(2)) == CUDA_SUCCESS);
+  CHECK(launch(3) == CUDA_SUCCESS);
+  CHECK(launch(4) == CUDA_SUCCESS);
+  CHECK(gpu.in_flight() == 2);
+  gpu.finish_all();
+  CHECK(idle());
+}
+
 TEST_CASE_FIXTURE(GateFixture, "work that waits for what is submitted later gets it in spite of the bound") {
   set_and_wait(true, true, 500us);
   REQUIRE(idle());
