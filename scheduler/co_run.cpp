@@ -34,6 +34,7 @@ constexpr double kPromise = 0.94;
 // time. Nobody is ever further behind or ahead.
 constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
 constexpr double kAloneUsed = 0.3;  // who does less with it has no use for it
+constexpr double kDrainMax = 5;     // for so long what others have in flight may be in its way
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
 constexpr Duration kReviewMin = std::chrono::seconds(4), kReviewMax = std::chrono::seconds(10);
@@ -141,6 +142,7 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
     record.completed = runner.completed;
     record.own = runner.own;
     if (elapsed == Duration::zero()) continue;
+    record.done_watched += done;
     if (counts) {
       record.done += done;
       record.own_in_window += own;
@@ -150,7 +152,7 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
         std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
     const Duration most = times(kOwedMax, turn_);
     record.owed = std::clamp(record.owed + times(record.target, elapsed) - got, -most, most);
-    if (runner.id == alone_ && got < times(kAloneUsed, elapsed)) record.owed = Duration::zero();
+    if (runner.id == alone_) alone_got_ += got;
   }
 }
 
@@ -162,7 +164,7 @@ void CoRunChoice::rest_of_tenants(Time now) {
 
 void CoRunChoice::begin_window() {
   for (auto& [id, record] : records_) {
-    record.done = 0;
+    record.done = record.done_watched = 0;
     record.own_in_window = Duration::zero();
   }
   window_ = watched_ = Duration::zero();
@@ -327,10 +329,30 @@ void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix,
   begin_rounds();
 }
 
+// Summed parts of all since the last judgement, whoever was alone meanwhile.
+double CoRunChoice::done_in_all(std::span<const CoRunner> runners) const {
+  double total = 0;
+  for (const CoRunner& runner : runners) {
+    const Record& record = records_.at(runner.id);
+    if (record.rate > 0)
+      total += std::min(1.0, static_cast<double>(record.done_watched) / seconds(watched_) / record.rate);
+  }
+  return total;
+}
+
+bool CoRunChoice::breaks_promise(std::span<const CoRunner> runners) const {
+  return std::any_of(runners.begin(), runners.end(),
+                     [&](const CoRunner& runner) { return records_.at(runner.id).owed >= times(kOwedMax, turn_); });
+}
+
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (watched_ < times(kWatch, turn_) || window_ < times(kWatchMin, turn_)) return;
   const Mix mix = measure_together(runners);
-  const bool bad = mix.total < (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns || mix.side_by_side < kStayMin;
+  // What is expected does not know what it costs to change between side by side and alone; nor is a promise kept that
+  // time alone does not make up for.
+  const double least = (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns;
+  const bool bad =
+      std::min(mix.total, done_in_all(runners)) < least || mix.side_by_side < kStayMin || breaks_promise(runners);
   const bool hopeless = metrics_.side_by_side < kTrialHopeless * metrics_.turns;
   bad_ = hopeless ? kBadMax : bad ? bad_ + 1 : 0;
   mixed_ = mix.side_by_side < 1;
@@ -343,9 +365,19 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
 void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elapsed) {
   if (alone_ != SessionId{}) {
     alone_for_ += elapsed;
+    Record& record = records_[alone_];
+    if (!alone_begun_) {
+      // What the others have in flight takes its slices first: of a crowd, most of a turn.
+      alone_begun_ = alone_for_ >= times(kDrainMax, turn_) ||
+                     std::none_of(runners.begin(), runners.end(),
+                                  [&](const CoRunner& runner) { return runner.id != alone_ && runner.in_flight; });
+      if (alone_begun_) alone_for_ = alone_got_ = Duration::zero();
+    } else if (alone_got_ < times(kAloneUsed, alone_for_)) {
+      record.owed = Duration::zero();
+    }
     const bool here =
         std::any_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return runner.id == alone_; });
-    if (here && records_[alone_].owed > Duration::zero() && alone_for_ < times(kAloneMax, turn_)) return;
+    if (here && record.owed > Duration::zero() && (!alone_begun_ || alone_for_ < times(kAloneMax, turn_))) return;
     alone_ = SessionId{};
     return;
   }
@@ -355,7 +387,8 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
     if (record.owed < most) continue;
     most = record.owed;
     alone_ = runner.id;
-    alone_for_ = Duration::zero();
+    alone_begun_ = false;
+    alone_for_ = alone_got_ = Duration::zero();
   }
 }
 

@@ -23,6 +23,7 @@ struct CoRunner {
   double share = 0;        // of the device that turns would give it if all of them always wanted it
   uint64_t completed = 0;  // submissions
   Duration own{};          // time in which nobody held it up
+  bool in_flight = false;  // now
 };
 
 // Of one group of devices.
@@ -47,9 +48,10 @@ class CoRunChoice {
     Duration own{};
     uint64_t done = 0;  // in the window
     Duration own_in_window{};
-    double rate = 0;    // completed per second of its own time, taking turns; zero: not known
-    double part = 0;    // of that rate it reached, taking turns
-    double target = 0;  // of that rate it is to reach whatever is chosen
+    uint64_t done_watched = 0;  // since the last judgement, with what was done while somebody was alone
+    double rate = 0;            // completed per second of its own time, taking turns; zero: not known
+    double part = 0;            // of that rate it reached, taking turns
+    double target = 0;          // of that rate it is to reach whatever is chosen
     // Of the rounds before this one, which were too close to call.
     uint64_t done_in_turns = 0, done_in_trials = 0;
     Duration own_in_turns{};
@@ -86,6 +88,8 @@ class CoRunChoice {
   Mix measure_together(std::span<const CoRunner> runners);
   void judge_trial(std::span<const CoRunner> runners, Time now);
   void go_together(std::span<const CoRunner> runners, const Mix& mix, Time now);
+  double done_in_all(std::span<const CoRunner> runners) const;
+  bool breaks_promise(std::span<const CoRunner> runners) const;
   void watch(std::span<const CoRunner> runners, Time now);
   void choose_alone(std::span<const CoRunner> runners, Duration elapsed);
   void give_up(Time now);
@@ -112,7 +116,8 @@ class CoRunChoice {
   unsigned bad_ = 0;             // windows in a row
   bool mixed_ = false;           // somebody is owed time alone
   SessionId alone_{};
-  Duration alone_for_{};  // so far
+  bool alone_begun_ = false;            // nobody else has anything in flight any more
+  Duration alone_for_{}, alone_got_{};  // since then, or until then: the time, and its own time in it
   CoRunMetrics metrics_;
 };
 

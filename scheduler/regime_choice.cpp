@@ -62,7 +62,7 @@ bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std:
                                         [&](const Session* other) { return other->tenant == runner->tenant; });
     members.push_back({runner->id, runner->tenant->id,
                        runner->tenant->policy.weight / weights / static_cast<double>(siblings),
-                       runner->seen.completions, runner->own});
+                       runner->seen.completions, runner->own, runner->seen.in_flight});
   }
   Duration above{};
   for (const Session* session : group) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "test/scheduler/simulation/programs.hpp"
 
@@ -219,6 +220,38 @@ TEST_CASE("Who claims to get more done than it does takes less than a tenth of i
       CAPTURE(contexts);
       CHECK(got.first > 0.45);
     }
+  }
+}
+
+// The crowd's work in flight takes a slice each, most of a turn, before its neighbour is alone.
+TEST_CASE("A crowd of one tenant's programs that run side by side leaves another's program its half") {
+  for (const bool lies : {false, true}) {
+    World world(3, 1);
+    world.tenant(TenantId(1), {});
+    world.tenant(TenantId(2), {});
+    world.add({.tenant = TenantId(1), .workload = stream()});
+    std::map<SessionId, std::pair<uint64_t, uint64_t>> done;  // of the crowd: really, and claimed
+    for (int i = 0; i < 8; ++i) {
+      const Workload of = lies ? stream() : small_training();
+      done[world.add({.tenant = TenantId(2), .workload = of, .arrives = 1s + 3ms + i * 300us})] = {};
+    }
+    const auto side_by_side = [&] { return world.policy().account(kFirst).regime == Regime::co_run; };
+    if (lies) {
+      world.lies = [&](SessionId id, Observation& seen) {
+        if (id == kFirst) return;
+        auto& [before, claimed] = done[id];
+        const uint64_t now = seen.completions - before;
+        before = seen.completions;
+        claimed += side_by_side() ? 2 * now : now;
+        seen.completions = claimed;
+      };
+    }
+    CAPTURE(lies);
+    world.run(1s + 500ms);
+    CHECK(side_by_side());
+    CHECK(progress_in(world, kFirst, 3s) > 0.46);
+    CHECK(side_by_side());
+    CHECK(world.wrong().empty());
   }
 }
 
