@@ -1,6 +1,7 @@
 #include "scheduler/co_run.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpuwire::scheduler {
 namespace {
@@ -9,6 +10,7 @@ namespace {
 // counted, or nobody will.
 constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
 constexpr uint64_t kCountMin = 6;
+constexpr double kOwnMin = 0.2;  // or the edges of its turn make too much of what is counted
 // A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer
 // where somebody is hard to count).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
@@ -58,7 +60,10 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   called_at_ = now;
   above_ = above;
   const bool changed = update_members(runners, now);
-  count(runners, resumed ? Duration::zero() : elapsed);
+  // Who does what nobody counts would seem to get less done in its turns than it does, and more side by side.
+  const bool counted = std::all_of(runners.begin(), runners.end(), [](const CoRunner& one) { return one.counted; });
+  const bool whole = std::exchange(counted_, counted) && counted;
+  count(runners, resumed || !whole ? Duration::zero() : elapsed);
   if (resumed && phase_ == Phase::trial) take_turns();
   if (resumed || changed) {
     bad_ = 0;
@@ -188,7 +193,7 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
   if (window_ < times(kMeasureMin, turn_)) return;
   const auto enough = [&](const CoRunner& runner) {
     const Record& record = records_[runner.id];
-    return record.done >= kCountMin && record.own_in_window > Duration::zero();
+    return record.done >= kCountMin && record.own_in_window >= times(kOwnMin, turn_);
   };
   if (std::all_of(runners.begin(), runners.end(), enough)) {
     metrics_.turns = 0;

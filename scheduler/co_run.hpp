@@ -23,6 +23,7 @@ struct CoRunner {
   double share = 0;        // of the device that turns would give it if all of them always wanted it
   uint64_t completed = 0;  // submissions
   Duration own{};          // time in which nobody held it up
+  bool counted = true;     // or it may still be doing what is never counted among the completed submissions
 };
 
 // Of one group of devices.
@@ -111,6 +112,7 @@ class CoRunChoice {
   Time since_{};                 // of the phase
   unsigned bad_ = 0;             // windows in a row
   bool mixed_ = false;           // somebody is owed time alone
+  bool counted_ = true;          // all of them were, at the last call
   SessionId alone_{};
   Duration alone_for_{};  // so far
   CoRunMetrics metrics_;
