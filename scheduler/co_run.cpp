@@ -15,6 +15,7 @@ constexpr double kOwnMin = 0.2;  // or the edges of its turn make too much of wh
 // where somebody is hard to count).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
+constexpr uint64_t kCountEnough = 12;  // of each: then it is not looked at for longer than all others are
 // Programs whose submissions are unlike each other do more or less of them from window to window. A trial that is close
 // to what turns give is looked at again, with what was seen before, up to so many times; then it need not be better.
 constexpr double kClose = 0.92, kBeginSure = 1.0;
@@ -283,7 +284,11 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   const Mix mix = measure_together(runners);
   const bool hopeless =
       window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
-  if (!hopeless && window_ < trial_length(runners)) return;
+  // Who gets far more of it than its due is counted long before that.
+  const bool counted = window_ >= times(kTrial, turn_) &&
+                       std::all_of(runners.begin(), runners.end(),
+                                   [&](const CoRunner& runner) { return records_[runner.id].done >= kCountEnough; });
+  if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (near_higher_             ? kBeginNearHigher
                          : rounds_ >= kSureRounds ? kBeginSure
                                                   : kBegin) *

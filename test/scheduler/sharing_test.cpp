@@ -93,6 +93,20 @@ TEST_CASE("Shares of 9:1 hold over three seconds, too, whatever the light one go
   }
 }
 
+TEST_CASE("A trial that gives a light tenant far more than its share ends as soon as it has been counted") {
+  Couple couple(stream(20us), stream(1ms), {.weight = 9}, {.weight = 1});
+  Duration together{};
+  Time last = couple.world.now();
+  couple.world.after_decision = [&] {
+    if (couple.regime() == Regime::co_run) together += couple.world.now() - last;
+    last = couple.world.now();
+    return std::string();
+  };
+  couple.world.run(4s);
+  REQUIRE(couple.world.policy().co_run(0).trials == 3);
+  CHECK(together < 3 * 50ms);
+}
+
 TEST_CASE(
     "What one had queued before the other came, and nobody counted, makes turns look no worse than they are: programs "
     "that never pause keep taking them, and their shares") {
