@@ -1,6 +1,7 @@
 #include "scheduler/co_run.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpuwire::scheduler {
 namespace {
@@ -9,10 +10,12 @@ namespace {
 // counted, or nobody will.
 constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
 constexpr uint64_t kCountMin = 6;
+constexpr double kOwnMin = 0.2;  // or the edges of its turn make too much of what is counted
 // A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer
 // where somebody is hard to count).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
+constexpr uint64_t kCountEnough = 12;  // of each: then it is not looked at for longer than all others are
 // Programs whose submissions are unlike each other do more or less of them from window to window. A trial that is close
 // to what turns give is looked at again, with what was seen before, up to so many times; then it need not be better.
 constexpr double kClose = 0.92, kBeginSure = 1.0;
@@ -59,7 +62,10 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   called_at_ = now;
   above_ = above;
   const bool changed = update_members(runners, now);
-  count(runners, resumed ? Duration::zero() : elapsed);
+  // Who does what nobody counts would seem to get less done in its turns than it does, and more side by side.
+  const bool counted = std::all_of(runners.begin(), runners.end(), [](const CoRunner& one) { return one.counted; });
+  const bool whole = std::exchange(counted_, counted) && counted;
+  count(runners, resumed || !whole ? Duration::zero() : elapsed);
   if (resumed && phase_ == Phase::trial) take_turns();
   if (resumed || changed) {
     bad_ = 0;
@@ -190,7 +196,7 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
   if (window_ < times(kMeasureMin, turn_)) return;
   const auto enough = [&](const CoRunner& runner) {
     const Record& record = records_[runner.id];
-    return record.done >= kCountMin && record.own_in_window > Duration::zero();
+    return record.done >= kCountMin && record.own_in_window >= times(kOwnMin, turn_);
   };
   if (std::all_of(runners.begin(), runners.end(), enough)) {
     metrics_.turns = 0;
@@ -280,7 +286,11 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   const Mix mix = measure_together(runners);
   const bool hopeless =
       window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
-  if (!hopeless && window_ < trial_length(runners)) return;
+  // Who gets far more of it than its due is counted long before that.
+  const bool counted = window_ >= times(kTrial, turn_) &&
+                       std::all_of(runners.begin(), runners.end(),
+                                   [&](const CoRunner& runner) { return records_[runner.id].done >= kCountEnough; });
+  if (!hopeless && !counted && window_ < trial_length(runners)) return;
   const double enough = (near_higher_             ? kBeginNearHigher
                          : rounds_ >= kSureRounds ? kBeginSure
                                                   : kBegin) *

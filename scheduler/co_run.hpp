@@ -24,6 +24,7 @@ struct CoRunner {
   uint64_t completed = 0;  // submissions
   Duration own{};          // time in which nobody held it up
   bool in_flight = false;  // now
+  bool counted = true;     // or it may still be doing what is never counted among the completed submissions
 };
 
 // Of one group of devices.
@@ -115,6 +116,7 @@ class CoRunChoice {
   Time since_{};                 // of the phase
   unsigned bad_ = 0;             // windows in a row
   bool mixed_ = false;           // somebody is owed time alone
+  bool counted_ = true;          // all of them were, at the last call
   SessionId alone_{};
   bool alone_begun_ = false;            // nobody else has anything in flight any more
   Duration alone_for_{}, alone_got_{};  // since then, or until then: the time, and its own time in it

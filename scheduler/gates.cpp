@@ -93,6 +93,7 @@ void Policy::State::set_gate(Session& session, Gate gate) {
       session.started_at = now;
     }
   }
+  if (!Session::counts(session.gate, session.regime) && Session::counts(gate, regime)) session.uncounted = true;
   session.gate = gate;
   session.regime = regime;
   if (changes_it) changes.push_back({session.id, gate, regime});

@@ -107,8 +107,13 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
   own.busy = std::max(own.busy, session.seen.busy);
   if (own.completions != session.seen.completions || !session.seen.in_flight) session.progress_at = at;
+  // Work ends in order: what is counted ends behind all that is not.
+  if (session.uncounted && (!own.in_flight || own.completions != session.seen.completions)) {
+    session.uncounted = false;
+    state.news = true;
+  }
   if (own.submissions != session.seen.submissions) {
-    if (!state.active(session)) state.newcomer = true;
+    if (!state.active(session)) state.news = true;
     session.ever_active = true;
     session.active_at = at;
   }

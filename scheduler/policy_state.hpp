@@ -73,6 +73,9 @@ struct Session {
   // had not begun yet.
   Duration own{};
   bool held = false;  // since the last decision
+  // Nobody counted what it submitted before its gate began to, and some of that may still run: none of it will be seen
+  // done.
+  bool uncounted = false;
   uint64_t submissions_at_opening = 0;
 
   // Work that does not end. `drained`: since its gate was closed, all that was in flight has been seen done. `overdue`:
@@ -114,6 +117,12 @@ struct Session {
   Duration gpu_time{};
   Duration busy_charged{};  // how much of seen.busy has been accounted for
 
+  // Its worker counts what passes every gate but one that is open to a lone session without a bound.
+  static bool counts(const Gate& gate, Regime regime) {
+    return !gate.open || gate.in_flight_max != Duration::zero() || regime != Regime::free;
+  }
+  // Whatever it does from now on is counted when it is done.
+  bool counted() const { return !uncounted && counts(gate, regime); }
   // Since when it is known to want nothing.
   Time quiet_since() const { return std::max(seen.last_end, opened_at); }
 };
@@ -160,8 +169,8 @@ struct Policy::State {
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
-  Time regimes_at{};      // when they are chosen anew
-  bool newcomer = false;  // a session has become active since then
+  Time regimes_at{};  // when they are chosen anew
+  bool news = false;  // since then a session has become active, or all that it does is counted again
 
   // policy.cpp
   void tick(Time caller_now);

@@ -62,7 +62,7 @@ bool Policy::State::choose_co_run(const std::vector<Session*>& group, const std:
                                         [&](const Session* other) { return other->tenant == runner->tenant; });
     members.push_back({runner->id, runner->tenant->id,
                        runner->tenant->policy.weight / weights / static_cast<double>(siblings),
-                       runner->seen.completions, runner->own, runner->seen.in_flight});
+                       runner->seen.completions, runner->own, runner->seen.in_flight, runner->counted()});
   }
   Duration above{};
   for (const Session* session : group) {
@@ -93,8 +93,8 @@ void Policy::State::set_regime(DeviceIndex index, Regime regime) {
 
 void Policy::State::choose_regimes() {
   const bool timed = now >= regimes_at;
-  if (!timed && !newcomer) return;
-  newcomer = false;
+  if (!timed && !news) return;
+  news = false;
   Groups groups(devices.size());
   for (auto& [id, session] : sessions) {
     if (!active(*session)) continue;

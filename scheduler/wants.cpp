@@ -82,7 +82,7 @@ void Policy::State::update_wants() {
   for (auto& [id, session] : sessions) {
     session->wants = wants(*session);
     const bool works = session->wants || session->seen.in_flight;
-    if (works && !active(*session)) newcomer = true;
+    if (works && !active(*session)) news = true;
     if (session->wants && session->lapsed) woke(*session);
     if (works) {
       session->ever_active = true;

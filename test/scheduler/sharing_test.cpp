@@ -93,6 +93,55 @@ TEST_CASE("Shares of 9:1 hold over three seconds, too, whatever the light one go
   }
 }
 
+TEST_CASE("A trial that gives a light tenant far more than its share ends as soon as it has been counted") {
+  Couple couple(stream(20us), stream(1ms), {.weight = 9}, {.weight = 1});
+  Duration together{};
+  Time last = couple.world.now();
+  couple.world.after_decision = [&] {
+    if (couple.regime() == Regime::co_run) together += couple.world.now() - last;
+    last = couple.world.now();
+    return std::string();
+  };
+  couple.world.run(4s);
+  REQUIRE(couple.world.policy().co_run(0).trials == 3);
+  CHECK(together < 3 * 50ms);
+}
+
+TEST_CASE(
+    "What one had queued before the other came, and nobody counted, makes turns look no worse than they are: programs "
+    "that never pause keep taking them, and their shares") {
+  struct Row {
+    double weight;
+    Duration of_first, of_second;
+  };
+  constexpr Duration kQueued = 20ms;
+  for (const auto& [weight, of_first, of_second] :
+       {Row{9, 20us, 1ms}, Row{9, 1ms, 20us}, Row{4, 1ms, 20us}, Row{1, 100us, 100us}}) {
+    for (Duration between = -19ms; between <= 19ms; between += 1100us) {
+      CAPTURE(weight);
+      CAPTURE(of_first.count());
+      CAPTURE(between.count());
+      World world(1, 1);
+      world.tenant(TenantId(1), {.weight = weight});
+      world.tenant(TenantId(2), {});
+      const auto arrives = [](Duration late) { return 1s + std::max<Duration>(late, 0ms); };
+      const SessionId first = world.add(
+          {.tenant = TenantId(1), .workload = {.kernel = of_first, .ahead = kQueued}, .arrives = arrives(-between)});
+      const SessionId second = world.add(
+          {.tenant = TenantId(2), .workload = {.kernel = of_second, .ahead = kQueued}, .arrives = arrives(between)});
+      const Time begin = 1s + std::chrono::abs(between) + 500ms;
+      world.run(begin);
+      const double a = world.progress(first), b = world.progress(second);
+      world.run(begin + 3s);
+      REQUIRE(world.wrong() == "");
+      const double of_first_done = (world.progress(first) - a) / 3, of_second_done = (world.progress(second) - b) / 3;
+      const double total = of_first_done + of_second_done;
+      CHECK(std::abs(of_first_done / total - weight / (weight + 1)) < 0.01);
+      CHECK(total > 0.98);
+    }
+  }
+}
+
 TEST_CASE("Tight synchronizing loops take turns, for side by side they would lose nearly everything to switches") {
   Couple couple(steps(5us, 10us), steps(5us, 10us));
   const auto [a, b] = couple.rates(500ms);

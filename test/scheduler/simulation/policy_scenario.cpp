@@ -161,6 +161,7 @@ Plan make_plan(Choices& choices) {
   plan.spikes = choices.chance(0.2) ? 0.02 : 0;
   if (kind < 0.8) plan_anything(choices, plan);
   else plan_saturation(choices, plan, kind < 0.9);
+  for (SessionSpec& spec : plan.sessions) spec.workload.ahead = random_log(choices, 50us, turn);
   plan.gangs = std::any_of(plan.sessions.begin(), plan.sessions.end(),
                            [](const SessionSpec& spec) { return spec.devices.size() > 1; });
   return plan;

@@ -7,7 +7,8 @@
 namespace gpuwire::scheduler::test {
 namespace {
 
-constexpr int64_t kUnboundedDepth = 64;
+// However long the kernels are, a host that queues ahead has one behind the one that runs.
+constexpr int64_t kUnboundedDepthMin = 2;
 // A queue this deep hides the time between a kernel's end and the next submission.
 constexpr int64_t kDeepEnough = 2;
 
@@ -216,7 +217,9 @@ void World::synced(SessionState& session) {
 
 int64_t World::depth(const SessionState& session) const {
   const Duration bound = session.gate.in_flight_max;
-  return bound == Duration::zero() ? kUnboundedDepth : std::max<int64_t>(1, bound / session.spec.workload.kernel);
+  const Workload& load = session.spec.workload;
+  return bound == Duration::zero() ? std::max(kUnboundedDepthMin, load.ahead / load.kernel)
+                                   : std::max<int64_t>(1, bound / load.kernel);
 }
 
 void World::gave_work(SessionState& session) {
@@ -267,6 +270,7 @@ void World::close(SessionState& session) {
   const Workload& load = session.spec.workload;
   Duration left{};
   const int64_t deep = depth(session);
+  const Duration tail = uncounted_left(session) / load.contexts;
   for (size_t i = 0; i < session.spec.devices.size(); ++i) {
     const DeviceIndex device = session.spec.devices[i];
     advance_device(device);
@@ -276,13 +280,14 @@ void World::close(SessionState& session) {
       const Duration ready = hardware_[device].ready(context);
       if (ready <= Duration::zero()) continue;
       const Duration done = hardware_[device].executed(context) - session.executed_at_burst;
-      if (rest <= 0 && session.contexts_busy > 1 && hardware_[device].drop(context)) {
+      if (rest <= 0 && tail == Duration::zero() && session.contexts_busy > 1 && hardware_[device].drop(context)) {
         --session.contexts_busy;
         continue;
       }
       const int64_t kernels = std::min(rest, std::max<int64_t>(1, deep / load.contexts));
       rest -= kernels;
-      const Duration queued = kernels > 0 ? load.kernel * kernels - done % load.kernel : Duration::zero();
+      const Duration queued =
+          std::max(tail, kernels > 0 ? load.kernel * kernels - done % load.kernel : Duration::zero());
       hardware_[device].keep(context, std::min(ready, queued),
                              kernels == 1 && done % load.kernel >= HardwareTimes{}.slice);
       left = std::max(left, ready >= HardwareDevice::kEndless ? ready : ready - std::min(ready, queued));
@@ -380,10 +385,43 @@ Observation World::page(const SessionState& session) const {
   return seen;
 }
 
+// Seconds of work on its first device that the worker has counted.
+double World::progress_seen(const SessionState& session) const {
+  if (session.uncounted) return session.progress_counted;
+  return std::max(session.progress_counted, progress(session.id) - session.progress_uncounted);
+}
+
+// Seconds of work that its host has given to that device.
+double World::queued(const SessionState& session) const {
+  const Workload& load = session.spec.workload;
+  Duration sum{}, done{};
+  for (unsigned c = 0; c < load.contexts && !session.first_context.empty(); ++c) {
+    const Duration ready = hardware_[session.spec.devices[0]].ready(session.first_context[0] + c);
+    sum = std::min(HardwareDevice::kEndless, sum + ready);
+  }
+  if (load.launches != 0 || session.first_context.empty()) return seconds(sum);
+  done = hardware_[session.spec.devices[0]].executed(session.first_context[0]) - session.executed_at_burst;
+  return seconds(std::min(sum, load.kernel * depth(session) - done % load.kernel));
+}
+
+// Of what was queued while nobody counted.
+Duration World::uncounted_left(const SessionState& session) const {
+  if (session.uncounted) return Duration::zero();
+  const double left = session.progress_uncounted + session.progress_counted - progress(session.id);
+  return Duration(static_cast<int64_t>(1e9 * std::max(0.0, left)));
+}
+
+void World::count_from_now(SessionState& session, bool counts) {
+  if (counts != session.uncounted) return;
+  session.progress_counted = progress_seen(session);
+  session.uncounted = !counts;
+  if (counts) session.progress_uncounted = progress(session.id) + queued(session) - session.progress_counted;
+}
+
 // Kernels, though the model gives a burst in one go; an honest worker sees none done that has not been submitted.
 uint64_t World::completions(const SessionState& session) const {
   const Workload& load = session.spec.workload;
-  const double done = progress(session.id), one = seconds(load.kernel);
+  const double done = progress_seen(session), one = seconds(load.kernel);
   if (load.others == 0) return static_cast<uint64_t>(done / one);
   const unsigned usual = load.launches - load.others;
   const double other = seconds(load.other_kernel), iteration = usual * one + load.others * other;
@@ -407,6 +445,9 @@ void World::decide() {
   for (const GateChange& change : changes) {
     SessionState& session = sessions_[static_cast<uint64_t>(change.session) - 1];
     const bool opens = change.gate.open && !session.gate_open;
+    count_from_now(session,
+                   !change.gate.open || change.gate.in_flight_max != Duration::zero() || change.regime != Regime::free);
+    session.regime = change.regime;
     if (!change.gate.open && session.gate_open) close(session);
     session.gate = change.gate;
     if (opens) {

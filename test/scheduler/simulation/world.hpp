@@ -19,8 +19,9 @@ namespace gpuwire::scheduler::test {
 struct Workload {
   Duration kernel =
       std::chrono::microseconds(100);  // one submission: a kernel, or a graph; cut by the hardware, not by the gate
-  Duration burst = HardwareDevice::kEndless;  // GPU time from one rest to the next; endless: never synchronizes
-  Duration gap{};                             // after a burst, within a request
+  Duration burst = HardwareDevice::kEndless;       // GPU time from one rest to the next; endless: never synchronizes
+  Duration ahead = std::chrono::milliseconds(20);  // GPU time that its host queues where nothing bounds it
+  Duration gap{};                                  // after a burst, within a request
   unsigned bursts_per_request = 1;
   Duration rest_min{}, rest_max{};  // after a request
   unsigned contexts = 1;
@@ -82,6 +83,10 @@ class World {
     bool alive = false, known = false;
     bool gate_open = false, passes = false;  // as decided; as the worker has seen it
     Gate gate;
+    Regime regime = Regime::free;
+    // Its worker does not count what it submits while nobody else is active, nor what of that is still in flight then.
+    bool uncounted = false;
+    double progress_uncounted = 0, progress_counted = 0;  // up to the last change of `uncounted`
     uint64_t gate_generation = 0, drain_generation = 0;
     Duration backlog{};  // of the burst, before the gate
     bool waiting = false, in_flight = false;
@@ -162,6 +167,10 @@ class World {
   Duration wake();
   Duration between(Duration low, Duration high) { return Duration(choices_.between(low.count(), high.count())); }
   int64_t depth(const SessionState& session) const;
+  double progress_seen(const SessionState& session) const;
+  double queued(const SessionState& session) const;
+  Duration uncounted_left(const SessionState& session) const;
+  void count_from_now(SessionState& session, bool counts);
   uint64_t completions(const SessionState& session) const;
   std::string check_opening(const SessionState& opened, const GateChange& change) const;
   // Caps and floors move a tenant to another class for a while: told apart, so that it is compared with nobody.
