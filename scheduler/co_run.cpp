@@ -65,7 +65,7 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   // Who does what nobody counts would seem to get less done in its turns than it does, and more side by side.
   const bool counted = std::all_of(runners.begin(), runners.end(), [](const CoRunner& one) { return one.counted; });
   const bool whole = std::exchange(counted_, counted) && counted;
-  count(runners, resumed || !whole ? Duration::zero() : elapsed);
+  count(runners, resumed ? Duration::zero() : elapsed, whole);
   if (resumed && phase_ == Phase::trial) take_turns();
   if (resumed || changed) {
     bad_ = 0;
@@ -137,10 +137,10 @@ void CoRunChoice::change_members(std::span<const CoRunner> runners, Members memb
 }
 
 // What has been done since the last call belongs to what was chosen then.
-void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
-  const bool counts = phase_ != Phase::together || alone_ == SessionId{};
+void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed, bool whole) {
+  const bool counts = whole && (phase_ != Phase::together || alone_ == SessionId{});
   if (counts) window_ += elapsed;
-  watched_ += elapsed;
+  if (whole) watched_ += elapsed;
   for (const CoRunner& runner : runners) {
     Record& record = records_[runner.id];
     const uint64_t done = runner.completed - std::min(runner.completed, record.completed);
@@ -153,7 +153,8 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed) {
       record.done += done;
       record.own_in_window += own;
     }
-    if (phase_ != Phase::together || record.rate <= 0) continue;
+    // Its due goes by its own work, whatever is known of the others'.
+    if (phase_ != Phase::together || record.rate <= 0 || !runner.counted) continue;
     const Duration got =
         std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
     const Duration most = times(kOwedMax, turn_);

@@ -76,7 +76,7 @@ class CoRunChoice {
   bool update_members(std::span<const CoRunner> runners, Time now);
   void change_members(std::span<const CoRunner> runners, Members members, Time now);
   Verdict& verdict() { return verdicts_[members_]; }
-  void count(std::span<const CoRunner> runners, Duration elapsed);
+  void count(std::span<const CoRunner> runners, Duration elapsed, bool whole);
   void rest_of_tenants(Time now);
   void begin_window();
   void measure_turns(std::span<const CoRunner> runners, Time now);

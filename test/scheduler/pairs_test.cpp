@@ -268,6 +268,31 @@ TEST_CASE("Who claims to get nothing done side by side gains little, and its nei
   CHECK(got.first > 0.45);
 }
 
+TEST_CASE("Who comes back beside one that nobody counts has its due by its own work, and no more than that") {
+  Workload many{.kernel = 10us, .burst = 155us, .rest_min = 315us, .rest_max = 315us, .contexts = 8};
+  Programs couple(inference(), many, true);
+  couple.world.run(2s);
+  REQUIRE(couple.regime() == Regime::co_run);
+  // The first one rests for longer than its equal's gate stays bounded for it.
+  auto& rest = couple.world.sessions()[0].spec.workload;
+  rest.rest_min = rest.rest_max = 3s;
+  couple.world.run(2s + 500ms);
+  rest = inference();
+  couple.world.sessions()[1].spec.workload.burst = HardwareDevice::kEndless;
+  couple.world.run(4s + 500ms);
+  REQUIRE(couple.regime() == Regime::free);
+  uint64_t completions = 0;
+  couple.world.lies = [&](SessionId id, Observation& seen) {
+    if (id != kSecond) return;
+    if (couple.regime() == Regime::free) completions = seen.completions;
+    seen.completions = completions;
+    seen.in_flight = true;
+  };
+  const Together got = couple.run(4010ms, 1s);
+  CHECK(got.first > 0.45);
+  CHECK(got.first < 0.6);
+}
+
 TEST_CASE("Requests of an interactive tenant are as fast beside unequal batch programs as beside one") {
   Programs couple(inference(), small_training(), true);
   couple.world.tenant(TenantId(3), {.service_class = ServiceClass::interactive});
