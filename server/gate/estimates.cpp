@@ -13,7 +13,9 @@ std::optional<std::chrono::nanoseconds> Estimates::find(uint64_t key) const {
 void Estimates::learn(uint64_t key, std::chrono::nanoseconds took) {
   if (known_.size() >= kEstimatesMax) known_.clear();
   auto [entry, fresh] = known_.try_emplace(key, double(took.count()));
-  if (!fresh) entry->second += (double(took.count()) - entry->second) * kEstimateShare;
+  if (fresh) return;
+  const double more = double(took.count()) - entry->second;
+  entry->second += more * (more < 0 ? kEstimateShareOfShorter : kEstimateShare);
 }
 
 }  // namespace gpuwire::server

@@ -13,7 +13,7 @@ class Estimates {
  public:
   // None: nothing like it has been seen.
   std::optional<std::chrono::nanoseconds> find(uint64_t key) const;
-  // A moving average, kEstimateShare for the new one.
+  // A moving average, kEstimateShare for the new one, or kEstimateShareOfShorter.
   void learn(uint64_t key, std::chrono::nanoseconds took);
 
  private:

@@ -31,7 +31,10 @@ inline constexpr unsigned kStallStepsMax = 20;  // each lets in twice as much as
 // --- estimates -----------------------------------------------------------------------------------------------------
 inline constexpr size_t kEstimatesMax = 16 * 1024;  // past them, all are learned anew
 inline constexpr double kEstimateShare = 0.25;      // of a new observation in the average
-inline constexpr double kCopyBytesPerNs = 1000;     // inside the device
+// The same where it is shorter. The first of a program may include another context's slices, or the kernel's loading;
+// until that is forgotten, one kernel goes at a time.
+inline constexpr double kEstimateShareOfShorter = 0.5;
+inline constexpr double kCopyBytesPerNs = 1000;  // inside the device
 inline constexpr std::chrono::nanoseconds kCopyBase = 5us;
 
 // --- marks ---------------------------------------------------------------------------------------------------------

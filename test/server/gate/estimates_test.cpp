@@ -16,6 +16,13 @@ TEST_CASE("what was never seen is not known, and what was seen follows what is s
   CHECK(*estimates.find(1) <= 300us);
 }
 
+TEST_CASE("a first observation that was far too long is forgotten within a few") {
+  Estimates estimates;
+  estimates.learn(1, 2ms);
+  for (int i = 0; i < 4; ++i) estimates.learn(1, 100us);
+  CHECK(*estimates.find(1) < 250us);
+}
+
 TEST_CASE("a client with ever new kernels does not make the estimates grow without end") {
   Estimates estimates;
   for (uint64_t key = 0; key < 3 * kEstimatesMax; ++key) estimates.learn(key, 1us);
