@@ -11,6 +11,11 @@ namespace {
 constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
 constexpr uint64_t kCountMin = 6;
 constexpr double kOwnMin = 0.2;  // or the edges of its turn make too much of what is counted
+// A program that has just come, or comes back, loads its first kernels, and its worker does not know yet how long they
+// take: so much of its own time says nothing of its rate.
+constexpr double kBeginning = 0.5;
+// What turns give at least, whatever they gave while programs began: changes between them cost no more.
+constexpr double kTurnsLeast = 0.97;
 // A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer
 // where somebody is hard to count).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
@@ -95,6 +100,7 @@ bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
       record.completed = runner.completed;
       record.own = runner.own;
       record.owed = Duration::zero();
+      record.beginning = times(kBeginning, turn_);
     }
     record.seen = now;
     record.target = kPromise * runner.share;
@@ -149,18 +155,27 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed, boo
     record.own = runner.own;
     if (elapsed == Duration::zero()) continue;
     record.done_watched += done;
-    if (counts) {
-      record.done += done;
-      record.own_in_window += own;
-    }
+    if (counts) count_in_window(record, done, own);
     // Its due goes by its own work, whatever is known of the others'.
     if (phase_ != Phase::together || record.rate <= 0 || !runner.counted) continue;
     const Duration got =
         std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
     const Duration most = times(kOwedMax, turn_);
     record.owed = std::clamp(record.owed + times(record.target, elapsed) - got, -most, most);
-    if (runner.id == alone_) alone_got_ += got;
+    if (runner.id != alone_) continue;
+    alone_got_ += got;
+    alone_done_ += done;
   }
+}
+
+void CoRunChoice::count_in_window(Record& record, uint64_t done, Duration own) const {
+  record.own_in_window += own;
+  if (phase_ == Phase::turns && record.beginning > Duration::zero()) {
+    record.beginning -= own;
+    return;
+  }
+  record.done += done;
+  record.rated_in_window += own;
 }
 
 // A trial costs whoever gets more by turns. Programs that come one after the other are tried no more often than one
@@ -172,7 +187,7 @@ void CoRunChoice::rest_of_tenants(Time now) {
 void CoRunChoice::begin_window() {
   for (auto& [id, record] : records_) {
     record.done = record.done_watched = 0;
-    record.own_in_window = Duration::zero();
+    record.own_in_window = record.rated_in_window = Duration::zero();
   }
   window_ = watched_ = Duration::zero();
 }
@@ -180,7 +195,7 @@ void CoRunChoice::begin_window() {
 void CoRunChoice::begin_rounds() {
   for (auto& [id, record] : records_) {
     record.done_in_turns = record.done_in_trials = 0;
-    record.own_in_turns = Duration::zero();
+    record.own_in_turns = record.rated_in_turns = Duration::zero();
   }
   rounds_ = 0;
   turns_ = trials_ = Duration::zero();
@@ -197,14 +212,15 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
   if (window_ < times(kMeasureMin, turn_)) return;
   const auto enough = [&](const CoRunner& runner) {
     const Record& record = records_[runner.id];
-    return record.done >= kCountMin && record.own_in_window >= times(kOwnMin, turn_);
+    return record.done >= kCountMin && record.rated_in_window >= times(kOwnMin, turn_);
   };
   if (std::all_of(runners.begin(), runners.end(), enough)) {
     metrics_.turns = 0;
     for (const CoRunner& runner : runners) {
       Record& record = records_[runner.id];
       const Duration own = record.own_in_turns + record.own_in_window;
-      record.rate = static_cast<double>(record.done_in_turns + record.done) / seconds(own);
+      record.rate = static_cast<double>(record.done_in_turns + record.done) /
+                    seconds(record.rated_in_turns + record.rated_in_window);
       record.part = std::min(1.0, seconds(own) / seconds(turns_ + window_));
       metrics_.turns += record.part;
     }
@@ -216,6 +232,7 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
         Record& record = records_[runner.id];
         record.done_in_turns += record.done;
         record.own_in_turns += record.own_in_window;
+        record.rated_in_turns += record.rated_in_window;
       }
       turns_ += window_;
       begin_window();
@@ -295,7 +312,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   const double enough = (near_higher_             ? kBeginNearHigher
                          : rounds_ >= kSureRounds ? kBeginSure
                                                   : kBegin) *
-                        metrics_.turns;
+                        std::max(metrics_.turns, kTurnsLeast);
   if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
   else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
     look_again(now);
@@ -382,9 +399,15 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
       alone_begun_ = alone_for_ >= times(kDrainMax, turn_) ||
                      std::none_of(runners.begin(), runners.end(),
                                   [&](const CoRunner& runner) { return runner.id != alone_ && runner.in_flight; });
-      if (alone_begun_) alone_for_ = alone_got_ = Duration::zero();
+      if (alone_begun_) {
+        alone_for_ = alone_got_ = Duration::zero();
+        alone_done_ = 0;
+      }
     } else if (alone_got_ < times(kAloneUsed, alone_for_)) {
       record.owed = Duration::zero();
+    } else if (alone_for_ >= turn_) {
+      // Its turns may have been measured at a bad moment.
+      record.rate = std::max(record.rate, static_cast<double>(alone_done_) / seconds(alone_for_));
     }
     const bool here =
         std::any_of(runners.begin(), runners.end(), [&](const CoRunner& runner) { return runner.id == alone_; });

@@ -47,15 +47,16 @@ class CoRunChoice {
   struct Record {
     uint64_t completed = 0;  // at the last call
     Duration own{};
-    uint64_t done = 0;  // in the window
-    Duration own_in_window{};
+    uint64_t done = 0;  // in the window; while turns are measured, in its rated time
+    Duration own_in_window{}, rated_in_window{};
+    Duration beginning{};       // of its own time: so much more is not rated
     uint64_t done_watched = 0;  // since the last judgement, with what was done while somebody was alone
     double rate = 0;            // completed per second of its own time, taking turns; zero: not known
     double part = 0;            // of that rate it reached, taking turns
     double target = 0;          // of that rate it is to reach whatever is chosen
     // Of the rounds before this one, which were too close to call.
     uint64_t done_in_turns = 0, done_in_trials = 0;
-    Duration own_in_turns{};
+    Duration own_in_turns{}, rated_in_turns{};
     Duration owed{};  // of its own time: how far it is behind that
     Time seen{};
   };
@@ -77,6 +78,7 @@ class CoRunChoice {
   void change_members(std::span<const CoRunner> runners, Members members, Time now);
   Verdict& verdict() { return verdicts_[members_]; }
   void count(std::span<const CoRunner> runners, Duration elapsed, bool whole);
+  void count_in_window(Record& record, uint64_t done, Duration own) const;
   void rest_of_tenants(Time now);
   void begin_window();
   void measure_turns(std::span<const CoRunner> runners, Time now);
@@ -120,6 +122,7 @@ class CoRunChoice {
   SessionId alone_{};
   bool alone_begun_ = false;            // nobody else has anything in flight any more
   Duration alone_for_{}, alone_got_{};  // since then, or until then: the time, and its own time in it
+  uint64_t alone_done_ = 0;             // the same
   CoRunMetrics metrics_;
 };
 

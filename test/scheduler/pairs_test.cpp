@@ -255,6 +255,24 @@ TEST_CASE("A crowd of one tenant's programs that run side by side leaves another
   }
 }
 
+TEST_CASE("What a program does not get done while it begins is not taken for its rate") {
+  Programs couple(stream(), stream(), true, 2);
+  uint64_t claimed = 0, before = 0;
+  couple.world.lies = [&](SessionId id, Observation& seen) {
+    if (id != kFirst) return;
+    const uint64_t done = seen.completions - before;
+    before = seen.completions;
+    claimed += seen.busy < 4ms ? done / 3 : done;
+    seen.completions = claimed;
+  };
+  couple.world.run(1s + 200ms);
+  CHECK(couple.world.policy().co_run(0).trials == 1);
+  const Together got = couple.run(200ms, 1s);
+  CHECK(couple.regime() == Regime::lease);
+  CHECK(got.first > 0.64);
+  CHECK(got.second > 0.31);
+}
+
 TEST_CASE("Who claims to get nothing done side by side gains little, and its neighbour keeps its half") {
   Programs couple(inference(), inference(), true);
   uint64_t claimed = 0, before = 0;
