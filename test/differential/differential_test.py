@@ -288,7 +288,7 @@ class Reporting(unittest.TestCase):
                                                        "3 t0 cuMemFree_v2 $m1  => CUDA_SUCCESS | CUDA_ERROR_UNKNOWN"])
 
     def test_reports_of_several_jobs_are_one(self):
-        logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "2 host done"], ["1 cuMemAlloc_v2 CUDA_ERROR_UNKNOWN", "2 host done"]]
+        logs = [[f"1 cuMemAlloc_v2 {answer}", "2 host done"] for answer in ("CUDA_SUCCESS $m1", "CUDA_ERROR_UNKNOWN")]
         whole = reporting.Report()
         for seed in (1, 2):
             part = reporting.Report()

@@ -1,5 +1,5 @@
-"""Sequences one after the other in living processes, one on each side: starting a process and making a context cost more
-than many sequences do."""
+"""Sequences one after the other in living processes, one on each side: starting a process and making a context cost
+more than many sequences do."""
 
 import os
 import select
