@@ -1,4 +1,4 @@
-"""The parts of the differential machine that need no device: sequences, comparing, shrinking, rules."""
+"""The parts of the differential machine, nearly all without a device: sequences, comparing, shrinking, rules."""
 
 import fnmatch
 import os
@@ -14,6 +14,9 @@ import streaming
 from grammar import Sequence
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "support"))
+from gpuwire_server import Server  # noqa: E402
+
 API = sequences.model.read_api(HERE.parents[1] / "protocol" / "api")
 SEEDS = range(1, 200)
 MANY_SEEDS = range(1, 1500)
@@ -268,6 +271,22 @@ class Interpreter(unittest.TestCase):
             "7 t0 cuGraphMemcpyNodeGetParams $node1 {CUDA_MEMCPY3D | srcPitch srcDevice}"
         ])
         self.assertRegex("\n".join(log), r"(?m)^7 cuGraphMemcpyNodeGetParams CUDA_SUCCESS [0-9]+ \$m1$")
+
+    def test_handles_of_a_library_that_has_ended_are_free_for_other_things(self):
+        build = Path(os.environ.get("GPUWIRE_BUILD", HERE.parents[1] / "build"))
+        image = '".version 7.0 .target sm_80 .address_size 64 .visible .entry nothing() { ret; }"'
+        calls = ["cuInit 0", "cuDevicePrimaryCtxRetain >context1 0", "cuCtxSetCurrent $context1"]
+        # The client gives a handle again after 256 others of its kind.
+        for _ in range(260):
+            calls += [f"cuLibraryLoadData >library1 {image} 0 0 0 0 0 0",
+                      'cuLibraryGetKernel >kernel1 $library1 "nothing"',
+                      "cuKernelGetFunction >function1 $kernel1", "cuLibraryGetModule >its1 $library1",
+                      'cuModuleGetFunction >inside1 $its1 "nothing"', "cuLibraryUnload $library1"]
+        with Server(str(build), ["--device", "software"]) as server:
+            log = comparing.Side("remote", [str(build / "bin" / "gpuwire"), "run", "--server", server.address, "--",
+                                            str(build / "test_bin" / "differential_interpreter")], {}).run(
+                [f"{number} t0 {call}" for number, call in enumerate(calls)])
+        self.assertEqual([line for line in log if "CUDA_SUCCESS" not in line], ["end"])
 
 
 class Reporting(unittest.TestCase):
