@@ -24,51 +24,22 @@ class Side:
     environment: dict
     limit_seconds: float = RUN_LIMIT_SECONDS
 
-    def run(self, lines):
-        return self.run_all([lines])[0]
-
-    def run_all(self, sequences):
-        """The log of each sequence. They share processes as far as they can: a process ends with the sequence that
-        crashes, hangs or faults."""
-        logs = []
+    def run(self, lines, limit_seconds=None):
+        """The log of a sequence that has a process of its own."""
         with tempfile.TemporaryDirectory(prefix="differential-") as folder:
-            files = []
-            for number, lines in enumerate(sequences):
-                files.append(Path(folder, f"{number}.sequence"))
-                files[-1].write_text("\n".join(lines) + "\n")
-            while len(logs) < len(files):
-                logs += self.run_files(files[len(logs):])
-        return logs
-
-    def run_files(self, files):
-        """The logs of as many of the sequences as one process got through, at least one."""
-        command = [*self.command, *map(str, files)]
-        try:
-            ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=self.limit_seconds,
-                                 env={**os.environ, **self.environment})
-            output, last_words = ran.stdout, f"- - ended:{ran.returncode}"
-            if ran.returncode == WRONG_SEQUENCE:
-                raise RuntimeError(ran.stderr)
-        except subprocess.TimeoutExpired as late:
-            output, last_words = (late.stdout or b"").decode(errors="replace"), HUNG
-        logs = split(output)
-        if not logs or logs[-1][-1:] != ["end"]:
-            logs = logs or [[]]
-            logs[-1].append(last_words)
-        elif len(logs) < len(files) and last_words != f"- - ended:{STOPPED}":
-            logs[-1].append(f"{last_words} between sequences")
-        return logs
-
-
-def split(output):
-    """The logs of the sequences that a process began."""
-    logs = []
-    for line in output.splitlines():
-        if line.startswith("sequence "):
-            logs.append([])
-        elif logs:
-            logs[-1].append(line)
-    return logs
+            file = Path(folder, "alone.sequence")
+            file.write_text("\n".join(lines) + "\n")
+            try:
+                ran = subprocess.run([*self.command, str(file)], capture_output=True, text=True, errors="replace",
+                                     timeout=limit_seconds or self.limit_seconds,
+                                     env={**os.environ, **self.environment})
+                output, last_words = ran.stdout, f"- - ended:{ran.returncode}"
+                if ran.returncode == WRONG_SEQUENCE:
+                    raise RuntimeError(ran.stderr)
+            except subprocess.TimeoutExpired as late:
+                output, last_words = (late.stdout or b"").decode(errors="replace"), HUNG
+        log = output.splitlines()[1:]  # without the file's name
+        return log if log[-1:] == ["end"] else [*log, last_words]
 
 
 @dataclass
@@ -111,9 +82,12 @@ def read_rules(path, device=None):
     return [rule for rule in rules if device is None or rule.device in ("any", device)]
 
 
-def differences(direct, remote, rules=()):
-    """All lines that differ and are not explained; a side that ends early differs in the line that it does not have."""
+def differences(direct, remote, rules=(), explained=None):
+    """All lines that differ and are not explained; a side that ends early differs in the line that it does not have.
+    `explained`: a list for the rules that explained one."""
     found = []
+    if direct == remote and direct[-1:] != [HUNG]:
+        return found
     for i in range(max(len(direct), len(remote))):
         left = direct[i] if i < len(direct) else "- - missing"
         right = remote[i] if i < len(remote) else "- - missing"
@@ -122,8 +96,11 @@ def differences(direct, remote, rules=()):
         first, second = (left.split(" ", 2) + ["", ""])[:3], (right.split(" ", 2) + ["", ""])[:3]
         difference = Difference(first[0] if first[0] != "-" else second[0], first[1] if first[1] != "-" else second[1],
                                 first[2], second[2], not found)
-        if not any(rule.explains(difference) for rule in rules):
+        rule = next((rule for rule in rules if rule.explains(difference)), None)
+        if not rule:
             found.append(difference)
+        elif explained is not None:
+            explained.append(rule)
         if first[0] != second[0]:
             break  # the sides are no longer at the same call
     return found

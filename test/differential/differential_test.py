@@ -1,4 +1,4 @@
-"""The parts of the differential machine that need no device: sequences, comparing, shrinking, rules."""
+"""The parts of the differential machine, nearly all without a device: sequences, comparing, shrinking, rules."""
 
 import fnmatch
 import os
@@ -7,11 +7,16 @@ import unittest
 from pathlib import Path
 
 import comparing
+import jobs
 import reporting
 import sequences
+import streaming
 from grammar import Sequence
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "support"))
+from gpuwire_server import Server  # noqa: E402
+
 API = sequences.model.read_api(HERE.parents[1] / "protocol" / "api")
 SEEDS = range(1, 200)
 MANY_SEEDS = range(1, 1500)
@@ -41,6 +46,12 @@ class Sequences(unittest.TestCase):
         called = {line.split()[2] for seed in SEEDS for line in sequences.make(seed, API, software=True)}
         self.assertFalse(called & sequences.LEFT_OUT_BY_SOFTWARE)
         self.assertFalse(sequences.LEFT_OUT_BY_SOFTWARE & set(sequences.NEVER_CALLED))
+
+    def test_sequences_without_contexts_of_their_own_are_as_many_as_wanted(self):
+        making = ("cuCtxCreate", "cuCtxDestroy", "cuDevicePrimaryCtxReset", "cuGreenCtxStreamCreate")
+        heavy = [seed for seed in range(1, 400)
+                 if any(line.split()[2].startswith(making) for line in sequences.make(seed, API, contexts_chance=0.1))]
+        self.assertTrue(10 < len(heavy) < 60, heavy)
 
     def test_every_family_takes_part(self):
         for family in sequences.SCENARIOS:
@@ -127,31 +138,122 @@ class Comparing(unittest.TestCase):
 
 
 INTERPRETER = """
-import sys
-for path in sys.argv[1:]:
-    print("sequence", path)
-    for line in open(path):
-        if line.startswith("crash"): sys.exit(9)
-        if line.startswith("fault"): print("end"); sys.exit(3)
-        print(line.strip())
-    print("end")
+import os, sys, time
+def say(text):
+    print(text, flush=True)
+for path in sys.stdin:
+    say("sequence " + path.strip())
+    for line in open(path.strip()):
+        word = line.strip()
+        if word == "crash": sys.exit(9)
+        if word == "fault": say("end"); sys.exit(3)
+        if word == "hang": time.sleep(1000)
+        say(str(os.getpid()) if word == "who" else word)
+    say("end")
+    if word == "leaves": say("renewed")
 """
 
 
-class Batches(unittest.TestCase):
-    """Sequences that share a process: each has the log that it has alone."""
+class Streams(unittest.TestCase):
+    """Sequences that share a process on each side: each has the log that it has alone."""
 
-    def logs(self, *sequences_):
-        return comparing.Side("test", [sys.executable, "-c", INTERPRETER], {}).run_all(sequences_)
+    def pair(self, batch=100, limit_seconds=100):
+        side = comparing.Side("test", [sys.executable, "-c", INTERPRETER], {}, limit_seconds)
+        return streaming.Pair((side, side), batch)
+
+    def logs(self, *sequences_, **settings):
+        """Of one side; the other's are the same."""
+        rows = list(self.pair(**settings).run(enumerate(sequences_)))
+        self.assertEqual([key for key, _, _ in rows], list(range(len(sequences_))))
+        for _, lines, logs in rows:
+            if lines != ["who"]:
+                self.assertEqual(*logs)
+        return [logs[0] for _, _, logs in rows]
 
     def test_each_sequence_has_a_log(self):
-        self.assertEqual(self.logs(["a"], ["b", "c"]), [["a", "end"], ["b", "c", "end"]])
+        many = [[str(number)] for number in range(20)]
+        self.assertEqual(self.logs(*many), [[*lines, "end"] for lines in many])
 
     def test_sequences_behind_a_crash_run_in_another_process(self):
         self.assertEqual(self.logs(["a"], ["b", "crash"], ["c"]), [["a", "end"], ["b", "- - ended:9"], ["c", "end"]])
 
     def test_sequences_behind_a_fault_run_in_another_process(self):
         self.assertEqual(self.logs(["fault"], ["c"]), [["end"], ["c", "end"]])
+
+    def test_a_sequence_that_hangs_ends_its_processes_alone(self):
+        self.assertEqual(self.logs(["a", "hang"], ["c"], limit_seconds=2), [["a", comparing.HUNG], ["c", "end"]])
+
+    def test_a_batch_shares_a_process_and_the_next_has_another(self):
+        who = [log[0] for log in self.logs(*[["who"]] * 5, batch=2)]
+        self.assertEqual([who[0] == who[1], who[1] == who[2], who[2] == who[3], who[3] == who[4]],
+                         [True, False, True, False])
+
+    def test_behind_a_difference_come_other_processes(self):
+        pair, who = self.pair(), []
+        for number, _, logs in pair.run(enumerate([["who"]] * 3)):
+            who.append(logs[0][0])
+            pair.tainted = number == 0
+        self.assertNotEqual(who[0], who[1])
+        self.assertEqual(who[1], who[2])
+        self.assertEqual(pair.processes, 4)
+
+    def test_contexts_that_had_to_be_ended_are_counted_and_in_no_log(self):
+        pair = self.pair()
+        self.assertEqual([logs for _, _, logs in pair.run(enumerate([["leaves"], ["a"]]))],
+                         [[["leaves", "end"]] * 2, [["a", "end"]] * 2])
+        self.assertEqual(pair.renewed, 2)
+
+    def test_when_the_time_is_over_nobody_waits_for_a_sequence(self):
+        with self.assertRaises(streaming.TooLate):
+            list(self.pair().run(enumerate([["hang"]]), give_up=0))
+
+
+class Sources(unittest.TestCase):
+    def test_jobs_share_the_seeds(self):
+        source = jobs.Source(lambda: jobs.seeds_of("1-3,7,9-10"))
+        source.start()
+        first, second = iter(source), iter(source)
+        given = [next(first), next(second), next(second), next(first), *second, *first]
+        self.assertEqual(given, [1, 2, 3, 7, 9, 10])
+
+    def test_nothing_is_begun_after_so_many_calls(self):
+        source = jobs.Source(lambda: jobs.seeds_of("1-100"), calls=10)
+        source.start()
+        mine = iter(source)
+        self.assertEqual([next(mine), next(mine)], [1, 2])
+        source.note_calls(10)
+        self.assertEqual(list(mine), [])
+
+
+class Judging(unittest.TestCase):
+    DIFFER = [["0 cuInit CUDA_SUCCESS", "end"], ["0 cuInit CUDA_ERROR_UNKNOWN", "end"]]
+
+    def judge(self, alone):
+        """A judge whose sides, each alone, log this."""
+        self.runs = []
+
+        class Side:
+            limit_seconds = 1
+
+            def __init__(self, log):
+                self.log = log
+
+            def run(side, lines, limit_seconds):  # noqa: N805
+                self.runs.append(lines)
+                return side.log
+
+        return jobs.Judge([Side(log) for log in alone], [], alone=False)
+
+    def test_what_differs_alone_too_is_a_difference_and_a_kind_is_confirmed_so_often(self):
+        judge = self.judge(self.DIFFER)
+        for _ in range(jobs.CONFIRMED_MAX + 3):
+            found, _, unrepeated, _ = judge.judge(["0 t0 cuInit 0"], self.DIFFER)
+            self.assertEqual((len(found), unrepeated), (1, []))
+        self.assertEqual(len(self.runs), 2 * jobs.CONFIRMED_MAX)
+
+    def test_what_differs_behind_others_only_is_told_apart(self):
+        found, _, unrepeated, _ = self.judge([self.DIFFER[0]] * 2).judge(["0 t0 cuInit 0"], self.DIFFER)
+        self.assertEqual((found, len(unrepeated)), ([], 1))
 
 
 class Interpreter(unittest.TestCase):
@@ -170,6 +272,22 @@ class Interpreter(unittest.TestCase):
         ])
         self.assertRegex("\n".join(log), r"(?m)^7 cuGraphMemcpyNodeGetParams CUDA_SUCCESS [0-9]+ \$m1$")
 
+    def test_handles_of_a_library_that_has_ended_are_free_for_other_things(self):
+        build = Path(os.environ.get("GPUWIRE_BUILD", HERE.parents[1] / "build"))
+        image = '".version 7.0 .target sm_80 .address_size 64 .visible .entry nothing() { ret; }"'
+        calls = ["cuInit 0", "cuDevicePrimaryCtxRetain >context1 0", "cuCtxSetCurrent $context1"]
+        # The client gives a handle again after 256 others of its kind.
+        for _ in range(260):
+            calls += [f"cuLibraryLoadData >library1 {image} 0 0 0 0 0 0",
+                      'cuLibraryGetKernel >kernel1 $library1 "nothing"',
+                      "cuKernelGetFunction >function1 $kernel1", "cuLibraryGetModule >its1 $library1",
+                      'cuModuleGetFunction >inside1 $its1 "nothing"', "cuLibraryUnload $library1"]
+        with Server(str(build), ["--device", "software"]) as server:
+            log = comparing.Side("remote", [str(build / "bin" / "gpuwire"), "run", "--server", server.address, "--",
+                                            str(build / "test_bin" / "differential_interpreter")], {}).run(
+                [f"{number} t0 {call}" for number, call in enumerate(calls)])
+        self.assertEqual([line for line in log if "CUDA_SUCCESS" not in line], ["end"])
+
 
 class Reporting(unittest.TestCase):
     LINES = ["0 t0 cuInit 0", "1 t0 cuMemAlloc_v2 >m1@64 64", "2 t0 cuStreamCreate >stream2 0", "3 t0 cuMemFree_v2 $m1"]
@@ -179,13 +297,26 @@ class Reporting(unittest.TestCase):
         logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_SUCCESS"],
                 ["1 cuMemAlloc_v2 CUDA_SUCCESS $m1", "3 cuMemFree_v2 CUDA_ERROR_UNKNOWN"]]
         for seed in (1, 2):
+            report.count(seed, self.LINES, logs)
             report.add(seed, self.LINES, comparing.differences(*logs), logs)
-        report.add(3, self.LINES, [], logs)
+        report.count(3, self.LINES, logs)
         [(kind, row)] = report.ordered()
         self.assertEqual(kind, ("cuMemFree_v2", "CUDA_SUCCESS", "CUDA_ERROR_UNKNOWN"))
         self.assertEqual((row["count"], row["first"], row["seeds"], report.differing), (2, 2, [1, 2], 2))
         self.assertEqual(row["examples"][0]["lines"], ["1 t0 cuMemAlloc_v2 >m1@64 64  => CUDA_SUCCESS $m1",
                                                        "3 t0 cuMemFree_v2 $m1  => CUDA_SUCCESS | CUDA_ERROR_UNKNOWN"])
+
+    def test_reports_of_several_jobs_are_one(self):
+        logs = [[f"1 cuMemAlloc_v2 {answer}", "2 host done"] for answer in ("CUDA_SUCCESS $m1", "CUDA_ERROR_UNKNOWN")]
+        whole = reporting.Report()
+        for seed in (1, 2):
+            part = reporting.Report()
+            part.count(seed, self.LINES, logs)
+            part.add(seed, self.LINES, comparing.differences(*logs), logs)
+            whole.merge(part)
+        self.assertEqual((whole.sequences, whole.calls, whole.threads, whole.differing), (2, 2, 2, 2))
+        [(_, row)] = whole.ordered()
+        self.assertEqual((row["count"], row["seeds"], len(row["examples"])), (2, [1, 2], 2))
 
 
 if __name__ == "__main__":

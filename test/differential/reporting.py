@@ -2,7 +2,9 @@
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter
+
+from comparing import HUNG
 
 SEEDS_MAX = 8       # named for each kind
 EXAMPLES_MAX = 2
@@ -30,24 +32,41 @@ def slice_of(lines, number):
     return [lines[i] for i in reversed(kept[:SLICE_MAX])]
 
 
+def calls_of(logs):
+    """How many calls of CUDA both sides made."""
+    return min(sum(words[1].lstrip("~").startswith("cu") and words[2] != "skipped"
+                   for words in (row.split(" ", 3) for row in log) if len(words) > 2) for log in logs)
+
+
 class Report:
-    """Differences by kind. add() is called once for each sequence."""
+    """Differences by kind. count() is called once for each sequence, add() for each that differs."""
 
     def __init__(self):
         self.sequences, self.calls, self.differing = 0, 0, 0
+        self.threads = self.contexts = 0  # of all sequences
+        self.ended_alike = 0  # sequences that ended their process on both sides alike
+        self.processes = self.renewals = 0  # that were started; how often one's contexts were ended between sequences
+        self.explained = Counter()  # lines that differ, by the reasons of explained.toml
+        self.hung = []  # seeds, with the side
         self.unrepeated = []  # what differed behind other sequences in one process, and not in a process of its own
-        self.kinds = defaultdict(lambda: {"count": 0, "first": 0, "seeds": [], "examples": []})
+        self.kinds = {}
+
+    def count(self, seed, lines, logs, explained=()):
+        """What there was of a sequence, whatever it showed."""
+        self.sequences += 1
+        self.calls += calls_of(logs)
+        self.threads += len({line.split(" ", 2)[1] for line in lines})
+        self.contexts += 1 + sum(" cuCtxCreate" in line for line in lines)
+        self.ended_alike += logs[0] == logs[1] and logs[0][-1] != "end"
+        self.hung += [f"seed {seed}, {side}" for side, log in zip(("direct", "remote"), logs) if log[-1] == HUNG]
+        self.explained.update(rule.reason for rule in explained)
 
     def add(self, seed, lines, found, logs, unrepeated=()):
-        self.sequences += 1
-        self.calls += len(lines)
+        """What differed in a sequence."""
         self.differing += bool(found)
-        self.unrepeated += [
-            f"seed {seed}: {difference}"[:LINE_CHARACTERS] for difference in unrepeated[:1]
-            if len(self.unrepeated) < UNREPEATED_MAX
-        ]
+        self.unrepeated += [f"seed {seed}: {difference}"[:LINE_CHARACTERS] for difference in unrepeated[:1]]
         for difference in found:
-            kind = self.kinds[difference.kind]
+            kind = self.kind(difference.kind)
             kind["count"] += 1
             kind["first"] += difference.first
             if difference.first and len(kind["seeds"]) < SEEDS_MAX:
@@ -55,6 +74,23 @@ class Report:
             wanted = len(kind["examples"]) < EXAMPLES_MAX if difference.first else not kind["examples"]
             if wanted:
                 kind["examples"].append(self.example(seed, lines, difference, logs))
+
+    def kind(self, name):
+        return self.kinds.setdefault(name, {"count": 0, "first": 0, "seeds": [], "examples": []})
+
+    def merge(self, other):
+        """Takes over what another report has."""
+        for name in ("sequences", "calls", "differing", "threads", "contexts", "ended_alike", "processes", "renewals"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.explained.update(other.explained)
+        self.hung += other.hung
+        self.unrepeated += other.unrepeated
+        for name, row in other.kinds.items():
+            kind = self.kind(name)
+            kind["count"] += row["count"]
+            kind["first"] += row["first"]
+            kind["seeds"] = (kind["seeds"] + row["seeds"])[:SEEDS_MAX]
+            kind["examples"] = (kind["examples"] + row["examples"])[:EXAMPLES_MAX]
 
     def example(self, seed, lines, difference, logs):
         said = [{row.split(" ", 1)[0]: row.split(" ", 2)[-1] for row in log} for log in logs]
@@ -73,19 +109,33 @@ class Report:
     def write(self, path, settings):
         rows = [{"call": call, "direct": direct, "remote": remote, **row}
                 for (call, direct, remote), row in self.ordered()]
+        explained = [{"reason": reason, "count": count} for reason, count in self.explained.most_common()]
         with open(path, "w", encoding="utf-8") as out:
             json.dump(
                 {
-                    "settings": settings, "sequences": self.sequences, "calls": self.calls, "differing": self.differing,
-                    "unrepeated": self.unrepeated, "kinds": rows
+                    "settings": settings, "sequences": self.sequences, "calls": self.calls, "threads": self.threads,
+                    "contexts": self.contexts, "processes": self.processes, "renewals": self.renewals,
+                    "differing": self.differing, "ended_alike": self.ended_alike, "hung": self.hung,
+                    "explained": explained, "unrepeated": self.unrepeated[:UNREPEATED_MAX],
+                    "unrepeated_count": len(self.unrepeated), "kinds": rows
                 }, out, indent=1)
 
-    def summary(self):
+    def summary(self, seconds):
+        """In lines; `seconds`: how long it took."""
         yield (
             f"{self.sequences} sequences, {self.calls} calls, {self.differing} sequences with differences, of"
             f" {len(self.kinds)} kinds"
         )
-        yield from (f"  in a batch only: {each}" for each in self.unrepeated)
+        yield (
+            f"  {self.calls / seconds:.0f} calls a second for {seconds:.0f} s; {self.threads} threads and"
+            f" {self.contexts} contexts of sequences, {self.processes} processes of the machine, contexts ended"
+            f" {self.renewals} times between sequences"
+        )
+        yield f"  {sum(self.explained.values())} lines that differ are explained, by {len(self.explained)} reasons"
+        if self.ended_alike:
+            yield f"  {self.ended_alike} sequences ended the process on both sides alike"
+        yield from (f"  hung: {each}" for each in self.hung)
+        yield from (f"  in a batch only: {each}" for each in self.unrepeated[:UNREPEATED_MAX])
         for (call, direct, remote), row in self.ordered():
             yield (
                 f"  {call}: direct {direct}, remote {remote}: {row['count']} times, first in {row['first']} sequences,"

@@ -69,6 +69,8 @@ NEVER_CALLED = {
     "cuMulticastBindAddr": "wants several GPUs",
     "cuMulticastGetGranularity": "wants several GPUs",
 }
+# What makes contexts, or ends them.
+OF_CONTEXTS = {"contexts", "context_questions", "green_contexts", "reset"}
 # Beside nothing else: for a difference that is known (README.md), or because it ends what the others have.
 ALONE = {"green_contexts", "reset"}
 ALONE_CHANCE = 0.05
@@ -144,14 +146,14 @@ def plain(sequence, p):
     return '"name"' if p.kind == "string" else 0 if p.kind == "device" else 1
 
 
-def begin(sequence):
-    """The driver, the contexts, and which of them is current on which thread."""
+def begin(sequence, alone):
+    """The driver, the contexts, and which of them is current on which thread. `alone`: the primary context only."""
     sequence.call(0, "cuInit", 0)
     primary, out = sequence.new("context")
     sequence.call(0, "cuDevicePrimaryCtxRetain", out, 0)
     sequence.contexts = [primary]
-    for _ in range(sequence.pick(0, 0, 0, 0, 1,
-                                 CONTEXTS_MAX - 1)):  # few: NVIDIA's driver takes a second for each beside others
+    # Few: NVIDIA's driver takes a second for each beside others.
+    for _ in range(0 if alone else sequence.pick(0, 0, 0, 0, 1, CONTEXTS_MAX - 1)):
         context, out = sequence.new("context")
         sequence.call(0, "cuCtxCreate_v4", out, structure("CUctxCreateParams", {}), 0, 0)
         sequence.contexts.append(context)
@@ -159,14 +161,19 @@ def begin(sequence):
         sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))
 
 
-def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX):
-    """The lines of a seed's sequence. `software`: for the software device, without what it does not offer."""
+def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX, contexts_chance=1):
+    """The lines of a seed's sequence. `software`: for the software device, without what it does not offer.
+    `contexts_chance`: how probable it is that the sequence may make and end contexts and have kernels that fault, after
+    which contexts and processes have to be made anew; others have all else that there is."""
     sequence, older = Sequence(seed, 1, devices, LEFT_OUT_BY_SOFTWARE if software else ()), older_names(api)
     sequence.threads = sequence.pick(1, 1, 2, 4, THREADS_MAX)
-    begin(sequence)
+    light = contexts_chance < 1 and not sequence.chance(contexts_chance)
+    begin(sequence, light)
     names = families or [name for name in SCENARIOS if not (software and name in NOT_BY_SOFTWARE)]
+    if light:
+        names = [name for name in names if name not in OF_CONTEXTS]
     if not families:
-        alone = sequence.chance(ALONE_CHANCE)
+        alone = not light and sequence.chance(ALONE_CHANCE)
         names = [name for name in names if (name in ALONE) == alone]
         scenarios_max = 1 if alone else scenarios_max
     running = []
@@ -177,7 +184,7 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
         scenario = sequence.random.choice(running)
         if next(scenario, "over") == "over":
             running.remove(scenario)
-    if not families and sequence.chance(FAULT_CHANCE):
+    if not families and not light and sequence.chance(FAULT_CHANCE):
         for _ in scenarios.fault(sequence, 0):
             pass
     return [older_name(line, older, sequence.random) for line in sequence.lines]

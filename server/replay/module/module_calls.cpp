@@ -1,10 +1,14 @@
 // Program images: offered, sent, loaded, unloaded.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "protocol/wire/limits.hpp"
+#include "schema/api_library.capnp.h"
 #include "server/driver_table.hpp"
+#include "server/hand.hpp"
 #include "server/replay/call/explain.hpp"
+#include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/module/driver_image.hpp"
@@ -56,6 +60,19 @@ CUresult unload(Replay& replay, uint64_t handle, void* native, CUlibrary beneath
   if (wire::handle_kind(handle) == wire::HandleKind::module)
     return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
   return drive(replay.driver().cuLibraryUnload, static_cast<CUlibrary>(native));
+}
+
+// What the client has handles for because of a module or a library: it gives them to other things afterwards.
+void forget_parts(Replay& replay, const std::vector<uint64_t>& parts) {
+  ModuleStore& modules = replay.state().modules();
+  for (uint64_t part : parts) {
+    wire::HandleKind kind = wire::handle_kind(part);
+    replay.handles().erase(kind, part);
+    if (kind == wire::HandleKind::kernel) modules.forget_kernel(part);
+    if (kind != wire::HandleKind::module) continue;
+    if (auto* of_library = modules.loaded(part)) forget_parts(replay, std::exchange(of_library->parts, {}));
+    modules.remove(part);
+  }
 }
 
 bool module_or_library(uint64_t handle) {
@@ -136,8 +153,8 @@ void module_unload(Replay& replay, Call& call) {
   ModuleStore& modules = replay.state().modules();
   CUlibrary beneath = nullptr;
   if (auto* loaded = modules.loaded(handle)) {
-    for (uint64_t function : loaded->functions) replay.handles().erase(wire::handle_kind(function), function);
     beneath = loaded->beneath;
+    forget_parts(replay, std::exchange(loaded->parts, {}));
   }
   CUresult result = unload(replay, handle, native, beneath);
   replay.handles().erase(wire::handle_kind(handle), handle);
@@ -145,5 +162,40 @@ void module_unload(Replay& replay, Call& call) {
   if (result == CUDA_SUCCESS) modules.remove(handle);
   finish(replay, call, result);
 }
+
+namespace hand {
+
+void cuLibraryGetModule(Replay& replay, Call& call) {
+  Incoming incoming(replay, call, true);
+  auto params = call.message.getRoot<schema::CuLibraryGetModuleParams>();
+  auto library = from_word<CUlibrary>(incoming.handle(wire::HandleKind::library, params.getLibrary(), false));
+  CUmodule module = nullptr;
+  CUresult result = incoming.ready(true);
+  if (!result) result = drive(replay.driver().cuLibraryGetModule, &module, library);
+  if (!result) {
+    ModuleStore& modules = replay.state().modules();
+    incoming.insert(wire::HandleKind::module, params.getPMod(), word(module));
+    modules.add(params.getPMod(), {});
+    if (auto* whole = modules.loaded(params.getLibrary())) whole->parts.push_back(params.getPMod());
+  }
+  incoming.finish(result);
+}
+
+void cuKernelGetFunction(Replay& replay, Call& call) {
+  Incoming incoming(replay, call, true);
+  auto params = call.message.getRoot<schema::CuKernelGetFunctionParams>();
+  auto kernel = from_word<CUkernel>(incoming.handle(wire::HandleKind::kernel, params.getKernel(), false));
+  CUfunction function = nullptr;
+  CUresult result = incoming.ready(true);
+  if (!result) result = drive(replay.driver().cuKernelGetFunction, &function, kernel);
+  if (!result) {
+    ModuleStore& modules = replay.state().modules();
+    incoming.insert(wire::HandleKind::function, params.getPFunc(), word(function));
+    if (auto* whole = modules.loaded(modules.library_of(params.getKernel()))) whole->parts.push_back(params.getPFunc());
+  }
+  incoming.finish(result);
+}
+
+}  // namespace hand
 
 }  // namespace gpuwire::server

@@ -152,8 +152,9 @@ void module_function(Replay& replay, Call& call) {
   if (result == CUDA_SUCCESS) {
     if (Profiler* profiler = replay.profiler())
       profiler->name_function(native, {params.getName().begin(), params.getName().size()});
-    if (auto* loaded = replay.state().modules().loaded(params.getModule()))
-      loaded->functions.push_back(params.getHandle());
+    ModuleStore& modules = replay.state().modules();
+    if (auto* loaded = modules.loaded(params.getModule())) loaded->parts.push_back(params.getHandle());
+    if (library) modules.note_kernel(params.getHandle(), params.getModule());
   }
   send_facts(replay, call, result, facts);
 }

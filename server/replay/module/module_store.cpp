@@ -69,8 +69,14 @@ ModuleStore::Loaded* ModuleStore::loaded(uint64_t handle) {
 
 ModuleStore::Loaded& ModuleStore::add(uint64_t handle, Loaded loaded) { return loaded_[handle] = std::move(loaded); }
 
+uint64_t ModuleStore::library_of(uint64_t kernel) const {
+  auto found = libraries_.find(kernel);
+  return found == libraries_.end() ? 0 : found->second;
+}
+
 void ModuleStore::clear() {
   loaded_.clear();
+  libraries_.clear();
   transfers_.clear();
   recent_.clear();
   recent_bytes_ = 0;

@@ -37,9 +37,9 @@ class ModuleStore {
         image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
     std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and what was put around them
     std::shared_ptr<JitOptions>
-        options;                      // a library is compiled when it is first used: logs and times are written then
-    CUlibrary beneath = nullptr;      // a module's that could only be loaded as a library
-    std::vector<uint64_t> functions;  // handles of its functions or kernels
+        options;                  // a library is compiled when it is first used: logs and times are written then
+    CUlibrary beneath = nullptr;  // a module's that could only be loaded as a library
+    std::vector<uint64_t> parts;  // handles of its functions or kernels, and of a library's modules and functions
   };
 
   // `account`: of the images; outlives them all, null: nobody counts.
@@ -61,6 +61,10 @@ class ModuleStore {
   Loaded* loaded(uint64_t handle);
   Loaded& add(uint64_t handle, Loaded loaded);
   void remove(uint64_t handle) { loaded_.erase(handle); }
+  // Which library a kernel is of; 0 if none.
+  void note_kernel(uint64_t kernel, uint64_t library) { libraries_[kernel] = library; }
+  uint64_t library_of(uint64_t kernel) const;
+  void forget_kernel(uint64_t kernel) { libraries_.erase(kernel); }
   void clear();
 
  private:
@@ -77,6 +81,7 @@ class ModuleStore {
   std::deque<std::pair<Digest, std::shared_ptr<const ModuleImage>>> recent_;  // newest last
   uint64_t recent_bytes_ = 0;
   std::unordered_map<uint64_t, Loaded> loaded_;
+  std::unordered_map<uint64_t, uint64_t> libraries_;  // by kernel
 };
 
 }  // namespace gpuwire::server

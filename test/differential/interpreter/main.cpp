@@ -1,13 +1,16 @@
-// usage: differential_interpreter SEQUENCE_FILE...: makes the calls of each sequence, each on the thread that its line
-// names, one after the other, and prints what they returned. The same sequence on the same kind of device prints the
-// same. Between two sequences everything that the first left is ended; after an error that only a new process is free
-// of it stops with exit status 3.
+// usage: differential_interpreter SEQUENCE_FILE
+//        differential_interpreter -      # files whose names come on standard input, a line each
+// Makes the calls of a sequence, each on the thread that its line names, one after the other, and prints what they
+// returned. The same sequence on the same kind of device prints the same. Between two sequences everything that the
+// first left is ended, and "renewed" is printed where contexts had to be ended for it; after an error that only a new
+// process is free of it stops with exit status 3.
 #include <sys/mman.h>
 
 #include <condition_variable>
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <iostream>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -68,23 +71,24 @@ uint64_t digest(const std::byte* at, size_t bytes) {
 }
 
 // Plain memory of the program with a pattern in it.
-void map_host(Slots& slots, const std::string& name, size_t bytes) {
+void map_host(Slots& slots, Leftovers& leftovers, const std::string& name, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no host memory");
   for (size_t i = 0; i < bytes; ++i)
     static_cast<unsigned char*>(memory)[i] = static_cast<unsigned char>(i * 7 + name.back());
   slots.put(name, {reinterpret_cast<uint64_t>(memory), bytes});
+  leftovers.note_host(memory, bytes);
 }
 
 // What is not a call of the API. Empty: it is one.
-std::string own_command(Slots& slots, const Leftovers& leftovers, const std::set<std::string>& succeeded,
+std::string own_command(Slots& slots, Leftovers& leftovers, const std::set<std::string>& succeeded,
                         const std::string& command, std::istringstream& rest) {
   std::string name;
   size_t bytes = 0, offset = 0;
   char text[128] = "done";
   if (command == "host") {
     rest >> name >> bytes;
-    map_host(slots, name, bytes);
+    map_host(slots, leftovers, name, bytes);
   } else if (command == "digest") {  // of host memory
     rest >> name >> offset >> bytes;
     for (std::string line; rest >> line;) {
@@ -135,7 +139,7 @@ void run_line(Slots& slots, Leftovers& leftovers, std::set<std::string>& succeed
 
 constexpr int kStopped = 3;  // exit status: what comes after wants a new process
 
-void run_sequence(const char* path, Leftovers& leftovers) {
+void run_sequence(const std::string& path, Leftovers& leftovers) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("no sequence");
   Slots slots;
@@ -158,17 +162,31 @@ void run_sequence(const char* path, Leftovers& leftovers) {
   if (!error.empty()) throw std::runtime_error(line + ": " + error);
 }
 
-int run(const std::vector<const char*>& paths) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  for (const char* path : paths) {
+void print_log(const std::string& path, Leftovers& leftovers) {
+  std::printf("sequence %s\n", path.c_str());
+  run_sequence(path, leftovers);
+  std::printf("end\n");
+}
+
+// The primary context is this function's, too, so that it lives from one sequence to the next.
+int run_each(std::istream& paths) {
+  uint64_t primary = 0;
+  make_call("cuInit", {{.word = 0}});
+  make_call("cuDevicePrimaryCtxRetain", {{.word = reinterpret_cast<uint64_t>(&primary)}, {.word = 0}});
+  for (std::string path; std::getline(paths, path);) {
     Leftovers leftovers;
-    std::printf("sequence %s\n", path);
-    run_sequence(path, leftovers);
-    std::printf("end\n");
-    if (path == paths.back()) break;
+    print_log(path, leftovers);
     if (leftovers.sticky()) return kStopped;
-    leftovers.clear();
+    if (leftovers.clear()) std::printf("renewed\n");
   }
+  return 0;
+}
+
+int run(const std::string& path) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (path == "-") return run_each(std::cin);
+  Leftovers leftovers;
+  print_log(path, leftovers);
   return 0;
 }
 
@@ -185,8 +203,8 @@ Outcome make_call(std::string_view name, const std::vector<Argument>& arguments)
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 2) throw std::runtime_error("usage: differential_interpreter SEQUENCE_FILE...");
-    return differential::run({argv + 1, argv + argc});
+    if (argc != 2) throw std::runtime_error("usage: differential_interpreter SEQUENCE_FILE|-");
+    return differential::run(argv[1]);
   } catch (const std::exception& fault) {
     std::fprintf(stderr, "differential_interpreter: %s\n", fault.what());
     return 2;
