@@ -19,8 +19,8 @@ SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251123"))
 CUTS, CUT_BYTES = 40, (4_000, 60_000)
 
 
-class Dedup(unittest.TestCase):
-    """A server on which everybody is one tenant, who are told apart by their users' keys."""
+class Served(unittest.TestCase):
+    """A server that keeps chunks in memory and on disk; everybody is one tenant."""
 
     defaults = f'dedup_memory = "64MiB"\ndedup_disk = "64MiB"'
 
@@ -31,10 +31,10 @@ class Dedup(unittest.TestCase):
         self.config = os.path.join(self.folder.name, "server.toml")
         self.server = self.serve()
 
-    def serve(self, defaults=None):
+    def serve(self, defaults=None, server='open_tenant = "open"', tenants="[tenants.open]"):
         with open(self.config, "w", encoding="ascii") as out:
-            out.write(f'[server]\nopen_tenant = "open"\ndedup_directory = "{self.disk}"\n'
-                      f'[defaults]\n{defaults or self.defaults}\n[tenants.open]\n')
+            out.write(f'[server]\n{server}\ndedup_directory = "{self.disk}"\n'
+                      f'[defaults]\n{defaults or self.defaults}\n{tenants}\n')
         server = Server(BUILD, ["--device", DEVICE, "--config", self.config]).__enter__()
         self.addCleanup(server.stop)
         return server
@@ -46,12 +46,12 @@ class Dedup(unittest.TestCase):
             "GPUWIRE_CACHE_KEY_FILE": os.path.join(self.folder.name, user + ".key")
         }
 
-    def tenant(self):
+    def tenant(self, name="open"):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
         ran = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "status", "--json", "--control",
                               f"{folder}/{self.server.process.pid}.sock"], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS, check=True)
-        return next(one for one in json.loads(ran.stdout)["tenants"] if one["name"] == "open")
+        return next(one for one in json.loads(ran.stdout)["tenants"] if one["name"] == name)
 
     def load(self, *arguments, keeps=0, address=None, **environment):
         """Runs one load; returns how many bytes the server got in it and how many it had. It is over when so many bytes
@@ -70,6 +70,10 @@ class Dedup(unittest.TestCase):
         after = self.tenant()
         self.assertEqual(after["chunk_bytes_kept"] - before["chunk_bytes_kept"], keeps)
         return after["bytes_in"] - before["bytes_in"], after["chunk_bytes_found"] - before["chunk_bytes_found"]
+
+
+class Dedup(Served):
+    """Users of one tenant, who are told apart by their keys."""
 
     def test_a_second_load_of_the_same_bytes_sends_their_digests_only(self):
         for seed, form in enumerate(("blocking", "ordered", "pinned")):
@@ -166,6 +170,52 @@ class Dedup(unittest.TestCase):
             sent, found = self.load("blocking", 1, BYTES)
             self.assertGreater(sent, BYTES)
             self.assertEqual(found, 0)
+
+
+class NamedTenants(Served):
+    """A server of two tenants who show tokens, and whose users have one and the same key."""
+
+    def setUp(self):
+        super().setUp()
+        self.server.stop()
+        identities = os.path.join(self.folder.name, "identities")
+        self.admin(identities, "init", "--host", "localhost")
+        for name in ("anna", "ben"):
+            self.admin(identities, "add-tenant", name, "--token", "--out", self.token(name))
+        self.server = self.serve(server="",
+                                 tenants=f'[tls]\ndirectory = "{identities}"\n[tenants.anna]\n[tenants.ben]')
+
+    def admin(self, identities, *words):
+        ran = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", *words, "--directory", identities],
+                             capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
+
+    def token(self, name):
+        return os.path.join(self.folder.name, name + ".token")
+
+    def load_as(self, name):
+        """Runs one load of a tenant; returns how many bytes of it the server had, and how many it keeps now."""
+        before = self.tenant(name)
+        environment = {**self.environment(), "GPUWIRE_TOKEN_FILE": self.token(name)}
+        program = start(self.server.address, "repeated_uploads", "blocking", "1", str(BYTES), env=environment)
+        self.addCleanup(program.communicate)
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), "PASSED\n")
+        wait_until(lambda: self.seen(name, before) >= BYTES, RUN_LIMIT_SECONDS, "all is kept or was there")
+        _, errors = program.communicate("")
+        self.assertEqual(program.returncode, 0, errors)
+        after = self.tenant(name)
+        return tuple(after[what] - before[what] for what in ("chunk_bytes_found", "chunk_bytes_kept"))
+
+    def seen(self, name, before):
+        now = self.tenant(name)
+        return sum(now[what] - before[what] for what in ("chunk_bytes_found", "chunk_bytes_kept"))
+
+    def test_what_one_tenant_has_sent_is_not_there_for_another_that_holds_the_same_key(self):
+        self.assertEqual(self.load_as("anna"), (0, BYTES))
+        self.assertEqual(self.load_as("ben"), (0, BYTES))
+        for name in ("anna", "ben"):
+            self.assertEqual(self.load_as(name), (BYTES, 0))
 
 
 if __name__ == "__main__":
