@@ -36,6 +36,19 @@ struct Couple {
     return {(world.progress(first) - a) / seconds, (world.progress(second) - b) / seconds};
   }
   Regime regime() { return world.policy().account(first).regime; }
+  // For how long of the time until then they run side by side.
+  Duration together_until(Time until) {
+    Duration together{};
+    Time last = world.now();
+    world.after_decision = [&] {
+      if (regime() == Regime::co_run) together += world.now() - last;
+      last = world.now();
+      return std::string();
+    };
+    world.run(until);
+    world.after_decision = {};
+    return together;
+  }
 
   World world;
   SessionId first{}, second{};
@@ -62,14 +75,7 @@ TEST_CASE("Sessions whose bursts look shorter to their workers than they are sti
 TEST_CASE("Running side by side against the forecast ends soon when it does not pay, and is tried seldom") {
   Couple couple(steps(60us, 60us), steps(60us, 60us));
   couple.world.run(1s + 100ms);
-  Duration together{};
-  Time last = couple.world.now();
-  couple.world.after_decision = [&] {
-    if (couple.regime() == Regime::co_run) together += couple.world.now() - last;
-    last = couple.world.now();
-    return std::string();
-  };
-  couple.world.run(11s);
+  const Duration together = couple.together_until(11s);
   CHECK(together > 0ns);
   CHECK(together < 400ms);
 }
@@ -95,14 +101,7 @@ TEST_CASE("Shares of 9:1 hold over three seconds, too, whatever the light one go
 
 TEST_CASE("A trial that gives a light tenant far more than its share ends as soon as it has been counted") {
   Couple couple(stream(20us), stream(1ms), {.weight = 9}, {.weight = 1});
-  Duration together{};
-  Time last = couple.world.now();
-  couple.world.after_decision = [&] {
-    if (couple.regime() == Regime::co_run) together += couple.world.now() - last;
-    last = couple.world.now();
-    return std::string();
-  };
-  couple.world.run(4s);
+  const Duration together = couple.together_until(4s);
   REQUIRE(couple.world.policy().co_run(0).trials == 3);
   CHECK(together < 3 * 50ms);
 }

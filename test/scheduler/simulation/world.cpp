@@ -447,7 +447,6 @@ void World::decide() {
     const bool opens = change.gate.open && !session.gate_open;
     count_from_now(session,
                    !change.gate.open || change.gate.in_flight_max != Duration::zero() || change.regime != Regime::free);
-    session.regime = change.regime;
     if (!change.gate.open && session.gate_open) close(session);
     session.gate = change.gate;
     if (opens) {

@@ -83,7 +83,6 @@ class World {
     bool alive = false, known = false;
     bool gate_open = false, passes = false;  // as decided; as the worker has seen it
     Gate gate;
-    Regime regime = Regime::free;
     // Its worker does not count what it submits while nobody else is active, nor what of that is still in flight then.
     bool uncounted = false;
     double progress_uncounted = 0, progress_counted = 0;  // up to the last change of `uncounted`
