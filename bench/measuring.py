@@ -55,6 +55,14 @@ def run_json(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
 
+def whole_processes_ms(command, count, client_prefix="", environment=None, rest_seconds=0.0,
+                       limit_seconds=RUN_LIMIT_SECONDS):
+    """How long each of so many processes took, one after the other, without what the prefix takes."""
+    runner = os.path.join(os.path.dirname(os.path.abspath(__file__)), "whole_processes.py")
+    return run_json([*shlex.split(client_prefix), sys.executable, runner, "--count", str(count), "--rest",
+                     str(rest_seconds), "--", *command], environment, limit_seconds)
+
+
 def configuration(path, *server_lines):
     """Writes a configuration of a server for whoever is on this machine; the words for `gpuwire serve`."""
     with open(path, "w", encoding="utf-8") as out:
