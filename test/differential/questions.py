@@ -49,7 +49,8 @@ def device_questions(sequence, thread):
         ask("cuProfilerStop"),
         ask("cuMemGetInfo_v2", "?hide", "?hide"),
         ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 2000), (0, 99)),
-        ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"', 0), ("?hide", 0), (NEWEST, 12000, 2000),
+        # NULL for the name or for where the address goes ends a program in NVIDIA's driver.
+        ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 12000, 2000),
             (0, 1, 2, 99), ("?i32",)),
     ])
 

@@ -8,8 +8,8 @@ namespace {
 template <class Handle, class Ask>
 CUresult ask(wire::HandleKind kind, Handle handle, Ask&& ask_server) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!known_handle(kind, reinterpret_cast<uint64_t>(handle))) return CUDA_ERROR_INVALID_HANDLE;
+  const bool known = known_handle(kind, reinterpret_cast<uint64_t>(handle));
+  if (CUresult error = argument_first(caller.error, known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
   return leave(caller, ask_server(caller));
 }
 

@@ -40,6 +40,10 @@ Caller enter(Needs needs) noexcept {
   return caller;
 }
 
+CUresult argument_first(CUresult entering, CUresult argument) noexcept {
+  return entering && !(argument && is_sticky(entering)) ? entering : argument;
+}
+
 ContextState* owner(const Caller& caller) noexcept { return caller.state ? caller.state->base : nullptr; }
 
 Caller enter_context(ContextState& context) noexcept {

@@ -34,6 +34,9 @@ struct Caller {
 };
 
 Caller enter(Needs needs) noexcept;
+// Of what is wrong with a call and what has befallen its context (`entering`), the one that the program is told where
+// the arguments come first (as measured on driver 580).
+CUresult argument_first(CUresult entering, CUresult argument) noexcept;
 // The context that what this caller allocates, loads or creates belongs to, streams apart. Null when there is no
 // current one.
 ContextState* owner(const Caller& caller) noexcept;

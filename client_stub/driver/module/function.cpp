@@ -158,9 +158,9 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
 }
 
 CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!name || !hfunc) return CUDA_ERROR_INVALID_VALUE;
+  const bool asks = name && hfunc;
+  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   *name = function->name.c_str();

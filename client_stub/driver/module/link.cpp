@@ -79,10 +79,9 @@ struct Begun {
   CUresult error = CUDA_SUCCESS;
 
   Begun(CUlinkState state, unsigned count, const CUjit_option* names, void** values)
-      : caller(enter(Needs::context)), error(caller.error) {
-    if (error) return;
-    linker = find(state);
-    error = linker ? LoadOptions::parse(count, names, values, options) : CUDA_ERROR_INVALID_HANDLE;
+      : caller(enter(Needs::context)), linker(find(state)) {
+    error = argument_first(caller.error, linker ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+    if (!error) error = LoadOptions::parse(count, names, values, options);
   }
 };
 

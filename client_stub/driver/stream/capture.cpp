@@ -24,6 +24,9 @@ namespace {
 // all sessions.
 constinit std::atomic<uint64_t> g_next_capture{1};
 
+// Synchronises with the NULL stream.
+bool is_blocking(const StreamState& stream) noexcept { return !(stream.flags & CU_STREAM_NON_BLOCKING); }
+
 bool valid_mode(CUstreamCaptureMode mode) noexcept {
   return mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL ||
          mode == CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -48,7 +51,7 @@ CUresult begin_here(const StreamCall& on, CUstreamCaptureMode mode, CUgraph grap
   Capture capture;
   capture.context = on.caller.state;
   capture.origin = on.wire_stream;
-  capture.blocking = !(on.state->flags & CU_STREAM_NON_BLOCKING);
+  capture.blocking = is_blocking(*on.state);
   capture.mode = mode;
   capture.thread = this_thread();
   capture.graph = graph;
@@ -146,11 +149,13 @@ void Captures::remove(const Capture& capture) noexcept {
     if (object) static_cast<StreamState*>(object)->capture.compare_exchange_strong(id, 0, std::memory_order_relaxed);
   });
   std::lock_guard lock(mutex_);
-  // The context may have ended, and its captures with it.
-  if (std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; }) == 0) return;
+  const Capture* found = find(capture.id);
+  if (!found) return;                     // the context may have ended, and its captures with it
+  const bool blocking = found->blocking;  // a stream may have joined since the caller looked
+  std::erase_if(active_, [&](const Capture& other) { return other.id == capture.id; });
   count_.store(uint32_t(active_.size()), std::memory_order_release);
   capture.context->captures.fetch_sub(1, std::memory_order_relaxed);
-  if (capture.blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
+  if (blocking) capture.context->blocking_captures.fetch_sub(1, std::memory_order_relaxed);
 }
 
 void Captures::remove_of(ContextState& context) noexcept {
@@ -254,8 +259,14 @@ bool Captures::join(StreamState& stream, uint64_t capture) noexcept {
   if (capture == 0) return true;
   std::lock_guard lock(mutex_);
   uint64_t none = 0;
-  if (!find(capture)) return false;
-  stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
+  Capture* joined = find(capture);
+  if (!joined) return false;
+  const bool joins =
+      stream.capture.compare_exchange_strong(none, capture, std::memory_order_release, std::memory_order_relaxed);
+  if (joins && !joined->blocking && is_blocking(stream) && stream.context == joined->context) {
+    joined->blocking = true;
+    joined->context->blocking_captures.fetch_add(1, std::memory_order_relaxed);
+  }
   return true;
 }
 

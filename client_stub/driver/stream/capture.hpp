@@ -37,7 +37,7 @@ struct Capture {
   uint64_t id = 0;
   ContextState* context = nullptr;
   uint64_t origin = 0;    // wire stream
-  bool blocking = false;  // the origin synchronises with the NULL stream
+  bool blocking = false;  // one of its streams synchronises with the NULL stream
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   uint64_t thread = 0;      // ThreadState::number
   CUgraph graph = nullptr;  // cuStreamBeginCaptureToGraph: the program's own

@@ -182,8 +182,7 @@ CUresult hand::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_t
 
 CUresult hand::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
   StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  if (!flags) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *flags = on.state->flags;
   return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 // What a capture forbids, to its own thread and to others, and how a capture that became invalid ends. As measured on
 // driver 580.
 #include <cuda.h>
+#include <cudaProfiler.h>
 
 #include <cstring>
 #include <functional>
@@ -24,6 +25,11 @@ struct Call {
   std::function<CUresult()> make;
 };
 
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+CUresult launch_grid_of_null(CUstream stream) { return cuLaunchGridAsync(nullptr, 1, 1, stream); }
+#pragma GCC diagnostic pop
+
 std::vector<Call> forbidden() {
   static CUarray array;
   static CUtexObject texture;
@@ -31,7 +37,7 @@ std::vector<Call> forbidden() {
   static CUlibrary library;
   static CUmemoryPool pool;
   static CUdeviceptr in_order;
-  static CUstream other;
+  static CUstream other = nullptr;
   static CUDA_ARRAY_DESCRIPTOR shape{};
   static CUDA_RESOURCE_DESC resource{};
   static CUDA_TEXTURE_DESC how{};
@@ -87,6 +93,10 @@ std::vector<Call> forbidden() {
          CUmemAccess_flags flags;
          return cuMemPoolGetAccess(&flags, pool, &here);
        }},
+      {"cuProfilerStart", [] { return cuProfilerStart(); }},
+      {"cuProfilerStop", [] { return cuProfilerStop(); }},
+      {"cuCtxDisablePeerAccess", [] { return cuCtxDisablePeerAccess(g_context); }},
+      {"cuLaunchGridAsync of NULL", [] { return launch_grid_of_null(other); }},
   };
 }
 
@@ -202,6 +212,24 @@ void check_copies() {
   end_invalid();
 }
 
+// What counts is not only where a capture begins: any stream of it that the NULL stream would wait for.
+void check_joined() {
+  CUstream blocking;
+  CUevent event;
+  OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  OK(cuMemsetD8(g_memory, 1, 64));
+  OK(cuEventRecord(event, g_stream));
+  OK(cuStreamWaitEvent(blocking, event, 0));
+  FAILS(cuMemsetD8(g_memory, 2, 64), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  end_invalid();
+  OK(cuMemsetD8(g_memory, 3, 64));
+  OK(cuStreamSynchronize(nullptr));
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(blocking));
+}
+
 void check_ends() {
   CUgraph graph = nullptr;
   FAILS(cuStreamEndCapture(g_stream, nullptr), CUDA_ERROR_ILLEGAL_STATE);
@@ -262,6 +290,7 @@ int main() {
   OK(cuMemAlloc(&g_memory, kBytes));
   bool right = check_forbidden();
   check_copies();
+  check_joined();
   check_no_arrays();
   check_ends();
   check_events();

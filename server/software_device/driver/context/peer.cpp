@@ -11,14 +11,16 @@ CUresult check_pair(CUdevice first, CUdevice second) {
 }
 
 template <typename Body>
-CUresult with_peer(CUcontext handle, Body&& body) noexcept {
-  return with_context([&](Context& context) -> CUresult {
-    const auto slot = driver().contexts.find(handle);
-    if (slot == nullptr || slot->live() == nullptr) {
-      return CUDA_ERROR_INVALID_CONTEXT;
-    }
-    return body(context, *slot);
-  });
+CUresult with_peer(CUcontext handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
+  return with_context(
+      [&](Context& context) -> CUresult {
+        const auto slot = driver().contexts.find(handle);
+        if (slot == nullptr || slot->live() == nullptr) {
+          return CUDA_ERROR_INVALID_CONTEXT;
+        }
+        return body(context, *slot);
+      },
+      function);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ std::vector<CUgraphNode>& frontier_of(CaptureSession& session, const Stream& str
 void join(const std::shared_ptr<CaptureSession>& session, const std::shared_ptr<Stream>& stream,
           std::vector<CUgraphNode> frontier) {
   stream->capture = session;
+  session->blocking = session->blocking || stream->blocking();
   stream->capturing.store(true, std::memory_order_release);
   session->frontiers[stream] = std::move(frontier);
 }
@@ -85,7 +86,6 @@ CUresult begin(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph> gra
   session->origin = stream.get();
   session->context = stream->context.lock().get();
   session->thread = capture_thread();
-  session->blocking = stream->blocking();
   note_capture(session);
   join(session, stream, std::move(dependencies));
   return CUDA_SUCCESS;

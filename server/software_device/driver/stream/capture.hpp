@@ -23,7 +23,7 @@ class CaptureSession {
   // Where and by whom it was begun; compared, never followed.
   const Context* context = nullptr;
   const void* thread = nullptr;
-  bool blocking = false;  // the origin waits for the legacy stream, and the other way round
+  bool blocking = false;  // one of its streams waits for the legacy stream, and the other way round
   bool invalidated = false;
   // The nodes that the next work of each stream depends on.
   std::map<std::shared_ptr<Stream>, std::vector<CUgraphNode>> frontiers;

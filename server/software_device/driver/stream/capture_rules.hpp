@@ -26,7 +26,7 @@ CUresult permit_unsafe_call();
 CUresult permit_function(const char* name);
 // For calls that wait for all of a context.
 CUresult permit_synchronisation(const Context& context);
-// Is a capture under way that began in a blocking stream of the context?
+// Is a capture under way that a blocking stream of the context takes part in?
 bool blocking_capture_in(const Context& context);
 // For every call that names a stream, before its other arguments are looked at. The legacy stream waits for blocking
 // ones, which never end while they are captured.

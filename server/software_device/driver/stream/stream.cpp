@@ -1,6 +1,7 @@
 // Streams.
 #include <algorithm>
 
+#include "protocol/cuda_abi/sticky.hpp"
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/stream/capture.hpp"
 #include "server/software_device/driver/call/refusal.hpp"
@@ -81,13 +82,15 @@ CUresult cuStreamQuery(CUstream handle) {
 }
 
 CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
-  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
+  const CUresult result = with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
     if (flags == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *flags = stream.flags;
     return CUDA_SUCCESS;
   });
+  // The argument comes before what has befallen the context (as measured on driver 580).
+  return flags == nullptr && gpuwire::cuda_abi::is_sticky(result) ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 CUresult cuStreamGetPriority(CUstream handle, int* priority) {
