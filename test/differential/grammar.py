@@ -3,6 +3,7 @@ README.md."""
 
 import random
 
+WAIT_NOR = 3  # CU_STREAM_WAIT_VALUE_NOR; with 0: any word but all ones
 PAGE = 2 << 20  # what physical memory is created and mapped in
 KIND_PREFIX = {"memory": "m", "host": "h"}
 

@@ -1,7 +1,7 @@
 """Scenarios that ask: what devices, contexts, streams, pools, pointers and kernels say of themselves, and what can be
 set of it."""
 
-from grammar import PAGE, on_device, structure
+from grammar import PAGE, WAIT_NOR, on_device, structure
 from kernels import PTX
 from scenarios import allocate, check, function_of, load, stream_of
 
@@ -143,10 +143,11 @@ def stream_questions(sequence, thread):
         lambda: sequence.call(thread, "cuStreamCopyAttributes", other, stream),
         lambda: sequence.risky(thread, "cuStreamGetCtx_v2", stream, (">its", 0), (">green", 0)),
         lambda: sequence.risky(thread, "cuStreamGetGreenCtx", stream, (">green", 0)),
-        lambda: sequence.risky(thread, "cuStreamWaitValue64_v2", stream, (block.at(8), block.at(4), 0), 0, (0, 99)),
+        lambda: sequence.risky(thread, "cuStreamWaitValue64_v2", stream, (block.at(8), block.at(4), 0), 0,
+                               (WAIT_NOR, 99)),
         lambda: sequence.risky(thread, "cuStreamBatchMemOp_v2", stream, 1,
-                               (operation(2, 16, 7), operation(5, 24, 8), operation(1, 32, 0), operation(9, 16, 7)),
-                               (0, 99)),
+                               (operation(2, 16, 7), operation(5, 24, 8), operation(1, 32, 0, WAIT_NOR),
+                                operation(9, 16, 7)), (0, 99)),
     ])
     block.needs.append(sequence.call(thread, "cuStreamSynchronize", stream))
     check(sequence, thread, block)

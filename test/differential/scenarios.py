@@ -1,7 +1,7 @@
 """What programs do with each family of the API, call by call. A scenario is a generator: it yields where others may
 come between."""
 
-from grammar import PAGE, on_device, structure
+from grammar import PAGE, WAIT_NOR, on_device, structure
 from kernels import PTX
 
 HOST_BYTES = 65536
@@ -524,7 +524,7 @@ def memory_operations(sequence, thread):
     """Words that a stream writes, and waits for where they are there already."""
     stream = stream_of(sequence, thread)
     block = allocate(sequence, thread, 4096)
-    # Each wait is for 0 or more, so none waits for a write that failed.
+    # None waits for a write that failed, nor for a block that a capture kept from being cleared: any word but all ones.
     sequence.call(thread, "cuMemsetD8_v2", block, 0, 4096)
     sequence.call(thread, "cuStreamSynchronize", 0)
     for _ in range(sequence.random.randrange(2, 6)):
@@ -534,7 +534,8 @@ def memory_operations(sequence, thread):
         sequence.risky(thread, "cuStreamWriteValue32_v2", writer, (block.at(half + at), block.at(half + at + 2), 0), 7,
                        (0, 99))
         sequence.risky(thread, "cuStreamWriteValue64_v2", stream, (block.at(at), block.at(at + 4), 0), 7, 0)
-        sequence.risky(thread, "cuStreamWaitValue32_v2", stream, (block.at(at), block.at(at + 2), 0), 0, (0, 99))
+        sequence.risky(thread, "cuStreamWaitValue32_v2", stream, (block.at(at), block.at(at + 2), 0), 0,
+                       (WAIT_NOR, 99))
         block.needs.append(sequence.call(thread, "cuStreamSynchronize", stream))
         yield
     check(sequence, thread, block)

@@ -63,6 +63,7 @@ LEFT_OUT_BY_SOFTWARE = {
 NEVER_CALLED = {
     "cuCtxPushCurrent": "of CUDA 3, whose contexts belonged to one thread: what the next cuCtxPopCurrent gives varies",
     "cuCtxPopCurrent": "of CUDA 3, as cuCtxPushCurrent",
+    "cuCtxCreate": "of CUDA 3, before cuCtxCreate_v2: NVIDIA's driver finds no memory for it",
     "cuMemPoolImportPointer": "the pointer is another process's",
     "cuMulticastCreate": "wants several GPUs",
     "cuMulticastBindMem": "wants several GPUs",

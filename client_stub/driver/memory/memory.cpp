@@ -249,6 +249,10 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
                                  bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
+  CUresult unusable = CUDA_SUCCESS;
+  resolve_stream(caller, hStream, per_thread, unusable);
+  // The NULL stream beside a capture comes before what is wrong with the other arguments (as measured on driver 580).
+  if (unusable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return unusable;
   if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool)))
     return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;

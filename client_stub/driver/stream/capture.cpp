@@ -181,8 +181,7 @@ bool Captures::find(const StreamState& stream, Capture& out) {
 bool Captures::invalidate(uint64_t id) noexcept {
   std::lock_guard lock(mutex_);
   Capture* capture = find(id);
-  if (capture) capture->invalidated = true;
-  return capture != nullptr;
+  return capture && !std::exchange(capture->invalidated, true);
 }
 
 void Captures::invalidate(const StreamState& stream) noexcept {

@@ -59,7 +59,7 @@ class Captures final : public SessionPart {
   bool join(StreamState& stream, uint64_t capture) noexcept;
   // The stream's capture, if it takes part in one, can only end in an error from here on.
   void invalidate(const StreamState& stream) noexcept;
-  bool invalidate(uint64_t capture) noexcept;  // false: that is over
+  bool invalidate(uint64_t capture) noexcept;  // false: it is over, or was invalid already
 
   // For work sent to this stream of the context. CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: it is the NULL stream, and one
   // that synchronises with it captures, which becomes invalid; CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: it takes part in

@@ -192,7 +192,7 @@ CUresult hand::cuEventQuery(CUevent event) {
   EventCall on(event);
   if (on.error) return on.error;
   if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
-    // Of a capture that is over (as measured on driver 580).
+    // Of a capture that is over or invalid (as measured on driver 580).
     if (!on.caller.server->captures.invalidate(capture)) return CUDA_ERROR_INVALID_VALUE;
     return CUDA_ERROR_CAPTURED_EVENT;
   }
@@ -227,7 +227,7 @@ CUresult hand::cuEventSynchronize(CUevent event) {
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
   if (uint64_t capture = on.state->capture.load(std::memory_order_relaxed)) {
-    // Of a capture that is over (as measured on driver 580).
+    // Of a capture that is over or invalid (as measured on driver 580).
     if (!on.caller.server->captures.invalidate(capture)) return CUDA_ERROR_INVALID_VALUE;
     return CUDA_ERROR_CAPTURED_EVENT;
   }

@@ -160,6 +160,7 @@ void check_no_arrays() {
   begin();
   FAILS(cuArrayDestroy(nullptr), CUDA_ERROR_INVALID_HANDLE);
   FAILS(cuMipmappedArrayDestroy(nullptr), CUDA_ERROR_INVALID_HANDLE);
+  FAILS(cuCtxDisablePeerAccess(nullptr), CUDA_ERROR_INVALID_CONTEXT);
   DEMAND(status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   CUgraph graph = nullptr;
   OK(cuStreamEndCapture(g_stream, &graph));
@@ -255,6 +256,7 @@ void check_events() {
   DEMAND(status() == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   OK(cuEventRecord(event, g_stream));
   FAILS(cuEventSynchronize(event), CUDA_ERROR_CAPTURED_EVENT);
+  FAILS(cuEventSynchronize(event), CUDA_ERROR_INVALID_VALUE);  // the capture is invalid now
   end_invalid();
   OK(cuEventDestroy(event));
   OK(cuEventDestroy(never));

@@ -11,16 +11,14 @@ CUresult check_pair(CUdevice first, CUdevice second) {
 }
 
 template <typename Body>
-CUresult with_peer(CUcontext handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_context(
-      [&](Context& context) -> CUresult {
-        const auto slot = driver().contexts.find(handle);
-        if (slot == nullptr || slot->live() == nullptr) {
-          return CUDA_ERROR_INVALID_CONTEXT;
-        }
-        return body(context, *slot);
-      },
-      function);
+CUresult with_peer(CUcontext handle, Body&& body) noexcept {
+  return with_context([&](Context& context) -> CUresult {
+    const auto slot = driver().contexts.find(handle);
+    if (slot == nullptr || slot->live() == nullptr) {
+      return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return body(context, *slot);
+  });
 }
 
 }  // namespace
@@ -71,6 +69,9 @@ CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned int flags) {
 
 CUresult cuCtxDisablePeerAccess(CUcontext handle) {
   return with_peer(handle, [&](Context& context, const ContextSlot& peer) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
     const CUresult result = context.synchronize();
     const uint32_t bit = 1u << peer.device->ordinal;
     if ((context.memory.peers.fetch_and(~bit, std::memory_order_relaxed) & bit) == 0) {

@@ -123,6 +123,11 @@ CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  const CUresult usable = with_stream(stream, [](Context&, Stream&) { return CUDA_SUCCESS; });
+  // The NULL stream beside a capture comes before what is wrong with the other arguments (as measured on driver 580).
+  if (usable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
+    return usable;
+  }
   return with_pool(pool, [&](const std::shared_ptr<Pool>& found) { return allocate(out, bytes, found, stream); });
 }
 

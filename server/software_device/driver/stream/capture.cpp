@@ -146,8 +146,8 @@ CUresult invalidate_capture(Stream& stream, CUresult reason) {
 CUresult refuse_captured(Event& event) {
   const std::lock_guard lock(graph_mutex());
   const auto session = event.captured_in.lock();
-  if (session == nullptr || session->frontiers.empty()) {
-    return CUDA_ERROR_INVALID_VALUE;  // that capture is over (as measured on driver 580)
+  if (session == nullptr || session->frontiers.empty() || session->invalidated) {
+    return CUDA_ERROR_INVALID_VALUE;  // that capture is over or invalid (as measured on driver 580)
   }
   session->invalidated = true;
   return CUDA_ERROR_CAPTURED_EVENT;
