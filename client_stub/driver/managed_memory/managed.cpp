@@ -81,20 +81,43 @@ bool known_device(const CUmemLocation& location) {
 
 }  // namespace
 
+namespace {
+
+// To the server's driver, what the context has whole.
+CUresult free_whole(const Caller& caller, ServerSession& server, uint64_t context, uint64_t address) {
+  server.managed_allocations.note_unmapped(context, address);
+  server.managed_memory.unmap(address);
+  return forward::cuMemFree_v2(caller, address);
+}
+
+// What is given out again must be at rest, as it is natively after cuMemFree. While streams of the context capture it
+// cannot be waited for, and is put off until something is freed after that.
+CUresult free_small(const Caller& caller, ServerSession& server, uint64_t context, const SmallAllocation& freed) {
+  if (!devices_quiet(server) && !in_host_callback()) {
+    if (caller.state->captures.load(std::memory_order_relaxed) != 0) {
+      server.managed_allocations.put_off(context, freed);
+      return CUDA_SUCCESS;
+    }
+    static_cast<void>(hand::cuCtxSynchronize());
+  }
+  std::vector<SmallAllocation> at_rest = server.managed_allocations.take_put_off(context);
+  at_rest.push_back(freed);
+  CUresult result = CUDA_SUCCESS;
+  for (const SmallAllocation& each : at_rest) {
+    const std::optional<uint64_t> unused = server.managed_allocations.give_small(context, each);
+    if (CUresult error = unused ? free_whole(caller, server, context, *unused) : CUDA_SUCCESS) result = error;
+  }
+  return result;
+}
+
+}  // namespace
+
 CUresult free_managed(const Caller& caller, CUdeviceptr address) {
   auto range = address_map().take(address, [](const AddressRange& found) { return found.kind == RangeKind::managed; });
   if (!range) return CUDA_ERROR_INVALID_VALUE;
-  ServerSession& server = *range->server;
-  std::optional<uint64_t> unused = address;
-  if (range->bytes <= ManagedHeap::kLargestBytes) {
-    // What is given out again must be at rest, as it is natively after cuMemFree.
-    if (!devices_quiet(server) && !in_host_callback()) static_cast<void>(hand::cuCtxSynchronize());
-    unused = server.managed_allocations.give_small(range->context, address, range->bytes);
-  }
-  if (!unused) return CUDA_SUCCESS;
-  server.managed_allocations.note_unmapped(range->context, *unused);
-  server.managed_memory.unmap(*unused);
-  return forward::cuMemFree_v2(caller, *unused);
+  if (range->bytes <= ManagedHeap::kLargestBytes)
+    return free_small(caller, *range->server, range->context, {.address = address, .bytes = range->bytes});
+  return free_whole(caller, *range->server, range->context, address);
 }
 
 void forget_managed_of(const ContextState& context) noexcept {

@@ -1,5 +1,7 @@
 #include "client_stub/driver/managed_memory/managed_allocations.hpp"
 
+#include <utility>
+
 namespace gpuwire::client {
 
 void ManagedAllocations::note_mapped(uint64_t context, uint64_t address) {
@@ -22,10 +24,21 @@ void ManagedAllocations::add_block(uint64_t context, uint64_t base) {
   contexts_[context].heap.add_block(base);
 }
 
-std::optional<uint64_t> ManagedAllocations::give_small(uint64_t context, uint64_t address, uint64_t bytes) {
+std::optional<uint64_t> ManagedAllocations::give_small(uint64_t context, const SmallAllocation& given) {
   std::lock_guard lock(mutex_);
   auto found = contexts_.find(context);
-  return found == contexts_.end() ? std::nullopt : found->second.heap.give(address, bytes);
+  return found == contexts_.end() ? std::nullopt : found->second.heap.give(given.address, given.bytes);
+}
+
+void ManagedAllocations::put_off(uint64_t context, const SmallAllocation& freed) {
+  std::lock_guard lock(mutex_);
+  contexts_[context].put_off.push_back(freed);
+}
+
+std::vector<SmallAllocation> ManagedAllocations::take_put_off(uint64_t context) {
+  std::lock_guard lock(mutex_);
+  auto found = contexts_.find(context);
+  return found == contexts_.end() ? std::vector<SmallAllocation>() : std::exchange(found->second.put_off, {});
 }
 
 std::vector<uint64_t> ManagedAllocations::forget(uint64_t context) noexcept {

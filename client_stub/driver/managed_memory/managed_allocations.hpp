@@ -12,6 +12,11 @@
 
 namespace gpuwire::client {
 
+struct SmallAllocation {
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+};
+
 // Those of one session; contexts by handle. Any thread; a leaf lock: never held while something is asked of the server
 // or mapped.
 class ManagedAllocations final : public SessionPart {
@@ -25,7 +30,10 @@ class ManagedAllocations final : public SessionPart {
   std::optional<uint64_t> take_small(uint64_t context, uint64_t bytes);
   void add_block(uint64_t context, uint64_t base);
   // Gives back what take_small() gave. A block that is no longer used is returned.
-  std::optional<uint64_t> give_small(uint64_t context, uint64_t address, uint64_t bytes);
+  std::optional<uint64_t> give_small(uint64_t context, const SmallAllocation& given);
+  // It has been freed, and work that uses it may still be under way: what take_put_off() returns, once there is none.
+  void put_off(uint64_t context, const SmallAllocation& freed);
+  std::vector<SmallAllocation> take_put_off(uint64_t context);
   // Forgets the context, and says what was mapped for it.
   std::vector<uint64_t> forget(uint64_t context) noexcept;
 
@@ -36,6 +44,7 @@ class ManagedAllocations final : public SessionPart {
   struct OfContext {
     ManagedHeap heap;
     std::vector<uint64_t> mapped;  // by first address, blocks of the heap among them
+    std::vector<SmallAllocation> put_off;
   };
   std::mutex mutex_;
   std::map<uint64_t, OfContext> contexts_;

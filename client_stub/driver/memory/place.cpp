@@ -45,7 +45,12 @@ Place classify_near(const Place& known, uint64_t address, uint64_t bytes) noexce
 CUresult check_on_device(Place& place, bool& unknown) noexcept {
   if (place.address == 0) return CUDA_ERROR_INVALID_VALUE;
   // The server's driver has to refuse an address of what was freed.
-  if (place.kind == PlaceKind::other && process()) process()->server->kept_memory.look_at(place.address);
+  if (place.kind == PlaceKind::other && process()) {
+    ServerSession& server = *process()->server;
+    server.kept_memory.look_at(place.address);
+    // The server puts a free off behind functions of the program, which cuMemFree itself waits for natively.
+    if (!in_host_callback()) server.host_callbacks.await_none();
+  }
   // How long imported memory is, only the server's driver knows.
   if (place.kind == PlaceKind::other || place.entry.kind == RangeKind::imported) {
     unknown = true;
