@@ -48,7 +48,7 @@ gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_why end_to_end_queue end_
 gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_idle
   BECAUSE "it counts how often processes wake, and the runtime has a thread of its own in each")
 gpuwire_not_sanitized(SANITIZERS tsan TESTS client_driver_test differential end_to_end_resume end_to_end_rdma
-  end_to_end_shared_memory
+  end_to_end_tls end_to_end_shared_memory
   BECAUSE "pinned, mapped and managed memory of their programs has to lie where the runtime lets nothing lie, and some
  of their kernels race as above. Roads, resumption and lanes: transport_test, session_test,
  session_simulation_threads")

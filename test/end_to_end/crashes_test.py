@@ -97,6 +97,8 @@ class BesideANeighbour(ServerCase):
                    "no worker but the neighbour's and a spare one")
 
     # --- one crash
+    proxy = CuttingProxy
+
     def crash(self, where, point, strike, fails=True):
         """Runs the program until the point is reached, where `strike(proxy)` is done; its exit code and all it said."""
         started = threading.Event()
@@ -105,7 +107,7 @@ class BesideANeighbour(ServerCase):
             started.wait()
             strike(proxy)
 
-        proxy = CuttingProxy(self.server.address, point, once_started)
+        proxy = self.proxy(self.server.address, point, once_started)
         self.addCleanup(proxy.close)
         self.program = start(proxy.address, PROGRAM, where)
         started.set()

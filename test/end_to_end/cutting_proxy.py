@@ -2,6 +2,7 @@
 certain point of it."""
 
 import dataclasses
+import itertools
 import socket
 import struct
 import threading
@@ -15,6 +16,8 @@ CONTROL, POSTED, CALLED, REPLY, NOTICE = 1, 2, 3, 4, 5
 WHOLE_BULK_BYTES_MAX = 256 << 10
 PART = struct.Struct("<HBBIQ")
 PART_MAGIC, PART_HERE = 0x5047, 1
+RECORD = struct.Struct(">BHH")  # of TLS: what it is, version, bytes
+RECORDS = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,13 +94,7 @@ class CuttingProxy:
         try:
             self._part(source, target, PREFACE.size, sender, "preface", None, None)
             self._at(sender, "whole", None, None)
-            while True:
-                header = read_exactly(source, FRAME.size)
-                kind, _, _, ordinal, _, words, _, bulk = FRAME.unpack(header)
-                self._write(target, header, sender, "header", kind, ordinal)
-                self._part(source, target, words * 8, sender, "message", kind, ordinal)
-                self._bulk(source, target, bulk, sender, "bulk", kind, ordinal)
-                self._at(sender, "whole", kind, ordinal)
+            self._pass_on_what_follows(sender, source, target)
         except (OSError, EOFError):
             pass
         # What one side ends, ends for the other.
@@ -108,6 +105,15 @@ class CuttingProxy:
                 link.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
+
+    def _pass_on_what_follows(self, sender, source, target):
+        while True:
+            header = read_exactly(source, FRAME.size)
+            kind, _, _, ordinal, _, words, _, bulk = FRAME.unpack(header)
+            self._write(target, header, sender, "header", kind, ordinal)
+            self._part(source, target, words * 8, sender, "message", kind, ordinal)
+            self._bulk(source, target, bulk, sender, "bulk", kind, ordinal)
+            self._at(sender, "whole", kind, ordinal)
 
     def _write(self, target, data, *where):
         half = len(data) // 2
@@ -159,3 +165,14 @@ class CuttingProxy:
                 return
             self.reached.set()
         self.strike(self)
+
+
+class RecordCuttingProxy(CuttingProxy):
+    """Over TLS nobody sees frames: a point's kind is RECORDS, and its ordinal the number of the sender's record."""
+
+    def _pass_on_what_follows(self, sender, source, target):
+        for number in itertools.count():
+            header = read_exactly(source, RECORD.size)
+            self._write(target, header, sender, "header", RECORDS, number)
+            self._part(source, target, RECORD.unpack(header)[2], sender, "message", RECORDS, number)
+            self._at(sender, "whole", RECORDS, number)

@@ -45,11 +45,18 @@ class Faults(ServerCase):
         wait_until(logged, RUN_LIMIT_SECONDS, f"a session of {program} in the server's log")
         return int(found[0])
 
+    PREFACE_FLAGS = 0
+
+    def channel(self, link):
+        """What carries the login and all that follows, on a connection on which both prefaces have been said."""
+        return link
+
     def greeted(self):
         """A raw session whose client has logged in: frames may follow."""
         link = self.connection()
-        link.sendall(preface())
+        link.sendall(preface(flags=self.PREFACE_FLAGS))
         self.assertEqual(PREFACE.unpack(read_exactly(link, PREFACE.size))[3], 0)
+        link = self.channel(link)
         link.sendall(FRAME.pack(1, 0, 0x5747, 4, 0, 0, 0, 0))
         header = FRAME.unpack(read_exactly(link, FRAME.size))
         self.assertEqual(header[3], 5)
