@@ -59,15 +59,30 @@ void TenantChunks::tenants_changed(const TenantDirectory& tenants) {
     store.name = tenant.settings.name;
     // Sessions that run go on with what they have.
     if (memory != store.memory_bytes || (store.memory && !has_size(store.memory, memory))) {
-      if (store.memory && settings_.keeping) settings_.keeping->remove(kKeptPrefix + store.name);
-      store.memory.reset();
-      if (store.charged) settings_.charge(tenant.id, 0);
-      store.charged = false;
+      drop_memory(store);
+      charge(tenant.id, store);
     }
     if (disk != store.disk_bytes) store.disk.reset();
+    if (!disk) drop_disk(store);
     store.memory_bytes = memory, store.disk_bytes = disk;
     charge_if_used(tenant.id, store);
   }
+}
+
+void TenantChunks::drop_memory(Store& store) {
+  if (store.memory && settings_.keeping) settings_.keeping->remove(kKeptPrefix + store.name);
+  // Whether sessions of an earlier broker answer for it nobody knows.
+  if (store.charged || (adopting_ && held_bytes(store.memory) > 0))
+    store.replaced.push_back({store.memory_bytes, std::move(store.users)});
+  store.users.clear();
+  store.memory.reset();
+  store.charged = false;
+}
+
+// One of an earlier server, too.
+void TenantChunks::drop_disk(Store& store) {
+  store.disk.reset();
+  if (!settings_.directory.empty()) ::unlink(path_of(store).c_str());
 }
 
 void TenantChunks::make_memory(Store& store) {
@@ -118,6 +133,7 @@ tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& sessio
   spec.chunks_charged = store.charged;
   descriptors.chunk_memory = copy_of(store.memory);
   descriptors.chunk_disk = copy_of(store.disk);
+  if (store.memory) store.users.insert(session.number);
   return {};
 }
 
@@ -125,15 +141,29 @@ tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& sessio
 void TenantChunks::charge_if_used(scheduler::TenantId tenant, Store& store) {
   if (store.charged || held_bytes(store.memory) == 0) return;
   store.charged = true;
-  settings_.charge(tenant, store.memory_bytes);
+  charge(tenant, store);
+}
+
+void TenantChunks::charge(scheduler::TenantId tenant, Store& store) {
+  if (!adopting_) std::erase_if(store.replaced, [](const Replaced& one) { return one.users.empty(); });
+  uint64_t bytes = store.charged ? store.memory_bytes : 0;
+  for (const Replaced& one : store.replaced) bytes += one.bytes;
+  if (bytes != store.charge_told) settings_.charge(tenant, bytes);
+  store.charge_told = bytes;
 }
 
 void TenantChunks::ended(const SessionRecord& session) {
-  if (auto found = stores_.find(session.tenant_id); found != stores_.end())
-    charge_if_used(session.tenant_id, found->second);
+  auto found = stores_.find(session.tenant_id);
+  if (found == stores_.end()) return;
+  Store& store = found->second;
+  store.users.erase(session.number);
+  for (Replaced& one : store.replaced) one.users.erase(session.number);
+  charge_if_used(session.tenant_id, store);
+  charge(session.tenant_id, store);
 }
 
 void TenantChunks::restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
+  adopting_ = true;
   for (const Tenant& tenant : tenants.all()) {
     for (KeptEntry& entry : entries) {
       if (entry.name != kKeptPrefix + tenant.settings.name || entry.descriptors.size() != 1) continue;
@@ -144,6 +174,26 @@ void TenantChunks::restore(std::vector<KeptEntry>& entries, const TenantDirector
       if (::fstat(store.memory.get(), &facts) == 0) store.memory_bytes = uint64_t(facts.st_size);
     }
   }
+  // A tenant that is not here any more: the keeper would hold its memory for as long as anybody's session runs.
+  for (const KeptEntry& entry : entries) {
+    if (!entry.name.starts_with(kKeptPrefix)) continue;
+    const Tenant* tenant = tenants.find(std::string_view(entry.name).substr(kKeptPrefix.size()));
+    if (!tenant && settings_.keeping) settings_.keeping->remove(entry.name);
+  }
+}
+
+// It has what its tenant had; whether new sessions have that, too, is decided.
+tl::expected<void, std::string> TenantChunks::adopt(const SessionRecord& session, const KeptSession&, KeptEntry&) {
+  if (auto found = stores_.find(session.tenant_id); found != stores_.end()) {
+    Store& store = found->second;
+    (store.replaced.empty() ? store.users : store.replaced.back().users).insert(session.number);
+  }
+  return {};
+}
+
+void TenantChunks::all_adopted() {
+  adopting_ = false;
+  for (auto& [tenant, store] : stores_) charge(tenant, store);
 }
 
 void TenantChunks::add(Snapshot& snapshot) {

@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "server/base/owned_descriptor.hpp"
 #include "server/broker/keeper/keeping.hpp"
@@ -35,23 +37,39 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                          ipc::SessionDescriptors& descriptors) override;
   void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) override;
+  tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
+                                        KeptEntry& descriptors) override;
+  void all_adopted() override;
   void ended(const SessionRecord& session) override;
   void add(Snapshot& snapshot) override;
 
  private:
+  using Sessions = std::set<scheduler::SessionId>;
+  // Memory that no new session gets, and that is there for as long as one that has it runs.
+  struct Replaced {
+    uint64_t bytes = 0;
+    Sessions users;
+  };
   struct Store {
     std::string name;                           // the tenant's
     uint64_t memory_bytes = 0, disk_bytes = 0;  // the bounds
     OwnedDescriptor memory, disk;
     bool charged = false;
+    uint64_t charge_told = 0;        // all that the tenant is charged
+    Sessions users;                  // of `memory`
+    std::vector<Replaced> replaced;  // those that were charged
   };
   void make_memory(Store& store);
   void make_disk(Store& store);
+  void drop_memory(Store& store);
+  void drop_disk(Store& store);
   void charge_if_used(scheduler::TenantId tenant, Store& store);
+  void charge(scheduler::TenantId tenant, Store& store);
   std::filesystem::path path_of(const Store& store) const;
 
   const Settings settings_;
   std::map<scheduler::TenantId, Store> stores_;
+  bool adopting_ = false;  // sessions of an earlier broker are still to come
 };
 
 }  // namespace gpuwire::server
