@@ -13,7 +13,7 @@ import faults_test
 import resume_test
 from ring_peer import LIMIT_SECONDS, READ, WRITTEN, RingPeer
 from stages import CutsAtStages, EndsAtStages
-from support import BUILD, FRAME, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
+from support import BUILD, CLIENT_BUILD, FRAME, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
 from unreliable_way import UnixWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
@@ -133,6 +133,77 @@ class Programs(LocalServer):
         self.assert_passed(ran)
         self.assertGreater(staged(text)[0], 32 << 20)
         self.assertGreater(travelled(text)[0], 16 << 20)
+
+
+# A root of its own: the system's programs, the client and the programs that it runs, the folder of the server's socket
+# under another name, and of devices those that any container has.
+CONTAINER = """
+set -eu
+root=$1 socket=$2 build=$3 client=$4
+shift 4
+mount -t tmpfs none "$root"
+for folder in /usr /bin /lib /lib32 /lib64 /sbin; do
+  if [ -L $folder ]; then cp -P $folder "$root/"
+  elif [ -d $folder ]; then mkdir "$root$folder"; mount --rbind $folder "$root$folder"; fi
+done
+for folder in "$build" "$client"; do mkdir -p "$root$folder"; mount --rbind "$folder" "$root$folder"; done
+mkdir "$root/proc" "$root/dev" "$root/tmp" "$root/server"
+mount --bind "$socket" "$root/server"
+mount -o remount,bind,ro,nosuid,nodev "$root/server"
+mount -t proc proc "$root/proc"
+for device in null zero full random urandom; do
+  touch "$root/dev/$device"; mount --bind /dev/$device "$root/dev/$device"
+done
+exec chroot "$root" "$@"
+"""
+UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc",
+           "--uts")
+
+
+def container_why_not():
+    """Why no container can be made here; empty: one can."""
+    made = subprocess.run([*UNSHARE, "--mount-proc", "true"], capture_output=True, text=True, check=False)
+    return made.stderr.strip() if made.returncode else ""
+
+
+@unittest.skipIf(container_why_not(), "no namespaces can be made here")
+class InAContainer(LocalServer):
+    """A client that shares nothing with the server but the folder of its socket: no devices, no network, no processes,
+    no IPC, and other numbers for users."""
+
+    def words(self, program, *arguments):
+        root = tempfile.TemporaryDirectory()
+        self.addCleanup(root.cleanup)
+        return [*UNSHARE, "sh", "-c", CONTAINER, "container", root.name, self.folder.name, BUILD, CLIENT_BUILD,
+                os.path.join(CLIENT_BUILD, "bin", "gpuwire"), "run", "--stats", "--server", "unix:/server/gpuwire.sock",
+                "--", os.path.join(PROGRAMS, program), *arguments]
+
+    def test_programs_run_and_share_memory_with_the_server(self):
+        for program in (("copies",), ("pinned_in_place", "small"), ("pageable_copies", str(SEED)), ("mapped_memory",),
+                        ("forks",), ("callbacks",)):
+            with self.subTest(program=program):
+                ran = subprocess.run(self.words(*program), capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+                self.assert_passed(ran)
+                self.assertIn("server: unix:/server/gpuwire.sock over shm, release", ran.stderr)
+
+    def test_pinned_and_pageable_memory_is_shared_as_without_a_container(self):
+        ran = subprocess.run(self.words("pinned_in_place", "small"), capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
+        self.assert_passed(ran)
+        self.assertLess(travelled(ran.stderr)[0], 1 << 20)
+        ran = subprocess.run(self.words("pageable_copies", str(SEED)), capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS)
+        self.assert_passed(ran)
+        self.assertGreater(staged(ran.stderr)[0], 64 << 20)
+
+    def test_the_server_hears_of_a_container_that_is_killed(self):
+        copier = subprocess.Popen(self.words("endless_copies"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True)
+        self.addCleanup(copier.communicate)
+        self.assertEqual(copier.stdout.readline(), "copying\n")
+        self.assertEqual(len(self.status()["sessions"]), 1)
+        copier.kill()
+        wait_until(lambda: not self.status()["sessions"], LIMIT_SECONDS, "the end of the session")
 
 
 class ByUnixSocket(LocalServer):

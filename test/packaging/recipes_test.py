@@ -24,8 +24,9 @@ PACKAGES = os.path.join(BUILD, "packages")
 RECIPES = os.path.join(SOURCE, "docs", "recipes")
 ADDRESS = "192.0.2.1"
 HOME = "/home/anna"
-# Elsewhere: containers_test.py reads the manifests and does what the Dockerfiles say; test/slurm has a Slurm.
-TESTED_ELSEWHERE = {"kubernetes.md"}
+# Elsewhere: containers_test.py reads the manifests and does what the Dockerfiles say; test/slurm has a Slurm; a client
+# with the socket alone: end_to_end/shared_memory_test.py.
+TESTED_ELSEWHERE = {"kubernetes.md", "unix_socket.md"}
 
 # In the place of a CUDA program of Python's, a kernel or a service: says what GPU it has.
 PYTHON_PROGRAM = """
