@@ -27,6 +27,15 @@ def login_message(token):
 
 def connect(address):
     """A connection on which nothing has been said."""
+    if address.startswith("unix:"):
+        link = socket.socket(socket.AF_UNIX)
+        link.settimeout(RUN_LIMIT_SECONDS)
+        try:
+            link.connect(address.removeprefix("unix:"))
+        except OSError:
+            link.close()
+            raise
+        return link
     host, port = address.rsplit(":", 1)
     return socket.create_connection((host, int(port)), timeout=RUN_LIMIT_SECONDS)
 

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import attackers
 from support import BUILD, CLIENT_BUILD, RUN_LIMIT_SECONDS, Server, children, command, wait_until
@@ -64,7 +65,8 @@ class Hostile(unittest.TestCase):
         with open(file, "w", encoding="utf-8") as configuration:
             configuration.write(CONFIGURATION.format(identity=identity))
         few = ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"]
-        cls.server = Server(BUILD, ["--config", file, "--device", "software"], prefix=few).__enter__()
+        cls.server = Server(BUILD, ["--config", file, "--device", "software", "--listen",
+                                    cls.local_address()], prefix=few).__enter__()
 
     @classmethod
     def tearDownClass(cls):
@@ -75,6 +77,10 @@ class Hostile(unittest.TestCase):
     def admin(identity, *arguments):
         subprocess.run([GPUWIRE, "admin", "--directory", identity, *arguments], check=True, capture_output=True,
                        timeout=RUN_LIMIT_SECONDS)
+
+    @classmethod
+    def local_address(cls):
+        return "unix:" + os.path.join(cls.folder.name, "gpuwire.sock")
 
     @classmethod
     def token_file(cls, tenant):
@@ -373,6 +379,54 @@ class Hostile(unittest.TestCase):
             self.assertEqual(word, attackers.REFUSED)
             self.assertIn(b"does not know the token", message)
         self.assert_served("ben")
+
+
+class OfARoad(Hostile):
+    """What concerns the road; the rest is the same on each."""
+
+    test_a_kernel_that_never_ends_takes_the_gpu_from_nobody = None
+    test_a_session_that_shares_all_it_may_leaves_descriptors_to_others = None
+    test_a_token_with_something_behind_a_nul_is_refused = None
+    test_an_interactive_tenant_that_only_synchronises_leaves_batch_its_part = None
+    test_who_loads_ever_more_large_images_is_refused_at_its_bound_and_goes_on = None
+    test_who_makes_the_server_take_memory_of_its_own_is_refused_at_its_bound_and_goes_on = None
+    test_who_takes_all_the_memory_leaves_what_others_are_guaranteed = None
+    test_work_that_never_drains_takes_the_gpu_from_nobody = None
+
+
+class InsideTls(OfARoad):
+    """Victims, and attackers that are programs, are inside TLS."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        environment = unittest.mock.patch.dict(os.environ, {"GPUWIRE_CA": os.path.join(cls.folder.name, "ben-ca.pem")})
+        environment.start()
+        cls.addClassCleanup(environment.stop)
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        if not any("tls token" in line for line in cls.server.log):
+            raise AssertionError("nobody came by TLS")
+
+
+class InSharedMemory(OfARoad):
+    """All come by the Unix socket."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server.address = cls.local_address()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        if not any('"peer":"unix' in line for line in cls.server.log):
+            raise AssertionError("nobody came by the Unix socket")
+
+
+del OfARoad  # is no suite of its own
 
 
 def for_hours(hours):
