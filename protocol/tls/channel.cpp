@@ -269,9 +269,7 @@ IoResult TlsChannel::receive_ended(int error) {
   return fail(socket_.error() ? socket_.error() : socket_.ended() ? ECONNRESET : EPROTO);
 }
 
-IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
-  std::lock_guard lock(mutex_);
-  if (broken_) return {IoStatus::failed, 0, broken_};
+IoResult TlsChannel::receive(std::span<std::byte> out) {
   size_t got = 0;
   IoResult result;
   do {
@@ -293,21 +291,35 @@ IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
   return result;
 }
 
+IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
+  std::lock_guard lock(mutex_);
+  if (broken_) return {IoStatus::failed, 0, broken_};
+  if (!held_bytes_) return receive(out);
+  const size_t given = std::min(out.size(), held_bytes_);
+  std::memcpy(out.data(), held_.data(), given);
+  held_bytes_ -= given;
+  std::memmove(held_.data(), held_.data() + given, held_bytes_);
+  return {IoStatus::ok, given};
+}
+
+// OpenSSL's own look ahead ends with the record, and a frame's header may be in two.
 IoResult TlsChannel::try_peek(std::span<std::byte> out) noexcept {
   std::lock_guard lock(mutex_);
   if (broken_) return {IoStatus::failed, 0, broken_};
-  ERR_clear_error();
-  socket_.forget_block();
-  size_t there = 0;
-  int seen = SSL_peek_ex(connection_.get(), out.data(), out.size(), &there);
-  pending_ = more_here();
-  if (seen == 1) return {IoStatus::ok, there};
-  return receive_ended(SSL_get_error(connection_.get(), seen));
+  const size_t wanted = std::min(out.size(), held_.size());
+  if (held_bytes_ < wanted) {
+    IoResult more = receive(std::span(held_).first(wanted).subspan(held_bytes_));
+    if (more.status != IoStatus::ok && !held_bytes_) return more;
+    held_bytes_ += more.bytes;
+  }
+  const size_t seen = std::min(wanted, held_bytes_);
+  std::memcpy(out.data(), held_.data(), seen);
+  return {IoStatus::ok, seen};
 }
 
 bool TlsChannel::pending() const noexcept {
   std::lock_guard lock(mutex_);
-  return pending_ || broken_;
+  return held_bytes_ || pending_ || broken_;
 }
 
 bool TlsChannel::unsent() const noexcept {
@@ -317,7 +329,7 @@ bool TlsChannel::unsent() const noexcept {
 
 bool TlsChannel::drained() const noexcept {
   std::lock_guard lock(mutex_);
-  return !more_here();
+  return !held_bytes_ && !more_here();
 }
 
 void TlsChannel::close_notify() noexcept {

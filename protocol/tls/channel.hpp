@@ -2,6 +2,7 @@
 // outside.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,6 +29,8 @@ using transport::Nanoseconds;
 inline constexpr uint64_t kRecordsPerKey = 1ull << 23;
 // What one try_send() encrypts at most: the other direction waits for the lock meanwhile.
 inline constexpr size_t kSendBytesMax = 256u << 10;
+// A look ahead shows at most so much: a frame's header, with room.
+inline constexpr size_t kPeekBytesMax = 64;
 
 // Threads: one may send while another receives, any may ask the rest; one mutex lets them in one after the other. The
 // descriptor stays its owner's, outlives the channel, and may be blocking or not.
@@ -51,7 +54,7 @@ class TlsChannel {
   // are encrypted already.
   IoResult try_send(std::span<const iovec> pieces) noexcept;
   IoResult try_receive(std::span<std::byte> out) noexcept;
-  // The same, and it stays to be received.
+  // The same, and it stays to be received; of at most kPeekBytesMax bytes, in however many records they come.
   IoResult try_peek(std::span<std::byte> out) noexcept;
 
   // There may be more to receive than the descriptor shows: poll only when this is false.
@@ -89,6 +92,7 @@ class TlsChannel {
   bool encrypt_record(const std::byte* bytes, size_t size);
   // Taken from the socket and not given out, in whatever state.
   bool more_here() const { return SSL_has_pending(connection_.get()) || socket_.received(); }
+  IoResult receive(std::span<std::byte> out);
   IoResult receive_ended(int error);
   IoResult fail(int error);
   void note_failure();
@@ -106,6 +110,8 @@ class TlsChannel {
   bool established_ = false;
   bool shut_ = false;  // close_notify was called
   bool pending_ = false;
+  std::array<std::byte, kPeekBytesMax> held_;  // what a look ahead took and nobody has received yet
+  size_t held_bytes_ = 0;
   int broken_ = 0;        // errno that all later calls give; 0: none
   size_t owed_ = 0;       // bytes encrypted by earlier calls, of which no call has said yet that they were sent
   uint64_t records_ = 0;  // under the present key

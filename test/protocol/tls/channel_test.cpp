@@ -119,6 +119,33 @@ TEST_CASE("short pieces share a record") {
   CHECK(take_raw(met.sockets.server).size() < 3000 + 2 * 22);
 }
 
+TEST_CASE("a look ahead sees what came in several records, and all of it is received afterwards") {
+  Met met;
+  meet_with_key(met);
+  auto bytes = some_bytes(100);
+  auto send = [&](size_t from, size_t count) {
+    REQUIRE(send_all(*met.client, met.sockets.client, std::span(bytes).subspan(from, count)));
+  };
+  std::vector<std::byte> seen(32), received(100);
+  send(0, 16);
+  CHECK(met.server->try_peek(seen).bytes == 16);
+  CHECK(met.server->pending());
+  CHECK_FALSE(met.server->drained());
+  send(16, 84);
+  CHECK(met.server->try_peek(seen).bytes == 32);
+  CHECK(met.server->try_peek(seen).bytes == 32);
+  CHECK(std::equal(seen.begin(), seen.end(), bytes.begin()));
+  size_t got = 0;
+  while (got < received.size()) {
+    auto result = met.server->try_receive(std::span(received).subspan(got, std::min<size_t>(20, 100 - got)));
+    REQUIRE(result.status == IoStatus::ok);
+    got += result.bytes;
+  }
+  CHECK(received == bytes);
+  CHECK(met.server->drained());
+  CHECK(met.server->try_peek(seen).status == IoStatus::would_block);
+}
+
 TEST_CASE("what is encrypted but held up counts as sent once, in the call that sees it leave") {
   Met met;
   meet_with_key(met);
