@@ -182,11 +182,23 @@ void look_for_addresses(const Caller& caller, const LaunchParameters& parameters
   }
 }
 
+bool in_null_stream(const Launch& launch) noexcept {
+  return launch.stream == CU_STREAM_LEGACY || (!launch.stream && !launch.per_thread);
+}
+
+// Beside a capture that it would have to wait for the NULL stream is refused before anything else is looked at, as in
+// all calls that name a stream.
+CUresult permit_null_stream(const Caller& caller, const Launch& launch) noexcept {
+  CUresult error = CUDA_SUCCESS;
+  if (caller.server->captures.any() && in_null_stream(launch)) [[unlikely]]
+    resolve_stream(caller, launch.stream, launch.per_thread, error);
+  return error;
+}
+
 // A capture that was to take a launch of an impossible shape is invalid then (as measured on driver 580). The NULL
 // stream is never captured.
 CUresult refuse_shape(const Caller& caller, const Launch& launch, CUresult reason) noexcept {
-  const bool null_stream = launch.stream == CU_STREAM_LEGACY || (!launch.stream && !launch.per_thread);
-  if (null_stream || !caller.server->captures.any()) [[likely]]
+  if (in_null_stream(launch) || !caller.server->captures.any()) [[likely]]
     return reason;
   CUresult unusable = CUDA_SUCCESS;
   const uint64_t stream = resolve_stream(caller, launch.stream, launch.per_thread, unusable);
@@ -198,6 +210,7 @@ CUresult launch_kernel(const Launch& launch) {
   Caller caller = enter(Needs::context);
   if (caller.error) [[unlikely]]
     return caller.error;
+  if (CUresult error = permit_null_stream(caller, launch)) return error;
   FunctionState* function = find_launchable(launch.function);
   if (!function || (function->context && function->context != owner(caller))) return CUDA_ERROR_INVALID_HANDLE;
   std::span<const int32_t> attributes = device_attributes(caller);

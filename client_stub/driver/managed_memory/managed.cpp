@@ -79,10 +79,6 @@ bool known_device(const CUmemLocation& location) {
   return location.type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location.id) != nullptr;
 }
 
-}  // namespace
-
-namespace {
-
 // To the server's driver, what the context has whole.
 CUresult free_whole(const Caller& caller, ServerSession& server, uint64_t context, uint64_t address) {
   server.managed_allocations.note_unmapped(context, address);

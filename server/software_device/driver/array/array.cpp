@@ -104,22 +104,24 @@ CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description,
 
 template <typename Body>
 CUresult with_array(CUarray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context(
-      [&](Context&) -> CUresult {
-        const auto array = driver().arrays.find(handle);
-        return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*array);
+  std::shared_ptr<ArrayObject> array;
+  return with_arguments_first(
+      [&] {
+        array = driver().arrays.find(handle);
+        return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
       },
-      function);
+      [&](Context&) -> CUresult { return body(*array); }, function);
 }
 
 template <typename Body>
 CUresult with_mipmap(CUmipmappedArray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context(
-      [&](Context&) -> CUresult {
-        const auto mipmap = driver().mipmapped_arrays.find(handle);
-        return mipmap == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*mipmap);
+  std::shared_ptr<MipmappedArrayObject> mipmap;
+  return with_arguments_first(
+      [&] {
+        mipmap = driver().mipmapped_arrays.find(handle);
+        return mipmap == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
       },
-      function);
+      [&](Context&) -> CUresult { return body(*mipmap); }, function);
 }
 
 // A level's extents: those of the one before, halved. Layers and faces stay.
@@ -194,12 +196,14 @@ CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description
 
 // A level's handle ends, and its mipmapped array has it still (as measured on driver 580, which destroys it).
 CUresult cuArrayDestroy(CUarray handle) {
-  return with_array(handle, [&](const ArrayObject&) -> CUresult {
-    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
-    }
-    driver().arrays.take(handle);
-    return CUDA_SUCCESS;
+  return with_context([&](Context&) {
+    return with_array(handle, [&](const ArrayObject&) -> CUresult {
+      if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+        return refused;
+      }
+      driver().arrays.take(handle);
+      return CUDA_SUCCESS;
+    });
   });
 }
 
@@ -277,15 +281,17 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-  return with_mipmap(handle, [&](const MipmappedArrayObject& mipmap) -> CUresult {
-    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
-    }
-    for (const auto& array : mipmap.levels) {
-      driver().arrays.take(array->handle);
-    }
-    driver().mipmapped_arrays.take(handle);
-    return CUDA_SUCCESS;
+  return with_context([&](Context&) {
+    return with_mipmap(handle, [&](const MipmappedArrayObject& mipmap) -> CUresult {
+      if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+        return refused;
+      }
+      for (const auto& array : mipmap.levels) {
+        driver().arrays.take(array->handle);
+      }
+      driver().mipmapped_arrays.take(handle);
+      return CUDA_SUCCESS;
+    });
   });
 }
 

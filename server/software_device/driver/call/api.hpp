@@ -57,6 +57,19 @@ CUresult with_context(Body&& body, const char* function = __builtin_FUNCTION()) 
       function);
 }
 
+// The same for the few calls whose arguments come before what has befallen the context (as measured on driver 580):
+// `check` answers for them.
+template <typename Check, typename Body>
+CUresult with_arguments_first(Check&& check, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
+  return with_any_context(
+      [&](Context& context) -> CUresult {
+        const CUresult wrong = check();
+        const CUresult result = wrong != CUDA_SUCCESS ? wrong : context.fault();
+        return result != CUDA_SUCCESS ? result : body(context);
+      },
+      function);
+}
+
 // Runs body(Context&, Stream&) on the stream and the context it belongs to.
 template <typename Body>
 CUresult with_stream(CUstream handle, Body&& body) noexcept {

@@ -245,7 +245,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
 }
 
 CUresult cuCtxSetFlags(unsigned int flags) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     if (!valid_flags(flags)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -256,7 +256,7 @@ CUresult cuCtxSetFlags(unsigned int flags) {
 }
 
 CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  return with_any_context([&](Context&) -> CUresult {
+  return with_context([&](Context&) -> CUresult {
     if (least != nullptr) {
       *least = kLeastPriority;
     }
@@ -268,7 +268,7 @@ CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 
 CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     if (value == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -290,7 +290,7 @@ CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
 }
 
 CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     const std::lock_guard lock(context.settings_mutex);
     switch (limit) {
       case CU_LIMIT_STACK_SIZE: context.limits.stack_bytes = (value + 15) / 16 * 16; return CUDA_SUCCESS;
@@ -312,7 +312,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
 }
 
 CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     if (config == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -323,7 +323,7 @@ CUresult cuCtxGetCacheConfig(CUfunc_cache* config) {
 }
 
 CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -334,7 +334,7 @@ CUresult cuCtxSetCacheConfig(CUfunc_cache config) {
 }
 
 CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     if (config == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -345,7 +345,7 @@ CUresult cuCtxGetSharedMemConfig(CUsharedconfig* config) {
 }
 
 CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
-  return with_any_context([&](Context&) -> CUresult {
+  return with_context([&](Context&) -> CUresult {
     return config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
   });
 }

@@ -118,6 +118,9 @@ CUresult cuGraphDestroy(CUgraph handle) {
     if (graph.child) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (is_captured_into(graph)) {
+      return CUDA_ERROR_ILLEGAL_STATE;
+    }
     forget_graph(graph);
     return CUDA_SUCCESS;
   });

@@ -18,7 +18,7 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
   if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
     return refused;
   }
-  return with_graph(handle, [&](Graph& graph) -> CUresult {
+  const auto make = [&](Graph& graph) -> CUresult {
     if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -38,7 +38,8 @@ CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
     driver().graph_execs.insert(exec->handle, exec);
     *out = exec->handle;
     return CUDA_SUCCESS;
-  });
+  };
+  return with_context([&](Context&) { return with_graph(handle, make); });
 }
 
 GraphExec::Step* find_step(GraphExec& exec, CUgraphNode node) {
@@ -49,8 +50,11 @@ GraphExec::Step* find_step(GraphExec& exec, CUgraphNode node) {
 
 template <typename Make>
 CUresult set(CUgraphExec handle, CUgraphNode node, Make&& make) {
-  return with_context([&](Context& context) {
+  return with_any_context([&](Context& context) {
     return with_exec(handle, [&](GraphExec& exec) -> CUresult {
+      if (const CUresult fault = node == nullptr ? CUDA_SUCCESS : context.fault(); fault != CUDA_SUCCESS) {
+        return fault;
+      }
       GraphExec::Step* const step = find_step(exec, node);
       if (step == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -193,18 +197,24 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdate
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                         const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                            const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
                                         CUcontext) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(exec, node, [&](Context&) { return payload_of(*parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(exec, node, [&](Context&) { return payload_of(*parameters); });
+  });
 }
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                         const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext) {
@@ -245,8 +255,10 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node
   });
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int enabled) {

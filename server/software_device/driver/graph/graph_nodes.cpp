@@ -9,11 +9,13 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// Adds the node that `make` describes, in the context named or the current one.
+// Adds the node that `make` describes, in the context named or the current one. What is named must be there before a
+// fault of the context counts.
 template <typename Make>
 CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count, Make&& make,
              CUcontext context_handle = nullptr) {
-  return with_context([&](Context& current) -> CUresult {
+  const auto known = [](CUgraphNode node) { return driver().graph_nodes.find(node) != nullptr; };
+  return with_any_context([&](Context& current) -> CUresult {
     const auto slot = context_handle == nullptr ? nullptr : driver().contexts.find(context_handle);
     const auto named = slot == nullptr ? nullptr : slot->live();
     if (out == nullptr || (count != 0 && dependencies == nullptr) || (context_handle != nullptr && named == nullptr)) {
@@ -21,6 +23,12 @@ CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependen
     }
     Context& context = named != nullptr ? *named : current;
     return with_graph(graph_handle, [&](Graph& graph) -> CUresult {
+      if (!std::all_of(dependencies, dependencies + count, known)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (const CUresult fault = current.fault(); fault != CUDA_SUCCESS) {
+        return fault;
+      }
       PayloadOrError payload = make(context);
       if (!payload) {
         return payload.error();
@@ -43,20 +51,25 @@ CUresult get(CUgraphNode handle, Parameters* out) {
   });
 }
 
-// Replaces a node's payload by another of the same type.
+// Of the same type.
+CUresult replace(GraphNode& node, PayloadOrError payload) {
+  if (!payload) {
+    return payload.error();
+  }
+  if (payload->index() != node.payload.index()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  node.payload = *std::move(payload);
+  return CUDA_SUCCESS;
+}
+
+// Replaces a node's payload.
 template <typename Make>
 CUresult set(CUgraphNode handle, Make&& make) {
-  return with_context([&](Context& context) {
+  return with_any_context([&](Context& context) {
     return with_node(handle, [&](GraphNode& node) -> CUresult {
-      PayloadOrError payload = make(context);
-      if (!payload) {
-        return payload.error();
-      }
-      if (payload->index() != node.payload.index()) {
-        return CUDA_ERROR_INVALID_VALUE;
-      }
-      node.payload = *std::move(payload);
-      return CUDA_SUCCESS;
+      const CUresult fault = context.fault();
+      return fault != CUDA_SUCCESS ? fault : replace(node, make(context));
     });
   });
 }
@@ -96,26 +109,32 @@ CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode*
 
 CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr
-             ? CUDA_ERROR_INVALID_VALUE
-             : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : add(out, graph, dependencies, count,
+                                       [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 
 CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                  const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
-  return parameters == nullptr
-             ? CUDA_ERROR_INVALID_VALUE
-             : add(
-                   out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); },
-                   parameters->func == nullptr ? parameters->ctx : nullptr);
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : add(
+                                       out, graph, dependencies, count,
+                                       [&](Context& context) { return payload_of(context, *parameters); },
+                                       parameters->func == nullptr ? parameters->ctx : nullptr);
+  });
 }
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_MEMCPY3D* parameters, CUcontext context) {
-  return parameters == nullptr
-             ? CUDA_ERROR_INVALID_VALUE
-             : add(
-                   out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : add(
+                     out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
+  });
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
@@ -128,8 +147,10 @@ CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                             const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
-    return payload_of(parameters->fn, parameters->userData);
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
+      return payload_of(parameters->fn, parameters->userData);
+    });
   });
 }
 
@@ -169,8 +190,10 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNod
 
 CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                         CUgraphNodeParams* parameters) {
-  if (parameters == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;
+  const CUresult begun =
+      with_context([&](Context&) { return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
+  if (begun != CUDA_SUCCESS) {
+    return begun;
   }
   const CUresult result =
       add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
@@ -222,16 +245,22 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* out) {
 }
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(node, [&](Context&) { return payload_of(*parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(node, [&](Context&) { return payload_of(*parameters); });
+  });
 }
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS_v1* parameters) {
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
@@ -242,14 +271,16 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS_
                                : set(node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
 }
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
-  return set(node, [&](Context&) { return event_payload<RecordEvent>(event); });
+  return with_node(node, [&](GraphNode& found) { return replace(found, event_payload<RecordEvent>(event)); });
 }
 CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
-  return set(node, [&](Context&) { return event_payload<WaitForEvent>(event); });
+  return with_node(node, [&](GraphNode& found) { return replace(found, event_payload<WaitForEvent>(event)); });
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_context([&](Context&) -> CUresult {
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  });
 }
 
 // --- attributes of kernels

@@ -13,7 +13,7 @@ constexpr unsigned kKnownFlags = CU_OCCUPANCY_DISABLE_CACHING_OVERRIDE;
 
 template <typename Body>
 CUresult with_function(CUfunction handle, Body&& body) noexcept {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     return function ? body((*function)->info()) : function.error();
   });
@@ -73,10 +73,10 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
-  }
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
+    }
     const auto function = find_function(context, handle);
     const auto request = request_of_config(config, handle);
     if (!function || !request || clusters == nullptr) {
@@ -94,10 +94,10 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CU
 }
 
 CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as above
-  }
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // as above
+    }
     const auto function = find_function(context, handle);
     const auto request = request_of_config(config, handle);
     if (!function || !request || size == nullptr) {

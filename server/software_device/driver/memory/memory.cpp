@@ -85,20 +85,25 @@ CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return allocate_device(
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width_bytes, size_t height,
                             unsigned int element_bytes) {
-  if (pitch == nullptr || width_bytes == 0 || height == 0 ||
-      (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  const size_t row = (width_bytes + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
-  size_t bytes = 0;
-  if (row < width_bytes || __builtin_mul_overflow(row, height, &bytes)) {
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  const CUresult result = allocate_device(out, bytes);
-  if (result == CUDA_SUCCESS) {
-    *pitch = row;
-  }
-  return result;
+  return with_context([&](Context&) -> CUresult {
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
+    }
+    if (pitch == nullptr || width_bytes == 0 || height == 0 ||
+        (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const size_t row = (width_bytes + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+    size_t bytes = 0;
+    if (row < width_bytes || __builtin_mul_overflow(row, height, &bytes)) {
+      return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const CUresult result = allocate_device(out, bytes);
+    if (result == CUDA_SUCCESS) {
+      *pitch = row;
+    }
+    return result;
+  });
 }
 
 // Waits for work that may still use the memory, as the driver does.

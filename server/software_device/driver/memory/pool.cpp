@@ -128,7 +128,9 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
   if (usable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return usable;
   }
-  return with_pool(pool, [&](const std::shared_ptr<Pool>& found) { return allocate(out, bytes, found, stream); });
+  return with_context([&](Context&) {
+    return with_pool(pool, [&](const std::shared_ptr<Pool>& found) { return allocate(out, bytes, found, stream); });
+  });
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
@@ -186,6 +188,15 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
     driver().pools.insert(pool->handle, pool);
     *out = pool->handle;
     return CUDA_SUCCESS;
+  });
+}
+
+// No pool is exported here, so no handle is that of one.
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void*, CUmemAllocationHandleType type,
+                                            unsigned long long) {
+  return with_driver([&] {
+    const bool knowable = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || type == CU_MEM_HANDLE_TYPE_NONE;
+    return out == nullptr || knowable ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_SUPPORTED;
   });
 }
 

@@ -8,9 +8,13 @@ using namespace gpuwire::software_device;
 
 namespace {
 
+// `unless_given`: the answer to NULL for the function, which is not the same everywhere (as measured on driver 580).
 template <typename Body>
-CUresult with_function(CUfunction handle, Body&& body) noexcept {
-  return with_any_context([&](Context&) -> CUresult {
+CUresult with_function(CUfunction handle, CUresult unless_given, Body&& body) noexcept {
+  return with_context([&](Context&) -> CUresult {
+    if (handle == nullptr) {
+      return unless_given;
+    }
     const auto function = driver().functions.find(handle);
     return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*function);
   });
@@ -112,7 +116,7 @@ FunctionSettings* settings_on(const Kernel& kernel, CUdevice device) {
 // --- functions
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     // cudart passes kernels here as well.
     const auto function = find_function(context, handle);
     if (!function) {
@@ -125,44 +129,40 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfuncti
 }
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     return function ? set_attribute(attribute, value, (*function)->info(), *(*function)->settings) : function.error();
   });
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     return function ? set_cache_config(config, *(*function)->settings) : function.error();
   });
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
-  return with_any_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     return function ? CUDA_SUCCESS : function.error();
   });
 }
 
 CUresult cuFuncGetName(const char** name, CUfunction handle) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_function(handle, [&](Function& function) -> CUresult {
-    if (name == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    *name = function.info().name.c_str();
-    return CUDA_SUCCESS;
-  });
+  return with_arguments_first([&] { return name && handle ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; },
+                              [&](Context&) -> CUresult {
+                                const auto function = driver().functions.find(handle);
+                                if (function == nullptr) {
+                                  return CUDA_ERROR_INVALID_HANDLE;
+                                }
+                                *name = function->info().name.c_str();
+                                return CUDA_SUCCESS;
+                              });
 }
 
 CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_function(handle, [&](Function& function) -> CUresult {
+  return with_function(handle, CUDA_ERROR_INVALID_VALUE, [&](Function& function) -> CUresult {
     const auto module = function.module.lock();
     if (out == nullptr || module == nullptr) {
       return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
@@ -173,15 +173,12 @@ CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_function(handle,
+  return with_function(handle, CUDA_ERROR_INVALID_VALUE,
                        [&](Function& function) { return parameter_info(function.info(), index, offset, bytes); });
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
-  return with_function(handle, [&](Function&) -> CUresult {
+  return with_function(handle, CUDA_ERROR_INVALID_HANDLE, [&](Function&) -> CUresult {
     if (state == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -191,7 +188,7 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
 }
 
 CUresult cuFuncLoad(CUfunction handle) {
-  return with_function(handle, [](Function&) { return CUDA_SUCCESS; });
+  return with_function(handle, CUDA_ERROR_INVALID_HANDLE, [](Function&) { return CUDA_SUCCESS; });
 }
 
 // --- kernels

@@ -21,8 +21,8 @@ CUresult with_library(CUlibrary handle, Body&& body) noexcept {
 
 template <typename Body>
 CUresult with_instance(CUlibrary handle, Body&& body) noexcept {
-  return with_library(handle, [&](Library& library) {
-    return with_context([&](Context& context) -> CUresult {
+  return with_context([&](Context& context) {
+    return with_library(handle, [&](Library& library) -> CUresult {
       const auto instance = library.instance(context);
       return instance ? body(**instance) : instance.error();
     });

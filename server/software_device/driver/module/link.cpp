@@ -30,10 +30,9 @@ HandleTable<CUlinkState, Link>& links() {
 
 template <typename Body>
 CUresult with_link(CUlinkState state, Body&& body) noexcept {
-  return with_context([&](Context&) -> CUresult {
-    const auto link = links().find(state);
-    return link == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*link);
-  });
+  const auto link = links().find(state);
+  return with_arguments_first([&] { return link == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; },
+                              [&](Context&) -> CUresult { return body(*link); });
 }
 
 CUresult add_text(Link& link, CUjitInputType type, std::string text, const char* name) {
@@ -116,6 +115,8 @@ CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
 }
 
 CUresult cuLinkDestroy(CUlinkState state) {
-  return with_context(
-      [&](Context&) -> CUresult { return links().take(state) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; });
+  return with_link(state, [&](Link&) {
+    links().take(state);
+    return CUDA_SUCCESS;
+  });
 }

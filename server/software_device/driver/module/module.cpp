@@ -73,7 +73,7 @@ CUresult cuModuleUnload(CUmodule handle) {
   return with_any_context([&](Context& context) -> CUresult {
     const auto module = driver().modules.find(handle);
     if (module == nullptr || module->library != nullptr) {
-      return context.fault() != CUDA_SUCCESS ? context.fault() : CUDA_ERROR_INVALID_HANDLE;
+      return CUDA_ERROR_INVALID_HANDLE;
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;

@@ -66,6 +66,10 @@ void note_capture_end(const CaptureSession& session) {
   active_count.store(active().size(), std::memory_order_relaxed);
 }
 
+bool is_captured_into(const Graph& graph) {
+  return std::ranges::any_of(active(), [&](const auto& session) { return session->graph.get() == &graph; });
+}
+
 void end_captures(const Context& context) {
   const std::lock_guard lock(graph_mutex());
   std::erase_if(active(), [&](const auto& each) { return each->context == &context; });

@@ -16,6 +16,8 @@ CUstreamCaptureMode& capture_mode() noexcept;
 // A capture begins or has ended. With graph_mutex held.
 void note_capture(std::shared_ptr<CaptureSession> session);
 void note_capture_end(const CaptureSession& session);
+// Whether a capture under way goes into the graph. With graph_mutex held.
+bool is_captured_into(const Graph& graph);
 // A context takes its captures along.
 void end_captures(const Context& context);
 

@@ -30,18 +30,21 @@ CUresult fault_of(const Event& event) {
 }
 
 CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
-  return with_event(from, [&](const std::shared_ptr<Event>& start_event) {
+  return with_event(from, [&](const std::shared_ptr<Event>& start_event) -> CUresult {
+    if (const CUresult fault = fault_of(*start_event); fault != CUDA_SUCCESS) {
+      return fault;
+    }
     return with_event(to, [&](const std::shared_ptr<Event>& end_event) -> CUresult {
       Event &start = *start_event, &end = *end_event;
+      if (const CUresult fault = fault_of(end); fault != CUDA_SUCCESS) {
+        return fault;
+      }
       const OperationPtr first = recorded_by(start), last = recorded_by(end);
       if (!start.timed() || !end.timed() || first == nullptr || last == nullptr) {
         return CUDA_ERROR_INVALID_HANDLE;
       }
       if (milliseconds == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;  // the events come first, as measured on driver 580
-      }
-      if (const CUresult fault = fault_of(start); fault != CUDA_SUCCESS) {
-        return fault;
       }
       if (!first->done() || !last->done()) {
         return CUDA_ERROR_NOT_READY;
