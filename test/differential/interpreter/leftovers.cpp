@@ -222,6 +222,10 @@ bool Leftovers::end_things() {
 }
 
 void Leftovers::end_contexts() {
+  // The primary context is not reset while they hold it.
+  for (const Thing& thing : things_) {
+    if (kKinds[thing.row].call == "cuGreenCtxDestroy") call("cuGreenCtxDestroy", {{.word = thing.value}});
+  }
   for (uint64_t context : contexts_) make_call("cuCtxDestroy_v2", {{.word = context}});
   make_call("cudaDeviceReset", {});
   for (; retained_ > 0; --retained_) make_call("cuDevicePrimaryCtxRelease_v2", {{.word = 0}});

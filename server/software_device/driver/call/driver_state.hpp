@@ -79,6 +79,7 @@ struct Device {
   std::shared_ptr<ContextSlot> primary;
   std::mutex primary_mutex;  // guards what follows, and serialises retain, release and reset
   unsigned primary_users = 0;
+  unsigned greens = 0;  // of the users, those that are green contexts
   unsigned primary_flags = 0;
 
   std::shared_ptr<Pool> default_pool;

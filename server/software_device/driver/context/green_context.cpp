@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "server/software_device/driver/call/api.hpp"
 
@@ -187,6 +188,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc handle, CUdevice or
     slot->green_id = driver().next_context_id();
     slot->context = device->primary->live();
     driver().contexts.insert(slot->handle, slot);
+    {
+      const std::lock_guard lock(device->primary_mutex);
+      ++device->greens;
+    }
     *out = reinterpret_cast<CUgreenCtx>(slot->handle);
     return CUDA_SUCCESS;
   });
@@ -197,7 +202,13 @@ CUresult cuGreenCtxDestroy(CUgreenCtx handle) {
     context.synchronize();
     {
       const std::lock_guard lock(slot->mutex);
-      slot->context = nullptr;
+      if (std::exchange(slot->context, nullptr) == nullptr) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      }
+    }
+    {
+      const std::lock_guard lock(slot->device->primary_mutex);
+      --slot->device->greens;
     }
     return cuDevicePrimaryCtxRelease_v2(slot->device->ordinal);
   });

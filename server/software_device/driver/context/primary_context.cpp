@@ -61,6 +61,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
     if (device.primary_users == 0) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
+    if (device.primary_users == device.greens) {
+      return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
+    }
     if (--device.primary_users == 0) {
       deactivate(device);
     }
@@ -71,8 +74,11 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
 CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) { return cuDevicePrimaryCtxRelease_v2(ordinal); }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
-  return with_primary(ordinal, [](Device& device) {
+  return with_primary(ordinal, [](Device& device) -> CUresult {
     const std::shared_ptr<Context> context = device.primary->live();
+    if (context != nullptr && device.greens != 0) {
+      return CUDA_ERROR_NOT_PERMITTED;
+    }
     if (context != nullptr && context->fault() != CUDA_SUCCESS) {
       driver().lost.store(true, std::memory_order_relaxed);
     }
