@@ -86,10 +86,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* out, size_t bytes) { return allocate_device(
 CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width_bytes, size_t height,
                             unsigned int element_bytes) {
   return with_context([&](Context&) -> CUresult {
-    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
-    }
-    if (pitch == nullptr || width_bytes == 0 || height == 0 ||
+    if (out == nullptr || pitch == nullptr || width_bytes == 0 || height == 0 ||
         (element_bytes != 4 && element_bytes != 8 && element_bytes != 16)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
