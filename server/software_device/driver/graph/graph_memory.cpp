@@ -32,7 +32,11 @@ Table& table() noexcept {
 GraphAllocation::~GraphAllocation() {
   driver().memory.remove_buffer(address, buffer_id);
   const std::lock_guard lock(table().mutex);
-  table().allocations.erase(address);
+  // Another may have the address by now.
+  const auto here = table().allocations.find(address);
+  if (here != table().allocations.end() && here->second.expired()) {
+    table().allocations.erase(here);
+  }
   table().accounts[device].bytes -= bytes;
 }
 
@@ -58,9 +62,15 @@ tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Devi
 }
 
 std::shared_ptr<GraphAllocation> find_graph_allocation(uint64_t address) {
-  const std::lock_guard lock(table().mutex);
-  const auto found = table().allocations.find(address);
-  return found == table().allocations.end() ? nullptr : found->second.lock();
+  std::shared_ptr<GraphAllocation> allocation;
+  {
+    const std::lock_guard lock(table().mutex);
+    const auto found = table().allocations.find(address);
+    allocation = found == table().allocations.end() ? nullptr : found->second.lock();
+  }
+  // The memory ends with its context, which graphs outlive, and something else may be there now.
+  const auto range = allocation == nullptr ? std::nullopt : driver().memory.find(address);
+  return range && range->buffer_id == allocation->buffer_id ? allocation : nullptr;
 }
 
 void note_allocated(const std::shared_ptr<GraphAllocation>& allocation) {

@@ -309,3 +309,25 @@ TEST_CASE("A capture into a graph ends without a place for that graph") {
   CUgraph made = nullptr;
   CHECK(cuStreamEndCapture(stream, &made) == CUDA_ERROR_ILLEGAL_STATE);
 }
+
+TEST_CASE("memory that lies where a graph had some, whose context is over, is freed as any other") {
+  constexpr size_t kBytes = 4 << 20, kTriesMax = 32;
+  CUgraph graph = nullptr;
+  CUdeviceptr of_graph = 0;
+  {
+    CurrentContext context;
+    CUstream stream = nullptr;
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    REQUIRE(cuMemAllocAsync(&of_graph, kBytes, stream) == CUDA_SUCCESS);
+    REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  }
+  CurrentContext context;
+  std::vector<CUdeviceptr> blocks;
+  do {
+    blocks.push_back(allocate(kBytes));
+  } while (blocks.back() != of_graph && blocks.size() < kTriesMax);
+  REQUIRE(blocks.back() == of_graph);
+  for (CUdeviceptr block : blocks) CHECK(cuMemFree(block) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
