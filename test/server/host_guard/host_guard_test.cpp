@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using scheduler::SessionId;
 
 constexpr uint64_t kMiB = 1u << 20;
-constexpr std::chrono::seconds kTimeout{30};
+constexpr std::chrono::seconds kTimeout{120};
 
 // A process that takes memory when it is told to, and keeps it.
 class Worker {
