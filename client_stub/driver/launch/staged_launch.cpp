@@ -75,6 +75,7 @@ CUresult cuFuncSetSharedSize(CUfunction hfunc, unsigned int bytes) {
 }
 
 CUresult cuParamSetSize(CUfunction hfunc, unsigned int numbytes) {
+  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
   if (numbytes > kStagedParameterBytesMax) return CUDA_ERROR_INVALID_VALUE;
   return stage(hfunc, [&](StagedLaunch& staged) {
     staged.parameters.resize(numbytes);
