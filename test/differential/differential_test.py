@@ -21,6 +21,7 @@ from gpuwire_server import Server  # noqa: E402
 API = sequences.model.read_api(HERE.parents[1] / "protocol" / "api")
 SEEDS = range(1, 200)
 MANY_SEEDS = range(1, 1500)
+HANDLES_GIVEN_BEFORE_ONE_COMES_AGAIN = 260  # the client gives one again after 256 others of its kind
 LIMIT_SECONDS = 120  # which only ends a hang
 
 
@@ -281,21 +282,36 @@ class Interpreter(unittest.TestCase):
         ])
         self.assertRegex("\n".join(log), r"(?m)^7 cuGraphMemcpyNodeGetParams CUDA_SUCCESS [0-9]+ \$m1$")
 
-    def test_handles_of_a_library_that_has_ended_are_free_for_other_things(self):
+    def remote_log(self, calls):
+        """What the calls answer through a server of the software device."""
         build = Path(os.environ.get("GPUWIRE_BUILD", HERE.parents[1] / "build"))
+        with Server(str(build), ["--device", "software"]) as server:
+            return comparing.Side("remote", [str(build / "bin" / "gpuwire"), "run", "--server", server.address, "--",
+                                             str(build / "test_bin" / "differential_interpreter")], {}).run(
+                [f"{number} t0 {call}" for number, call in enumerate(calls)])
+
+    def test_handles_of_a_library_that_has_ended_are_free_for_other_things(self):
         image = '".version 7.0 .target sm_80 .address_size 64 .visible .entry nothing() { ret; }"'
         calls = ["cuInit 0", "cuDevicePrimaryCtxRetain >context1 0", "cuCtxSetCurrent $context1"]
-        # The client gives a handle again after 256 others of its kind.
-        for _ in range(260):
+        for _ in range(HANDLES_GIVEN_BEFORE_ONE_COMES_AGAIN):
             calls += [f"cuLibraryLoadData >library1 {image} 0 0 0 0 0 0",
                       'cuLibraryGetKernel >kernel1 $library1 "nothing"',
                       "cuKernelGetFunction >function1 $kernel1", "cuLibraryGetModule >its1 $library1",
                       'cuModuleGetFunction >inside1 $its1 "nothing"', "cuLibraryUnload $library1"]
-        with Server(str(build), ["--device", "software"]) as server:
-            log = comparing.Side("remote", [str(build / "bin" / "gpuwire"), "run", "--server", server.address, "--",
-                                            str(build / "test_bin" / "differential_interpreter")], {}).run(
-                [f"{number} t0 {call}" for number, call in enumerate(calls)])
-        self.assertEqual([line for line in log if "CUDA_SUCCESS" not in line], ["end"])
+        self.assertEqual([line for line in self.remote_log(calls) if "CUDA_SUCCESS" not in line], ["end"])
+
+    def test_the_handle_of_a_graph_that_ended_with_a_capture_is_free_for_another(self):
+        calls = ["cuInit 0", "cuDevicePrimaryCtxRetain >context1 0", "cuCtxSetCurrent $context1",
+                 "cuStreamCreate >stream1 1", "cuStreamCreate >stream2 1", "cuEventCreate >event1 2",
+                 "cuMemAlloc_v2 >m1@64 64"]
+        # A stream that has joined and never comes back ends the capture with an error.
+        for _ in range(HANDLES_GIVEN_BEFORE_ONE_COMES_AGAIN):
+            calls += ["cuGraphCreate >graph1 0", "cuStreamBeginCaptureToGraph $stream1 $graph1 0 0 0 2",
+                      "cuEventRecord $event1 $stream1", "cuStreamWaitEvent $stream2 $event1 0",
+                      "cuMemsetD8Async $m1 1 64 $stream2", "cuStreamEndCapture $stream1 >ended1"]
+        failed = [line for line in self.remote_log(calls) if "CUDA_SUCCESS" not in line]
+        self.assertEqual({line.split(" ", 1)[-1].strip() for line in failed},
+                         {"cuStreamEndCapture CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "end"})
 
 
 class Reporting(unittest.TestCase):

@@ -333,7 +333,8 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   // First here, so that the stream is no part of an invalid capture when the call is sent.
   captures.remove(capture);
   CUgraph graph = nullptr;
-  CUresult result = leave(on.caller, forward::cuStreamEndCapture(on.caller, on.stream(), &graph));
+  const CUresult ended = forward::cuStreamEndCapture(on.caller, on.stream(), &graph);
+  const CUresult result = leave(on.caller, ended);  // perhaps an earlier call's error
   const bool failed = capture.invalidated || foreign;
   // A program that does not ask for the graph may have it by another way.
   const bool nobodys = !out && !capture.graph && !capture.told_graph;
@@ -347,9 +348,9 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   // The graph is gone, the program's own, too (on driver 580 its later uses are CUDA_ERROR_INVALID_VALUE), and with it
   // what the program was told of it.
   const uint64_t lost = capture.graph ? reinterpret_cast<uint64_t>(capture.graph) : capture.told_graph;
-  if (result == CUDA_SUCCESS) forward::cuGraphDestroy(on.caller, capture.graph ? capture.graph : graph);
+  if (ended == CUDA_SUCCESS) forward::cuGraphDestroy(on.caller, capture.graph ? capture.graph : graph);
   if (lost) forget_graph(on.caller, lost);
-  if (lost && result) {  // the server's driver has ended it with the capture
+  if (lost && ended) {  // the server's driver has ended it with the capture
     graph_records.note_inner(capture.id, lost);
     forget_graph(on.caller, capture.id);
   }

@@ -63,6 +63,27 @@ void cuGraphChildGraphNodeGetGraph(Replay& replay, Call& call) {
   incoming.reply(message.message(), message.results(), result);
 }
 
+// Until the capture has ended well the graph is the capture's: the driver destroys it with a capture that fails, and
+// the client then forgets it by graph_forget.
+void cuStreamBeginCaptureToGraph(Replay& replay, Call& call) {
+  Incoming incoming(replay, call, false);
+  auto params = call.message.getRoot<schema::CuStreamBeginCaptureToGraphParams>();
+  auto stream = from_word<CUstream>(incoming.stream(params.getHStream()));
+  auto graph = from_word<CUgraph>(incoming.handle(wire::HandleKind::graph, params.getHGraph(), false));
+  size_t count = incoming.count(params.getNumDependencies(), sizeof(uint64_t));
+  Room<CUgraphNode> dependencies =
+      incoming.handles<CUgraphNode>(wire::HandleKind::graph_node, params.getDependencies(), count);
+  size_t data_count = incoming.count(params.hasDependencyData() ? count : size_t(0), sizeof(CUgraphEdgeData));
+  Items<CUgraphEdgeData> data = incoming.items<CUgraphEdgeData>(params.getDependencyData(), data_count);
+  auto function = replay.driver().cuStreamBeginCaptureToGraph;
+  CUresult result = incoming.ready(function != nullptr);
+  if (!result)
+    result = function(stream, graph, dependencies.data(), params.hasDependencyData() ? data.data() : nullptr, count,
+                      CUstreamCaptureMode(params.getMode()));
+  if (!result) replay.state().inner_graphs().insert(params.getHGraph());
+  incoming.finish(result);
+}
+
 void cuStreamEndCapture(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto params = call.message.getRoot<schema::CuStreamEndCaptureParams>();
