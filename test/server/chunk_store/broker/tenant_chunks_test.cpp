@@ -2,7 +2,6 @@
 #include "server/chunk_store/broker/tenant_chunks.hpp"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,30 +11,13 @@
 #include <vector>
 
 #include "server/chunk_store/chunk_file.hpp"
+#include "test/server/broker/keeper/kept_entries.hpp"
 #include "test/support/temporary_directory.hpp"
 
 namespace gpuwire::server {
 namespace {
 
 constexpr uint64_t kMiB = 1u << 20;
-
-class Keeper final : public EntryStore {
- public:
-  void put(KeptEntry entry) override { entries[entry.name] = std::move(entry); }
-  void note(const std::string&, std::string) override {}
-  void remove(const std::string& name) override { entries.erase(name); }
-  std::vector<KeptEntry> all() const {
-    std::vector<KeptEntry> copies;
-    for (const auto& [name, entry] : entries) {
-      KeptEntry& copy = copies.emplace_back(KeptEntry{.session = false, .name = name, .text = {}, .descriptors = {}});
-      for (const OwnedDescriptor& one : entry.descriptors)
-        copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
-    }
-    return copies;
-  }
-
-  std::map<std::string, KeptEntry> entries;
-};
 
 TenantConfiguration tenant(const std::string& name, uint64_t memory_bytes, uint64_t disk_bytes = 0) {
   TenantConfiguration settings{.name = name};
@@ -64,7 +46,7 @@ struct Broker {
   std::map<std::string, uint64_t> charged;
   TenantChunks chunks;
 
-  Broker(const std::filesystem::path& directory, Keeper& keeper, std::vector<TenantConfiguration> configured)
+  Broker(const std::filesystem::path& directory, test::KeptEntries& keeper, std::vector<TenantConfiguration> configured)
       : tenants(std::move(configured)),
         chunks({.directory = directory, .keeping = &keeper, .host_bytes = 0, .charge = [this](auto id, uint64_t bytes) {
                   charged[tenants.find(id)->settings.name] = bytes;
@@ -72,7 +54,7 @@ struct Broker {
 
   // As the broker does at its start, and with what an earlier one has left.
   void start() { chunks.tenants_changed(tenants); }
-  void start_after(const Keeper& keeper) {
+  void start_after(const test::KeptEntries& keeper) {
     auto entries = keeper.all();
     chunks.restore(entries, tenants);
     chunks.tenants_changed(tenants);
@@ -113,7 +95,7 @@ size_t files_in(const std::filesystem::path& directory) {
 struct Fixture {
   test::TemporaryDirectory folder;
   std::filesystem::path directory = folder.path() / "chunks";
-  Keeper keeper;
+  test::KeptEntries keeper;
 };
 
 TEST_CASE_FIXTURE(Fixture, "a store is charged once it holds something, and until then its worker answers for it") {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
 
 #include "server/ledger/broker/broker_ledger.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
+#include "test/server/broker/keeper/kept_entries.hpp"
 
 namespace gpuwire::test {
 
@@ -104,34 +104,16 @@ struct Fixture {
   uint64_t number = 0;
 };
 
-class Keeper final : public EntryStore {
- public:
-  void put(KeptEntry entry) override { entries[entry.name] = std::move(entry); }
-  void note(const std::string&, std::string) override {}
-  void remove(const std::string& name) override { entries.erase(name); }
-  std::vector<KeptEntry> all() const {
-    std::vector<KeptEntry> copies;
-    for (const auto& [name, entry] : entries) {
-      KeptEntry& copy =
-          copies.emplace_back(KeptEntry{.session = false, .name = name, .text = entry.text, .descriptors = {}});
-      for (const OwnedDescriptor& one : entry.descriptors)
-        copy.descriptors.emplace_back(::fcntl(one.get(), F_DUPFD_CLOEXEC, 0));
-    }
-    return copies;
-  }
-
-  std::map<std::string, KeptEntry> entries;
-};
-
 // The sessions of `before` go on under a ledger of their own, with these tenants.
 struct NextLedger {
   boost::asio::io_context io;
   Control control;
-  Keeper& keeper;
+  KeptEntries& keeper;
   TenantDirectory tenants;
   BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
 
-  NextLedger(Keeper& kept, std::vector<TenantConfiguration> configured) : keeper(kept), tenants(std::move(configured)) {
+  NextLedger(KeptEntries& kept, std::vector<TenantConfiguration> configured)
+      : keeper(kept), tenants(std::move(configured)) {
     std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
     ledger.devices_known(devices);
     auto entries = keeper.all();
@@ -161,7 +143,7 @@ struct KeptFixture {
 
   boost::asio::io_context io;
   Control control;
-  Keeper keeper;
+  KeptEntries keeper;
   TenantDirectory tenants;
   BrokerLedger ledger{io, control, {.spare_workers = 1, .keeping = &keeper}};
   uint64_t number = 0;
