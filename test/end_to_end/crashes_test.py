@@ -135,6 +135,29 @@ class BesideANeighbour(ServerCase):
         self.program.kill()
 
 
+class EndsAtPoints:
+    """For a BesideANeighbour: who ends at each of POINTS; a connection that closes, and a client that is killed, at
+    some of them."""
+
+    CLOSES, KILLED = slice(None), slice(None)
+
+    def tearDown(self):
+        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
+        self.assert_nothing_left()
+
+    def some(self, which):
+        return dict(list(self.POINTS.items())[which])
+
+    def test_a_connection_that_is_reset(self):
+        self.each(self.POINTS, lambda proxy: proxy.cut(reset=True))
+
+    def test_a_connection_that_closes(self):
+        self.each(self.some(self.CLOSES), lambda proxy: proxy.cut())
+
+    def test_a_client_that_is_killed(self):
+        self.each(self.some(self.KILLED), self.kill_client, fails=False)
+
+
 class Crashes(BesideANeighbour):
     # Each client whose connection is cut comes to nobody for so long.
     resume_grace = "300ms"

@@ -138,7 +138,7 @@ class Faults(faults_test.Faults, ByRdma):
     """Raw peers are beside programs that go by RDMA."""
 
 
-class BeforeItCarries(crashes_test.BesideANeighbour, ByRdma):
+class BeforeItCarries(crashes_test.EndsAtPoints, crashes_test.BesideANeighbour, ByRdma):
     """Who ends while client and server agree on it over TCP."""
 
     GRACE = "300ms"
@@ -150,19 +150,6 @@ class BeforeItCarries(crashes_test.BesideANeighbour, ByRdma):
         "mid-address of the server": ("steps", Point("server", "message", CONTROL, RDMA_ORDINAL)),
         "after the server's address": ("steps", Point("server", "whole", CONTROL, RDMA_ORDINAL)),
     }
-
-    def tearDown(self):
-        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
-        self.assert_nothing_left()
-
-    def test_a_connection_that_is_reset(self):
-        self.each(self.POINTS, lambda proxy: proxy.cut(reset=True))
-
-    def test_a_connection_that_closes(self):
-        self.each(self.POINTS, lambda proxy: proxy.cut())
-
-    def test_a_client_that_is_killed(self):
-        self.each(self.POINTS, self.kill_client, fails=False)
 
 
 class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByRdma):

@@ -121,7 +121,7 @@ class Ends(EndsAtStages, crashes_test.BesideANeighbour, TlsCase):
     GRACE = "300ms"
 
 
-class EndsAtRecords(crashes_test.BesideANeighbour, TlsCase):
+class EndsAtRecords(crashes_test.EndsAtPoints, crashes_test.BesideANeighbour, TlsCase):
     """In the middle of and behind each of the first records: handshake, login, Hello."""
 
     GRACE = "300ms"
@@ -129,19 +129,8 @@ class EndsAtRecords(crashes_test.BesideANeighbour, TlsCase):
     POINTS = {f"{part} of the {sender}'s record {number}": ("steps", Point(sender, part, RECORDS, number))
               for sender in ("client", "server") for number in range(FIRST_RECORDS) for part in ("message", "whole")}
 
-    def tearDown(self):
-        self.assert_passed(run(self.server.address, os.path.join(BUILD, "examples", "add_one")))
-        self.assert_nothing_left()
-
-    def test_a_connection_that_is_reset(self):
-        self.each(self.POINTS, lambda proxy: proxy.cut(reset=True))
-
-    def test_a_connection_that_closes(self):
-        # The server sees it at the same places; half of them will do.
-        self.each(dict(list(self.POINTS.items())[::2]), lambda proxy: proxy.cut())
-
-    def test_a_client_that_is_killed(self):
-        self.each(dict(list(self.POINTS.items())[1::2]), self.kill_client, fails=False)
+    # The server sees all of these at the same places; half of them will do.
+    CLOSES, KILLED = slice(None, None, 2), slice(1, None, 2)
 
 
 class Resume(CutsAtStages, TlsCase):
