@@ -253,7 +253,7 @@ def kernel_questions(sequence, thread):
     fill = function_of(sequence, thread, module, "fill")
     yield
     shape = structure("CUlaunchConfig", {"gridDimX": 4, "gridDimY": 1, "gridDimZ": 1, "blockDimX": 64, "blockDimY": 1,
-                                         "blockDimZ": 1, "hStream": 2})
+                                         "blockDimZ": 1, "hStream": sequence.pick(0, 1, 2)})
     yield from in_some_order(sequence, [
         lambda: sequence.risky(thread, "cuOccupancyMaxPotentialBlockSize", ("?i32", 0), ("?i32", 0), (fill, 0), 0,
                                (0, 1024), (0, 128)),

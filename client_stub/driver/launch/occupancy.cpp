@@ -24,12 +24,20 @@ std::string kept_by(const Caller& caller, const OccupancyQuestion& question) {
 
 CUfunction as_function(const FunctionState& function) { return reinterpret_cast<CUfunction>(function.handle); }
 
+// The stream of the configuration says which context is meant, and NULL means the current one (CUDA driver API,
+// cuOccupancyMaxActiveClusters). No work goes there, so a capture minds nothing: another stream of the current context
+// travels in the NULL stream's place.
+CUlaunchConfig without_null_stream(CUlaunchConfig config) {
+  if (!config.hStream || config.hStream == CU_STREAM_LEGACY) config.hStream = CU_STREAM_PER_THREAD;
+  return config;
+}
+
 // Sends the question, whose answer finish() waits for.
 CUresult begin(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question,
                uint64_t& sequence) {
   const CUfunction func = as_function(function);
   const int threads = int(question.block_threads);
-  CUlaunchConfig config = question.config;
+  CUlaunchConfig config = without_null_stream(question.config);
   config.attrs = const_cast<CUlaunchAttribute*>(question.attributes.data());
   config.numAttrs = unsigned(question.attributes.size());
   switch (question.kind) {
@@ -180,8 +188,10 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
   if (!func) return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (config->numAttrs > kOccupancyQuestionBytesMax / sizeof *config->attrs)
-    return leave(caller, unkept(caller, out, func, config));
+  if (config->numAttrs > kOccupancyQuestionBytesMax / sizeof *config->attrs) {
+    const CUlaunchConfig asked = without_null_stream(*config);
+    return leave(caller, unkept(caller, out, func, &asked));
+  }
   OccupancyQuestion question;
   question.kind = kind;
   question.config = *config;
