@@ -72,8 +72,8 @@ NEVER_CALLED = {
 }
 # What makes contexts, or ends them.
 OF_CONTEXTS = {"contexts", "context_questions", "green_contexts", "reset"}
-# Beside nothing else: for a difference that is known (README.md), or because it ends what the others have.
-ALONE = {"green_contexts", "reset"}
+# Beside nothing else: it ends what the others have.
+ALONE = {"reset"}
 ALONE_CHANCE = 0.05
 SCENARIOS_MAX = 6
 THREADS_MAX = 8

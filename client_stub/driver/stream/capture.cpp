@@ -204,13 +204,15 @@ CUresult Captures::permit_work(ContextState& context, uint64_t wire_stream) noex
   return result;
 }
 
+// Who waits for a primary context waits for its green ones (CUDA driver API, cuCtxSynchronize), but not the other way
+// round.
 CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
-  if (context.captures.load(std::memory_order_relaxed) == 0) [[likely]]
+  if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   std::lock_guard lock(mutex_);
   for (Capture& capture : active_) {
-    if (capture.context != &context) continue;
+    if (capture.context != &context && capture.context->base != &context) continue;
     capture.invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }

@@ -195,16 +195,12 @@ CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   });
 }
 
-CUresult cuCtxSynchronize() {
-  return with_any_context([](Context& context) {
-    const CUresult result = permit_synchronisation(context);
-    return result == CUDA_SUCCESS ? context.synchronize() : result;
-  });
-}
+CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
-  return with_named_context(handle, [](Context& context) {
-    const CUresult result = permit_synchronisation(context);
+  return with_named_context(handle, [&](Context& context) {
+    const auto slot = handle == nullptr ? current_slot() : driver().contexts.find(handle);
+    const CUresult result = permit_synchronisation(context, slot.get());
     return result == CUDA_SUCCESS ? context.synchronize() : result;
   });
 }

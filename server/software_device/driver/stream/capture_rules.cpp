@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "forbidden_by_captures.hpp"
+#include "server/software_device/driver/call/driver_state.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -86,9 +87,11 @@ CUresult permit_function(const char* name) {
   return permit_unsafe_call();
 }
 
-CUresult permit_synchronisation(const Context& context) {
-  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
-                [&](const CaptureSession& session) { return session.context == &context; });
+CUresult permit_synchronisation(const Context& context, const ContextSlot* slot) {
+  const bool green = slot != nullptr && slot->green_of != nullptr;
+  return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) {
+    return session.context == &context && (!green || session.origin->green.get() == slot);
+  });
 }
 
 bool blocking_capture_in(const Context& context) {
