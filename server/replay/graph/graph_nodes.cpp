@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "protocol/cuda_abi/sticky.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/generated_support.hpp"
@@ -125,9 +126,9 @@ CUresult set(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node,
                  : drive(driver.cuGraphKernelNodeSetParams_v2, target, given);
 }
 
-// The parameters of a kernel node as the driver tells them, packed as the client's launches are.
-std::vector<std::byte> pack(const DriverTable& driver, const CUDA_KERNEL_NODE_PARAMS& kernel) {
-  std::vector<std::byte> packed;
+// The parameters of a kernel node as the driver tells them, packed as the client's launches are. Where they lie the
+// driver does not tell after a fault.
+CUresult pack(const DriverTable& driver, const CUDA_KERNEL_NODE_PARAMS& kernel, std::vector<std::byte>& packed) {
   for (void** entry = kernel.extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
     if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE)
       packed.resize(std::min<size_t>(*static_cast<size_t*>(entry[1]), wire::kLaunchParameterBytesMax));
@@ -136,18 +137,19 @@ std::vector<std::byte> pack(const DriverTable& driver, const CUDA_KERNEL_NODE_PA
     if (*entry == CU_LAUNCH_PARAM_BUFFER_POINTER && !packed.empty())
       std::memcpy(packed.data(), entry[1], packed.size());
   }
-  if (!kernel.kernelParams) return packed;
+  if (!kernel.kernelParams) return CUDA_SUCCESS;
   auto info = [&](size_t index, size_t& offset, size_t& bytes) {
     return kernel.func ? drive(driver.cuFuncGetParamInfo, kernel.func, index, &offset, &bytes)
                        : drive(driver.cuKernelGetParamInfo, kernel.kern, index, &offset, &bytes);
   };
   size_t offset = 0, bytes = 0;
-  for (size_t index = 0; info(index, offset, bytes) == CUDA_SUCCESS; ++index) {
+  CUresult told = CUDA_SUCCESS;
+  for (size_t index = 0; (told = info(index, offset, bytes)) == CUDA_SUCCESS; ++index) {
     if (offset + bytes > wire::kLaunchParameterBytesMax || !kernel.kernelParams[index]) break;
     packed.resize(std::max(packed.size(), offset + bytes));
     std::memcpy(packed.data() + offset, kernel.kernelParams[index], bytes);
   }
-  return packed;
+  return cuda_abi::is_sticky(told) ? told : CUDA_SUCCESS;  // others: there is no parameter of that index
 }
 
 void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
@@ -162,7 +164,7 @@ void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
     result = is_host ? driver.cuGraphHostNodeGetParams(target, &host)
                      : driver.cuGraphKernelNodeGetParams_v2(target, &kernel);
   std::vector<std::byte> packed;
-  if (!result && !is_host) packed = pack(driver, kernel);
+  if (!result && !is_host) result = pack(driver, kernel, packed);
   ReplyMessage<schema::GraphNodeReply> message(packed.size(), 1);
   auto reply = message.results();
   if (!result && is_host) reply.setCallback(replay.state().callbacks().number_of(host));

@@ -8,11 +8,11 @@ using namespace gpuwire::software_device;
 extern "C" {
 
 CUresult cuProfilerStart() {
-  return with_any_context([](Context&) { return CUDA_SUCCESS; });
+  return with_context([](Context&) { return CUDA_SUCCESS; });
 }
 
 CUresult cuProfilerStop() {
-  return with_any_context([](Context&) { return CUDA_SUCCESS; });
+  return with_context([](Context&) { return CUDA_SUCCESS; });
 }
 
 }  // extern "C"

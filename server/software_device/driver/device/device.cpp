@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "server/software_device/driver/call/api.hpp"
+#include "server/software_device/driver/call/refusal.hpp"
 #include "server/software_device/driver/device/device_attributes.hpp"
 
 using namespace gpuwire::software_device;
@@ -203,4 +204,8 @@ CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type,
     *supported = 0;  // of types that there are not, too (as measured on driver 580)
     return CUDA_SUCCESS;
   });
+}
+
+CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
+  return with_context([](Context&) { return not_supported("cuFlushGPUDirectRDMAWrites"); });
 }

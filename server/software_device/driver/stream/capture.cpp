@@ -286,12 +286,17 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
+  if (status == nullptr) {  // told before the context's fault, as the client does
+    return with_any_context([&](Context& context) -> CUresult {
+      const auto stream = context.stream(handle);
+      const bool null_stream = stream != nullptr && stream->kind == Stream::Kind::legacy;
+      return null_stream && blocking_capture_in(context) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+                                                         : CUDA_ERROR_INVALID_VALUE;
+    });
+  }
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
     if (stream->kind == Stream::Kind::legacy && blocking_capture_in(context)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-    if (status == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
     }
     const std::lock_guard lock(graph_mutex());
     if (stream->capture == nullptr) {
