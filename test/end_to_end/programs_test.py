@@ -88,11 +88,15 @@ class Programs(ServerCase):
 
     def test_what_captures_forbid_is_refused_with_a_server_and_without(self):
         self.assert_passed(run(self.server.address, "forbidden_in_captures"))
+        self.assert_passed_alone("forbidden_in_captures")
+
+    def assert_passed_alone(self, program):
+        """On the software device without a server; where there is a GPU, the program is run natively elsewhere."""
         if DEVICE == "software":
             alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
             self.assert_passed(
-                subprocess.run([os.path.join(PROGRAMS, "forbidden_in_captures")], capture_output=True, text=True,
-                               env=alone, timeout=RUN_LIMIT_SECONDS))
+                subprocess.run([os.path.join(PROGRAMS, program)], capture_output=True, text=True, env=alone,
+                               timeout=RUN_LIMIT_SECONDS))
 
     def facts(self, program):
         """What driver 580 printed, and what a program of facts prints with a server and without."""
@@ -279,8 +283,9 @@ class Programs(ServerCase):
                          "before the kernel\nkernel says 42, 2.500 and a string\nafter the synchronize\nPASSED\n",
                          ran.stderr)
 
-    def test_single_calls_are_right_at_their_edges(self):
+    def test_single_calls_are_right_at_their_edges_with_a_server_and_without(self):
         self.assert_passed(run(self.server.address, "edges"))
+        self.assert_passed_alone("edges")
 
     def test_a_tool_that_wants_the_driver_is_told_in_one_line(self):
         ran = run(self.server.address, "device_output",
