@@ -53,11 +53,10 @@ SCENARIOS = {
 NOT_BY_SOFTWARE = {"sharing", "logs"}
 # What it does not offer and the client sends without waiting, so that the error comes later; and what such calls make.
 LEFT_OUT_BY_SOFTWARE = {
-    "cuMemPrefetchBatchAsync", "cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync", "cuMemcpyBatchAsync",
-    "cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2", "cuUserObjectCreate",
-    "cuGraphRetainUserObject", "cuGraphReleaseUserObject", "cuCtxAttach", "cuCtxDetach", "cuFuncSetBlockShape",
-    "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSeti", "cuParamSetf", "cuParamSetv", "cuLaunch", "cuLaunchGrid",
-    "cuLaunchGridAsync",
+    "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2",
+    "cuUserObjectCreate", "cuGraphRetainUserObject", "cuGraphReleaseUserObject", "cuCtxAttach", "cuCtxDetach",
+    "cuFuncSetBlockShape", "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSeti", "cuParamSetf", "cuParamSetv",
+    "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync",
 }
 # In no sequence, and why.
 NEVER_CALLED = {

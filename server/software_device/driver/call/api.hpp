@@ -9,6 +9,7 @@
 
 #include "server/software_device/driver/stream/capture_rules.hpp"
 #include "server/software_device/driver/call/driver_state.hpp"
+#include "server/software_device/driver/call/refusal.hpp"
 
 namespace gpuwire::software_device {
 
@@ -57,8 +58,13 @@ CUresult with_context(Body&& body, const char* function = __builtin_FUNCTION()) 
       function);
 }
 
-// The same for the few calls whose arguments come before what has befallen the context (as measured on driver 580):
-// `check` answers for them.
+// The whole of a function that is not offered and would work in a context: also then the fault comes first.
+inline CUresult not_offered_in_a_context(const char* function = __builtin_FUNCTION()) noexcept {
+  return with_context([&](Context&) { return not_supported(function); }, function);
+}
+
+// As with_context(), for the few calls whose arguments come before what has befallen the context (as measured on driver
+// 580): `check` answers for them.
 template <typename Check, typename Body>
 CUresult with_arguments_first(Check&& check, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_any_context(

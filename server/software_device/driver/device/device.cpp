@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "server/software_device/driver/call/api.hpp"
-#include "server/software_device/driver/call/refusal.hpp"
 #include "server/software_device/driver/device/device_attributes.hpp"
 
 using namespace gpuwire::software_device;
@@ -207,5 +206,5 @@ CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type,
 }
 
 CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope) {
-  return with_context([](Context&) { return not_supported("cuFlushGPUDirectRDMAWrites"); });
+  return not_offered_in_a_context();
 }

@@ -181,3 +181,17 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* data_bytes, CUmem_range_at
     return CUDA_SUCCESS;
   });
 }
+
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr*, size_t*, size_t, CUmemLocation*, size_t*, size_t, unsigned long long,
+                                 CUstream) {
+  return not_offered_in_a_context();
+}
+
+CUresult cuMemDiscardBatchAsync(CUdeviceptr*, size_t*, size_t, unsigned long long, CUstream) {
+  return not_offered_in_a_context();
+}
+
+CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr*, size_t*, size_t, CUmemLocation*, size_t*, size_t,
+                                           unsigned long long, CUstream) {
+  return not_offered_in_a_context();
+}
