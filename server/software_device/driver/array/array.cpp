@@ -233,16 +233,20 @@ CUresult cuArrayGetPlane(CUarray*, CUarray handle, unsigned int) {
   return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUarray handle, CUdevice) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  return with_context([&](Context&) -> CUresult {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+    }
+    return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  });
 }
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUarray handle) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  return with_context([&](Context&) -> CUresult {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+    }
+    return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  });
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRIPTOR* description,
@@ -308,14 +312,18 @@ CUresult cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle, unsigne
 }
 
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS*, CUmipmappedArray handle, CUdevice) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_mipmap(handle, [](const MipmappedArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  return with_context([&](Context&) -> CUresult {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+    }
+    return with_mipmap(handle, [](const MipmappedArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  });
 }
 CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES*, CUmipmappedArray handle) {
-  if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
-  }
-  return with_mipmap(handle, [](const MipmappedArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  return with_context([&](Context&) -> CUresult {
+    if (handle == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+    }
+    return with_mipmap(handle, [](const MipmappedArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
+  });
 }
