@@ -208,6 +208,7 @@ CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, CUmem_range_attribu
 
 CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_attribute* attributes,
                                  size_t numAttributes, CUdeviceptr devPtr, size_t count) {
+  if (CUresult error = enter(Needs::context).error) return error;
   if (!data || !dataSizes || !attributes || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < numAttributes; ++i) {
     if (CUresult error = hand::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count))

@@ -189,7 +189,7 @@ CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
 
 template <typename Table, typename Body>
 CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Body&& body) noexcept {
-  return with_any_context([&](Context&) -> CUresult {
+  return with_context([&](Context&) -> CUresult {
     const auto object = (driver().*table).find(handle);
     return object == nullptr || object->destroyed.load(std::memory_order_relaxed) || out == nullptr
                ? CUDA_ERROR_INVALID_VALUE
@@ -201,7 +201,7 @@ CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Bod
 // it: it goes when all that its context had to do by now is done.
 template <typename Table>
 CUresult destroy_object(Table Driver::*table, uint64_t handle, const char* function = __builtin_FUNCTION()) noexcept {
-  return with_any_context(
+  return with_context(
       [&](Context&) -> CUresult {
         const auto object = (driver().*table).find(handle);
         if (object == nullptr || object->destroyed.exchange(true, std::memory_order_relaxed)) {

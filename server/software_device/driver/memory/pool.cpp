@@ -133,6 +133,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
   });
 }
 
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData*, CUdeviceptr) { return not_offered_in_a_context(); }
+
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (const CUresult refused = is_capturing(stream) ? permit_captured(stream) : permit_unsafe_call();
