@@ -232,14 +232,12 @@ CUresult cuMemHostGetFlags(unsigned int* flags, void* pointer) {
 
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   return with_context([&](Context& context) -> CUresult {
+    if (free_bytes == nullptr || total_bytes == nullptr) {
+      return CUDA_ERROR_INVALID_VALUE;  // as through the wire
+    }
     const Device& device = context.device();
-    if (free_bytes != nullptr) {
-      *free_bytes =
-          device.total_bytes - std::min(device.total_bytes, device.used_bytes.load(std::memory_order_relaxed));
-    }
-    if (total_bytes != nullptr) {
-      *total_bytes = device.total_bytes;
-    }
+    *free_bytes = device.total_bytes - std::min(device.total_bytes, device.used_bytes.load(std::memory_order_relaxed));
+    *total_bytes = device.total_bytes;
     return CUDA_SUCCESS;
   });
 }

@@ -106,16 +106,16 @@ TEST_CASE("Settings are kept, and limits that the device does not have are named
 }
 
 TEST_CASE("Destroying a context gives its memory back") {
-  size_t before = 0, after = 0;
+  size_t before = 0, after = 0, total = 0;
   const CurrentContext watcher;
-  REQUIRE(cuMemGetInfo(&before, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo(&before, &total) == CUDA_SUCCESS);
   {
     const CurrentContext context;
     allocate(size_t{64} << 20);
     load();
-    REQUIRE(cuMemGetInfo(&after, nullptr) == CUDA_SUCCESS);
+    REQUIRE(cuMemGetInfo(&after, &total) == CUDA_SUCCESS);
     CHECK(after < before);
   }
-  REQUIRE(cuMemGetInfo(&after, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo(&after, &total) == CUDA_SUCCESS);
   CHECK(after == before);
 }

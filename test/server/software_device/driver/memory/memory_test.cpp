@@ -25,10 +25,10 @@ TEST_CASE("Memory is limited to the device's, and comes back when it is freed") 
   CHECK(cuMemFree(most) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemFree(0) == CUDA_SUCCESS);
   size_t again = 0;
-  REQUIRE(cuMemGetInfo(&again, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo(&again, &total) == CUDA_SUCCESS);
   CHECK(again == free);
   const CurrentContext other(1);
-  REQUIRE(cuMemGetInfo(&again, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo(&again, &total) == CUDA_SUCCESS);
   CHECK(again == kMemoryBytes);
 }
 

@@ -6,14 +6,14 @@ TEST_CASE("Stream-ordered memory is usable at once and freed in the stream's ord
   const CurrentContext context;
   CUstream stream = nullptr;
   REQUIRE(cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
-  size_t before = 0, after = 0;
-  REQUIRE(cuMemGetInfo(&before, nullptr) == CUDA_SUCCESS);
+  size_t before = 0, after = 0, total = 0;
+  REQUIRE(cuMemGetInfo(&before, &total) == CUDA_SUCCESS);
   CUdeviceptr address = 0;
   REQUIRE(cuMemAllocAsync(&address, 1 << 20, stream) == CUDA_SUCCESS);
   CHECK(cuMemsetD8Async(address, 1, 1 << 20, stream) == CUDA_SUCCESS);
   CHECK(cuMemFreeAsync(address, stream) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
-  REQUIRE(cuMemGetInfo(&after, nullptr) == CUDA_SUCCESS);
+  REQUIRE(cuMemGetInfo(&after, &total) == CUDA_SUCCESS);
   CHECK(after == before);
   CHECK(cuMemFreeAsync(address, stream) == CUDA_ERROR_INVALID_VALUE);
   CHECK(cuMemAllocAsync(&address, 2 * kMemoryBytes, stream) == CUDA_ERROR_OUT_OF_MEMORY);
