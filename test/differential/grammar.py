@@ -23,6 +23,9 @@ KIND_PREFIX = {"memory": "m", "host": "h"}
 # - device attributes about memory of the host that a server's device cannot reach.
 # - memory that nobody has written, or that two streams write without an order between them, times, identities
 #   (cuCtxGetId, buffer ids), free memory: they differ from run to run.
+# - the order across a disabled node of a graph, on the same memory, which driver 580 does not always keep, natively
+#   either: a memset behind one ran before the copy ahead of it (seed 61950 of an earlier grammar), or before the
+#   kernel (62984).
 # - cuMemGetInfo and the marks of pools while other scenarios allocate: the driver's granularity is its own.
 
 

@@ -112,6 +112,8 @@ def built(sequence, thread):
             sequence.call(thread, "cuGraphNodeSetEnabled", exec_, node, sequence.pick(0, 1))
             sequence.call(thread, "cuGraphNodeGetEnabled", exec_, node, "?u32")
             sequence.call(thread, "cuGraphExecMemsetNodeSetParams", exec_, node, fill_params(block, value=8), context)
+            if node != nodes[-1]:  # what is behind a disabled node comes in no order (grammar.py)
+                sequence.call(thread, "cuGraphNodeSetEnabled", exec_, node, 1)
         yield
     sequence.call(thread, "cuStreamSynchronize", stream)
     check(sequence, thread, block)
