@@ -119,15 +119,16 @@ TlsChannel::Step TlsChannel::step_locked() {
       return Step::failed;
     }
   }
+  const bool over = error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE;
+  if (over) note_failure();
   // An alert leaves too, so that the other side can say what is wrong.
   auto flushed = socket_.flush();
-  if (error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-    note_failure();
+  if (over) {
     fail(socket_.error() ? socket_.error() : EPROTO);
     return Step::failed;
   }
   if (flushed == SocketBio::Flushed::failed) {
-    fail(socket_.error());
+    sending_failed();
     return Step::failed;
   }
   if (error == SSL_ERROR_NONE) established_ = true;
@@ -156,10 +157,31 @@ void TlsChannel::note_failure() {
   if (socket_.error() || (socket_.ended() && !fault_.error)) {
     ERR_clear_error();
     dropped_ = true;
-    if (!socket_.error()) failure_ = client_ ? "the server closed the connection" : "the client closed the connection";
+    if (!socket_.error()) failure_ = closed_text();
   } else {
     failure_ = failure_text(client_, fault_, wanted_);
   }
+}
+
+// The socket takes nothing more. An alert that came before that says why.
+IoResult TlsChannel::sending_failed() {
+  const int error = socket_.error();
+  {
+    ForkSafe fork_safe;
+    ERR_clear_error();
+    unsigned char next;
+    size_t got = 0;
+    if (SSL_peek_ex(connection_.get(), &next, 1, &got) != 1 && alert_came())
+      failure_ = failure_text(client_, fault_, wanted_);
+    ERR_clear_error();
+  }
+  dropped_ = failure_.empty();
+  if (dropped_ && error == EPIPE) failure_ = closed_text();
+  return fail(error);
+}
+
+std::string TlsChannel::closed_text() const {
+  return client_ ? "the server closed the connection" : "the client closed the connection";
 }
 
 IoResult TlsChannel::fail(int error) {
@@ -242,7 +264,7 @@ IoResult TlsChannel::try_send(std::span<const iovec> offered) noexcept {
     flushed = socket_.flush();
     (flushed == SocketBio::Flushed::all ? told : owed_) += encrypted;
   }
-  if (flushed == SocketBio::Flushed::failed) return fail(socket_.error());
+  if (flushed == SocketBio::Flushed::failed) return sending_failed();
   return told ? IoResult{IoStatus::ok, told} : IoResult{IoStatus::would_block};
 }
 

@@ -95,7 +95,9 @@ class TlsChannel {
   IoResult receive(std::span<std::byte> out);
   IoResult receive_ended(int error);
   IoResult fail(int error);
+  IoResult sending_failed();
   void note_failure();
+  std::string closed_text() const;
 
   mutable std::mutex mutex_;
   // Under mutex_:

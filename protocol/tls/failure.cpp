@@ -86,8 +86,11 @@ std::string certificate_text(const CertificateFault& fault, const Wanted& wanted
   }
 }
 
+bool is_alert(int reason) { return reason > SSL_AD_REASON_OFFSET && reason <= SSL_AD_REASON_OFFSET + 255; }
+
 // What the other side said before it closed. Empty: it is no such error.
 std::string alert_text(int reason, bool client) {
+  if (!is_alert(reason)) return {};
   const char* other = client ? "the server" : "the client";
   switch (reason - SSL_AD_REASON_OFFSET) {
     case SSL_AD_PROTOCOL_VERSION: return fmt::format("{} does not speak TLS 1.3", other);
@@ -103,7 +106,6 @@ std::string alert_text(int reason, bool client) {
     case SSL_AD_HANDSHAKE_FAILURE: return fmt::format("{} finds nothing in common in TLS 1.3", other);
     default: break;
   }
-  if (reason <= SSL_AD_REASON_OFFSET || reason > SSL_AD_REASON_OFFSET + 255) return {};
   return fmt::format("{} ended TLS: {}", other, SSL_alert_desc_string_long(reason - SSL_AD_REASON_OFFSET));
 }
 
@@ -125,6 +127,11 @@ int note_certificate_fault(int fine, X509_STORE_CTX* checked) {
     fault->until = day_text(fault->error == X509_V_ERR_CERT_NOT_YET_VALID ? X509_get0_notBefore(current)
                                                                           : X509_get0_notAfter(current));
   return fine;
+}
+
+bool alert_came() {
+  unsigned long error = ERR_peek_error();
+  return ERR_GET_LIB(error) == ERR_LIB_SSL && is_alert(ERR_GET_REASON(error));
 }
 
 std::string failure_text(bool client, const CertificateFault& fault, const Wanted& wanted) {

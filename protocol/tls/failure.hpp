@@ -26,6 +26,9 @@ struct Wanted {
   std::string authorities_from;  // the file whose authorities count
 };
 
+// Is the calling thread's first error an alert, the other side's own word for what is wrong?
+bool alert_came();
+
 // One line out of the calling thread's errors, and takes these away. `client`: this side is the client.
 std::string failure_text(bool client, const CertificateFault& fault, const Wanted& wanted);
 

@@ -91,6 +91,15 @@ TEST_CASE("a record that is cut off, and an end without TLS's own, are a lost co
   }
 }
 
+TEST_CASE("who sends to a peer that has gone has lost the connection") {
+  Met met;
+  meet_with_key(met);
+  met.sockets.close_server();
+  CHECK_FALSE(send_all(*met.client, met.sockets.client, some_bytes(100)));
+  CHECK(met.client->dropped());
+  CHECK(met.client->failure() == "the server closed the connection");
+}
+
 TEST_CASE("bytes that are no records end the connection") {
   Met met;
   auto result = after_change(met, 100, [](auto& bytes) { std::memset(bytes.data(), 'x', bytes.size()); });

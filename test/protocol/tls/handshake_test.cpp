@@ -195,3 +195,28 @@ TEST_CASE("a server gives no tickets and resumes nothing") {
   CHECK_FALSE(SSL_SESSION_is_resumable(SSL_get0_session(met.client->native())));
   CHECK(std::string(SSL_get_version(met.client->native())) == "TLSv1.3");
 }
+
+TEST_CASE("a server that has gone before the client's last word has dropped the connection") {
+  Lab lab;
+  SocketPair sockets;
+  auto client = tls::TlsChannel::connect(client_context(lab.authority), sockets.client, {"gpu7", "ca.pem"});
+  auto server = tls::TlsChannel::accept(lab.server_side(), sockets.server);
+  REQUIRE(client->step() == tls::TlsChannel::Step::wants_read);
+  REQUIRE(server->step() == tls::TlsChannel::Step::wants_read);
+  sockets.close_server();
+  CHECK(client->step() == tls::TlsChannel::Step::failed);
+  CHECK(client->dropped());
+  CHECK(client->failure() == "the server closed the connection");
+}
+
+TEST_CASE("a client whose words no longer leave hears why it was refused") {
+  Lab lab;
+  tls::Credentials old = issue(&lab.authority, {.name = "alice", .from_s = -7200, .until_s = -3600});
+  Met met;
+  meet(met, client_context(lab.authority, &old), lab.server_side(), {"gpu7", "ca.pem"});
+  met.sockets.close_server();
+  std::byte out[16] = {};
+  CHECK_FALSE(send_all(*met.client, met.sockets.client, out));
+  CHECK(met.client->failure() == "the server refuses your certificate: it has expired");
+  CHECK_FALSE(met.client->dropped());
+}
