@@ -200,8 +200,10 @@ class InAContainer(LocalServer):
         copier = subprocess.Popen(self.words("endless_copies"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                   stderr=subprocess.PIPE, text=True)
         self.addCleanup(copier.communicate)
+        self.addCleanup(copier.kill)
         self.assertEqual(copier.stdout.readline(), "copying\n")
-        self.assertEqual(len(self.status()["sessions"]), 1)
+        # That of the test before may not be over for the server.
+        wait_until(lambda: len(self.status()["sessions"]) == 1, LIMIT_SECONDS, "the session, and no other")
         copier.kill()
         wait_until(lambda: not self.status()["sessions"], LIMIT_SECONDS, "the end of the session")
 
