@@ -240,7 +240,7 @@ class ServerEnds(ServerCase):
 
 
 class ServerDrains(ServerCase):
-    server_arguments = ("--drain-seconds", "30")
+    server_arguments = ("--drain-seconds", "3600")  # who is slow is waited for
 
     def test_a_terminated_server_lets_running_sessions_end(self):
         neighbour = start(self.server.address, "neighbour")
