@@ -9,7 +9,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, preface, read_exactly  # noqa: E402
 
 PREFACE_MANAGEMENT = 1
-CONTROL, HELLO, LOGIN = 1, 1, 4
+CONTROL, HELLO, LOGIN, RDMA = 1, 1, 4, 12
+RDMA_VERSION = 1  # of protocol/transport/rdma_message.hpp
+RDMA_END, RDMA_USE = 0, 2
 MAGIC = 0x5747
 ADMITTED, QUEUED, REFUSED = "admitted", "queued", "refused"
 
@@ -62,8 +64,7 @@ def greeted(address, more=b"", management=False):
 
 def ask(link, token=b""):
     """Asks for a session; the first answer."""
-    message = login_message(token)
-    link.sendall(FRAME.pack(CONTROL, 0, MAGIC, LOGIN, 0, len(message) // 8, 0, 0) + message)
+    link.sendall(control(LOGIN, login_message(token)))
     return answer(link)
 
 
@@ -78,5 +79,25 @@ def log_in(address, token=b"", management=False):
 
 def hello_bytes():
     """The beginning of a Hello that is as long as one may be."""
-    words = 64
-    return FRAME.pack(CONTROL, 0, MAGIC, HELLO, 0, words, 0, 0) + bytes(8 * words)
+    return control(HELLO, bytes(8 * 64))
+
+
+def control(ordinal, message):
+    """A control frame, whole."""
+    return FRAME.pack(CONTROL, 0, MAGIC, ordinal, 0, len(message) // 8, 0, 0) + message
+
+
+def rdma_end(address, token):
+    """The client's first word about RDMA (Rdma of protocol/schema/handshake.capnp): how it is reached, as it claims."""
+    padded = [data + bytes(-len(data) % 8) for data in (address, token)]
+    end = struct.pack("<Q", RDMA_VERSION)
+    to_list = 1  # words between a pointer to a list and the list: the other pointer, then what lies before
+    for number, data in enumerate((address, token)):
+        end += struct.pack("<II", 1 | to_list << 2, 2 | len(data) << 3)
+        to_list += len(padded[number]) // 8 - 1
+    return control(RDMA, struct.pack("<IIQII", 0, 1 | 1 << 16, RDMA_END, 0, 1 | 2 << 16) + end + b"".join(padded))
+
+
+def rdma_use():
+    """The client's last word about RDMA: that both have greeted each other."""
+    return control(RDMA, struct.pack("<IIQQ", 0, 1 | 1 << 16, RDMA_USE, 0))

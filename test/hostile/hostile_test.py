@@ -33,10 +33,15 @@ DESCRIPTORS = 1024
 HOST_MIB, MAPPED_MIB = 256, 32  # what the attacker may have of the server's own memory; what it asks for at a time
 IMAGE_MIB = 8  # of program text; a compiler takes a multiple of that while it loads
 ATTEMPTS_TO_SHARE = 500  # a session gets an eighth of the descriptors at most
+NEVER_GREETED = 3  # of each kind
+PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")
+# Of both sides' UCX: cards that another machine may have would only differ.
+UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 CONFIGURATION = """
 [server]
 sessions_max = 16
 open_tenant = "open"
+{server}
 [tls]
 directory = "{identity}"
 [tenants.open]
@@ -53,8 +58,12 @@ memory = {{ guaranteed = "256MiB" }}
 
 
 class Hostile(unittest.TestCase):
+    ROAD = "tcp"  # victims', as `gpuwire info` says it
+    SERVER_WORDS = ""  # of [server]
+
     @classmethod
     def setUpClass(cls):
+        cls.roads = set()
         cls.folder = tempfile.TemporaryDirectory(prefix="gpuwire-hostile-")
         identity = os.path.join(cls.folder.name, "identity")
         cls.admin(identity, "init", "--host", "127.0.0.1")
@@ -63,7 +72,7 @@ class Hostile(unittest.TestCase):
                       os.path.join(cls.folder.name, name + "-ca.pem"))
         file = os.path.join(cls.folder.name, "server.toml")
         with open(file, "w", encoding="utf-8") as configuration:
-            configuration.write(CONFIGURATION.format(identity=identity))
+            configuration.write(CONFIGURATION.format(identity=identity, server=cls.SERVER_WORDS))
         few = ["sh", "-c", f'ulimit -n {DESCRIPTORS}; exec "$@"', "sh"]
         cls.server = Server(BUILD, ["--config", file, "--device", "software", "--listen",
                                     cls.local_address()], prefix=few).__enter__()
@@ -72,6 +81,8 @@ class Hostile(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.stop()
         cls.folder.cleanup()
+        if cls.ROAD not in cls.roads:
+            raise AssertionError(f"victims came by {sorted(cls.roads)} and never by {cls.ROAD}")
 
     @staticmethod
     def admin(identity, *arguments):
@@ -101,6 +112,7 @@ class Hostile(unittest.TestCase):
         if ran.returncode != 0:
             return ran.stderr.strip() or f"exit status {ran.returncode}"
         facts = json.loads(ran.stdout)
+        self.roads.add(facts["transport"])
         return None if facts["devices"] and facts["round_trip_us"] > 0 else ran.stdout
 
     def assert_served(self, *tenants):
@@ -252,6 +264,8 @@ class Hostile(unittest.TestCase):
             while link.recv(4096):
                 pass
             return True
+        except ConnectionError:
+            return True
         except TimeoutError:
             return False
 
@@ -397,6 +411,8 @@ class OfARoad(Hostile):
 class InsideTls(OfARoad):
     """Victims, and attackers that are programs, are inside TLS."""
 
+    ROAD = "tls"
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -404,26 +420,58 @@ class InsideTls(OfARoad):
         environment.start()
         cls.addClassCleanup(environment.stop)
 
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        if not any("tls token" in line for line in cls.server.log):
-            raise AssertionError("nobody came by TLS")
-
 
 class InSharedMemory(OfARoad):
     """All come by the Unix socket."""
+
+    ROAD = "shm"
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         cls.server.address = cls.local_address()
 
+
+@unittest.skipUnless(os.path.exists(PLUGIN), f"there is no {PLUGIN}; it is built where libucx-dev is")
+class ByRdma(OfARoad):
+    """Victims, and attackers that are programs, go by RDMA. On a machine where an end hears of the other too late, a
+    victim goes by TCP and is served, too."""
+
+    ROAD, SERVER_WORDS = "rdma", 'rdma = "trusted"'
+
     @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        if not any('"peer":"unix' in line for line in cls.server.log):
-            raise AssertionError("nobody came by the Unix socket")
+    def setUpClass(cls):
+        environment = unittest.mock.patch.dict(os.environ, {**UCX, "GPUWIRE_TRANSPORT": "rdma"})
+        environment.start()
+        cls.addClassCleanup(environment.stop)
+        super().setUpClass()
+
+    def asks_for_rdma(self, words):
+        """A session of the open tenant whose client has said the beginning of the agreement, and then this."""
+        link, word, _ = attackers.log_in(self.server.address)
+        self.keep(link)
+        self.assertEqual(word, attackers.ADMITTED)
+        for said in words:
+            link.sendall(said)
+        return link
+
+    def test_who_asks_for_rdma_and_never_greets_keeps_nobody_from_it(self):
+        random_bytes = random.Random(SEED).randbytes
+        asks = attackers.rdma_end(random_bytes(200), random_bytes(16))
+        attacks = ([asks],  # waits for an answer over the fabric, and says nothing more
+                   [asks, attackers.rdma_use()],  # has not greeted
+                   [asks[:20]],  # half a word
+                   [attackers.rdma_end(random_bytes(9000), random_bytes(16))])  # longer than addresses are
+        links = [self.asks_for_rdma(words) for words in attacks for _ in range(NEVER_GREETED)]
+        self.roads.discard("rdma")
+        for tenant in ("ben", "anna") * (VICTIMS // 2):
+            self.assert_served(tenant)
+            if "rdma" in self.roads:
+                break
+        self.assertIn("rdma", self.roads, "nobody got RDMA beside them")
+        # Each is let go of, also by who waits for it.
+        for link in links:
+            self.assertTrue(self.has_ended(link))
 
 
 del OfARoad  # is no suite of its own
