@@ -22,7 +22,8 @@ gpuwire_not_sanitized(${both} TESTS end_to_end_modules
   BECAUSE "it looks at how much of a program is in memory, where the runtimes have their own")
 gpuwire_not_sanitized(${both} TESTS end_to_end_leaks soak
   BECAUSE "they look at how much memory the server's processes have; the runtimes keep what was freed")
-gpuwire_not_sanitized(${both} TESTS session_simulation session_simulation_shared_memory
+gpuwire_not_sanitized(${both} TESTS session_simulation session_simulation_shared_memory session_simulation_tls
+  session_simulation_rdma
   BECAUSE "its fibers exchange what a processor keeps for each thread, which the runtimes follow; with threads it runs")
 gpuwire_not_sanitized(${both} TESTS software_device_runtime_features software_device_separate_compilation
   software_device_per_thread_streams

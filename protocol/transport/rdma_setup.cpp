@@ -23,6 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kWordsMax = rdma::kAddressBytesMax / 8 + 64;
 constexpr size_t kReasonBytesMax = 256;
+// How often who waits for a greeting looks whether the server is still there.
+constexpr std::chrono::milliseconds kGreetingLook{20};
 
 // One word of the agreement.
 struct Word {
@@ -107,6 +109,16 @@ bool asks(Transport& connection, const Peek& peek, Nanoseconds timeout) {
          header.ordinal == uint32_t(wire::kRdmaOrdinal);
 }
 
+// The server says nothing over the connection meanwhile: anything there is its end, after which nobody greets.
+bool await_greeting(RdmaEnd& end, Transport& connection, Nanoseconds timeout) {
+  auto deadline = Clock::now() + timeout;
+  for (;;) {
+    const Nanoseconds left = deadline - Clock::now();
+    if (end.await_greeting(std::clamp<Nanoseconds>(left, Nanoseconds(0), kGreetingLook))) return true;
+    if (left.count() <= 0 || !end.failure().empty() || connection.input()) return false;
+  }
+}
+
 std::string why_not(const RdmaEnd& end) {
   std::string failure = end.failure();
   return failure.empty() ? "no answer over the fabric" : failure;
@@ -126,7 +138,7 @@ Agreed ask_for_rdma(std::unique_ptr<Transport> connection, std::shared_ptr<RdmaF
   std::string failure;
   if (answer->version != rdma::kVersion) failure = "the server speaks version " + std::to_string(answer->version);
   else if (auto greeted = (*end)->greet(answer->address, answer->token); !greeted) failure = greeted.error();
-  else if (!(*end)->await_greeting(greeting_max)) failure = why_not(**end);
+  else if (!await_greeting(**end, *connection, greeting_max)) failure = why_not(**end);
   if (!send(*connection, failure.empty() ? Word{.kind = Word::Kind::use} : declined(failure), timeout))
     return {std::move(connection), "the connection was lost", true};
   if (!failure.empty()) return {std::move(connection), failure};

@@ -1,6 +1,7 @@
 """Raw clients of a gpuwire server that mean harm, as far as they need its protocol."""
 
 import os
+import re
 import socket
 import struct
 import sys
@@ -10,7 +11,8 @@ from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, preface, read_exactly  # 
 
 PREFACE_MANAGEMENT = 1
 CONTROL, HELLO, LOGIN, RDMA = 1, 1, 4, 12
-RDMA_VERSION = 1  # of protocol/transport/rdma_message.hpp
+RDMA_MESSAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), *"../../protocol/transport".split("/"),
+                             "rdma_message.hpp")
 RDMA_END, RDMA_USE = 0, 2
 MAGIC = 0x5747
 ADMITTED, QUEUED, REFUSED = "admitted", "queued", "refused"
@@ -90,7 +92,9 @@ def control(ordinal, message):
 def rdma_end(address, token):
     """The client's first word about RDMA (Rdma of protocol/schema/handshake.capnp): how it is reached, as it claims."""
     padded = [data + bytes(-len(data) % 8) for data in (address, token)]
-    end = struct.pack("<Q", RDMA_VERSION)
+    with open(RDMA_MESSAGES, encoding="ascii") as source:
+        version = int(re.search(r"kVersion = (\d+);", source.read())[1])
+    end = struct.pack("<Q", version)
     to_list = 1  # words between a pointer to a list and the list: the other pointer, then what lies before
     for number, data in enumerate((address, token)):
         end += struct.pack("<II", 1 | to_list << 2, 2 | len(data) << 3)

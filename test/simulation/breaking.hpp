@@ -17,9 +17,10 @@ namespace gpuwire::simulation {
 
 class BreakingTransport final : public transport::Transport {
  public:
-  // ~0: never. `was_cut` is told when it has broken there.
-  BreakingTransport(std::unique_ptr<transport::Transport> inside, uint64_t receives, std::function<void()> was_cut)
-      : inside_(std::move(inside)), was_cut_(std::move(was_cut)), left_(receives) {
+  // ~0: never. `resets`: without what makes an orderly end of it. `was_cut` is told when it has broken there.
+  BreakingTransport(std::unique_ptr<transport::Transport> inside, uint64_t receives, bool resets,
+                    std::function<void()> was_cut)
+      : inside_(std::move(inside)), was_cut_(std::move(was_cut)), resets_(resets), left_(receives) {
     if (left_ == 0) was_cut_();
   }
 
@@ -40,6 +41,14 @@ class BreakingTransport final : public transport::Transport {
   int descriptor() const noexcept override { return inside_->descriptor(); }
   void abandon_after_fork() noexcept override { inside_->abandon_after_fork(); }
   std::string peer() const override { return inside_->peer(); }
+  std::string binding() override { return inside_->binding(); }
+  const char* road() const noexcept override { return inside_->road(); }
+  bool damaged() const noexcept override { return inside_->damaged(); }
+  std::string failure() const override { return inside_->failure(); }
+  bool peer_closed() noexcept override { return inside_->peer_closed(); }
+  size_t unread() noexcept override { return inside_->unread(); }
+  void stop_receiving() noexcept override { inside_->stop_receiving(); }
+  void reset() noexcept override { inside_->reset(); }
 
  private:
   template <class Receive>
@@ -49,17 +58,19 @@ class BreakingTransport final : public transport::Transport {
       if (got.status == transport::IoStatus::ok) left_ -= got.bytes;
       // Now, and not with the next look: for that, something would have to come.
       if (left_ == 0) {
-        inside_->shutdown();
+        end();
         was_cut_();
       }
       return got;
     }
-    inside_->shutdown();
+    end();
     return {transport::IoStatus::failed, 0, ECONNRESET};
   }
+  void end() noexcept { resets_ ? inside_->reset() : inside_->shutdown(); }
 
   const std::unique_ptr<transport::Transport> inside_;
   const std::function<void()> was_cut_;
+  const bool resets_;
   uint64_t left_;  // the receiving thread's
 };
 

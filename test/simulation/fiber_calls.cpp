@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -94,6 +95,11 @@ int pthread_detach(pthread_t thread) {
 }
 pthread_t pthread_self() noexcept { return reinterpret_cast<pthread_t>(fibers::current()); }
 int pthread_setname_np(pthread_t, const char*) noexcept { return 0; }
+// They have one mask, the process's: what one restores would be what another has set.
+int pthread_sigmask(int, const sigset_t*, sigset_t* before) noexcept {
+  if (before) sigemptyset(before);
+  return 0;
+}
 // The same on each machine.
 int sched_getaffinity(pid_t, size_t bytes, cpu_set_t* cores) noexcept {
   CPU_ZERO_S(bytes, cores);
@@ -151,6 +157,22 @@ int pthread_once(pthread_once_t* once, void (*run)()) {
   run();
   *once = kDone;
   fibers::wake(once, ~0u);
+  return 0;
+}
+
+// --- what each thread has for itself, of libraries -----------------------------------------------------------------
+
+int pthread_key_create(pthread_key_t* key, void (*destroy)(void*)) noexcept {
+  *key = pthread_key_t(fibers::make_key(destroy));
+  return 0;
+}
+int pthread_key_delete(pthread_key_t key) noexcept {
+  fibers::forget_key(key);
+  return 0;
+}
+void* pthread_getspecific(pthread_key_t key) noexcept { return fibers::value_of(key); }
+int pthread_setspecific(pthread_key_t key, const void* value) noexcept {
+  fibers::set_value_of(key, const_cast<void*>(value));
   return 0;
 }
 
@@ -239,6 +261,20 @@ int poll(pollfd* descriptors, nfds_t count, int timeout_ms) {
 int ppoll(pollfd* descriptors, nfds_t count, const timespec* timeout, const sigset_t*) {
   if (!timeout) return poll(descriptors, count, -1);
   return poll(descriptors, count, int((ns_of(*timeout) + 999'999) / 1'000'000));
+}
+// One that would wait in the system waits for the others.
+ssize_t recv(int socket, void* out, size_t bytes, int flags) {
+  static const auto next = next_definition<ssize_t(int, void*, size_t, int)>("recv");
+  const bool waits = !(flags & MSG_DONTWAIT), whole = flags & MSG_WAITALL;
+  size_t done = 0;
+  for (;;) {
+    ssize_t got = next(socket, static_cast<char*>(out) + done, bytes - done, (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+    if (got > 0) done += size_t(got);
+    if (got > 0 && whole && done < bytes) continue;
+    if (got >= 0 || !waits || (errno != EAGAIN && errno != EWOULDBLOCK)) return done ? ssize_t(done) : got;
+    pollfd polled{socket, POLLIN, 0};
+    poll(&polled, 1, -1);
+  }
 }
 
 }  // extern "C"

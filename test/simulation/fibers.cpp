@@ -73,6 +73,7 @@ struct Fiber {
   std::byte* stack = nullptr;
   std::unique_ptr<std::byte[]> locals;
   Exceptions exceptions;
+  std::vector<void*> values;     // by key
   std::array<void*, 24> from{};  // where it waits, if that is to be explained
   int frames = 0;
   void* (*run)(void*) = nullptr;
@@ -186,6 +187,7 @@ struct Scheduler {
   Fiber* running = &first;
   std::vector<Fiber*> fibers, candidates;
   std::vector<Fiber*> unused;
+  std::vector<void (*)(void*)> keys;  // what destroys their values
   // How many wait for something whose address has this remainder: mostly nobody does.
   std::array<unsigned, 256> waiters{};
   bool alone = false, explains = false;
@@ -203,9 +205,23 @@ void forget(Fiber* fiber) {
   s.unused.push_back(fiber);
 }
 
+// What destroys one may set another.
+void destroy_values(Fiber& fiber) {
+  for (bool found = true; found;) {
+    found = false;
+    for (size_t key = 0; key < fiber.values.size(); ++key) {
+      void* value = std::exchange(fiber.values[key], nullptr);
+      if (!value || !all().keys[key]) continue;
+      found = true;
+      all().keys[key](value);
+    }
+  }
+}
+
 void enter() {
   Fiber* fiber = all().running;
   fiber->result = fiber->run(fiber->argument);
+  destroy_values(*fiber);
   fiber->state = Fiber::State::over;
   wake(fiber, ~0u);
   // Its stack is its own until the switch, and nobody takes it before.
@@ -234,6 +250,7 @@ Fiber* create(void* (*run)(void*), void* argument) {
   fiber->state = Fiber::State::ready;
   fiber->detached = fiber->entered = false;
   fiber->exceptions = {};
+  fiber->values.clear();
   fiber->run = run;
   fiber->argument = argument;
   std::memcpy(fiber->locals.get(), s.locals.initial, s.locals.initial_bytes);
@@ -314,6 +331,24 @@ bool wait_for_others(uint64_t deadline_ns) {
 }
 
 void found_something() { ++all().activity; }
+
+size_t make_key(void (*destroy)(void*)) {
+  all().keys.push_back(destroy);
+  return all().keys.size() - 1;
+}
+
+void forget_key(size_t key) { all().keys[key] = nullptr; }
+
+void* value_of(size_t key) {
+  const auto& values = all().running->values;
+  return key < values.size() ? values[key] : nullptr;
+}
+
+void set_value_of(size_t key, void* value) {
+  auto& values = all().running->values;
+  if (key >= values.size()) values.resize(key + 1);
+  values[key] = value;
+}
 
 uint64_t now_ns() { return all().now; }
 

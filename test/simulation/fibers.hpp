@@ -2,6 +2,7 @@
 // runs next, where it is interrupted, and what the clock says.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace gpuwire::simulation::fibers {
@@ -31,6 +32,14 @@ unsigned wake(const void* what, unsigned most);
 bool wait_for_others(uint64_t deadline_ns);
 // Who has waited for others goes on, and may change something for those who still do.
 void found_something();
+
+// A value that each of them has for itself, first null. At its end those that are not null are given to `destroy`,
+// which may be null.
+size_t make_key(void (*destroy)(void*));
+// Nothing is destroyed.
+void forget_key(size_t key);
+void* value_of(size_t key);
+void set_value_of(size_t key, void* value);
 
 // The clock of all. It goes on with each step, faster with each look at it, and jumps when all wait for it.
 uint64_t now_ns();

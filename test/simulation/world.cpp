@@ -10,13 +10,12 @@
 
 #include "protocol/link/heartbeat.hpp"
 #include "protocol/resume/exchange.hpp"
-#include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/simulated.hpp"
 #include "schema/handshake.capnp.h"
 #include "server/worker/connection/resumption.hpp"
 #include "server/worker/session/reports.hpp"
-#include "test/simulation/breaking.hpp"
 #include "test/simulation/broker.hpp"
+#include "test/simulation/network.hpp"
 
 namespace gpuwire::simulation {
 
@@ -25,65 +24,10 @@ namespace {
 using client::Reconnected;
 using client::ReconnectFailure;
 
-// What is said over a connection until the session goes on over it, in either direction, is less.
-constexpr uint64_t kResumedBytes = 2000;
-
 uint64_t mix(uint64_t number) {
   number = (number ^ (number >> 31)) * 0x9e3779b97f4a7c15;
   return number ^ (number >> 29);
 }
-
-// Where connections of the scenario come from, and where they break.
-class Network {
- public:
-  Network(const Scenario& scenario) : scenario_(scenario), random_(scenario.seed) {}
-
-  std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> connect() {
-    uint64_t cut = made_ >= scenario_.cuts ? ~0ull
-                   : scenario_.sweeps      ? scenario_.sweep_from + made_
-                                           : random_() % (scenario_.cut_bytes_max + 1);
-    bool from_client = random_() % 2;
-    bool swallows = scenario_.swallows && random_() % 4 == 0;
-    uint64_t swallow = swallows ? std::exchange(cut, ~0ull) : ~0ull;
-    // Who is being resumed waits for its answer for seconds; heartbeats judge what comes after.
-    if (swallow != ~0ull) swallow += kResumedBytes;
-    ++made_;
-    auto was_cut = [this, cut] {
-      std::lock_guard lock(mutex_);
-      cut_at_.push_back(cut);
-    };
-    if (scenario_.shared_memory) return shared_pair(from_client ? ~0ull : cut, from_client ? cut : ~0ull, was_cut);
-    return transport::simulated_pair({.seed = random_(),
-                                      .piece_bytes_max = scenario_.piece_bytes_max,
-                                      .window_bytes = 1 + random_() % 100'000,
-                                      .delay_looks_max = scenario_.delay_looks_max,
-                                      .cut_first_to_second = from_client ? cut : ~0ull,
-                                      .cut_second_to_first = from_client ? ~0ull : cut,
-                                      .was_cut = was_cut,
-                                      .swallow_first_to_second = from_client ? swallow : ~0ull,
-                                      .swallow_second_to_first = from_client ? ~0ull : swallow});
-  }
-  unsigned made() const { return made_; }
-  std::vector<uint64_t> cut_at() const {
-    std::lock_guard lock(mutex_);
-    return cut_at_;
-  }
-
- private:
-  static std::pair<std::unique_ptr<transport::Transport>, std::unique_ptr<transport::Transport>> shared_pair(
-      uint64_t client_receives, uint64_t server_receives, const std::function<void()>& was_cut) {
-    auto pair = transport::shared_memory_pair(transport::shared_memory::kRingBytesMin);
-    if (!pair) throw std::runtime_error(pair.error());
-    return {std::make_unique<BreakingTransport>(std::move(pair->first), client_receives, was_cut),
-            std::make_unique<BreakingTransport>(std::move(pair->second), server_receives, was_cut)};
-  }
-
-  const Scenario& scenario_;
-  std::mt19937_64 random_;
-  unsigned made_ = 0;
-  mutable std::mutex mutex_;
-  std::vector<uint64_t> cut_at_;  // under mutex_: connections break on the threads that receive
-};
 
 // Windows are small, so that there is waiting for room: the worker's ring has more than what it keeps free for the
 // out-of-order reader. Beside the largest piece that waits for room there is as much as the other side takes without
@@ -106,8 +50,9 @@ constexpr std::chrono::milliseconds kLook{1};
 // The worker's part: a session over a fake driver, its executor, and the watchdog's looks at the heartbeat.
 class Worker {
  public:
-  Worker(std::unique_ptr<transport::Transport> transport, bool heartbeats, Verdict& verdict)
-      : broker_([&verdict](std::string what) { verdict.fail(std::move(what)); }),
+  Worker(std::unique_ptr<transport::Transport> transport, Network& network, bool heartbeats, Verdict& verdict)
+      : network_(network),
+        broker_([&verdict](std::string what) { verdict.fail(std::move(what)); }),
         reports_(broker_.workers_end()),
         link_(std::move(transport), kWorkerLimits),
         calls_(server_calls()),
@@ -163,7 +108,7 @@ class Worker {
     link_.interrupt();
   }
   // A connection of the client's, as the broker hands it over. Any thread.
-  void arrive(std::unique_ptr<transport::Transport> connection) {
+  void arrive(RawEnd connection) {
     std::lock_guard lock(arriving_mutex_);
     std::string name = std::to_string(++arrived_);
     {
@@ -194,9 +139,13 @@ class Worker {
   link::Link& link() { return link_; }
 
  private:
-  tl::expected<std::unique_ptr<transport::Transport>, std::string> take(const std::string& name) {
-    std::lock_guard lock(waiting_mutex_);
-    return std::move(waiting_.extract(name).mapped());
+  Network::Opened take(const std::string& name) {
+    RawEnd end;
+    {
+      std::lock_guard lock(waiting_mutex_);
+      end = std::move(waiting_.extract(name).mapped());
+    }
+    return network_.open_server(std::move(end));
   }
   void serve() {
     auto end = session_->begin();
@@ -210,6 +159,7 @@ class Worker {
     end_scene();
   }
 
+  Network& network_;
   Broker broker_;
   server::Reports reports_;
   test::FakeDriver driver_;
@@ -225,9 +175,9 @@ class Worker {
   std::atomic<bool> begun_{false};  // behind Welcome; before it nothing else may be sent
   std::atomic<bool> done_{false};   // a hint for who waits; the thread is joined before anything else is looked at
   std::mutex arriving_mutex_, waiting_mutex_;
-  std::atomic<bool> too_many_{false};  // by arrive()'s own thread, while it is in there
-  unsigned arrived_ = 0;               // under arriving_mutex_
-  std::map<std::string, std::unique_ptr<transport::Transport>> waiting_;  // under waiting_mutex_
+  std::atomic<bool> too_many_{false};      // by arrive()'s own thread, while it is in there
+  unsigned arrived_ = 0;                   // under arriving_mutex_
+  std::map<std::string, RawEnd> waiting_;  // under waiting_mutex_
   std::unique_ptr<server::Resumption> resumption_;
   std::thread thread_, watchdog_;
 };
@@ -279,17 +229,19 @@ class SimulatedReconnector final : public client::Reconnector {
   static constexpr size_t kDoublesMax = 32;
 
   tl::expected<Reconnected, resume::Failure> ask(uint64_t attempt, uint64_t received) {
-    std::unique_ptr<transport::Transport> near;
+    RawEnd end;
     {
       std::lock_guard lock(mutex_);
       auto [ours, theirs] = network_.connect();
-      near = std::move(ours);
+      end = std::move(ours);
       worker_.arrive(std::move(theirs));
     }
+    auto near = network_.open_client(std::move(end));
+    if (!near) return tl::unexpected<resume::Failure>({false, near.error()});
     auto server_received =
-        resume::ask(*near, {worker_.id(), worker_.secret(), attempt, received}, std::chrono::minutes(1));
+        resume::ask(**near, {worker_.id(), worker_.secret(), attempt, received}, std::chrono::minutes(1));
     if (!server_received) return tl::unexpected(server_received.error());
-    return Reconnected{std::move(near), *server_received};
+    return Reconnected{std::move(*near), *server_received};
   }
 
   const Scenario& scenario_;
@@ -355,9 +307,10 @@ std::string Verdict::text() const {
   return text_;
 }
 
-Scenario scenario_of(uint64_t seed) {
+Scenario scenario_of(uint64_t seed, Road road) {
   std::mt19937_64 random(seed);
   Scenario scenario{.seed = seed};
+  scenario.road = road;
   scenario.threads = 1 + unsigned(random() % 3);
   scenario.calls = 10 + unsigned(random() % 40);
   scenario.bulk_bytes_max = random() % 16 ? 2048 : 100'000 + size_t(random() % (kBulkBytesMax - 100'000));
@@ -376,6 +329,7 @@ Scenario scenario_of(uint64_t seed) {
   scenario.managed = random() % 3 == 0;
   scenario.captures = random() % 3 == 0;
   scenario.forks = random() % 16 == 0;
+  scenario.fabric_breaks = road == Road::rdma && random() % 4 == 0 ? unsigned(random() % 4) : 0;
   return scenario;
 }
 
@@ -391,7 +345,8 @@ std::string describe(const Scenario& s) {
                                                {s.callbacks, "host functions"},
                                                {s.managed, "managed memory"},
                                                {s.captures, "captures"},
-                                               {s.forks, "a fork"}};
+                                               {s.forks, "a fork"},
+                                               {s.fabric_breaks != 0, "a fabric that breaks"}};
   for (auto [there, what] : with)
     if (there) text += fmt::format(", {}", what);
   return text;
@@ -406,7 +361,7 @@ Outcome run(const Scenario& scenario) {
   Notices notices(verdict, functions);
   // The handshake itself is over a connection that lasts: a session that has not begun is not resumed.
   auto [near, far] = transport::simulated_pair({.seed = scenario.seed});
-  Worker worker(std::move(far), scenario.swallows, verdict);
+  Worker worker(std::move(far), network, scenario.swallows, verdict);
   Outcome outcome;
   {
     auto started = client::ConnectedSession::greet(std::move(near), "simulation", notices, nullptr, kClientLimits);

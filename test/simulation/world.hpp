@@ -79,6 +79,14 @@ void end_scene();
 
 inline constexpr size_t kBulkBytesMax = 500'000;  // of a call, in any scenario
 
+// What connections are.
+enum class Road : uint8_t {
+  simulated,      // streams inside the process
+  shared_memory,  // rings; of what is below, pieces and delays are then theirs
+  tls,            // inside TLS, over sockets with something between them
+  rdma,           // over a fabric inside the process
+};
+
 struct Scenario {
   uint64_t seed = 1;
   unsigned threads = 2;
@@ -88,8 +96,8 @@ struct Scenario {
   unsigned cuts = 20;             // connections that break; the next one lasts
   size_t piece_bytes_max = 0;
   unsigned delay_looks_max = 0;
-  bool shared_memory = false;  // connections are rings in shared memory; pieces and delays are then theirs
-  bool sweeps = false;         // connections are cut at one byte after the other, from sweep_from on
+  Road road = Road::simulated;
+  bool sweeps = false;  // connections are cut at one byte after the other, from sweep_from on
   uint64_t sweep_from = 0;
   bool doubles = false;  // every now and then two connections are made for one loss, and arrive in any order
   unsigned broker_crashes =
@@ -97,8 +105,9 @@ struct Scenario {
   bool callbacks = false, managed = false, captures = false, forks = false;  // what the program does
   bool swallows =
       false;  // some connections do not break, but swallow what is sent from then on: only heartbeats find out
+  unsigned fabric_breaks = 0;  // ends of a fabric that fail, beside a connection that does not
 };
-Scenario scenario_of(uint64_t seed);
+Scenario scenario_of(uint64_t seed, Road road);
 std::string describe(const Scenario& scenario);
 
 struct Outcome {

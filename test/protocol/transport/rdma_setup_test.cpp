@@ -1,12 +1,18 @@
 // Agreeing on RDMA over a connection, and going on without it.
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cstdlib>
 #include <future>
 #include <thread>
 
+#include <capnp/message.h>
+
+#include "protocol/transport/control_message.hpp"
 #include "protocol/transport/rdma_setup.hpp"
 #include "protocol/wire/frame.hpp"
+#include "protocol/wire/rdma.hpp"
+#include "schema/handshake.capnp.h"
 #include "test/protocol/transport/pairs.hpp"
 
 using namespace gpuwire;
@@ -84,6 +90,27 @@ TEST_CASE("two that have no way to each other over the fabric go on over the con
   CHECK_FALSE(both.server.lost);
   CHECK(std::string(both.server.connection->road()) == "tcp");
   check_that_it_carries(*both.client.connection, *both.server.connection);
+}
+
+TEST_CASE("a server that leaves before it has greeted is not waited for") {
+  auto fabric = test::rdma_fabric("tcp");
+  if (!fabric) return;
+  auto silent = RdmaEnd::make(*fabric);
+  REQUIRE(silent);
+  auto ends = test::pair_kinds()[0].make(1);
+  auto asked =
+      std::async(std::launch::async, [&] { return ask_for_rdma(std::move(ends.first), *fabric, kLimit, 2 * kHang); });
+  std::array<std::byte, sizeof(wire::FrameHeader)> header;
+  REQUIRE(receive_all(*ends.second, header, kLimit).status == IoStatus::ok);
+  capnp::MallocMessageBuilder message;
+  auto end = message.initRoot<schema::Rdma>().initEnd();
+  end.setVersion(rdma::kVersion);
+  end.setAddress({reinterpret_cast<const kj::byte*>((*silent)->address().data()), (*silent)->address().size()});
+  end.setToken({(*silent)->token().data(), (*silent)->token().size()});
+  REQUIRE(send_control(*ends.second, wire::kRdmaOrdinal, message, kLimit));
+  ends.second->finish();
+  REQUIRE(asked.wait_for(kHang) == std::future_status::ready);
+  CHECK_FALSE(asked.get().declined.empty());
 }
 
 TEST_CASE("whoever does not ask for RDMA loses no byte to the question") {
