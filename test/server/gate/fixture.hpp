@@ -67,3 +67,21 @@ struct GateFixture {
     while (::read(doorbell.get(), &count, sizeof count) > 0) {}
   }
 };
+
+// What stands at the bound is let in when nothing has been done for kStall, which on a busy machine may be before the
+// test has gone on. So an attempt says whether it saw it held up, and is made again, at a gate of its own, if it did
+// not.
+inline constexpr int kAttempts = 200;
+template <class Attempt>
+bool is_seen(Attempt attempt) {
+  for (int i = 0; i < kAttempts; ++i) {
+    GateFixture fixture;
+    fixture.set_and_wait(true, true, std::chrono::microseconds(500));
+    REQUIRE(fixture.idle());
+    bool seen = attempt(fixture);
+    fixture.gpu.finish_all();
+    REQUIRE(fixture.idle());
+    if (seen) return true;
+  }
+  return false;
+}

@@ -20,9 +20,10 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr DeviceIndex kDevice[] = {0};
-// The warning comes at four fifths of it: this thread and the GPU scheduler's may be kept from running for the rest
-// without its being missed.
-constexpr std::chrono::milliseconds kLimit{2000};
+// Sessions go on that have been there for long: what their pages say of the past lies in their time. An hour; less on
+// a machine that has not been up for two, whose clock begins with it.
+constexpr int kWarned = 17, kWhole = 20;  // of the limit: past four fifths, and far from its end
+PageTime long_life() { return std::min<std::chrono::nanoseconds>(1h, page_now() / 2); }
 
 // A worker's end of a session, which says what the test wants.
 struct Worker {
@@ -77,6 +78,19 @@ struct GpuSchedulerFixture {
                                 ends.push_back(std::move(why));
                               }}};
 
+  // One that began under another GPU scheduler. `prepare` writes what its page says by now.
+  template <class Prepare>
+  Worker session_since(PageTime began, unsigned number, unsigned tenant, Prepare prepare) {
+    auto page = SharedPage<SessionPage>::create();
+    REQUIRE(page);
+    OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    Worker worker({OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))});
+    prepare(worker);
+    REQUIRE(scheduler.adopt(SessionId(number), TenantId(tenant), kDevice,
+                            {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))},
+                            began));
+    return worker;
+  }
   Worker session(unsigned number, unsigned tenant) {
     auto ends = scheduler.add(SessionId(number), TenantId(tenant), kDevice);
     REQUIRE(ends.has_value());
@@ -157,26 +171,46 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "turns go round among tenants that always
   CHECK(std::ranges::min(turns) >= 3);
 }
 
+// What the page says has been for long when a limit is set that is to be warned of, and then one that is over. So
+// nothing is missed while a thread is kept from running.
+
 TEST_CASE_FIXTURE(
     GpuSchedulerFixture,
     "a kernel over its tenant's limit is warned of and its session ended, and only what is counted can be") {
-  scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = kLimit});
-  Worker worker = session(1, 1);
+  const auto life = std::chrono::floor<std::chrono::milliseconds>(long_life());
+  scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = life});
+  Worker worker = session_since(page_now() - life, 1, 1, [](Worker&) {});
+  worker.answer();
   CHECK(becomes([&] { return !worker.gate().closed(); }));
   CHECK(!worker.gate().unhindered());
   worker.work();
-  worker.page->stuck_since = page_now().count();
-  CHECK(becomes([&] { return warned() == 1; }));
-  CHECK(becomes([&] { return ended() == 1; }));
-  CHECK(ends[0].find("kernel") != std::string::npos);
+  worker.page->stuck_since = (page_now() - life * kWarned / kWhole).count();
+  CHECK(warned() == 0);
+  scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = life});
+  REQUIRE(becomes([&] { return warned() == 1; }));
+  CHECK(ended() == 0);
   CHECK(scheduler.snapshot().sessions[0].warning.find("kernel") != std::string::npos);
+  scheduler.set_tenant(TenantId(1), {}, {.kernel_time_max = life / 2});
+  REQUIRE(becomes([&] { return ended() == 1; }));
+  CHECK(warned() == 1);
+  CHECK(ends[0].find("kernel") != std::string::npos);
 }
 
 TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that does nothing is warned and ended at its tenant's limit") {
-  scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = kLimit});
-  Worker worker = session(1, 1);
-  worker.page->idle_since = page_now().count();
-  CHECK(becomes([&] { return ended() == 1; }));
+  const auto life = std::chrono::floor<std::chrono::milliseconds>(long_life());
+  scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = life});
+  Worker worker = session_since(page_now() - life, 1, 1, [&](Worker& before) {
+    before.page->idle_since = (page_now() - life * kWarned / kWhole).count();
+  });
+  // Nothing that was in flight under another is still.
+  worker.answer();
+  worker.ring();
+  REQUIRE(becomes([&] { return !worker.gate().closed(); }));
+  scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = life});
+  REQUIRE(becomes([&] { return warned() == 1; }));
+  CHECK(ended() == 0);
+  scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = life / 2});
+  REQUIRE(becomes([&] { return ended() == 1; }));
   CHECK(warned() == 1);
   CHECK(ends[0].find("idle") != std::string::npos);
 }
@@ -286,21 +320,16 @@ TEST_CASE("servers of sessions that answer people stay awake after a request whe
 TEST_CASE_FIXTURE(GpuSchedulerFixture,
                   "a session that began under another GPU scheduler goes on: its counters are believed for the time "
                   "since then, and nobody pays for them") {
-  // An hour; less on a machine that has not been up for two, whose clock begins with it.
-  const auto life = std::min<std::chrono::nanoseconds>(1h, page_now() / 2);
+  const auto life = long_life();
   const auto busy = life * 5 / 6;
   const PageTime began = page_now() - life;
-  auto page = SharedPage<SessionPage>::create();
-  REQUIRE(page);
-  OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  Worker worker({OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))});
-  // More than a session that begins now could have done.
-  worker.page->submissions = worker.page->completions = uint64_t(life / 9us);
-  worker.page->busy_ns = uint64_t(busy.count());
-  worker.page->opening = 12;
-  worker.page->gate = 0;
-  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice,
-                          {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))}, began));
+  Worker worker = session_since(began, 5, 1, [&](Worker& before) {
+    // More than a session that begins now could have done.
+    before.page->submissions = before.page->completions = uint64_t(life / 9us);
+    before.page->busy_ns = uint64_t(busy.count());
+    before.page->opening = 12;
+    before.page->gate = 0;
+  });
   CHECK(scheduler.began(SessionId(5)) == began);
   worker.answer();
   CHECK(becomes([&] { return worker.gate().unhindered(); }));
@@ -314,12 +343,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture,
 
 TEST_CASE_FIXTURE(GpuSchedulerFixture,
                   "a session whose page claims more than its time allows ends when it is adopted") {
-  auto page = SharedPage<SessionPage>::create();
-  REQUIRE(page);
-  OwnedDescriptor doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  (*page)->submissions = UINT64_MAX / 2;
-  REQUIRE(scheduler.adopt(SessionId(5), TenantId(1), kDevice,
-                          {OwnedDescriptor(::dup(page->descriptor())), OwnedDescriptor(::dup(doorbell.get()))},
-                          page_now() - 1h));
+  Worker worker =
+      session_since(page_now() - 1h, 5, 1, [](Worker& before) { before.page->submissions = UINT64_MAX / 2; });
   CHECK(becomes([&] { return ended() == 1; }));
 }
