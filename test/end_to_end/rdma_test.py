@@ -102,9 +102,13 @@ class Programs(RdmaCase):
         self.assertEqual(ran.stderr, "")
 
     def test_a_client_that_cannot_reach_the_server_over_the_fabric_goes_by_tcp_and_says_so(self):
-        ran = run(self.server.address, "copies", env={**RDMA, "UCX_TLS": "posix", "GPUWIRE_STATS": ""})
-        self.assert_passed(ran)
-        self.assertTrue(one_line_naming(ran.stderr, "no RDMA with the server", "the session goes over tcp"), ran.stderr)
+        untold = {name: value for name, value in RDMA.items() if name != "UCX_TLS"}  # then UCX's TCP is not used
+        for name, environment in (("shared memory", {**RDMA, "UCX_TLS": "posix"}), ("no cards", untold)):
+            with self.subTest(name):
+                ran = run(self.server.address, "copies", env={**environment, "GPUWIRE_STATS": ""})
+                self.assert_passed(ran)
+                self.assertTrue(one_line_naming(ran.stderr, "no RDMA with the server", "the session goes over tcp"),
+                                ran.stderr)
 
     def test_rdma_with_a_server_on_a_unix_socket_is_refused_with_the_reason(self):
         ran = run("unix:/nowhere", "copies", env=RDMA)

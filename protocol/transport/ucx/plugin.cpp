@@ -123,7 +123,9 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
   ucp_config_modify(config, "ALLOC_PRIO", "md:*,mmap,heap");
   // Memory by its name in /dev/shm: another process's /proc is out of reach.
   ucp_config_modify(config, "POSIX_USE_PROC_LINK", "n");
-  if (confined && !is_set("UCX_TLS") && !is_set("GPUWIRE_UCX_TLS")) ucp_config_modify(config, "TLS", "^sm");
+  // With UCX's TCP a process listens, and 1.13.1 writes to whatever address somebody who connects there says: only for
+  // who asks for it.
+  if (!is_set("UCX_TLS") && !is_set("GPUWIRE_UCX_TLS")) ucp_config_modify(config, "TLS", confined ? "^sm,tcp" : "^tcp");
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE | UCP_PARAM_FIELD_REQUEST_INIT |
                           UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS | UCP_PARAM_FIELD_NAME;

@@ -2,13 +2,17 @@
 #include <doctest/doctest.h>
 
 #include <dlfcn.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <random>
+#include <set>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -370,6 +374,43 @@ TEST_CASE("the library takes no signal of the program's") {
     dladdr(reinterpret_cast<void*>(action.sa_handler), &holder);
     INFO("signal ", number, " is ", holder.dli_fname ? holder.dli_fname : "?");
     CHECK(std::string_view(holder.dli_fname ? holder.dli_fname : "").find("libuc") == std::string_view::npos);
+  }
+}
+
+namespace {
+
+// Descriptors at which this process can be connected to.
+std::set<int> listening() {
+  std::set<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int descriptor = std::stoi(entry.path().filename());
+    int listens = 0;
+    socklen_t bytes = sizeof listens;
+    if (getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) == 0 && listens) found.insert(descriptor);
+  }
+  return found;
+}
+
+std::set<int> listening_with(const std::shared_ptr<RdmaFabric>& fabric) {
+  const std::set<int> before = listening();
+  auto end = end_of(fabric);
+  std::set<int> more = listening();
+  for (int descriptor : before) more.erase(descriptor);
+  return more;
+}
+
+}  // namespace
+
+TEST_CASE("nobody can connect to a process for its RDMA, unless it was told to use UCX's TCP") {
+  auto told = fabric();
+  if (!told) return;
+  CHECK_FALSE(listening_with(told).empty());
+  for (const char* name : {"UCX_TLS", "GPUWIRE_UCX_TLS"}) unsetenv(name);
+  for (bool confined : {false, true}) {
+    INFO(confined);
+    auto untold = RdmaFabric::open(test::rdma_plugin(), confined);
+    REQUIRE(untold.has_value());
+    CHECK(listening_with(*untold).empty());
   }
 }
 
