@@ -165,31 +165,23 @@ Network::Opened Network::keyed(RawEnd end, bool client) {
   return tls::tls_transport(std::move(end.transport), std::move(channel));
 }
 
-Network::Opened Network::open_client(RawEnd end) {
-  switch (scenario_.road) {
-    case Road::simulated: return std::move(end.transport);
-    case Road::shared_memory: return breaking(std::move(end.transport), end.receives_max, false);
-    case Road::tls: return keyed(std::move(end), true);
-    case Road::rdma: break;
-  }
-  auto agreed = transport::ask_for_rdma(std::move(end.transport), fabric(), kTimeout);
+Network::Opened Network::over_fabric(RawEnd end, bool client) {
+  const Transport& plain = *end.transport;
+  auto peek = [&](std::span<std::byte> out) { return transport::peek_socket(plain, out); };
+  auto agreed = client ? transport::ask_for_rdma(std::move(end.transport), fabric(), kTimeout)
+                       : transport::offer_rdma(std::move(end.transport), peek, fabric(), "", kTimeout);
   if (agreed.lost) return tl::unexpected(agreed.declined);
   return breaking(std::move(agreed.connection), end.receives_max, true);
 }
 
-Network::Opened Network::open_server(RawEnd end) {
+Network::Opened Network::open(RawEnd end, bool client) {
   switch (scenario_.road) {
     case Road::simulated: return std::move(end.transport);
     case Road::shared_memory: return breaking(std::move(end.transport), end.receives_max, false);
-    case Road::tls: return keyed(std::move(end), false);
-    case Road::rdma: break;
+    case Road::tls: return keyed(std::move(end), client);
+    case Road::rdma: return over_fabric(std::move(end), client);
   }
-  const Transport& plain = *end.transport;
-  auto agreed = transport::offer_rdma(
-      std::move(end.transport), [&](std::span<std::byte> out) { return transport::peek_socket(plain, out); }, fabric(),
-      "", kTimeout);
-  if (agreed.lost) return tl::unexpected(agreed.declined);
-  return breaking(std::move(agreed.connection), end.receives_max, true);
+  throw std::logic_error("a road of an unknown kind");
 }
 
 }  // namespace gpuwire::simulation

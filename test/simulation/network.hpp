@@ -39,8 +39,8 @@ class Network {
   // The client's end and the server's. One thread at a time.
   std::pair<RawEnd, RawEnd> connect();
   // What each does until the road is there: waits for the other. Any thread.
-  Opened open_client(RawEnd end);
-  Opened open_server(RawEnd end);
+  Opened open_client(RawEnd end) { return open(std::move(end), true); }
+  Opened open_server(RawEnd end) { return open(std::move(end), false); }
 
   unsigned made() const { return made_; }
   // After how many bytes in one direction connections have broken.
@@ -60,7 +60,9 @@ class Network {
   std::function<void()> told(uint64_t cut);
   std::unique_ptr<transport::Transport> breaking(std::unique_ptr<transport::Transport> inside, uint64_t receives,
                                                  bool resets);
+  Opened open(RawEnd end, bool client);
   Opened keyed(RawEnd end, bool client);
+  Opened over_fabric(RawEnd end, bool client);
 
   const Scenario& scenario_;
   std::mt19937_64 random_;
