@@ -13,7 +13,9 @@ from support import (
     BUILD,
     DEVICE,
     PROGRAMS,
+    RDMA_PLUGIN,
     RUN_LIMIT_SECONDS,
+    UCX,
     Server,
     ServerCase,
     one_line_naming,
@@ -30,9 +32,6 @@ from stages import CutsAtStages, EndsAtStages
 from unreliable_way import UnreliableWay
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
-PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")
-# Both sides': cards that another machine may have would only differ.
-UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 RDMA = {**os.environ, **UCX, "GPUWIRE_TRANSPORT": "rdma", "GPUWIRE_STATS": "1"}
 RDMA_ORDINAL = 12  # of protocol/wire/rdma.hpp
 # A connection that carries a session on, before the fabric does.
@@ -215,7 +214,7 @@ class OverTls(TenantsCase):
 
 
 if __name__ == "__main__":
-    if not os.path.exists(PLUGIN):
-        print(f"left out: there is no {PLUGIN}; it is built where libucx-dev is")
+    if not os.path.exists(RDMA_PLUGIN):
+        print(f"left out: there is no {RDMA_PLUGIN}; it is built where libucx-dev is")
         sys.exit(0)
     unittest.main(verbosity=2)

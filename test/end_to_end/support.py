@@ -20,6 +20,9 @@ BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..",
 # Whose client programs have: under the thread sanitizer not the tree's own, as CUDA programs are not built with it.
 CLIENT_BUILD = os.path.abspath(os.environ.get("GPUWIRE_CLIENT_BUILD", BUILD))
 PROGRAMS = os.path.join(BUILD, "test_programs")
+RDMA_PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")  # built where libucx-dev is
+# Of both sides, where RDMA is tested: cards that another machine may have would only differ.
+UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 DEVICE = os.environ.get("GPUWIRE_TEST_DEVICE", "software")
 # What a program waits for depends on no earlier one, unless a test is about that.
 os.environ.setdefault("GPUWIRE_LOOK_AHEAD", "off")

@@ -11,7 +11,7 @@ from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, preface, read_exactly  # 
 
 PREFACE_MANAGEMENT = 1
 CONTROL, HELLO, LOGIN, RDMA = 1, 1, 4, 12
-RDMA_MESSAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), *"../../protocol/transport".split("/"),
+RDMA_MESSAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "protocol", "transport",
                              "rdma_message.hpp")
 RDMA_END, RDMA_USE = 0, 2
 MAGIC = 0x5747

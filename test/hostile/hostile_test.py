@@ -17,7 +17,7 @@ import unittest
 import unittest.mock
 
 import attackers
-from support import BUILD, CLIENT_BUILD, RUN_LIMIT_SECONDS, Server, children, command, wait_until
+from support import BUILD, CLIENT_BUILD, RDMA_PLUGIN, RUN_LIMIT_SECONDS, UCX, Server, children, command, wait_until
 
 GPUWIRE = os.path.join(CLIENT_BUILD, "bin", "gpuwire")
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20260101"))
@@ -34,9 +34,6 @@ HOST_MIB, MAPPED_MIB = 256, 32  # what the attacker may have of the server's own
 IMAGE_MIB = 8  # of program text; a compiler takes a multiple of that while it loads
 ATTEMPTS_TO_SHARE = 500  # a session gets an eighth of the descriptors at most
 NEVER_GREETED = 3  # of each kind
-PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")
-# Of both sides' UCX: cards that another machine may have would only differ.
-UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 CONFIGURATION = """
 [server]
 sessions_max = 16
@@ -432,7 +429,7 @@ class InSharedMemory(OfARoad):
         cls.server.address = cls.local_address()
 
 
-@unittest.skipUnless(os.path.exists(PLUGIN), f"there is no {PLUGIN}; it is built where libucx-dev is")
+@unittest.skipUnless(os.path.exists(RDMA_PLUGIN), f"there is no {RDMA_PLUGIN}; it is built where libucx-dev is")
 class ByRdma(OfARoad):
     """Victims, and attackers that are programs, go by RDMA. On a machine where an end hears of the other too late, a
     victim goes by TCP and is served, too."""
