@@ -37,6 +37,8 @@ constexpr int64_t kLookIntervalNs = 1000;
 constexpr std::chrono::milliseconds kRoomWait{5};
 // One wait for something to arrive; repeated as long as the connection lives.
 constexpr std::chrono::seconds kLeadWait{10};
+// PendingCall::begun_after of a call that was set aside: no number of waits, so that it travelled with another.
+constexpr uint64_t kBegunAside = ~uint64_t{0};
 
 // How long a waiting thread looks at the connection again and again before it sleeps: a sleep costs a wake-up at its
 // end, 50 to 300 us on a virtual machine. CUDA itself spins to the end of every wait unless the program asks for
@@ -305,6 +307,19 @@ void ConnectedSession::expect_reply(Slot& slot, const BulkSink& sink) noexcept {
   ++awaited_;
 }
 
+void ConnectedSession::set_aside(uint64_t sequence) noexcept {
+  std::lock_guard lock(receive_mutex_);
+  PendingCall* call = calls_.find(sequence);
+  if (!call || call->aside) return;
+  calls_.set_aside(call, true);
+  call->begun_after = kBegunAside;
+  if (call->arrived) return;
+  --awaited_;
+  if (!thread_awaits_role_ || receiving_ || awaited_) return;
+  thread_awaits_role_ = false;
+  link_.wake();
+}
+
 void ConnectedSession::commit(Slot& slot, size_t words_used) noexcept {
   Outgoing::Committed done = outgoing_.commit(words_used);
   if (slot.call) {
@@ -363,6 +378,10 @@ CUresult ConnectedSession::wait(uint64_t sequence, ReplyReader read, void* user,
   {
     std::lock_guard lock(receive_mutex_);
     own.call = calls_.find(sequence);
+    if (own.call && own.call->aside) {
+      calls_.set_aside(own.call, false);
+      if (!own.call->arrived) ++awaited_;
+    }
   }
   if (!own.call) return ended() ? state() : CUDA_ERROR_OUT_OF_MEMORY;
   auto begun = Clock::now();

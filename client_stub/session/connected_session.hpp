@@ -53,6 +53,7 @@ class ConnectedSession final : public Session, public Road {
   void abandon(Slot& slot) noexcept override;
   CUresult wait(uint64_t sequence, ReplyReader read, void* user, const BulkSink& sink) noexcept override;
   void expect_reply(Slot& slot, const BulkSink& sink) noexcept override;
+  void set_aside(uint64_t sequence) noexcept override;
   std::shared_ptr<TransferProgress> progress() const noexcept override { return progress_; }
   void note_moved(Direction direction, uint64_t bytes) noexcept override { traffic_.note_beside(direction, bytes); }
   uint64_t appended_bytes() const noexcept override { return outgoing_.appended_bytes(); }
@@ -213,7 +214,7 @@ class ConnectedSession final : public Session, public Road {
   // Guarded by receive_mutex_:
   bool receiving_ = false;           // a thread has the receive role
   bool thread_awaits_role_ = false;  // the session thread sleeps until the role is free
-  unsigned awaited_ = 0;             // calls in calls_ whose reply has not arrived
+  unsigned awaited_ = 0;             // calls in calls_ whose reply has not arrived, but for those set aside
   unsigned room_waiters_ = 0;
   ReplyTable calls_;
   std::condition_variable room_changed_;  // for await_room()

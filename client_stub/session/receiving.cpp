@@ -111,7 +111,7 @@ void ConnectedSession::take_reply(OwnCall* own) {
     if (stored && !bad) {
       call->arrived = true;
       call->reply_bytes = sizeof header + header.message_words * sizeof(capnp::word) + header.bulk_bytes;
-      --awaited_;
+      if (!call->aside) --awaited_;
     }
     if (call->asleep) call->changed.notify_one();
   }

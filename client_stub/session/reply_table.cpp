@@ -16,12 +16,9 @@ PendingCall* ReplyTable::add(uint64_t sequence, const BulkSink& sink) try {
   call->sequence = sequence;
   call->sink = sink;
   call->bytes_end = call->reply_bytes = 0;
-  call->external = call->filling = call->arrived = call->asleep = false;
+  call->external = call->filling = call->arrived = call->asleep = call->aside = false;
   call->reply.clear();
-  call->older = newest_;
-  call->newer = nullptr;
-  (newest_ ? newest_->newer : oldest_) = call;
-  newest_ = call;
+  calls_.append(call);
   ++size_;
   return call;
 } catch (const std::bad_alloc&) {
@@ -29,16 +26,38 @@ PendingCall* ReplyTable::add(uint64_t sequence, const BulkSink& sink) try {
 }
 
 PendingCall* ReplyTable::find(uint64_t sequence) {
-  for (PendingCall* call = oldest_; call; call = call->newer)
-    if (call->sequence == sequence) return call;
-  return nullptr;
+  PendingCall* call = calls_.find(sequence);
+  return call ? call : aside_.find(sequence);
 }
 
 void ReplyTable::remove(PendingCall* call) {
-  (call->older ? call->older->newer : oldest_) = call->newer;
-  (call->newer ? call->newer->older : newest_) = call->older;
+  list_of(call).take_out(call);
   --size_;
   free_.push_back(call);
+}
+
+void ReplyTable::set_aside(PendingCall* call, bool aside) {
+  list_of(call).take_out(call);
+  call->aside = aside;
+  list_of(call).append(call);
+}
+
+void ReplyTable::List::append(PendingCall* call) {
+  call->older = newest;
+  call->newer = nullptr;
+  (newest ? newest->newer : oldest) = call;
+  newest = call;
+}
+
+void ReplyTable::List::take_out(PendingCall* call) {
+  (call->older ? call->older->newer : oldest) = call->newer;
+  (call->newer ? call->newer->older : newest) = call->older;
+}
+
+PendingCall* ReplyTable::List::find(uint64_t sequence) const {
+  for (PendingCall* call = oldest; call; call = call->newer)
+    if (call->sequence == sequence) return call;
+  return nullptr;
 }
 
 }  // namespace gpuwire::client

@@ -21,6 +21,7 @@ struct PendingCall {
   bool filling = false;      // the receiving thread is writing into `sink`
   bool arrived = false;      // the reply is here: in `reply`, unless the thread that waits has read it itself
   bool asleep = false;       // the waiting thread is on `changed`
+  bool aside = false;        // nobody is about to wait for it
   uint64_t reply_bytes = 0;  // of the whole frame, set with `arrived`
   std::vector<capnp::word> reply;
   std::condition_variable changed;
@@ -35,12 +36,23 @@ class ReplyTable {
   // Replies come nearly in the order of the calls, so the search begins with the oldest.
   PendingCall* find(uint64_t sequence);
   void remove(PendingCall* call);
+  // Calls that are set aside are looked at when no other is meant, and are not among those from oldest() on.
+  void set_aside(PendingCall* call, bool aside);
   size_t size() const { return size_; }
-  PendingCall* oldest() const { return oldest_; }
+  PendingCall* oldest() const { return calls_.oldest; }
 
  private:
-  PendingCall* oldest_ = nullptr;
-  PendingCall* newest_ = nullptr;
+  struct List {
+    PendingCall* oldest = nullptr;
+    PendingCall* newest = nullptr;
+
+    void append(PendingCall* call);
+    void take_out(PendingCall* call);
+    PendingCall* find(uint64_t sequence) const;
+  };
+  List& list_of(const PendingCall* call) { return call->aside ? aside_ : calls_; }
+
+  List calls_, aside_;
   size_t size_ = 0;
   std::vector<std::unique_ptr<PendingCall>> all_;
   std::vector<PendingCall*> free_;

@@ -179,6 +179,9 @@ class Session {
   // For called frames: registers the wait before the frame is published, so that a reply cannot come too early. Called
   // between begin and commit.
   virtual void expect_reply(Slot& slot, const BulkSink& sink) noexcept = 0;
+  // Of a call without bulk whose reply is expected: nobody waits for it for now, so that whoever reads takes it. Some
+  // thread, any one, has to wait() for it in the end, which then counts as no round trip.
+  virtual void set_aside(uint64_t) noexcept {}
 
   // Memory of at least `bytes` for a Bulk with a keeper. Null: it cannot be had just now, or never; then the bulk goes
   // with a call. Any thread.

@@ -9,6 +9,7 @@ import unittest
 from support import RUN_LIMIT_SECONDS, ServerCase, command
 
 STEPS = 4
+KERNELS_OF_A_STEP = 3
 
 
 class RoundTrips(ServerCase):
@@ -66,6 +67,21 @@ class RoundTrips(ServerCase):
             self.assertEqual(many, few, account)
             more, account = self.waits("occupancy", 3 * STEPS, user)
             self.assertEqual(more - many, STEPS, account)
+
+    def test_libraries_that_an_earlier_run_of_the_program_used_wait_for_the_first_of_them_only(self):
+        with tempfile.TemporaryDirectory() as home:
+            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            without = dict(user, GPUWIRE_LOOK_AHEAD="off")
+            self.waits("libraries", 3 * STEPS, without)  # from here on the server has the images
+            self.waits("libraries", 2 * STEPS, user)
+            few, _ = self.waits("libraries", STEPS, user)
+            many, account = self.waits("libraries", 2 * STEPS, user)
+            self.assertEqual(many, few, account)
+            # A library that is new: its first kernel, and two questions about that.
+            more, account = self.waits("libraries", 3 * STEPS, user)
+            self.assertEqual(more - many, 3 * STEPS, account)
+            one_by_one, account = self.waits("libraries", 2 * STEPS, without)
+            self.assertEqual(one_by_one - many, 3 * 2 * STEPS + KERNELS_OF_A_STEP - 1, account)
 
     def test_allocating_waits_once_and_freeing_does_not(self):
         self.assert_waits_per_step(1, "malloc", GPUWIRE_KEPT_MEMORY="0")

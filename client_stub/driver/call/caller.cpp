@@ -199,7 +199,10 @@ void note_addresses_in(const Caller& caller, std::span<const std::byte> data) no
 
 void give_back_kept_memory(const Caller& caller) noexcept { caller.server->kept_memory.give_back(caller); }
 
-bool free_kept_memory(const Caller& caller) noexcept { return caller.server->kept_memory.free_all(caller); }
+bool free_kept_memory(const Caller& caller) noexcept {
+  const bool kept = caller.server->kept_memory.free_all(caller);
+  return caller.server->images_ahead.give_back(caller) || kept;
+}
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
   ContextState* context = caller.state;

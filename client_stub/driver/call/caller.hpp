@@ -73,7 +73,7 @@ void note_addresses_in(const Caller& caller, std::span<const std::byte> data) no
 // Before what takes memory or tells how much there is: what the client keeps goes back to the server's driver, but for
 // blocks whose free would have to wait for work.
 void give_back_kept_memory(const Caller& caller) noexcept;
-// Where there was no memory: those, too. False: nothing was kept.
+// Where there was no memory: those, too, and libraries that have come ahead of their use. False: nothing was kept.
 bool free_kept_memory(const Caller& caller) noexcept;
 // The one step between resolving and beginning a frame that is work in a stream, or waits for some; after the last
 // address was noted. Sends what that work may look at: what the program has written to managed memory and to host

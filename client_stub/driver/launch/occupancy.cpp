@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/forward.hpp"
@@ -74,42 +75,6 @@ CUresult ask(const Caller& caller, const FunctionState& function, const Occupanc
   return finish(caller, question.kind, sequence, value);
 }
 
-// What earlier programs asked about the function besides `now`, on its way together with that: one round trip for all.
-class QuestionsAhead {
- public:
-  QuestionsAhead(const Caller& caller, FunctionState& function, const std::string& now, uint64_t settings)
-      : caller_(caller), function_(function) {
-    if (!function.module || !function.module->questions) return;
-    for (const OccupancyQuestion& question : function.module->questions->ahead(function.name, settings)) {
-      Entry entry{kept_by(caller, question), question.kind};
-      uint64_t value = 0;
-      if (entry.key == now || function.occupancy.find(entry.key, value, entry.settings)) continue;
-      if (begin(caller, function, question, entry.sequence)) return;
-      entries_.push_back(std::move(entry));
-    }
-  }
-  QuestionsAhead(const QuestionsAhead&) = delete;
-  QuestionsAhead& operator=(const QuestionsAhead&) = delete;
-  // An answer that is an error is asked for again by who wants it.
-  ~QuestionsAhead() {
-    for (const Entry& entry : entries_) {
-      uint64_t value = 0;
-      if (!finish(caller_, entry.kind, entry.sequence, value))
-        function_.occupancy.keep(entry.key, value, entry.settings);
-    }
-  }
-
- private:
-  struct Entry {
-    std::string key;
-    OccupancyKind kind;
-    uint64_t settings = 0, sequence = 0;
-  };
-  const Caller& caller_;
-  FunctionState& function_;
-  std::vector<Entry> entries_;
-};
-
 // The answer from the function's cache, or from the server and kept.
 CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question, uint64_t& value) {
   if (function.kernels_library()) return ask(caller, function, question, value);
@@ -117,10 +82,10 @@ CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQu
   uint64_t settings = 0;
   if (function.occupancy.find(key, value, settings)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
-  {
-    QuestionsAhead ahead(caller, function, key, settings);
-    result = ask(caller, function, question, value);
-  }
+  OccupancyAhead ahead(function);
+  if (function.module && function.module->questions) ahead.begin(caller, *function.module->questions, key, settings);
+  result = ask(caller, function, question, value);
+  ahead.finish(caller);
   if (result) return result;
   function.occupancy.keep(key, value, settings);
   if (function.module && function.module->questions)
@@ -129,6 +94,29 @@ CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQu
 }
 
 }  // namespace
+
+void OccupancyAhead::begin(const Caller& caller, KnownOccupancyQuestions& known, std::string_view now,
+                           uint64_t settings) {
+  for (const OccupancyQuestion& question : known.ahead(function_.name, settings)) {
+    Entry entry{kept_by(caller, question), question.kind};
+    uint64_t value = 0;
+    if (entry.key == now || function_.occupancy.find(entry.key, value, entry.settings)) continue;
+    if (client::begin(caller, function_, question, entry.sequence)) return;
+    entries_.push_back(std::move(entry));
+  }
+}
+
+void OccupancyAhead::set_aside(const Caller& caller) const noexcept {
+  for (const Entry& entry : entries_) caller.session->set_aside(entry.sequence);
+}
+
+void OccupancyAhead::finish(const Caller& caller) {
+  for (const Entry& entry : std::exchange(entries_, {})) {
+    uint64_t value = 0;
+    if (!client::finish(caller, entry.kind, entry.sequence, value))
+      function_.occupancy.keep(entry.key, value, entry.settings);
+  }
+}
 
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
                           unsigned flags, int& blocks) {

@@ -57,10 +57,15 @@ std::string look_ahead_folder(std::string_view what) {
 
 ImageLines::ImageLines(std::string folder, const ProgramImage::Digest& image) : folder_(std::move(folder)) {
   if (folder_.empty()) return;
-  file_ = folder_ + "/";
-  for (uint8_t byte : image) {
-    for (unsigned digit : {byte / 16u, byte % 16u}) file_ += kDigits[digit];
+  file_ = folder_ + "/" + hex_digits(image);
+}
+
+std::string hex_digits(const ProgramImage::Digest& digest) {
+  std::string out;
+  for (uint8_t byte : digest) {
+    for (unsigned digit : {byte / 16u, byte % 16u}) out += kDigits[digit];
   }
+  return out;
 }
 
 bool ImageLines::holds(std::string_view name) noexcept {
@@ -87,6 +92,12 @@ void ImageLines::append(const std::string& lines) const {
   OwnFile file(file_, O_WRONLY | O_APPEND | O_CREAT);
   if (!file.good() || file.bytes() + lines.size() > kImageLinesBytesMax) return;
   // One write, so that lines of several processes do not mix. What was not written whole is a line that says nothing.
+  static_cast<void>(!::write(file.descriptor(), lines.data(), lines.size()));
+}
+
+void ImageLines::replace(const std::string& lines) const {
+  OwnFile file(file_, O_WRONLY | O_APPEND);
+  if (!file.good() || lines.size() > kImageLinesBytesMax || ::ftruncate(file.descriptor(), 0) != 0) return;
   static_cast<void>(!::write(file.descriptor(), lines.data(), lines.size()));
 }
 

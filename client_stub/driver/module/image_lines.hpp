@@ -29,11 +29,16 @@ class ImageLines {
   std::vector<std::string> read() const;
   // Whole lines, with their ends.
   void append(const std::string& lines) const;
+  // In the place of all that is there.
+  void replace(const std::string& lines) const;
 
  private:
   void make_room() const;
 
   std::string folder_, file_;
 };
+
+// Names of files, and how lines begin: 64 digits.
+std::string hex_digits(const ProgramImage::Digest& digest);
 
 }  // namespace gpuwire::client

@@ -66,7 +66,8 @@ CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module)
     return CUDA_SUCCESS;
   }
   if (CUresult error = ensure_loaded(caller, library)) return error;
-  if (CUresult error = forward::cuLibraryGetModule(caller, module, reinterpret_cast<CUlibrary>(library.handle)))
+  if (CUresult error =
+          forward::cuLibraryGetModule(caller, module, reinterpret_cast<CUlibrary>(library.server_handle())))
     return error;
   auto state = std::make_unique<ModuleState>();
   state->kind = wire::HandleKind::module;
@@ -141,7 +142,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
     if (ModuleState* made = find_module(reinterpret_cast<CUmodule>(module))) retire_module(made);
   }
   if (at_server) {
-    send::post_module_unload(*caller.session, caller.context, {.handle = state->handle});
+    send::post_module_unload(*caller.session, caller.context, {.handle = state->server_handle()});
   }
   retire_module(state);
   return leave(caller, CUDA_SUCCESS);

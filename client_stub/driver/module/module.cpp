@@ -33,7 +33,7 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
     return leave(caller, result);
   }
   state->loaded = CUDA_SUCCESS;
-  note_image(*state, **image);
+  note_image(*state, (*image)->digest());
   *module = reinterpret_cast<CUmodule>(state->handle);
   handles().attach(state->kind, state->handle, state.get());
   state.release();

@@ -162,6 +162,8 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     uint64_t sequence = 0;
     if (CUresult error = begin_load(caller, image, handle, options, sequence)) return error;
     CUresult asked = along ? along->begin(caller) : CUDA_SUCCESS;
+    // What the program will use besides comes behind what it asks for.
+    caller.server->images_ahead.look(caller, image.digest());
     bool missing = false;
     CUresult result = finish_load(caller, options, sequence, missing);
     if (result == CUDA_SUCCESS) return asked;
@@ -193,7 +195,15 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
     }
     image = *selected;
   }
-  note_image(state, *image);
+  note_image(state, image->digest());
+  const bool plain = state.kind == wire::HandleKind::library && state.options.plain();
+  if (plain) state.unwritten = image->digest();
+  if (plain && caller.server->images_ahead.take(caller, image->digest(), state)) {
+    image_traffic().used.fetch_add(1, std::memory_order_relaxed);
+    state.image.reset();
+    state.loaded = CUDA_SUCCESS;
+    return CUDA_SUCCESS;
+  }
   if (along) along->look_ahead(caller);
   CUresult result = load_image(caller, *image, state.handle, state.options, along);
   // What the session answers for itself (it has ended) is not a fact about the library.

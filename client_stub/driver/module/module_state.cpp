@@ -9,6 +9,7 @@
 #include "client_stub/driver/managed_memory/managed.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/session/server_session.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -98,7 +99,7 @@ CUresult FunctionQuestions::begin(const Caller& caller) {
   for (Question& question : questions_) {
     CUresult error = send::begin_module_function(
         *caller.session, caller.context,
-        {.module = module_.handle, .name = question.function->name, .handle = question.function->handle},
+        {.module = module_.server_handle(), .name = question.function->name, .handle = question.function->handle},
         question.sequence);
     if (error) {
       drop(caller);
@@ -138,9 +139,13 @@ void FunctionQuestions::drop(const Caller& caller) {
   }
 }
 
-void note_image(ModuleState& state, const ProgramImage& image) {
-  state.known.emplace(look_ahead_folder("kernels"), image.digest());
-  state.questions.emplace(look_ahead_folder("occupancy"), image.digest());
+void FunctionQuestions::set_aside(const Caller& caller) const noexcept {
+  for (const Question& question : questions_) caller.session->set_aside(question.sequence);
+}
+
+void note_image(ModuleState& state, const ProgramImage::Digest& image) {
+  state.known.emplace(look_ahead_folder("kernels"), image);
+  state.questions.emplace(look_ahead_folder("occupancy"), image);
 }
 
 ModuleState* find_module(CUmodule module) noexcept {
@@ -190,10 +195,13 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   Caller asking = caller_for(caller, state);
   FunctionQuestions questions(state);
   CUresult result = questions.add(asking, key);
-  if (!result) result = ask(asking, state, questions, true);
+  if (!result) result = ensure_loaded(asking, state, &questions);
+  // The library may have come ahead, and with it the function.
+  if (!result && (questions.under_way() || !known_function(state, key))) result = ask(asking, state, questions, true);
   if (result) return result;
   out = known_function(state, key);
   if (state.known) state.known->used(key);
+  if (state.unwritten) asking.server->images_ahead.used(*std::exchange(state.unwritten, std::nullopt), key);
   return CUDA_SUCCESS;
 }
 
@@ -228,7 +236,7 @@ CUresult list_names(const Caller& caller, ModuleState& state, std::vector<std::s
     Caller asking = caller_for(caller, state);
     if (CUresult error = ensure_loaded(asking, state)) return error;
     std::vector<std::string> names;
-    CUresult error = send::call_module_functions(*asking.session, asking.context, {.handle = state.handle},
+    CUresult error = send::call_module_functions(*asking.session, asking.context, {.handle = state.server_handle()},
                                                  [&](schema::ModuleFunctions::Reader results) {
                                                    for (auto name : results.getNames())
                                                      names.emplace_back(name.cStr(), name.size());
@@ -255,7 +263,7 @@ CUresult find_variable(const Caller& caller, ModuleState& state, std::string_vie
   Variable variable{.managed = managed};
   uint64_t range_base = 0, range_bytes = 0;  // of the driver's allocation, when the variable is managed
   CUresult error = send::call_module_global(*asking.session, asking.context,
-                                            {.module = state.handle, .name = name, .managed = managed},
+                                            {.module = state.server_handle(), .name = name, .managed = managed},
                                             [&](schema::ModuleGlobalReply::Reader results) {
                                               variable.address = results.getAddress();
                                               variable.bytes = results.getBytes();
@@ -326,6 +334,7 @@ void retire_module(ModuleState* state) noexcept {
         if (range.kind == RangeKind::managed_variable) return forget_managed_variable(range);
         release_range(range);
       });
+  if (state->came_as) handles().forget(state->kind, state->came_as);
   std::unique_ptr<ModuleState> oldest;
   Retired& queue = retired();
   std::lock_guard lock(queue.mutex);

@@ -107,6 +107,8 @@ struct LoadOptions {
 
   // CUDA_ERROR_INVALID_VALUE, or CUDA_ERROR_NOT_SUPPORTED for options that hold pointers of other meanings.
   static CUresult parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out);
+  // Nothing of the program's own is asked for.
+  bool plain() const noexcept { return jit.empty() && library.empty() && !error_log && !info_log && !wall_time; }
   // Puts what the compiler said where the program asked for it: as much of the texts as its buffers hold.
   void store_logs(std::string_view error_text, std::string_view info_text, float wall_time_ms) const;
 };
@@ -132,6 +134,12 @@ struct ModuleState {
   std::optional<KnownKernels> known;                    // of its image, from when that is loaded on
   std::optional<KnownOccupancyQuestions> questions;     // about its functions; set together with `known`
   bool looked_ahead = false;                            // those of `known` have been asked for
+
+  // Of a library that the server had loaded before the program asked for it (images_ahead.hpp): its handle there.
+  uint64_t came_as = 0;
+  uint64_t server_handle() const noexcept { return came_as ? came_as : handle; }
+  // Of a library that may come ahead of the next program of the kind, until it is written down for that.
+  std::optional<ProgramImage::Digest> unwritten;
 };
 
 inline ModuleState* FunctionState::kernels_library() const noexcept { return module ? module->library : nullptr; }
@@ -180,6 +188,13 @@ class FunctionQuestions {
   CUresult finish(const Caller& caller);
   // Reads the answers and forgets them.
   void drop(const Caller& caller);
+  // While they are under way: finish() may come much later, on another thread (Session::set_aside()).
+  void set_aside(const Caller& caller) const noexcept;
+  size_t size() const noexcept { return questions_.size(); }
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (Question& question : questions_) visit(*question.function);
+  }
 
  private:
   struct Question {
@@ -197,7 +212,7 @@ class FunctionQuestions {
 };
 
 // From now on `state` knows which of the image's kernels earlier programs used.
-void note_image(ModuleState& state, const ProgramImage& image);
+void note_image(ModuleState& state, const ProgramImage::Digest& image);
 
 // Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's.
 // After CUDA_SUCCESS `along` is under way, after anything else it is not.

@@ -22,6 +22,7 @@
 #include "client_stub/driver/memory/kept_memory.hpp"
 #include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/module/image_uploads.hpp"
+#include "client_stub/driver/module/images_ahead.hpp"
 #include "client_stub/driver/managed_memory/managed_allocations.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/profile/gpu_spans.hpp"
@@ -102,6 +103,7 @@ class ServerSession {
   AllocationHolders allocation_holders{parts_};
   ArrayShapes array_shapes{parts_};
   ImageUploads image_uploads{parts_};
+  ImagesAhead images_ahead{parts_};
   GpuSpans gpu_spans{*this, parts_};
   // Neither the end of the session nor a child has anything to do with it.
   PostedUploads posted_uploads;

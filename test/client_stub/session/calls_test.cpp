@@ -140,6 +140,68 @@ TEST_CASE("several calls may be under way before the first is waited for") {
   });
 }
 
+TEST_CASE("a call that was set aside is waited for later, by another thread, and is no round trip") {
+  on_every_transport([](const PairKind& kind) {
+    std::atomic<bool> told{false};
+    Fixture fixture(kind.make(test_seed()), [](FakeServer& server) {
+      REQUIRE(server.next());  // what was posted
+      REQUIRE(server.next());
+      const uint64_t aside = server.header().sequence;
+      REQUIRE(server.next());
+      server.reply(server.header().sequence, CUDA_SUCCESS);
+      server.reply(aside, CUDA_ERROR_NOT_FOUND);
+      capnp::MallocMessageBuilder completion;
+      completion.initRoot<schema::Completion>();
+      server.notice(wire::NoticeOrdinal::completion, completion);
+      answer_all(server);
+    });
+    fixture.handler.on_notice = [&](wire::NoticeOrdinal, capnp::MessageReader&) {
+      told = true;
+      told.notify_all();
+    };
+    CHECK(fixture.post(1) == CUDA_SUCCESS);
+    client::Session::Slot slot;
+    REQUIRE(fixture.session->begin(wire::FrameKind::called, 1, 0, 8, {}, slot) == CUDA_SUCCESS);
+    fixture.session->expect_reply(slot, {});
+    fixture.session->commit(slot, 0);
+    fixture.session->set_aside(slot.sequence);
+    CHECK(fixture.call(2) == CUDA_SUCCESS);
+    told.wait(false);  // nobody calls: the session's own thread has read the reply, and the notice behind it
+    CHECK(fixture.session->stats().waits == 1);
+    CHECK(fixture.call(3) == CUDA_SUCCESS);
+    CUresult result = CUDA_SUCCESS;
+    std::thread([&] {
+      CHECK(client::finish_call<schema::Result>(*fixture.session, slot.sequence, [&](schema::Result::Reader reply) {
+              result = CUresult(reply.getResult());
+            }) == CUDA_ERROR_NOT_FOUND);
+    }).join();
+    CHECK(result == CUDA_ERROR_NOT_FOUND);
+    CHECK(fixture.session->stats().waits == 2);
+  });
+}
+
+TEST_CASE("a call that was set aside before its answer came is waited for like any other, or ends with the session") {
+  on_every_transport([](const PairKind& kind) {
+    Fixture fixture(kind.make(test_seed()), [](FakeServer& server) {
+      REQUIRE(server.next());
+      server.reply(server.header().sequence, CUDA_ERROR_NOT_FOUND);
+      REQUIRE(server.next());  // and is gone
+    });
+    uint64_t sequences[2] = {};
+    for (uint64_t& sequence : sequences) {
+      client::Session::Slot slot;
+      REQUIRE(fixture.session->begin(wire::FrameKind::called, 1, 0, 8, {}, slot) == CUDA_SUCCESS);
+      sequence = slot.sequence;
+      fixture.session->expect_reply(slot, {});
+      fixture.session->commit(slot, 0);
+      fixture.session->set_aside(sequence);
+    }
+    auto read = [](schema::Result::Reader) {};
+    CHECK(client::finish_call<schema::Result>(*fixture.session, sequences[0], read) == CUDA_ERROR_NOT_FOUND);
+    CHECK(client::finish_call<schema::Result>(*fixture.session, sequences[1], read) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+  });
+}
+
 TEST_CASE("a message that its writer cannot finish is dropped, and the stream goes on without it") {
   Fixture fixture(pair_kinds()[2].make(1), answer_all);
   CHECK(client::post<schema::Launch>(*fixture, 10, 0, 4, [](auto launch) { launch.initParameters(4096); }) ==

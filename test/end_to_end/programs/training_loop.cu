@@ -1,5 +1,6 @@
 // A loop like a training step, and others: `training_loop MODE STEPS`. The suite compares the round trips of N steps
 // and of 2N.
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -112,6 +113,38 @@ void launch_new(float* out, int count, std::integer_sequence<int, Numbers...>) {
   ((Numbers < count ? numbered<Numbers><<<1, 1>>>(out) : void()), ...);
 }
 
+// Of one kernel, which nobody else's library has.
+CUkernel library_kernel(int number) {
+  const std::string name = "library" + std::to_string(number);
+  const std::string image = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry " + name +
+                            "(.param .u64 out) {\n.reg .b64 %rd<3>;\n.reg .f32 %f<2>;\n"
+                            "ld.param.u64 %rd1, [out];\ncvta.to.global.u64 %rd2, %rd1;\ncvt.rn.f32.s32 %f1, " +
+                            std::to_string(number) + ";\nst.global.f32 [%rd2], %f1;\nret;\n}\n";
+  CUlibrary library;
+  CUkernel kernel;
+  CHECK_DRIVER(cuLibraryLoadData(&library, image.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CHECK_DRIVER(cuLibraryGetKernel(&kernel, library, name.c_str()));
+  CUkernel missing;
+  if (number == 0 && cuLibraryGetKernel(&missing, library, "no_such_kernel") != CUDA_ERROR_NOT_FOUND) return nullptr;
+  return kernel;
+}
+
+// Each is asked about twice, and writes its number.
+bool libraries(Step& step, int count) {
+  for (int number = 0; number < count; ++number) {
+    auto function = reinterpret_cast<CUfunction>(library_kernel(number));
+    if (!function) return false;
+    for (int threads : {32, 64}) {
+      int blocks = 0;
+      CHECK_DRIVER(cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, threads, 0));
+      if (blocks <= 0) return false;
+    }
+    void* parameters[] = {&step.loss};
+    CHECK_DRIVER(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, step.compute, parameters, nullptr));
+  }
+  return step.item() == float(count - 1);
+}
+
 void graph(Step& step, int steps) {
   cudaGraph_t captured;
   cudaGraphExec_t executable;
@@ -134,6 +167,9 @@ int main(int argc, char** argv) {
   if (mode == "new_kernels") {
     launch_new(step.loss, steps, std::make_integer_sequence<int, 32>());
     right = step.item() == float(steps - 1);
+  } else if (mode == "libraries") {
+    step.launch(step.compute);  // the program's own library is the first
+    right = libraries(step, steps);
   } else if (mode == "occupancy") {
     for (int i = 1; i <= steps; ++i) {
       int blocks = 0;

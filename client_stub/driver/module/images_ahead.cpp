@@ -1,0 +1,158 @@
+#include "client_stub/driver/module/images_ahead.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/session_sends.hpp"
+#include "client_stub/driver/launch/occupancy.hpp"
+#include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/module/program_name.hpp"
+#include "client_stub/driver/session/server_session.hpp"
+
+namespace gpuwire::client {
+
+// One library: its loading, its kernels, what is asked about these.
+class ImagesAhead::Library {
+ public:
+  Library(const Caller& caller, const ProgramImage::Digest& image) : image_(image), context_(caller.context) {
+    module_.kind = wire::HandleKind::library;
+    module_.handle = handles().create(module_.kind, caller.server);
+    note_image(module_, image);
+  }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    for (auto& [name, function] : module_.functions) handles().forget(function->kind, function->handle);
+    if (module_.handle) handles().forget(module_.kind, module_.handle);
+  }
+
+  bool is(const Caller& caller, const ProgramImage::Digest& image) const noexcept {
+    return context_ == caller.context && image_ == image;
+  }
+
+  // False: nothing was sent, or not all of it.
+  bool begin(const Caller& caller, const std::string& kernel) {
+    if (!module_.handle || questions_.add(caller, kernel)) return false;
+    questions_.look_ahead(caller);
+    if (send::begin_module_load(*caller.session, caller.context, {.handle = module_.handle, .digest = image_}, load_))
+      return false;
+    caller.session->set_aside(load_);
+    if (questions_.begin(caller)) return false;
+    questions_.set_aside(caller);
+    questions_.for_each([&](FunctionState& function) {
+      OccupancyAhead& about = occupancy_.emplace_back(function);
+      about.begin(caller, *module_.questions, {}, 0);
+      about.set_aside(caller);
+    });
+    return true;
+  }
+  size_t questions() const noexcept {
+    size_t count = questions_.size();
+    for (const OccupancyAhead& about : occupancy_) count += about.size();
+    return count;
+  }
+
+  // Reads all answers. False: it is not loaded.
+  bool finish(const Caller& caller) {
+    const CUresult loaded = send::finish_module_load(*caller.session, load_, [](schema::ModuleLoadReply::Reader) {});
+    for (OccupancyAhead& about : occupancy_) about.finish(caller);
+    static_cast<void>(questions_.finish(caller));
+    return loaded == CUDA_SUCCESS;
+  }
+  // After finish().
+  void become(ModuleState& library) {
+    for (auto& [name, function] : module_.functions) function->module = &library;
+    library.functions = std::exchange(module_.functions, {});
+    library.came_as = std::exchange(module_.handle, 0);
+    library.looked_ahead = true;
+  }
+  void unload(const Caller& caller) const noexcept {
+    send::post_module_unload(*caller.session, caller.context, {.handle = module_.handle});
+  }
+
+ private:
+  const ProgramImage::Digest image_;
+  const uint32_t context_;
+  uint64_t load_ = 0;
+  ModuleState module_;  // stands in for the program's: nobody has its handle
+  FunctionQuestions questions_{module_};
+  std::vector<OccupancyAhead> occupancy_;  // about functions of `questions_`, and later of `module_`
+};
+
+ImagesAhead::ImagesAhead(SessionParts& parts) noexcept : SessionPart(parts) {}
+
+ImagesAhead::~ImagesAhead() = default;
+
+// With mutex_.
+KnownImages& ImagesAhead::known() {
+  if (!known_) known_.emplace(look_ahead_folder("programs"), own_program_digest());
+  return *known_;
+}
+
+std::unique_ptr<ImagesAhead::Library> ImagesAhead::begin(const Caller& caller, const KnownImage& image) {
+  auto library = std::make_unique<Library>(caller, image.digest);
+  if (!library->begin(caller, image.kernel)) library.reset();
+  return library;
+}
+
+void ImagesAhead::look(const Caller& caller, const ProgramImage::Digest& now) {
+  std::lock_guard lock(mutex_);
+  if (looked_ || !caller.context || !caller.state || caller.server->captures.any() || !known().holds(now)) return;
+  looked_ = true;
+  size_t questions = 0;
+  for (const KnownImage& image : known().earlier()) {
+    if (libraries_.size() == kImagesAheadMax || questions >= kImageQuestionsAheadMax) return;
+    if (image.digest == now || known().is_used(image.digest)) continue;
+    auto library = begin(caller, image);
+    if (!library) return;
+    questions += library->questions();
+    asked_for_.push_back(image.digest);
+    libraries_.push_back(std::move(library));
+  }
+}
+
+bool ImagesAhead::take(const Caller& caller, const ProgramImage::Digest& image, ModuleState& library) {
+  std::unique_ptr<Library> found;
+  {
+    std::lock_guard lock(mutex_);
+    auto at = std::find_if(libraries_.begin(), libraries_.end(), [&](auto& one) { return one->is(caller, image); });
+    if (at == libraries_.end()) return false;
+    found = std::move(*at);
+    libraries_.erase(at);
+  }
+  if (!found->finish(caller)) return false;
+  found->become(library);
+  return true;
+}
+
+void ImagesAhead::used(const ProgramImage::Digest& image, std::string_view kernel) {
+  std::lock_guard lock(mutex_);
+  known().used(image, kernel);
+}
+
+bool ImagesAhead::give_back(const Caller& caller) noexcept {
+  std::vector<std::unique_ptr<Library>> libraries;
+  {
+    std::lock_guard lock(mutex_);
+    if (libraries_.empty() || caller.server->captures.any()) return false;
+    libraries.swap(libraries_);
+  }
+  bool any = false;
+  for (auto& library : libraries) {
+    if (!library->finish(caller)) continue;
+    library->unload(caller);
+    any = true;
+  }
+  return any;
+}
+
+void ImagesAhead::ended(SessionEnd how) noexcept {
+  if (how != SessionEnd::closed) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock || !known_) return;
+  const auto used = std::count_if(asked_for_.begin(), asked_for_.end(),
+                                  [&](const ProgramImage::Digest& image) { return known_->is_used(image); });
+  if (2 * size_t(used) < asked_for_.size()) known_->forget_unused();
+}
+
+}  // namespace gpuwire::client

@@ -1,0 +1,47 @@
+// Which libraries earlier runs of this program have used: those are loaded ahead when it begins to use the first.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client_stub/driver/module/image_lines.hpp"
+
+namespace gpuwire::client {
+
+inline constexpr size_t kKnownImagesMax = 256;  // of one program
+
+// An image, and the first kernel of it that was used.
+struct KnownImage {
+  ProgramImage::Digest digest;
+  std::string kernel;
+};
+
+// Those of one program: a line for each, in the folder "programs", in the order in which they were first used. One
+// thread at a time.
+class KnownImages {
+ public:
+  KnownImages(std::string folder, const ProgramImage::Digest& program);
+
+  // Those that earlier runs used.
+  std::span<const KnownImage> earlier() const noexcept { return {images_.data(), earlier_}; }
+  bool holds(const ProgramImage::Digest& image) const noexcept;
+
+  // This run has used a kernel of an image for the first time. A program that uses one image needs no file.
+  void used(const ProgramImage::Digest& image, std::string_view kernel);
+  bool is_used(const ProgramImage::Digest& image) const noexcept { return used_.contains(image); }
+  // From now on only those are known that this run has used: the others are not what the program is now.
+  void forget_unused();
+
+ private:
+  ImageLines lines_;
+  std::vector<KnownImage> images_;
+  size_t earlier_ = 0;     // so many of them were known from the start
+  bool unwritten_ = true;  // the first of this run waits for the second
+  std::set<ProgramImage::Digest> used_;
+};
+
+}  // namespace gpuwire::client
