@@ -47,12 +47,7 @@ void KnownOccupancyQuestions::asked(std::string_view function, uint64_t settings
   read_once();
   if (known_.size() == kOccupancyQuestionsKnownMax) return;
   const std::string line = line_of(function, settings, question);
-  if (!known_.insert(line).second) return;
-  auto [only, first] = only_.try_emplace(std::string(function), line);
-  if (first) return;
-  // Once: what is asked from here on has the file already.
-  std::string lines = only->second.empty() ? "" : std::exchange(only->second, "") + '\n';
-  lines_.append(lines.append(line) += '\n');
+  if (known_.insert(line).second) lines_.append(line + '\n');
 }
 
 }  // namespace gpuwire::client

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -32,7 +31,8 @@ class KnownOccupancyQuestions {
   // nothing for the others.
   std::vector<OccupancyQuestion> ahead(std::string_view function, uint64_t settings);
 
-  // The program has asked the server. A function about which programs ask one thing needs no file.
+  // The program has asked the server. One question about a function is worth knowing, too: it comes with the function
+  // where that comes ahead of the program (images_ahead.hpp).
   void asked(std::string_view function, uint64_t settings, const OccupancyQuestion& question);
 
  private:
@@ -41,9 +41,8 @@ class KnownOccupancyQuestions {
   ImageLines lines_;
   std::mutex mutex_;
   bool read_ = false;
-  std::set<std::string, std::less<>> known_;              // lines
-  std::map<std::string, std::string, std::less<>> only_;  // by function: the line that is written down with the next
-  std::set<std::pair<uint64_t, std::string>> begun_;      // functions that have been asked about, with their settings
+  std::set<std::string, std::less<>> known_;          // lines
+  std::set<std::pair<uint64_t, std::string>> begun_;  // functions that have been asked about, with their settings
 };
 
 }  // namespace gpuwire::client
