@@ -2,10 +2,12 @@
 #include "client_stub/driver/module/images_ahead.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client_stub/driver/module/module_state.hpp"
@@ -200,6 +202,38 @@ TEST_CASE("Each library comes ahead once, and only in the context in which it wa
   run.make_current(1);
   CHECK(run.use('c') == CUDA_SUCCESS);
   CHECK(run.loads() == 5);
+}
+
+TEST_CASE("Threads that use the same libraries at once get each its own, and none is loaded ahead twice") {
+  User user;
+  const std::string letters = "abcdefgh";
+  run_once(letters);
+  Run run;
+  CUcontext context = nullptr;
+  REQUIRE(hand::cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  std::atomic<size_t> right{0};
+  std::vector<std::thread> threads;
+  constexpr size_t kThreads = 4;
+  for (size_t thread = 0; thread < kThreads; ++thread)
+    threads.emplace_back([&, thread] {
+      if (hand::cuCtxSetCurrent(context)) return;
+      for (size_t i = 0; i < letters.size(); ++i) {
+        const char letter = letters[(i + 2 * thread) % letters.size()];
+        CUlibrary library = nullptr, of = nullptr;
+        CUkernel kernel = nullptr;
+        if (hand::cuLibraryLoadData(&library, Run::image(letter).c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0) ||
+            hand::cuLibraryGetKernel(&kernel, library, (std::string(1, letter) + "_kernel").c_str()) ||
+            hand::cuKernelGetLibrary(&of, kernel) || of != library || hand::cuLibraryUnload(library))
+          return;
+        ++right;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(right == kThreads * letters.size());
+  // Each use of a library loads it, but for those that came ahead, each of which was loaded once.
+  CHECK(run.loads() >= kThreads * letters.size());
+  CHECK(run.loads() < (kThreads + 1) * letters.size());
+  CHECK(user.lines() == letters.size());
 }
 
 TEST_CASE("A library with options of the program's own neither comes ahead nor is written down") {
