@@ -108,6 +108,17 @@ class Programs(LocalServer):
                                env={**os.environ, "GPUWIRE_TRANSPORT": "tcp"}))
         self.assert_passed(run(self.server.address, "pinned_in_place", "small"))
 
+    def test_small_blocking_copies_of_pinned_memory_bring_what_it_holds_in_their_turn(self):
+        for server in (self.address, self.server.address):
+            with self.subTest(server=server):
+                self.assert_passed(run(server, "pinned_small_copies"))
+
+    def test_small_blocking_copies_of_pinned_memory_wait_for_nothing(self):
+        ran, text = account("pinned_small_copies", "loop", server=self.address)
+        self.assert_passed(ran)
+        # Of a thousand such copies.
+        self.assertLess(int(re.search(r"waits: (\d+)", text)[1]), 50, text)
+
     def test_pageable_memory_is_copied_once_by_way_of_shared_staging(self):
         for seed in range(SEED, SEED + 2):
             with self.subTest(seed=seed):

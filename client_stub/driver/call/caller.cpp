@@ -204,9 +204,10 @@ bool free_kept_memory(const Caller& caller) noexcept {
   return caller.server->images_ahead.give_back(caller) || kept;
 }
 
-void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence) noexcept {
+void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence, bool writes_host) noexcept {
   ContextState* context = caller.state;
   if (!context) return;
+  if (writes_host) raise(context->host_writes, sequence);
   StreamState* stream = find_stream(context, wire_stream);
   if (stream) {
     if (stream->context) context = stream->context;

@@ -81,7 +81,7 @@ bool free_kept_memory(const Caller& caller) noexcept;
 // Managed memory is out of the program's reach from here on. Not success: the session is over.
 CUresult before_work(const Caller& caller) noexcept;
 // Notes that work was sent to a stream (so that cuStreamQuery cannot be answered from what was known before). wire
-// handle, frame's sequence.
-void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence) noexcept;
+// handle, frame's sequence; may it write to memory of the program?
+void note_stream_work(const Caller& caller, uint64_t stream, uint64_t sequence, bool writes_host = true) noexcept;
 
 }  // namespace gpuwire::client

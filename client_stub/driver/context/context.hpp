@@ -50,6 +50,8 @@ struct ContextState {
   // done.
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
+  // The newest work that may write to memory of the program: all but what is known to write to the device's alone.
+  std::atomic<uint64_t> host_writes{0};
   // The newest frame behind which all work of the context has ended when the next one comes (KeptMemory).
   std::atomic<uint64_t> rested{0};
   // Has anything been sent to a stream that synchronises with the NULL stream? Stays; read by who freed memory that

@@ -1,4 +1,5 @@
 // Linear copies that have, or may have, a side in the program's memory.
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <vector>
@@ -42,6 +43,29 @@ bool at_server(const Place& memory, bool unknown) {
   return memory.in_managed() || (!unknown && memory.kind == PlaceKind::region);
 }
 
+// Natively such a copy reads its source when the stream gets there, and returns without waiting for that. Where no work
+// that may write to memory of the program is under way, the source is what it will be then: it goes at once, as from
+// memory that the device does not reach.
+bool goes_at_once(const Begun& begun, const Places& places, bool unknown) {
+  const auto& [destination, source] = places;
+  const ServerSession& server = *begun.caller.server;
+  return begun.form == Form::blocking && !unknown && source.kind == PlaceKind::region && source.in_pinned() &&
+         source.bytes <= kCopyBesideWorkBytesMax && !destination.on_both_sides() &&
+         begun.stream <= wire::kStreamLegacy && server.host_regions.all_shared() &&
+         server.posted_uploads.allowed(begun.caller, source.bytes) && !begun.caller.state->is_green() &&
+         !in_host_callback();
+}
+
+// Waits for what may write to memory of the program. All streams are such that wait for the NULL stream: else
+// PostedUploads would not allow the copy.
+CUresult settle_host_writes(const ContextState& context) {
+  const uint64_t writes = context.host_writes.load(std::memory_order_relaxed);
+  if (writes <=
+      std::max(context.legacy.done.load(std::memory_order_acquire), context.done.load(std::memory_order_acquire)))
+    return CUDA_SUCCESS;
+  return synchronise_stream(CU_STREAM_LEGACY, false);
+}
+
 // Of what a program copies to the device so much may be a table of pointers.
 constexpr size_t kPointerTableBytesMax = 1u << 20;
 
@@ -78,17 +102,21 @@ CUresult to_device(const Begun& begun, Places& places) {
   if (!source.address) return CUDA_ERROR_INVALID_VALUE;
   bool unknown = false;
   if (CUresult error = check_on_device(destination, unknown)) return error;
-  if (at_server(source, unknown)) return copy_to_both_sides(begun, places, unknown);
+  const bool at_once = goes_at_once(begun, places, unknown);
+  if (at_server(source, unknown) && !at_once) return copy_to_both_sides(begun, places, unknown);
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, false, true);
   if (CUresult error = before_work(begun.caller)) return error;
-  if (CUresult error = settle_source(begun.caller, source, begun.stream)) return leave(begun.caller, error);
+  if (CUresult error =
+          at_once ? settle_host_writes(*begun.caller.state) : settle_source(begun.caller, source, begun.stream))
+    return leave(begun.caller, error);
   if (bytes <= kPointerTableBytesMax) {
     begun.caller.server->pinned_pointers.look_through_data({static_cast<const std::byte*>(source.memory()), bytes});
   }
   if (!source.in_pinned()) note_pageable_memory();
   Source after = begun.form == Form::blocking ? Source::arrived : source.in_pinned() ? Source::stays : Source::free;
-  CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after);
+  CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after,
+                                   unknown || destination.on_both_sides());
   if (!result && unknown) result = await_verdict(begun.caller);
   // The program may look at such memory as soon as a blocking copy has returned.
   if (destination.on_both_sides()) result = finish_copy(begun, result);

@@ -136,7 +136,7 @@ CUresult fetch_staged(const Caller& caller, std::byte* destination, CUdeviceptr 
 }  // namespace
 
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
-                        uint64_t stream, Source after) {
+                        uint64_t stream, Source after, bool writes_host) {
   bool arrived = after == Source::arrived;
   const auto* from = static_cast<const std::byte*>(source);
   const bool stays = after == Source::stays;
@@ -172,7 +172,7 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
       CUresult error =
           send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
       if (error) return error;
-      note_stream_work(caller, stream, sequence);
+      note_stream_work(caller, stream, sequence, writes_host);
       if (chunked) chunks.time(caller, {from + offset, bulk.bytes});
     }
     return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;

@@ -25,9 +25,10 @@ enum class Source : uint8_t {
 };
 
 // Host to device. Returns when the source has been copied (Session::keep()) or sent; waits for what is too large to be
-// copied, and where `after` says so and the program could tell (posted_uploads.hpp).
+// copied, and where `after` says so and the program could tell (posted_uploads.hpp). `writes_host`: the destination may
+// be memory of the program that the device reaches.
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
-                        uint64_t stream, Source after);
+                        uint64_t stream, Source after, bool writes_host = true);
 // Device to host. Returns when the data are there.
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream);
 // Device to pinned host memory. Returns at once; the data are there when the stream has been synchronised.

@@ -29,6 +29,9 @@ class HostRegions final : public SessionPart {
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
+  // Is there but one copy of each?
+  bool all_shared() const noexcept { return mirrored_.load(std::memory_order_relaxed) == 0; }
+
   // New memory of whole pages that this process and the server's have both mapped and the device reaches: a region with
   // nothing to bring together. Null: the server is on another machine, or may not or cannot have it.
   void* allocate_shared(const Caller& caller, size_t mapped_bytes) noexcept;

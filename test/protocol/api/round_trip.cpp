@@ -283,7 +283,7 @@ uint64_t resolve_stream(const Caller&, CUstream stream, bool, CUresult& error) n
                                                                                           : CUDA_ERROR_INVALID_HANDLE;
   return handle;
 }
-void note_stream_work(const Caller&, uint64_t, uint64_t) noexcept {}
+void note_stream_work(const Caller&, uint64_t, uint64_t, bool) noexcept {}
 void note_address(const Caller&, uint64_t) noexcept {}
 void note_addresses_in(const Caller&, std::span<const std::byte>) noexcept {}
 void give_back_kept_memory(const Caller&) noexcept {}

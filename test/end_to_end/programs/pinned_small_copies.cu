@@ -1,0 +1,205 @@
+// Blocking copies of a few KiB out of pinned memory: what they bring is what the memory holds when the stream gets
+// there, whatever writes it before: kernels, copies, fills, functions of the program, graphs. With "loop" nothing but
+// such copies, each of other data in the same memory. Ends with PASSED.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#define CHECK(call)                                                                       \
+  do {                                                                                    \
+    cudaError_t error = (call);                                                           \
+    if (error != cudaSuccess) {                                                           \
+      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(error)); \
+      return 1;                                                                           \
+    }                                                                                     \
+  } while (0)
+#define REQUIRE(condition)                                                \
+  do {                                                                    \
+    if (!(condition)) {                                                   \
+      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      return 1;                                                           \
+    }                                                                     \
+  } while (0)
+
+constexpr size_t kCount = 1024;
+constexpr size_t kBytes = kCount * sizeof(uint32_t);
+constexpr uint32_t kSteps = 200'000;  // long enough that a copy which does not wait is seen
+
+__global__ void write_late(uint32_t* values, uint32_t value, uint32_t steps) {
+  uint32_t state = value;
+  for (uint32_t i = 0; i < steps; ++i) state = state * 1664525u + 1013904223u;
+  values[threadIdx.x] = state == 0x12345678u ? state : value;
+}
+
+__global__ void sum_up(const uint32_t* values, uint64_t* sum) {
+  if (threadIdx.x == 0)
+    for (size_t i = 0; i < kCount; ++i) *sum += values[i];
+}
+
+struct Memory {
+  uint32_t *source = nullptr, *other = nullptr, *device = nullptr, *second = nullptr;
+  uint64_t* sum = nullptr;
+  std::vector<uint32_t> seen = std::vector<uint32_t>(kCount);
+};
+
+void CUDART_CB fill_it(void* memory) {
+  for (size_t i = 0; i < kCount; ++i) static_cast<uint32_t*>(memory)[i] = 31;
+}
+
+void fill(uint32_t* memory, uint32_t value) {
+  for (size_t i = 0; i < kCount; ++i) memory[i] = value;
+}
+
+// The device's memory has this everywhere.
+int expect(Memory& memory, uint32_t value) {
+  fill(memory.seen.data(), 0);
+  CHECK(cudaMemcpy(memory.seen.data(), memory.device, kBytes, cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < kCount; ++i) REQUIRE(memory.seen[i] == value);
+  return 0;
+}
+
+int written_before(Memory& memory, cudaStream_t stream) {
+  fill(memory.source, 1);
+  write_late<<<1, kCount>>>(memory.source, 11, kSteps);
+  CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+  if (expect(memory, 11)) return 1;
+
+  // In a stream that the NULL stream waits for.
+  fill(memory.source, 1);
+  CHECK(cudaDeviceSynchronize());
+  write_late<<<1, kCount, 0, stream>>>(memory.source, 12, kSteps);
+  CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+  if (expect(memory, 12)) return 1;
+
+  fill(memory.source, 1);
+  write_late<<<1, kCount, 0, stream>>>(memory.second, 21, kSteps);
+  CHECK(cudaMemcpyAsync(memory.source, memory.second, kBytes, cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+  if (expect(memory, 21)) return 1;
+
+  fill(memory.source, 1);
+  write_late<<<1, kCount, 0, stream>>>(memory.second, 22, kSteps);
+  CHECK(cudaLaunchHostFunc(stream, fill_it, memory.source));
+  CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+  if (expect(memory, 31)) return 1;
+
+  fill(memory.source, 1);
+  write_late<<<1, kCount, 0, stream>>>(memory.second, 23, kSteps);
+  CHECK(cudaMemsetAsync(memory.source, 0x29, kBytes, stream));
+  CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+  if (expect(memory, 0x29292929u)) return 1;
+
+  // Out of pinned memory into pinned memory, and on.
+  fill(memory.other, 42);
+  write_late<<<1, kCount, 0, stream>>>(memory.second, 24, kSteps);
+  CHECK(cudaMemcpyAsync(memory.source, memory.other, kBytes, cudaMemcpyDefault, stream));
+  CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+  return expect(memory, 42);
+}
+
+int written_by_a_graph(Memory& memory, cudaStream_t stream) {
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  write_late<<<1, kCount, 0, stream>>>(memory.source, 51, kSteps);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int round = 0; round < 3; ++round) {
+    fill(memory.source, 1);
+    CHECK(cudaGraphLaunch(executable, stream));
+    CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+    if (expect(memory, 51)) return 1;
+  }
+  CHECK(cudaGraphExecDestroy(executable));
+  CHECK(cudaGraphDestroy(graph));
+  return 0;
+}
+
+// Into memory that the program sees itself.
+int to_the_program(Memory& memory) {
+  uint32_t* mapped = nullptr;
+  CHECK(cudaHostGetDevicePointer(&mapped, memory.other, 0));
+  fill(memory.source, 61);
+  fill(memory.other, 1);
+  CHECK(cudaMemcpy(mapped, memory.source, kBytes, cudaMemcpyHostToDevice));
+  for (size_t i = 0; i < kCount; ++i) REQUIRE(memory.other[i] == 61);
+  return 0;
+}
+
+int loop(Memory& memory, int rounds) {
+  uint64_t wanted = 0;
+  CHECK(cudaMemset(memory.sum, 0, sizeof *memory.sum));
+  CHECK(cudaDeviceSynchronize());
+  for (int round = 0; round < rounds; ++round) {
+    for (size_t i = 0; i < kCount; ++i) memory.source[i] = uint32_t(round * 7 + i);
+    CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+    std::memset(memory.source, 0xff, kBytes);  // it is over
+  }
+  for (size_t i = 0; i < kCount; ++i) wanted += uint32_t((rounds - 1) * 7 + i);
+  sum_up<<<1, 1>>>(memory.device, memory.sum);
+  uint64_t sum = 0;
+  CHECK(cudaMemcpy(&sum, memory.sum, sizeof sum, cudaMemcpyDeviceToHost));
+  REQUIRE(sum == wanted);
+  return 0;
+}
+
+// Each copy's data are used before the next.
+int used_each(Memory& memory) {
+  uint64_t wanted = 0, sum = 0;
+  CHECK(cudaMemset(memory.sum, 0, sizeof *memory.sum));
+  for (uint32_t round = 0; round < 20; ++round) {
+    fill(memory.source, round);
+    CHECK(cudaMemcpy(memory.device, memory.source, kBytes, cudaMemcpyHostToDevice));
+    fill(memory.source, 0xffffffff);
+    sum_up<<<1, 1>>>(memory.device, memory.sum);
+    wanted += round * kCount;
+  }
+  CHECK(cudaMemcpy(&sum, memory.sum, sizeof sum, cudaMemcpyDeviceToHost));
+  REQUIRE(sum == wanted);
+  return 0;
+}
+
+// Around what goes at once natively.
+int sizes(Memory& memory) {
+  constexpr size_t kMost = 80'000;
+  unsigned char *source = nullptr, *device = nullptr;
+  CHECK(cudaMallocHost(&source, kMost));
+  CHECK(cudaMalloc(&device, kMost));
+  std::vector<unsigned char> seen(kMost);
+  for (size_t bytes : {size_t(1), size_t(4095), size_t(65535), size_t(65536), size_t(65537), kMost}) {
+    for (size_t i = 0; i < bytes; ++i) source[i] = static_cast<unsigned char>(i * 31 + bytes);
+    CHECK(cudaMemcpy(device, source, bytes, cudaMemcpyHostToDevice));
+    std::memset(source, 0, bytes);
+    CHECK(cudaMemcpy(seen.data(), device, bytes, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < bytes; ++i) REQUIRE(seen[i] == static_cast<unsigned char>(i * 31 + bytes));
+  }
+  CHECK(cudaFree(device));
+  CHECK(cudaFreeHost(source));
+  return loop(memory, 10);
+}
+
+int main(int argc, char** argv) {
+  Memory memory;
+  CHECK(cudaMallocHost(&memory.source, kBytes));
+  CHECK(cudaMallocHost(&memory.other, kBytes));
+  CHECK(cudaMalloc(&memory.device, kBytes));
+  CHECK(cudaMalloc(&memory.second, kBytes));
+  CHECK(cudaMalloc(&memory.sum, sizeof *memory.sum));
+  if (argc > 1 && std::strcmp(argv[1], "loop") == 0) {
+    if (loop(memory, 1000)) return 1;
+  } else {
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    for (int round = 0; round < 3; ++round) {
+      if (written_before(memory, stream) || written_by_a_graph(memory, stream) || to_the_program(memory) ||
+          loop(memory, 100) || used_each(memory) || sizes(memory))
+        return 1;
+    }
+    CHECK(cudaStreamDestroy(stream));
+  }
+  std::printf("PASSED\n");
+  return 0;
+}
