@@ -55,6 +55,7 @@ void end_context(ContextState& context) noexcept {
   // What libraries hung onto the context may still call the driver while it is released.
   cuda_abi::context_local_storage().drop_context(as_cuda(&context));
   context.server->kept_memory.give_back_of(context);
+  context.server->images_ahead.forget(context);
   context.alive.store(false, std::memory_order_release);
   context.server->kept_memory.forget(context);
   forget_modules_of(context);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/session_sends.hpp"
+#include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/launch/occupancy.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/module/program_name.hpp"
@@ -11,24 +12,27 @@
 
 namespace gpuwire::client {
 
-// One library: its loading, its kernels, what is asked about these.
-class ImagesAhead::Library {
+// One of them: its loading, its kernels, what is asked about these.
+class ImagesAhead::Image {
  public:
-  Library(const Caller& caller, const ProgramImage::Digest& image) : image_(image), context_(caller.context) {
-    module_.kind = wire::HandleKind::library;
+  Image(const Caller& caller, const KnownImage& image) : image_(image.digest), context_(caller.context) {
+    module_.kind = image.kind;
+    if (module_.kind == wire::HandleKind::module) module_.context = owner(caller);
     module_.handle = handles().create(module_.kind, caller.server);
-    note_image(module_, image);
+    note_image(module_, image.digest);
   }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  ~Library() {
+  Image(const Image&) = delete;
+  Image& operator=(const Image&) = delete;
+  ~Image() {
     for (auto& [name, function] : module_.functions) handles().forget(function->kind, function->handle);
     if (module_.handle) handles().forget(module_.kind, module_.handle);
   }
 
-  bool is(const Caller& caller, const ProgramImage::Digest& image) const noexcept {
-    return context_ == caller.context && image_ == image;
+  bool is(const Caller& caller, wire::HandleKind kind, const ProgramImage::Digest& image) const noexcept {
+    return context_ == caller.context && module_.kind == kind && image_ == image;
   }
+
+  bool ends_with(const ContextState& context) const noexcept { return module_.context == &context; }
 
   // False: nothing was sent, or not all of it.
   bool begin(const Caller& caller, const std::string& kernel) {
@@ -60,11 +64,11 @@ class ImagesAhead::Library {
     return loaded == CUDA_SUCCESS;
   }
   // After finish().
-  void become(ModuleState& library) {
-    for (auto& [name, function] : module_.functions) function->module = &library;
-    library.functions = std::exchange(module_.functions, {});
-    library.came_as = std::exchange(module_.handle, 0);
-    library.looked_ahead = true;
+  void become(ModuleState& state) {
+    for (auto& [name, function] : module_.functions) function->module = &state;
+    state.functions = std::exchange(module_.functions, {});
+    (state.handle ? state.came_as : state.handle) = std::exchange(module_.handle, 0);
+    state.looked_ahead = true;
   }
   void unload(const Caller& caller) const noexcept {
     send::post_module_unload(*caller.session, caller.context, {.handle = module_.handle});
@@ -89,10 +93,10 @@ KnownImages& ImagesAhead::known() {
   return *known_;
 }
 
-std::unique_ptr<ImagesAhead::Library> ImagesAhead::begin(const Caller& caller, const KnownImage& image) {
-  auto library = std::make_unique<Library>(caller, image.digest);
-  if (!library->begin(caller, image.kernel)) library.reset();
-  return library;
+std::unique_ptr<ImagesAhead::Image> ImagesAhead::begin(const Caller& caller, const KnownImage& image) {
+  auto out = std::make_unique<Image>(caller, image);
+  if (!out->begin(caller, image.kernel)) out.reset();
+  return out;
 }
 
 void ImagesAhead::look(const Caller& caller, const ProgramImage::Digest& now) {
@@ -101,46 +105,56 @@ void ImagesAhead::look(const Caller& caller, const ProgramImage::Digest& now) {
   looked_ = true;
   size_t questions = 0;
   for (const KnownImage& image : known().earlier()) {
-    if (libraries_.size() == kImagesAheadMax || questions >= kImageQuestionsAheadMax) return;
+    if (images_.size() == kImagesAheadMax || questions >= kImageQuestionsAheadMax) return;
     if (image.digest == now || known().is_used(image.digest)) continue;
-    auto library = begin(caller, image);
-    if (!library) return;
-    questions += library->questions();
+    auto ahead = begin(caller, image);
+    if (!ahead) return;
+    questions += ahead->questions();
     asked_for_.push_back(image.digest);
-    libraries_.push_back(std::move(library));
+    images_.push_back(std::move(ahead));
   }
 }
 
-bool ImagesAhead::take(const Caller& caller, const ProgramImage::Digest& image, ModuleState& library) {
-  std::unique_ptr<Library> found;
-  {
-    std::lock_guard lock(mutex_);
-    auto at = std::find_if(libraries_.begin(), libraries_.end(), [&](auto& one) { return one->is(caller, image); });
-    if (at == libraries_.end()) return false;
-    found = std::move(*at);
-    libraries_.erase(at);
-  }
-  if (!found->finish(caller)) return false;
-  found->become(library);
+template <class Choose>
+std::unique_ptr<ImagesAhead::Image> ImagesAhead::take_out(Choose&& choose) {
+  std::lock_guard lock(mutex_);
+  auto at = std::find_if(images_.begin(), images_.end(), [&](const auto& one) { return choose(*one); });
+  if (at == images_.end()) return nullptr;
+  std::unique_ptr<Image> out = std::move(*at);
+  images_.erase(at);
+  return out;
+}
+
+bool ImagesAhead::take(const Caller& caller, const ProgramImage::Digest& image, ModuleState& state) {
+  const std::unique_ptr<Image> found = take_out([&](const Image& one) { return one.is(caller, state.kind, image); });
+  if (!found || !found->finish(caller)) return false;
+  found->become(state);
   return true;
 }
 
-void ImagesAhead::used(const ProgramImage::Digest& image, std::string_view kernel) {
+void ImagesAhead::used(wire::HandleKind kind, const ProgramImage::Digest& image, std::string_view kernel) {
   std::lock_guard lock(mutex_);
-  known().used(image, kernel);
+  known().used(kind, image, kernel);
+}
+
+void ImagesAhead::forget(const ContextState& context) noexcept {
+  Caller caller;
+  caller.server = context.server;
+  caller.session = &context.server->connection();
+  while (auto gone = take_out([&](const Image& one) { return one.ends_with(context); })) gone->finish(caller);
 }
 
 bool ImagesAhead::give_back(const Caller& caller) noexcept {
-  std::vector<std::unique_ptr<Library>> libraries;
+  std::vector<std::unique_ptr<Image>> images;
   {
     std::lock_guard lock(mutex_);
-    if (libraries_.empty() || caller.server->captures.any()) return false;
-    libraries.swap(libraries_);
+    if (images_.empty() || caller.server->captures.any()) return false;
+    images.swap(images_);
   }
   bool any = false;
-  for (auto& library : libraries) {
-    if (!library->finish(caller)) continue;
-    library->unload(caller);
+  for (auto& image : images) {
+    if (!image->finish(caller)) continue;
+    image->unload(caller);
     any = true;
   }
   return any;

@@ -1,4 +1,5 @@
-// Which libraries earlier runs of this program have used: those are loaded ahead when it begins to use the first.
+// Which libraries and modules earlier runs of this program have used: those are loaded ahead when it begins to use the
+// first.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +10,15 @@
 #include <vector>
 
 #include "client_stub/driver/module/image_lines.hpp"
+#include "protocol/wire/handle.hpp"
 
 namespace gpuwire::client {
 
 inline constexpr size_t kKnownImagesMax = 256;  // of one program
 
-// An image, and the first kernel of it that was used.
+// An image, what the program makes of it (a library or a module), and the first kernel of it that was used.
 struct KnownImage {
+  wire::HandleKind kind;
   ProgramImage::Digest digest;
   std::string kernel;
 };
@@ -28,10 +31,10 @@ class KnownImages {
 
   // Those that earlier runs used.
   std::span<const KnownImage> earlier() const noexcept { return {images_.data(), earlier_}; }
-  bool holds(const ProgramImage::Digest& image) const noexcept;
+  bool holds(const ProgramImage::Digest& image) const noexcept;  // in whatever form
 
   // This run has used a kernel of an image for the first time. A program that uses one image needs no file.
-  void used(const ProgramImage::Digest& image, std::string_view kernel);
+  void used(wire::HandleKind kind, const ProgramImage::Digest& image, std::string_view kernel);
   bool is_used(const ProgramImage::Digest& image) const noexcept { return used_.contains(image); }
   // From now on only those are known that this run has used: the others are not what the program is now.
   void forget_unused();

@@ -1,9 +1,11 @@
 // Modules: loaded by the very call, so that what is wrong with an image is told by it.
 #include "client/hand.hpp"
 #include "client/session_sends.hpp"
+#include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/call/files.hpp"
 #include "client_stub/driver/call/say.hpp"
 #include "client_stub/driver/module/module_state.hpp"
+#include "client_stub/driver/session/server_session.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client::hand {
@@ -25,15 +27,20 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
   auto state = std::make_unique<ModuleState>();
   state->kind = wire::HandleKind::module;
   state->context = owner(caller);
-  state->handle = handles().create(state->kind, caller.server);
-  if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = load_image(caller, **image, state->handle, options);
-  if (result) {
-    handles().forget(state->kind, state->handle);
-    return leave(caller, result);
+  const ProgramImage::Digest& digest = (*image)->digest();
+  note_image(*state, digest);
+  if (options.plain()) state->unwritten = digest;
+  if (options.plain() && caller.server->images_ahead.take(caller, digest, *state)) {
+    image_traffic().used.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    state->handle = handles().create(state->kind, caller.server);
+    if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (CUresult result = load_image(caller, **image, state->handle, options)) {
+      handles().forget(state->kind, state->handle);
+      return leave(caller, result);
+    }
   }
   state->loaded = CUDA_SUCCESS;
-  note_image(*state, (*image)->digest());
   *module = reinterpret_cast<CUmodule>(state->handle);
   handles().attach(state->kind, state->handle, state.get());
   state.release();

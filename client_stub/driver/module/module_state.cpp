@@ -201,7 +201,7 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   if (result) return result;
   out = known_function(state, key);
   if (state.known) state.known->used(key);
-  if (state.unwritten) asking.server->images_ahead.used(*std::exchange(state.unwritten, std::nullopt), key);
+  if (state.unwritten) asking.server->images_ahead.used(state.kind, *std::exchange(state.unwritten, std::nullopt), key);
   return CUDA_SUCCESS;
 }
 

@@ -138,7 +138,7 @@ struct ModuleState {
   // Of a library that the server had loaded before the program asked for it (images_ahead.hpp): its handle there.
   uint64_t came_as = 0;
   uint64_t server_handle() const noexcept { return came_as ? came_as : handle; }
-  // Of a library that may come ahead of the next program of the kind, until it is written down for that.
+  // Of what may come ahead of the next program of the kind, until it is written down for that.
   std::optional<ProgramImage::Digest> unwritten;
 };
 

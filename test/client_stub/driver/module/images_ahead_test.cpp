@@ -1,4 +1,4 @@
-// Libraries that earlier runs of the program used: what is kept of them, and how they come ahead.
+// Libraries and modules that earlier runs of the program used: what is kept of them, and how they come ahead.
 #include "client_stub/driver/module/images_ahead.hpp"
 
 #include <algorithm>
@@ -135,6 +135,55 @@ TEST_CASE("A library that came ahead is asked about, and unloaded, under the han
   const char* name = nullptr;
   CHECK(hand::cuKernelGetName(&name, kernel) == CUDA_ERROR_INVALID_HANDLE);
   CHECK_FALSE(handles().known(wire::HandleKind::library, at_server));
+}
+
+TEST_CASE("Modules that an earlier run used come ahead, under the handles that the program gets") {
+  User user;
+  auto use = [](char letter, CUmodule* out = nullptr) {
+    CUmodule module = nullptr;
+    REQUIRE(hand::cuModuleLoadData(&module, Run::image(letter).c_str()) == CUDA_SUCCESS);
+    CUfunction function = nullptr;
+    CHECK(hand::cuModuleGetFunction(&function, module, (std::string(1, letter) + "_kernel").c_str()) == CUDA_SUCCESS);
+    CUmodule of = nullptr;
+    CHECK(hand::cuFuncGetModule(&of, function) == CUDA_SUCCESS);
+    CHECK(of == module);
+    if (out) *out = module;
+  };
+  {
+    Run run;
+    CHECK(run.use('a') == CUDA_SUCCESS);
+    use('b');
+    use('c');
+    run.end();
+  }
+  CHECK(user.lines() == 3);
+  Run run;
+  CHECK(run.use('a') == CUDA_SUCCESS);
+  CHECK(run.loads() == 3);
+  CHECK(run.functions() == 3);
+  const size_t before = run.session->total();
+  CUmodule module = nullptr;
+  SUBCASE("and are used") {
+    use('b', &module);
+    CHECK(run.session->total() == before);
+    CHECK(hand::cuModuleUnload(module) == CUDA_SUCCESS);
+    run.session->newest().read<schema::ModuleUnload>(
+        [&](auto unload) { CHECK(unload.getHandle() == reinterpret_cast<uint64_t>(module)); });
+    use('b');
+    CHECK(run.loads() == 4);
+  }
+  SUBCASE("but not for a library of the same image") {
+    CHECK(run.use('b') == CUDA_SUCCESS);
+    CHECK(run.loads() == 4);
+  }
+  SUBCASE("and end with their context") {
+    REQUIRE(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+    CUcontext again = nullptr;
+    REQUIRE(hand::cuDevicePrimaryCtxRetain(&again, 0) == CUDA_SUCCESS);
+    REQUIRE(hand::cuCtxSetCurrent(again) == CUDA_SUCCESS);
+    use('b');
+    CHECK(run.loads() == 4);
+  }
 }
 
 TEST_CASE("What is known to be asked about the kernels' occupancy comes ahead, too") {
@@ -318,11 +367,14 @@ TEST_CASE("So many libraries are asked for ahead, and no line that says nothing"
     digest[1] = uint8_t(number >> 8);
     return hex_digits(digest);
   };
-  for (const std::string& line : {std::string(), digest_of(1), digest_of(1) + " ", std::string(64, 'x') + " kernel",
-                                  digest_of(1).substr(1) + " kernel"})
+  const std::string digest = digest_of(1);
+  for (const std::string& line :
+       {std::string(), "library " + digest, "library " + digest + " ", "library " + std::string(64, 'x') + " kernel",
+        "library " + digest.substr(1) + " kernel", digest + " kernel", "stream " + digest + " kernel"})
     file << line << '\n';
-  for (size_t number = 0; number < 2 * kImagesAheadMax; ++number) file << digest_of(number) << " kernel\n";
-  file << digest_of(7) << " half";
+  for (size_t number = 0; number < 2 * kImagesAheadMax; ++number)
+    file << "library " << digest_of(number) << " kernel\n";
+  file << "library " << digest_of(7) << " half";
   file.close();
   Run run;
   CHECK(run.use('a') == CUDA_SUCCESS);
