@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/looking.hpp"
 #include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"

@@ -1,6 +1,5 @@
 #include "client_stub/session/connected_session.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,8 @@
 #include "client_stub/session/handshake.hpp"
 #include "client_stub/session/server_reconnector.hpp"
 #include "client_stub/session/wait_observer.hpp"
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/cores.hpp"
+#include "protocol/threads/looking.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/wire/message_reader.hpp"
 
@@ -50,8 +50,7 @@ struct LookTime {
 
 const LookTime& look_time() {
   static const LookTime time = [] {
-    cpu_set_t cores;
-    int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    const unsigned count = usable_cores();
     std::chrono::microseconds brief(count > 2 ? 50 : count == 2 ? 20 : 0);
     return LookTime{brief, count >= 8   ? std::chrono::milliseconds(20)
                            : count >= 4 ? std::chrono::milliseconds(1)

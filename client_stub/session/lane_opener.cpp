@@ -1,7 +1,6 @@
 #include "client_stub/session/lane_opener.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <charconv>
@@ -10,17 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/threads/cores.hpp"
+
 namespace gpuwire::client {
 
 namespace {
 
 // Each may keep a core busy, and the program needs some itself.
 constexpr unsigned kCoresPerLane = 2, kLanesUsual = 8;
-
-unsigned usable_cores() {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
-}
 
 }  // namespace
 

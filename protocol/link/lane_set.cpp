@@ -1,14 +1,14 @@
 #include "protocol/link/lane_set.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <utility>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/cores.hpp"
+#include "protocol/threads/looking.hpp"
 
 namespace gpuwire::link {
 
@@ -20,7 +20,7 @@ using transport::kWoken;
 using transport::kWritable;
 
 // With fewer cores the peer on the same machine, or the thread that this one waits for, needs the core.
-constexpr int kLookCoresMin = 8;
+constexpr unsigned kLookCoresMin = 8;
 // What ends a sleep is an event; the bound is for the one that was overlooked.
 constexpr std::chrono::seconds kSleep{10};
 constexpr std::chrono::milliseconds kInOrderWait{1};
@@ -28,9 +28,7 @@ constexpr std::chrono::milliseconds kStopWait{500};
 constexpr uint32_t kNoStripe = ~0u;
 
 std::chrono::nanoseconds look_time() {
-  cpu_set_t cores;
-  int count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-  return count >= kLookCoresMin ? std::chrono::nanoseconds(kLookAlone) : std::chrono::nanoseconds(0);
+  return usable_cores() >= kLookCoresMin ? std::chrono::nanoseconds(kLookAlone) : std::chrono::nanoseconds(0);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -18,7 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/cores.hpp"
+#include "protocol/threads/looking.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 #include "protocol/transport/rdma_window.hpp"
 
@@ -45,9 +45,7 @@ constexpr unsigned kProgressRounds = 64;
 
 Nanoseconds look_time() noexcept {
   static const Nanoseconds time = [] {
-    cpu_set_t cores;
-    unsigned count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
-    return count >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
+    return usable_cores() >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
   }();
   return time;
 }

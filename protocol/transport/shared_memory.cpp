@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,7 +16,8 @@
 #include <system_error>
 
 #include "protocol/transport/descriptor_passing.hpp"
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/cores.hpp"
+#include "protocol/threads/looking.hpp"
 #include "protocol/transport/shared_ring.hpp"
 
 namespace gpuwire::transport {
@@ -38,9 +38,7 @@ constexpr Nanoseconds kBulkSleep = std::chrono::seconds(10);
 // sees fit.
 Nanoseconds look_time() noexcept {
   static const Nanoseconds time = [] {
-    cpu_set_t cores;
-    unsigned count = sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
-    return count >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
+    return usable_cores() >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
   }();
   return time;
 }

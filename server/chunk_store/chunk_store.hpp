@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "protocol/digest/blake3.hpp"
-#include "protocol/digest/parallel.hpp"
+#include "protocol/threads/parallel.hpp"
 #include "server/base/host_memory.hpp"
 #include "server/chunk_store/chunk_file.hpp"
 
@@ -72,7 +72,7 @@ class ChunkStore {
   const std::vector<ChunkFile> files_;
   const Counters counters_;
   std::optional<digest::Key> key_;
-  digest::Parallel parallel_;
+  Parallel parallel_;
 
   std::mutex mutex_;  // a leaf; guards what follows
   std::condition_variable changed_;

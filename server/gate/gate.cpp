@@ -4,7 +4,7 @@
 
 #include <sys/prctl.h>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/looking.hpp"
 #include "server/driver_table.hpp"
 #include "server/gate/page/futex.hpp"
 #include "server/gate/limits.hpp"

@@ -16,7 +16,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/looking.hpp"
 #include "server/gate/page/futex.hpp"
 
 namespace gpuwire::server {

@@ -12,12 +12,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
+#include "protocol/threads/cores.hpp"
 #include "protocol/link/heartbeat.hpp"
 #include "protocol/link/link.hpp"
 #include "protocol/resume/exchange.hpp"
@@ -87,11 +87,6 @@ uint64_t own_memory_of(const SessionSpec& spec, const DriverLibrary& driver) {
   if (driver.software())
     for (const ServerDevice& device : inventory_of(driver).devices) bytes += device.bytes;
   return bytes;
-}
-
-unsigned usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? unsigned(CPU_COUNT(&set)) : 1u;
 }
 
 // A Unix socket is as fast as the memory; several only take cores.

@@ -17,7 +17,7 @@ ANY = " ".join(sorted(PROCESSES))
 # client: the user's program.
 ORDER = [{
     "protocol/cuda_abi": ANY, "protocol/digest": ANY, "protocol/fatbin": ANY, "protocol/nvml": ANY,
-    "protocol/units": ANY, "protocol/wire": ANY
+    "protocol/threads": ANY, "protocol/units": ANY, "protocol/wire": ANY
 }, {"protocol/api": ANY, "protocol/transport": ANY}, {
     "protocol/link": ANY, "protocol/tls": ANY, "protocol/transport/ucx": ANY
 }, {"protocol/resume": ANY}, {"scheduler": ANY, "client_stub/session": "client",

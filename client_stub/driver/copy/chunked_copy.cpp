@@ -21,7 +21,7 @@ ChunkedCopy::ChunkedCopy(const Caller& caller, CUdeviceptr destination, const st
       stream_(stream),
       arrived_(arrived),
       chunked_(bytes >= kChunkedCopyBytesMin && uploads_.possible()),
-      parallel_(bytes >= kHelpedBytesMin ? digest::helpers_here(kDigestHelpersMax) : 0) {}
+      parallel_(bytes >= kHelpedBytesMin ? helpers_here(kDigestHelpersMax) : 0) {}
 
 CUresult ChunkedCopy::send() {
   const LongTransfer transfer = long_transfer(*caller_.session, Direction::to_gpu, bytes_);

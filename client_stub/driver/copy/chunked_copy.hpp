@@ -11,7 +11,7 @@
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
-#include "protocol/digest/parallel.hpp"
+#include "protocol/threads/parallel.hpp"
 
 namespace gpuwire::client {
 
@@ -63,7 +63,7 @@ class ChunkedCopy {
   const uint64_t stream_;
   const bool arrived_;
   const bool chunked_;  // large enough to be cut into chunks
-  digest::Parallel parallel_;
+  Parallel parallel_;
   size_t next_named_bytes_ = kFirstNamedBytes, named_bytes_ = 0, found_bytes_ = 0;
   std::array<Flight, kPiecesInFlightMax> flights_;  // a ring: count_ of them from first_ on
   size_t first_ = 0, count_ = 0;

@@ -4,7 +4,7 @@
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
-#include "protocol/digest/parallel.hpp"
+#include "protocol/threads/parallel.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -44,7 +44,7 @@ void ChunkedUploads::measure_digesting(std::span<const std::byte> sample) noexce
   for (int times = 0; times < kDigestSamples; ++times) {
     auto begun = Clock::now();
     digest_of(sample.first(wire::kChunkBytes));
-    uint64_t all = per_second(wire::kChunkBytes, Clock::now() - begun) * (1 + digest::helpers_here(kDigestHelpersMax));
+    uint64_t all = per_second(wire::kChunkBytes, Clock::now() - begun) * (1 + helpers_here(kDigestHelpersMax));
     if (all > digested_per_s_.load(std::memory_order_relaxed)) digested_per_s_.store(all, std::memory_order_relaxed);
   }
 }

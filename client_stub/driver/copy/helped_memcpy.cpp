@@ -1,7 +1,6 @@
 #include "client_stub/driver/copy/helped_memcpy.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +8,8 @@
 #include <cstring>
 #include <exception>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/cores.hpp"
+#include "protocol/threads/looking.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -105,10 +105,6 @@ void HelpedMemcpy::run_helper() noexcept {
   }
 }
 
-unsigned memcpy_helpers_here(unsigned most) noexcept {
-  cpu_set_t cores;
-  const unsigned usable = sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
-  return std::min(most, usable / kCoresPerHelper);
-}
+unsigned memcpy_helpers_here(unsigned most) noexcept { return std::min(most, usable_cores() / kCoresPerHelper); }
 
 }  // namespace gpuwire::client

@@ -8,7 +8,7 @@
 #include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/looking.hpp"
 
 namespace gpuwire::client {
 namespace {

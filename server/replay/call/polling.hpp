@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/looking.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/replay.hpp"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/transport/looking.hpp"
+#include "protocol/threads/looking.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "server/worker/limits.hpp"
 

@@ -1,13 +1,14 @@
-#include "protocol/digest/parallel.hpp"
+#include "protocol/threads/parallel.hpp"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <csignal>
 #include <exception>
 
-namespace gpuwire::digest {
+#include "protocol/threads/cores.hpp"
+
+namespace gpuwire {
 
 Parallel::~Parallel() {
   {
@@ -63,10 +64,6 @@ void Parallel::run(size_t count, const std::function<void(size_t)>& work) noexce
   count_ = next_ = 0;
 }
 
-unsigned helpers_here(unsigned most) noexcept {
-  cpu_set_t cores;
-  unsigned usable = sched_getaffinity(0, sizeof cores, &cores) == 0 ? unsigned(CPU_COUNT(&cores)) : 1;
-  return std::min(most, usable / 2);
-}
+unsigned helpers_here(unsigned most) noexcept { return std::min(most, usable_cores() / 2); }
 
-}  // namespace gpuwire::digest
+}  // namespace gpuwire

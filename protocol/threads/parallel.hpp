@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace gpuwire::digest {
+namespace gpuwire {
 
 // One thread at a time calls it, and works, too.
 class Parallel {
@@ -41,4 +41,4 @@ class Parallel {
 // `most`.
 unsigned helpers_here(unsigned most) noexcept;
 
-}  // namespace gpuwire::digest
+}  // namespace gpuwire

@@ -1,11 +1,11 @@
-#include "protocol/digest/parallel.hpp"
+#include "protocol/threads/parallel.hpp"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <vector>
 
-using gpuwire::digest::Parallel;
+using gpuwire::Parallel;
 
 TEST_CASE("Each piece is worked on once before a run returns, with and without helpers, again and again") {
   for (unsigned helpers : {0u, 1u, 3u}) {
