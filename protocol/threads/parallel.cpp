@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "protocol/threads/cores.hpp"
+#include "protocol/threads/looking.hpp"
 
 namespace gpuwire {
 
@@ -14,15 +15,18 @@ Parallel::~Parallel() {
   {
     std::lock_guard lock(mutex_);
     ending_ = true;
+    left_.store(1, std::memory_order_relaxed);  // nobody goes on looking
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void Parallel::start() noexcept {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);  // inherited from the creating thread
+  sigset_t masked, before;
+  sigfillset(&masked);
+  sigdelset(&masked, SIGSEGV);
+  sigdelset(&masked, SIGBUS);
+  pthread_sigmask(SIG_SETMASK, &masked, &before);  // inherited from the creating thread
   try {
     threads_.reserve(helpers_);
     while (threads_.size() < helpers_) threads_.emplace_back([this] { help(); });
@@ -35,11 +39,25 @@ void Parallel::take_pieces(std::unique_lock<std::mutex>& lock) {
   while (next_ < count_) {
     size_t piece = next_++;
     const auto* work = work_;
+    left_.store(count_ - next_, std::memory_order_relaxed);
     lock.unlock();
     (*work)(piece);
     lock.lock();
-    if (--unfinished_ == 0) done_.notify_all();
+    if (unfinished_.fetch_sub(1, std::memory_order_relaxed) == 1) done_.notify_all();
   }
+}
+
+// Without the lock.
+template <class Done>
+void Parallel::look(std::unique_lock<std::mutex>& lock, Done&& done) const {
+  lock.unlock();
+  const auto begun = std::chrono::steady_clock::now();
+  while (!done()) {
+    const auto spent = std::chrono::steady_clock::now() - begun;
+    if (spent >= look_) break;
+    relax(spent);
+  }
+  lock.lock();
 }
 
 void Parallel::help() noexcept {
@@ -47,7 +65,9 @@ void Parallel::help() noexcept {
   std::unique_lock lock(mutex_);
   while (!ending_) {
     take_pieces(lock);
-    if (!ending_) changed_.wait(lock);
+    if (ending_) return;
+    look(lock, [this] { return left_.load(std::memory_order_relaxed) != 0; });
+    if (!ending_ && next_ == count_) changed_.wait(lock);
   }
 }
 
@@ -56,10 +76,14 @@ void Parallel::run(size_t count, const std::function<void(size_t)>& work) noexce
   std::unique_lock lock(mutex_);
   work_ = &work;
   next_ = 0;
-  count_ = unfinished_ = count;
+  count_ = count;
+  unfinished_.store(count, std::memory_order_relaxed);
+  left_.store(count, std::memory_order_relaxed);
   if (count > 1) changed_.notify_all();
   take_pieces(lock);
-  done_.wait(lock, [this] { return unfinished_ == 0; });
+  auto done = [this] { return unfinished_.load(std::memory_order_relaxed) == 0; };
+  if (!done()) look(lock, done);
+  done_.wait(lock, done);
   work_ = nullptr;
   count_ = next_ = 0;
 }

@@ -11,7 +11,7 @@ namespace gpuwire::server {
 ChunkStore::ChunkStore(std::vector<ChunkFile> files, HostMemory* account, uint64_t uncharged_bytes, Counters counters)
     : files_(std::move(files)),
       counters_(std::move(counters)),
-      parallel_(helpers_here(kChunkHelpersMax)),
+      parallel_(helpers_here(kChunkHelpersMax), kChunkLook),
       charge_(account),
       uncharged_bytes_(uncharged_bytes) {}
 

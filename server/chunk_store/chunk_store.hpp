@@ -29,6 +29,8 @@ inline constexpr size_t kChunkQueueBytesMax = 64u << 20;
 inline constexpr std::chrono::milliseconds kChunkQueueEnd{300};
 // Threads that read and check chunks beside the executor.
 inline constexpr unsigned kChunkHelpersMax = 7;
+// For how long they look for the next piece of a copy before they sleep: being woken takes longer than reading a chunk.
+inline constexpr std::chrono::microseconds kChunkLook{200};
 
 class ChunkStore {
  public:

@@ -20,8 +20,7 @@ ChunkedCopy::ChunkedCopy(const Caller& caller, CUdeviceptr destination, const st
       bytes_(bytes),
       stream_(stream),
       arrived_(arrived),
-      chunked_(bytes >= kChunkedCopyBytesMin && uploads_.possible()),
-      parallel_(bytes >= kHelpedBytesMin ? helpers_here(kDigestHelpersMax) : 0) {}
+      chunked_(bytes >= kChunkedCopyBytesMin && uploads_.possible()) {}
 
 CUresult ChunkedCopy::send() {
   const LongTransfer transfer = long_transfer(*caller_.session, Direction::to_gpu, bytes_);
@@ -29,8 +28,7 @@ CUresult ChunkedCopy::send() {
   for (size_t offset = 0; offset < bytes_ && !result_;) {
     const size_t rest = bytes_ - offset;
     if (chunked_ && uploads_.asks()) {
-      size_t piece = std::min(rest, next_named_bytes_);
-      next_named_bytes_ = std::min<size_t>(next_named_bytes_ * 2, wire::kChunkCopyBytesMax);
+      const size_t piece = next_named_piece(rest);
       send_names(offset, piece);
       offset += piece;
     } else if (rest > kRatePieceBytes && chunked_ && uploads_.rate_wanted()) {
@@ -51,6 +49,7 @@ CUresult ChunkedCopy::send() {
     send_missing();
   }
   note_stream_work(caller_, stream_, last_sequence_);
+  if (named_bytes_ >= kHelpedBytesMin) uploads_.digested(named_bytes_, digesting_);
   if (!result_ && chunked_ && bytes_ >= kRateCopyBytesMin) {
     auto took = ChunkedUploads::Clock::now() - begun;
     if (named_bytes_ == 0) uploads_.measured(bytes_, took, {source_, bytes_});
@@ -72,15 +71,19 @@ void ChunkedCopy::send_bytes(size_t offset, size_t bytes, bool blocking, size_t 
   begun(flight);
 }
 
+size_t ChunkedCopy::next_named_piece(size_t rest) {
+  const size_t half = rest / 2 / wire::kChunkBytes * wire::kChunkBytes;
+  const size_t piece = std::min(next_named_bytes_, std::max(half, kShortNamedBytes));
+  next_named_bytes_ = std::min<size_t>(next_named_bytes_ * 2, wire::kChunkCopyBytesMax);
+  return std::min(rest, piece);
+}
+
 void ChunkedCopy::send_names(size_t offset, size_t bytes) {
   std::array<digest::Digest, wire::kChunkCopyBytesMax / wire::kChunkBytes> digests;
   const size_t count = (bytes + wire::kChunkBytes - 1) / wire::kChunkBytes;
   const auto digesting = ChunkedUploads::Clock::now();
-  parallel_.run(count, [&](size_t i) {
-    size_t at = i * wire::kChunkBytes;
-    digests[i] = uploads_.digest_of({source_ + offset + at, std::min(wire::kChunkBytes, bytes - at)});
-  });
-  if (bytes >= kHelpedBytesMin) uploads_.digested(bytes, ChunkedUploads::Clock::now() - digesting);
+  uploads_.digest_chunks({source_ + offset, bytes}, {digests.data(), count}, bytes_ >= kHelpedBytesMin);
+  digesting_ += ChunkedUploads::Clock::now() - digesting;
   wait_until_in_flight(kNamedInFlightMax - 1);
   if (result_) return;
   Flight flight{.offset = offset, .bytes = bytes, .named = true};

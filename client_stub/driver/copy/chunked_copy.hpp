@@ -5,13 +5,13 @@
 #include <cuda.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
-#include "protocol/threads/parallel.hpp"
 
 namespace gpuwire::client {
 
@@ -31,7 +31,9 @@ class ChunkedCopy {
   // Pieces that were named, and pieces that were sent while nothing is known of what the server has: few are on their
   // way at once, so that its answers come in time.
   static constexpr size_t kNamedInFlightMax = 4, kCautiousInFlightMax = 4;
-  static constexpr size_t kFirstNamedBytes = 1u << 20;
+  // The first piece of those that are named is short, so that the server begins soon; so are the last ones, so that it
+  // has little left to do when all is named.
+  static constexpr size_t kShortNamedBytes = 1u << 20;
 
   // A called frame that was sent and whose reply has not been read.
   struct Flight {
@@ -47,6 +49,7 @@ class ChunkedCopy {
   static_assert(wire::kChunkCopyBytesMax / wire::kChunkBytes <= 64);
 
   void send_bytes(size_t offset, size_t bytes, bool blocking, size_t in_flight_max);
+  size_t next_named_piece(size_t rest);
   void send_names(size_t offset, size_t bytes);
   void send_missing();
   size_t measure_rate(size_t offset);
@@ -62,9 +65,9 @@ class ChunkedCopy {
   const size_t bytes_;
   const uint64_t stream_;
   const bool arrived_;
-  const bool chunked_;  // large enough to be cut into chunks
-  Parallel parallel_;
-  size_t next_named_bytes_ = kFirstNamedBytes, named_bytes_ = 0, found_bytes_ = 0;
+  const bool chunked_;                     // large enough to be cut into chunks
+  std::chrono::nanoseconds digesting_{0};  // all that were named
+  size_t next_named_bytes_ = kShortNamedBytes, named_bytes_ = 0, found_bytes_ = 0;
   std::array<Flight, kPiecesInFlightMax> flights_;  // a ring: count_ of them from first_ on
   size_t first_ = 0, count_ = 0;
   std::array<Missing, kPiecesInFlightMax> missing_;  // missing_count_ of them; never more than were in flight

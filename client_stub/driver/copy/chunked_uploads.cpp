@@ -4,7 +4,6 @@
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
-#include "protocol/threads/parallel.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -47,6 +46,17 @@ void ChunkedUploads::measure_digesting(std::span<const std::byte> sample) noexce
     uint64_t all = per_second(wire::kChunkBytes, Clock::now() - begun) * (1 + helpers_here(kDigestHelpersMax));
     if (all > digested_per_s_.load(std::memory_order_relaxed)) digested_per_s_.store(all, std::memory_order_relaxed);
   }
+}
+
+void ChunkedUploads::digest_chunks(std::span<const std::byte> bytes, std::span<digest::Digest> digests,
+                                   bool helped) noexcept {
+  auto digest_one = [&](size_t i) {
+    const size_t at = i * wire::kChunkBytes;
+    digests[i] = digest_of(bytes.subspan(at, std::min(wire::kChunkBytes, bytes.size() - at)));
+  };
+  std::unique_lock have(digesting_, std::defer_lock);
+  if (helped && have.try_lock()) return helpers_.run(digests.size(), digest_one);
+  for (size_t i = 0; i < digests.size(); ++i) digest_one(i);
 }
 
 void ChunkedUploads::digested(size_t bytes, std::chrono::nanoseconds took) noexcept {

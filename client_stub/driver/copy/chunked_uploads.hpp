@@ -13,6 +13,8 @@
 
 #include "client_stub/session/session.hpp"
 #include "protocol/digest/blake3.hpp"
+#include "protocol/threads/parallel.hpp"
+#include "protocol/threads/looking.hpp"
 #include "protocol/wire/fields.hpp"
 #include "protocol/wire/limits.hpp"
 
@@ -43,8 +45,8 @@ inline constexpr size_t kTrialBytes = 4u << 20;
 inline constexpr unsigned kFoundPart = 8;
 // By so much digesting must be faster than the link: both ends do it, and the program needs cores itself.
 inline constexpr double kWorthFactor = 2;
-// Threads that digest beside the caller's, in a copy large enough.
-inline constexpr unsigned kDigestHelpersMax = 3;
+// Threads that digest beside the caller's, in a copy large enough; of all copies of a session one at a time has them.
+inline constexpr unsigned kDigestHelpersMax = 7;
 inline constexpr size_t kHelpedBytesMin = 8u << 20;
 
 // Counters for --stats; relaxed, read when the program ends.
@@ -91,6 +93,8 @@ class ChunkedUploads {
   digest::Digest digest_of(std::span<const std::byte> chunk) const noexcept {
     return digest::blake3(chunk, keyed_ ? &key_ : nullptr);
   }
+  // Of all chunks of `bytes`, in order; `helped`: with the helpers, if no other copy has them.
+  void digest_chunks(std::span<const std::byte> bytes, std::span<digest::Digest> digests, bool helped) noexcept;
   ChunkTraffic& traffic() noexcept { return traffic_; }
 
  private:
@@ -116,6 +120,9 @@ class ChunkedUploads {
   std::atomic<size_t> unprobed_bytes_{kProbeBytes};  // since the last probe
   std::atomic<size_t> untimed_bytes_{0};             // since the last measurement
   ChunkTraffic traffic_;
+
+  std::mutex digesting_;  // who has it has the helpers; no other lock is taken under it but theirs
+  Parallel helpers_{helpers_here(kDigestHelpersMax), kLookAlone};
 
   std::mutex mutex_;  // a leaf; taken under the session's send lock, too
   std::optional<Asked> asked_;
