@@ -72,7 +72,7 @@ void ChunkedCopy::send_bytes(size_t offset, size_t bytes, bool blocking, size_t 
 }
 
 size_t ChunkedCopy::next_named_piece(size_t rest) {
-  const size_t half = rest / 2 / wire::kChunkBytes * wire::kChunkBytes;
+  const size_t half = rest / 2 / kShortNamedBytes * kShortNamedBytes;
   const size_t piece = std::min(next_named_bytes_, std::max(half, kShortNamedBytes));
   next_named_bytes_ = std::min<size_t>(next_named_bytes_ * 2, wire::kChunkCopyBytesMax);
   return std::min(rest, piece);

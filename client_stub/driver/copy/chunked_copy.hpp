@@ -32,8 +32,9 @@ class ChunkedCopy {
   // way at once, so that its answers come in time.
   static constexpr size_t kNamedInFlightMax = 4, kCautiousInFlightMax = 4;
   // The first piece of those that are named is short, so that the server begins soon; so are the last ones, so that it
-  // has little left to do when all is named.
-  static constexpr size_t kShortNamedBytes = 1u << 20;
+  // has little left to do when all is named. Each but the last is so many of these that all threads of both ends have a
+  // chunk at any time.
+  static constexpr size_t kShortNamedBytes = (kDigestHelpersMax + 1) * wire::kChunkBytes;
 
   // A called frame that was sent and whose reply has not been read.
   struct Flight {

@@ -1,7 +1,10 @@
 #include "client_stub/driver/copy/chunked_copy.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <vector>
@@ -127,6 +130,27 @@ TEST_CASE("The copy is there when it has returned: what comes last waits for the
   }
   CHECK(named_waits);
   CHECK(sent_waits);
+}
+
+TEST_CASE(
+    "A copy is named in pieces that begin and end short, and give eight threads a chunk each but for the last one") {
+  constexpr size_t kRound = 8 * wire::kChunkBytes;
+  for (size_t size : {size_t(16) << 20, (size_t(100) << 20) + 77}) {
+    CAPTURE(size);
+    auto bytes = random_bytes(size, 7);
+    KeepingServer server("on");
+    server.keep(bytes);
+    REQUIRE(server.copy(bytes) == CUDA_SUCCESS);
+    std::vector<size_t> pieces;
+    for (const SentFrame& frame : server.session->frames())
+      if (frame.ordinal == uint32_t(SessionOrdinal::copy_chunks))
+        frame.read<schema::CopyChunks>([&](auto copy) { pieces.push_back(copy.getBytes()); });
+    CHECK(std::accumulate(pieces.begin(), pieces.end(), size_t(0)) == size);
+    CHECK(pieces.front() == kRound);
+    CHECK(pieces.back() <= kRound);
+    CHECK(std::all_of(pieces.begin(), pieces.end() - 1, [](size_t piece) { return piece % kRound == 0; }));
+    CHECK(pieces.size() < 16);
+  }
 }
 
 TEST_CASE("Switched off, or on the server's own machine, no copy is named and nothing is kept") {
