@@ -9,6 +9,7 @@
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
+#include "server/replay/module/module_store.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/session_handlers.hpp"
@@ -126,9 +127,10 @@ CUresult set(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node,
                  : drive(driver.cuGraphKernelNodeSetParams_v2, target, given);
 }
 
-// The parameters of a kernel node as the driver tells them, packed as the client's launches are. Where they lie the
-// driver does not tell after a fault.
-CUresult pack(const DriverTable& driver, const CUDA_KERNEL_NODE_PARAMS& kernel, std::vector<std::byte>& packed) {
+// The parameters of a kernel node as the driver tells them, packed as the client's launches are. After a fault it does
+// not tell where they lie, but did so when the function was looked up.
+CUresult pack(Replay& replay, const CUDA_KERNEL_NODE_PARAMS& kernel, std::vector<std::byte>& packed) {
+  const DriverTable& driver = replay.driver();
   for (void** entry = kernel.extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
     if (*entry == CU_LAUNCH_PARAM_BUFFER_SIZE)
       packed.resize(std::min<size_t>(*static_cast<size_t*>(entry[1]), wire::kLaunchParameterBytesMax));
@@ -142,14 +144,21 @@ CUresult pack(const DriverTable& driver, const CUDA_KERNEL_NODE_PARAMS& kernel, 
     return kernel.func ? drive(driver.cuFuncGetParamInfo, kernel.func, index, &offset, &bytes)
                        : drive(driver.cuKernelGetParamInfo, kernel.kern, index, &offset, &bytes);
   };
-  size_t offset = 0, bytes = 0;
-  CUresult told = CUDA_SUCCESS;
-  for (size_t index = 0; (told = info(index, offset, bytes)) == CUDA_SUCCESS; ++index) {
-    if (offset + bytes > wire::kLaunchParameterBytesMax || !kernel.kernelParams[index]) break;
+  auto copy = [&](size_t index, size_t offset, size_t bytes) {
+    if (offset + bytes > wire::kLaunchParameterBytesMax || !kernel.kernelParams[index]) return false;
     packed.resize(std::max(packed.size(), offset + bytes));
     std::memcpy(packed.data() + offset, kernel.kernelParams[index], bytes);
-  }
-  return cuda_abi::is_sticky(told) ? told : CUDA_SUCCESS;  // others: there is no parameter of that index
+    return true;
+  };
+  size_t index = 0, offset = 0, bytes = 0;
+  CUresult told = CUDA_SUCCESS;
+  while ((told = info(index, offset, bytes)) == CUDA_SUCCESS && copy(index, offset, bytes)) ++index;
+  if (!cuda_abi::is_sticky(told)) return CUDA_SUCCESS;  // there is no parameter of that index
+  const ParameterLayout* known = replay.state().modules().parameters_of(
+      kernel.func ? static_cast<const void*>(kernel.func) : static_cast<const void*>(kernel.kern));
+  if (!known) return told;
+  for (index = 0; index < known->offsets.size() && copy(index, known->offsets[index], known->sizes[index]);) ++index;
+  return CUDA_SUCCESS;
 }
 
 void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
@@ -164,7 +173,7 @@ void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
     result = is_host ? driver.cuGraphHostNodeGetParams(target, &host)
                      : driver.cuGraphKernelNodeGetParams_v2(target, &kernel);
   std::vector<std::byte> packed;
-  if (!result && !is_host) result = pack(driver, kernel, packed);
+  if (!result && !is_host) result = pack(replay, kernel, packed);
   ReplyMessage<schema::GraphNodeReply> message(packed.size(), 1);
   auto reply = message.results();
   if (!result && is_host) reply.setCallback(replay.state().callbacks().number_of(host));

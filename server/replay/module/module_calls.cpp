@@ -67,6 +67,7 @@ void forget_parts(Replay& replay, const std::vector<uint64_t>& parts) {
   ModuleStore& modules = replay.state().modules();
   for (uint64_t part : parts) {
     wire::HandleKind kind = wire::handle_kind(part);
+    if (void* native = nullptr; replay.handles().find(kind, part, native)) modules.forget_parameters(native);
     replay.handles().erase(kind, part);
     if (kind == wire::HandleKind::kernel) modules.forget_kernel(part);
     if (kind != wire::HandleKind::module) continue;
@@ -192,6 +193,8 @@ void cuKernelGetFunction(Replay& replay, Call& call) {
     ModuleStore& modules = replay.state().modules();
     incoming.insert(wire::HandleKind::function, params.getPFunc(), word(function));
     if (auto* whole = modules.loaded(modules.library_of(params.getKernel()))) whole->parts.push_back(params.getPFunc());
+    if (const auto* parameters = modules.parameters_of(kernel))
+      modules.note_parameters(function, ParameterLayout(*parameters));
   }
   incoming.finish(result);
 }

@@ -23,7 +23,7 @@ constexpr size_t kNameListBytesMax = wire::kMessageWordsMax * sizeof(capnp::word
 static_assert(CU_FUNC_ATTRIBUTE_MAX == kFunctionAttributes);
 
 struct Facts {
-  std::vector<uint32_t> offsets, sizes;
+  ParameterLayout parameters;
   int attributes[kFunctionAttributes] = {};
   int attribute_errors[kFunctionAttributes] = {};
 };
@@ -36,8 +36,8 @@ CUresult read_parameters(Query query, Facts& facts) {
     CUresult result = query(index, &offset, &size);
     if (result == CUDA_ERROR_INVALID_VALUE) return CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
-    facts.offsets.push_back(uint32_t(offset));
-    facts.sizes.push_back(uint32_t(size));
+    facts.parameters.offsets.push_back(uint32_t(offset));
+    facts.parameters.sizes.push_back(uint32_t(size));
   }
   return CUDA_SUCCESS;
 }
@@ -75,8 +75,9 @@ void send_facts(Replay& replay, Call& call, CUresult result, const Facts& facts)
   reply.setResult(result);
   reply.setDeferred(replay.take_deferred());
   if (result == CUDA_SUCCESS) {
-    reply.setParameterOffsets(kj::arrayPtr(facts.offsets.data(), facts.offsets.size()));
-    reply.setParameterSizes(kj::arrayPtr(facts.sizes.data(), facts.sizes.size()));
+    const auto& [offsets, sizes] = facts.parameters;
+    reply.setParameterOffsets(kj::arrayPtr(offsets.data(), offsets.size()));
+    reply.setParameterSizes(kj::arrayPtr(sizes.data(), sizes.size()));
     reply.setAttributes(kj::arrayPtr(facts.attributes, kFunctionAttributes));
     reply.setAttributeErrors(kj::arrayPtr(facts.attribute_errors, kFunctionAttributes));
   }
@@ -155,6 +156,7 @@ void module_function(Replay& replay, Call& call) {
     ModuleStore& modules = replay.state().modules();
     if (auto* loaded = modules.loaded(params.getModule())) loaded->parts.push_back(params.getHandle());
     if (library) modules.note_kernel(params.getHandle(), params.getModule());
+    modules.note_parameters(native, facts.parameters);
   }
   send_facts(replay, call, result, facts);
 }

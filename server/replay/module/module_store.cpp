@@ -74,9 +74,15 @@ uint64_t ModuleStore::library_of(uint64_t kernel) const {
   return found == libraries_.end() ? 0 : found->second;
 }
 
+const ParameterLayout* ModuleStore::parameters_of(const void* function) const {
+  auto found = layouts_.find(function);
+  return found == layouts_.end() ? nullptr : &found->second;
+}
+
 void ModuleStore::clear() {
   loaded_.clear();
   libraries_.clear();
+  layouts_.clear();
   transfers_.clear();
   recent_.clear();
   recent_bytes_ = 0;

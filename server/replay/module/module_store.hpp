@@ -28,6 +28,10 @@ inline constexpr size_t kTransfersMax = 16;
 inline constexpr size_t kRecentImagesMax = 64;
 inline constexpr uint64_t kRecentImageBytesMax = 512ull << 20;
 
+struct ParameterLayout {
+  std::vector<uint32_t> offsets, sizes;  // bytes, of each
+};
+
 // Executor thread only.
 class ModuleStore {
  public:
@@ -65,6 +69,11 @@ class ModuleStore {
   void note_kernel(uint64_t kernel, uint64_t library) { libraries_[kernel] = library; }
   uint64_t library_of(uint64_t kernel) const;
   void forget_kernel(uint64_t kernel) { libraries_.erase(kernel); }
+  // Where the parameters of the driver's function or kernel lie, as it said when that was looked up: after a fault it
+  // says no more. Null: not known. One for each function, however many handles it has.
+  void note_parameters(const void* function, ParameterLayout layout) { layouts_[function] = std::move(layout); }
+  const ParameterLayout* parameters_of(const void* function) const;
+  void forget_parameters(const void* function) { layouts_.erase(function); }
   void clear();
 
  private:
@@ -82,6 +91,7 @@ class ModuleStore {
   uint64_t recent_bytes_ = 0;
   std::unordered_map<uint64_t, Loaded> loaded_;
   std::unordered_map<uint64_t, uint64_t> libraries_;  // by kernel
+  std::unordered_map<const void*, ParameterLayout> layouts_;
 };
 
 }  // namespace gpuwire::server
