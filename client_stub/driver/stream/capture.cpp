@@ -204,27 +204,30 @@ CUresult Captures::permit_work(ContextState& context, uint64_t wire_stream) noex
   return result;
 }
 
-// Who waits for a primary context waits for its green ones (CUDA driver API, cuCtxSynchronize), but not the other way
-// round.
 CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   std::lock_guard lock(mutex_);
   for (Capture& capture : active_) {
-    if (capture.context != &context && capture.context->base != &context) continue;
+    if (capture.context != &context) continue;
     capture.invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   return result;
 }
 
-CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept {
+CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded, uint64_t refused_by) noexcept {
   uint64_t own = stream.capture.load(std::memory_order_acquire);
   std::lock_guard lock(mutex_);
   Capture* here = own ? find(own) : nullptr;
   Capture* there = from ? find(from) : nullptr;
   if (here && here->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  // As if it had been recorded there, where the stream itself captures.
+  if (here && refused_by && find(refused_by)) {
+    here->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
   if (here && there && here != there) {
     here->invalidated = there->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
@@ -361,9 +364,9 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
 }
 
 CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status, bool per_thread) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
   StreamCall on(stream, per_thread);
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
   uint64_t id = 0;
   return query_capture(on, *status, id);
 }
@@ -371,9 +374,9 @@ CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* statu
 CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                          const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count,
                                          bool per_thread) {
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
   StreamCall on(stream, per_thread);
-  if (!status) return CUDA_ERROR_INVALID_VALUE;
   uint64_t found = 0;
   if (CUresult error = query_capture(on, *status, found)) return error;
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;

@@ -42,6 +42,7 @@ constexpr uint64_t kNoStream = ~uint64_t(0);
 void note_record(EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence) noexcept {
   event.stream.store(wire_stream, std::memory_order_relaxed);
   event.capture.store(capture, std::memory_order_relaxed);
+  event.refused_by.store(0, std::memory_order_relaxed);
   event.failed.store(0, std::memory_order_relaxed);
   // Release: who sees the record also sees its stream. Partner: event_done().
   event.record.store(sequence, std::memory_order_release);
@@ -88,6 +89,7 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   uint64_t stream_noted = null_of_green ? kNoStream : on.wire_stream;
   const uint64_t capture = on.state->capture.load(std::memory_order_relaxed);
   if (result == CUDA_SUCCESS) note_record(*state, stream_noted, capture, sequence);
+  if (result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) state->refused_by.store(capture, std::memory_order_relaxed);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   else if (result == CUDA_SUCCESS && polled && capture == 0) watch_from_beginning(event, sequence, seen);
   return leave(on.caller, result);

@@ -161,7 +161,8 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
   if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
   if (capturing && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
     bool recorded = state->record.load(std::memory_order_acquire) != 0;
-    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded)) return error;
+    const uint64_t refused = state->refused_by.load(std::memory_order_relaxed);
+    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded, refused)) return error;
   }
   CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
   // What a wait for the work of a capture that is over comes to, the server's driver says.

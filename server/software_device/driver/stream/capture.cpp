@@ -159,8 +159,10 @@ CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<
   }
   const std::lock_guard lock(graph_mutex());
   if (stream.capture == nullptr || stream.capture->invalidated) {
+    event->refused_by = stream.capture;
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
+  event->refused_by.reset();
   event->captured_in = stream.capture;
   event->captured_after = frontier_of(*stream.capture, stream);
   event->captured.store(true, std::memory_order_release);
@@ -179,6 +181,12 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
   }
   const std::lock_guard lock(graph_mutex());
   if (stream->capture != nullptr && stream->capture->invalidated) {
+    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  }
+  // As if it had been recorded in that capture, where the stream itself captures (as measured on driver 580).
+  if (const auto refused = event->refused_by.lock();
+      stream->capture != nullptr && refused != nullptr && !refused->frontiers.empty()) {
+    stream->capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   const auto session = event->captured_in.lock();
@@ -212,6 +220,11 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
   return CUDA_SUCCESS;
+}
+
+void forget_refusal(Event& event) {
+  const std::lock_guard lock(graph_mutex());
+  event.refused_by.reset();
 }
 
 void end_capture_with(const Stream& stream) {
@@ -286,13 +299,8 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
-  if (status == nullptr) {  // told before the context's fault, as the client does
-    return with_any_context([&](Context& context) -> CUresult {
-      const auto stream = context.stream(handle);
-      const bool null_stream = stream != nullptr && stream->kind == Stream::Kind::legacy;
-      return null_stream && blocking_capture_in(context) ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
-                                                         : CUDA_ERROR_INVALID_VALUE;
-    });
+  if (status == nullptr) {  // told before a fault and before what captures (as measured on driver 580)
+    return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
   }
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
     if (stream->kind == Stream::Kind::legacy && blocking_capture_in(context)) {

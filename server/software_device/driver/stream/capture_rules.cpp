@@ -90,7 +90,7 @@ CUresult permit_function(const char* name) {
 CUresult permit_synchronisation(const Context& context, const ContextSlot* slot) {
   const bool green = slot != nullptr && slot->green_of != nullptr;
   return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, [&](const CaptureSession& session) {
-    return session.context == &context && (!green || session.origin->green.get() == slot);
+    return session.context == &context && session.origin->green.get() == (green ? slot : nullptr);
   });
 }
 

@@ -26,7 +26,8 @@ void end_captures(const Context& context);
 CUresult permit_unsafe_call();
 // The same for each exported function that protocol/api/ says captures forbid; success for all others.
 CUresult permit_function(const char* name);
-// For calls that wait for all of a context, or, where `slot` is a green context's, for the streams of that.
+// For calls that wait for all of a context, or, where `slot` is a green context's, for the streams of that. The others
+// wait for green contexts' streams, too, but do not mind what is captured there (as measured on driver 580).
 CUresult permit_synchronisation(const Context& context, const ContextSlot* slot);
 // Is a capture under way that a blocking stream of the context takes part in?
 bool blocking_capture_in(const Context& context);

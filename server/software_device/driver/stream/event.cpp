@@ -102,6 +102,7 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
       if (is_capturing(stream)) {
         return capture_record(context, stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
       }
+      forget_refusal(*event);
       const std::lock_guard lock(event->mutex);
       event->recorded = context.submit(stream, nullptr);
       event->captured.store(false, std::memory_order_release);

@@ -131,6 +131,19 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(flags == (CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST));
 }
 
+TEST_CASE_FIXTURE(Fixture, "a primary context is waited for while its green one captures, which itself is not") {
+  const CUstream stream = stream_of(green);
+  REQUIRE(hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CUstreamCaptureStatus status;
+  CHECK(hand::cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(hand::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CUgraph graph = nullptr;
+  CHECK(hand::cuStreamEndCapture(stream, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
 TEST_CASE("a green context that the server refuses leaves the primary context as it was") {
   FakeProcess fake;
   fake.session->answer_with(uint32_t(SessionOrdinal::green_create), CUDA_ERROR_OUT_OF_MEMORY);

@@ -142,6 +142,36 @@ TEST_CASE("what a capture cannot take makes it invalid") {
   invalid();
 }
 
+TEST_CASE("an event that an invalid capture refused makes another capture that waits for it invalid") {
+  Capturing process;
+  CUstream plain = nullptr;
+  REQUIRE(hand::cuStreamCreate(&plain, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(hand::cuEventRecord(process.event, process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(hand::cuStreamWaitEvent(plain, process.event, 0, false) == CUDA_SUCCESS);  // it was never recorded
+  CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  CUgraph graph = nullptr;
+  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  // That capture is over, and so is what it did to the event.
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a question about the NULL stream with nowhere to write is that, and no capture minds") {
+  Capturing process;
+  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(hand::cuStreamIsCapturing(nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuStreamGetCaptureInfo_v2(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+}
+
 TEST_CASE("a capture bound to its thread ends in an error in another one") {
   Capturing process;
   REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
