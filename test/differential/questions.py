@@ -47,7 +47,7 @@ def device_questions(sequence, thread):
         ask("cuGetExportTable", "?hide", "[1 2]"),
         ask("cuProfilerStart"),
         ask("cuProfilerStop"),
-        ask("cuMemGetInfo_v2", "?hide", "?hide"),
+        ask("cuMemGetInfo_v2", *sequence.pick(("?hide", "?hide"), ("?hide", 0), (0, "?hide"))),
         ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 2000), (0, 99)),
         # NULL for the name or for where the address goes ends a program in NVIDIA's driver.
         ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 12000, 2000),

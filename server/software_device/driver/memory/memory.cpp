@@ -230,14 +230,19 @@ CUresult cuMemHostGetFlags(unsigned int* flags, void* pointer) {
   });
 }
 
+// Memory of other processes is not offered; a fault comes first all the same.
+CUresult cuIpcCloseMemHandle(CUdeviceptr) { return not_offered_in_a_context(); }
+
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   return with_context([&](Context& context) -> CUresult {
-    if (free_bytes == nullptr || total_bytes == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;  // as through the wire
-    }
     const Device& device = context.device();
-    *free_bytes = device.total_bytes - std::min(device.total_bytes, device.used_bytes.load(std::memory_order_relaxed));
-    *total_bytes = device.total_bytes;
+    if (free_bytes != nullptr) {
+      *free_bytes =
+          device.total_bytes - std::min(device.total_bytes, device.used_bytes.load(std::memory_order_relaxed));
+    }
+    if (total_bytes != nullptr) {
+      *total_bytes = device.total_bytes;
+    }
     return CUDA_SUCCESS;
   });
 }
