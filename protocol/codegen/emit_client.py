@@ -481,6 +481,17 @@ def trace_format(p):
     return "opaque" if p.kind == "byval" else "pointer"
 
 
+def first_handle(function):
+    """The one that is destroyed, else the first."""
+    handles = [p for p in function.params if p.is_handle]
+    return next((p for p in handles if p.direction == "destroy"), handles[0])
+
+
+def first_is_known(function):
+    p = first_handle(function)
+    return f"known_handle(gpuwire::{kind_name(p)}, trace::word({p.local}))"
+
+
 def entry_body(function, per_thread):
     """The lambda's statements for a function that is exported under some name."""
     f = function.target if function.same_as else function
@@ -490,16 +501,17 @@ def entry_body(function, per_thread):
         return "return CUDA_ERROR_NOT_SUPPORTED;"
     permit = "if (CUresult refused = permit_unsafe_call()) return refused; " if f.unsafe_in_capture else ""
     if f.unsafe_in_capture == "handle_first":
-        p = next((p for p in f.params if p.direction == "destroy"), f.params[0])
-        permit = (
-            f"if (!known_handle(gpuwire::{kind_name(p)}, trace::word({p.local}))) return {p.unknown_error}; {permit}"
-        )
+        permit = f"if (!{first_is_known(f)}) return {first_handle(f).unknown_error}; {permit}"
     if f.via and f.target.is_hand:
         return f"return hand::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
         return permit + f"return hand::{f.name}({names(function, flag)});"
     needs = f"Needs::{f.needs}"
-    enter = f"Caller caller = enter({needs}); if (caller.error) return caller.error; " + permit
+    entered = "if (caller.error) return caller.error;"
+    if f.handle_before_fault:
+        wrong = f"{first_is_known(f)} ? CUDA_SUCCESS : {first_handle(f).unknown_error}"
+        entered = f"if (CUresult error = argument_first(caller.error, {wrong})) return error;"
+    enter = f"Caller caller = enter({needs}); {entered} " + permit
     if f.via:
         values = names(function, ["nullptr", per_thread])
         return enter + f"return leave(caller, forward::{f.target.name}(caller, {values}));"

@@ -12,7 +12,7 @@ from session_model import SessionDescription, read_session
 FIRST_ORDINAL = 1000
 ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
-NEEDS = ("context", "initialised", "nothing")
+NEEDS = ("context", "living_context", "initialised", "nothing")
 WORK = ("", "compute", "transfer")
 # What a call does that the gate has to know of, and the kind of the parameter that it does it to.
 GATE_EFFECTS = {
@@ -161,6 +161,7 @@ class Function:
     null_stream: bool = False
     results_always: bool = False
     unsafe_in_capture: bool | str = False  # "handle_first": a handle that is none is the error
+    handle_before_fault: bool = False
     minds_kept_memory: bool = False
     in_halves: bool = False
     gives_work: str = ""
@@ -347,8 +348,8 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
-    "null_stream", "since", "results_always", "unsafe_in_capture", "minds_kept_memory", "in_halves", "gives_work",
-    "work_key", "work_bytes", "work_stream", "gate_effect",
+    "null_stream", "since", "results_always", "unsafe_in_capture", "handle_before_fault", "minds_kept_memory",
+    "in_halves", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
 
@@ -372,6 +373,7 @@ def parse_function(name, table, family):
         null_stream=table.get("null_stream", False),
         results_always=table.get("results_always", False),
         unsafe_in_capture=table.get("unsafe_in_capture", False),
+        handle_before_fault=table.get("handle_before_fault", False),
         minds_kept_memory=table.get("minds_kept_memory", False),
         in_halves=table.get("in_halves", False),
         gives_work=table.get("gives_work", ""),
@@ -409,6 +411,9 @@ def check_function(function, table, where):
         demand(not function.travels, "an ordinal is for what travels")
     if "class" in table and function.server == "none":
         demand(function.is_hand, "what is never sent is written by hand on the client")
+    demand(not function.handle_before_fault or function.client == "generated" and function.needs == "context"
+           and any(p.is_handle for p in function.params),
+           "handle_before_fault is for generated functions that need a context and have a handle")
     demand(function.gives_work in WORK, "gives_work")
     demand(function.gate_effect in GATE_EFFECTS and not (function.gate_effect and function.gives_work), "gate_effect")
     if function.in_halves:

@@ -287,6 +287,10 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "edges"))
         self.assert_passed_alone("edges")
 
+    def test_a_fault_and_a_wrong_argument_are_told_in_the_drivers_order_with_a_server_and_without(self):
+        self.assert_passed(run(self.server.address, "after_a_fault"))
+        self.assert_passed_alone("after_a_fault")
+
     def test_a_tool_that_wants_the_driver_is_told_in_one_line(self):
         ran = run(self.server.address, "device_output",
                   env={**os.environ, "CUDA_INJECTION64_PATH": "/opt/tool/libtool.so"})

@@ -197,6 +197,7 @@ def rows(build: str) -> List[Row]:
         program("stream_ordered"),
         program("virtual_memory"),
         program("edges"),
+        program("after_a_fault"),
         program("events"),
         program("cooperative"),
         Row("programs", "clusters", [os.path.join(build, "gpu_programs", "clusters")]),

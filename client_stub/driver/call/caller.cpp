@@ -23,14 +23,15 @@ Caller enter(Needs needs) noexcept {
   caller.error = caller.session->state();
   if (caller.error) [[unlikely]]
     return caller;
-  if (needs == Needs::context) {
+  if (needs == Needs::context || needs == Needs::living_context) {
     if (!context) {
       caller.error = CUDA_ERROR_INVALID_CONTEXT;
       return caller;
     }
     caller.error = context_health(*context);
-    if (caller.error) [[unlikely]]
+    if (caller.error && !(needs == Needs::living_context && is_sticky(caller.error))) [[unlikely]]
       return caller;
+    caller.error = CUDA_SUCCESS;
   } else if (!context || !context->alive.load(std::memory_order_relaxed)) {
     return caller;
   }

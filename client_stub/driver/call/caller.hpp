@@ -21,6 +21,7 @@ enum class Needs : uint8_t {
   initialised,  // else CUDA_ERROR_NOT_INITIALIZED
   context,  // a current, live context, else CUDA_ERROR_INVALID_CONTEXT or CUDA_ERROR_CONTEXT_IS_DESTROYED; returns the
             // context's sticky error if it has one
+  living_context,  // the same, but the sticky error is no obstacle: for what the server's driver is to judge then, too
 };
 
 struct Caller {
@@ -29,7 +30,7 @@ struct Caller {
   uint32_t context = 0;             // what goes into the frame header
   uint64_t context_handle =
       0;  // the handle of the context whose memory and modules those of the current one are: owner()
-  ContextState* state = nullptr;  // the current context, context.hpp; set for Needs::context
+  ContextState* state = nullptr;  // the current context, context.hpp; set for Needs::context and living_context
   CUresult error = CUDA_SUCCESS;  // not success: return it, and nothing else is set
 };
 

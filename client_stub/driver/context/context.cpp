@@ -232,7 +232,8 @@ CUresult hand::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
 CUresult hand::cuCtxGetDevice(CUdevice* device) { return hand::cuCtxGetDevice_v2(device, nullptr); }
 
 CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
-  CUresult error;
+  CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
+  if (is_sticky(error)) return error;
   // Of a context that has ended another error than elsewhere (as measured on driver 580).
   if (!queried_context(handle, error))
     return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
@@ -242,7 +243,8 @@ CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
 }
 
 CUresult hand::cuCtxGetId(CUcontext handle, unsigned long long* id) {
-  CUresult error;
+  CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
+  if (is_sticky(error)) return error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
   if (!id) return CUDA_ERROR_INVALID_VALUE;
@@ -262,7 +264,7 @@ CUresult hand::cuCtxGetFlags(unsigned int* flags) {
 }
 
 CUresult hand::cuCtxSetFlags(unsigned int flags) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::living_context);
   if (caller.error) return caller.error;
   CUresult result = leave(caller, forward::cuCtxSetFlags(caller, flags));
   if (result == CUDA_SUCCESS) set_flags(*owner(caller), *caller.session, flags);

@@ -136,7 +136,10 @@ CUresult hand::cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx green) {
 }
 
 CUresult hand::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
-  // Without one, of the current context if that is one (measured on driver 580).
+  // Without one, of the current context if that is one; what befell that comes first, but for the pointer (measured on
+  // driver 580).
+  const CUresult fault = green ? CUDA_SUCCESS : enter(Needs::context).error;
+  if (is_sticky(fault)) return argument_first(fault, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   if (!green && t_context && t_context->is_green()) green = reinterpret_cast<CUgreenCtx>(t_context->handle);
   CUresult error;
   ContextState* context = find_green(green, error);

@@ -60,6 +60,7 @@ CUresult launch_staged(CUfunction function, int width, int height, CUstream stre
 }  // namespace
 
 CUresult cuFuncSetBlockShape(CUfunction hfunc, int x, int y, int z) {
+  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
   if (x <= 0 || y <= 0 || z <= 0) return CUDA_ERROR_INVALID_VALUE;
   return stage(hfunc, [&](StagedLaunch& staged) {
     staged.block[0] = unsigned(x), staged.block[1] = unsigned(y), staged.block[2] = unsigned(z);

@@ -42,7 +42,7 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
 }
 
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr pointer) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::living_context);
   if (caller.error) return caller.error;
   address_map().update(pointer, [](AddressRange& range) { range.others_know = true; });
   return leave(caller, forward::cuMemPoolExportPointer(caller, data, pointer));

@@ -87,8 +87,11 @@ bool has_setting(const FunctionState& function, CUfunction_attribute attribute, 
          function.on_device[size_t(device)].get(attribute, known, result) && result == CUDA_SUCCESS && known == value;
 }
 
+CUresult unless_known(const FunctionState* function) { return function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE; }
+
+// `offset` is not null.
 CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {
-  if (!offset || index >= function.offsets.size()) return CUDA_ERROR_INVALID_VALUE;
+  if (index >= function.offsets.size()) return CUDA_ERROR_INVALID_VALUE;
   *offset = function.offsets[index];
   if (size) *size = function.sizes[index];
   return CUDA_SUCCESS;
@@ -100,10 +103,9 @@ CUresult parameter_info(const FunctionState& function, size_t index, size_t* off
 
 CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!pi) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(hfunc);
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, !pi ? CUDA_ERROR_INVALID_VALUE : unless_known(function)))
+    return error;
   int device = function->context ? function->context->device : caller.state->device;
   int value = 0;
   CUresult result = function_attribute(caller, *function, attrib, device, value);
@@ -113,9 +115,8 @@ CUresult cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfu
 
 CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   FunctionState* function = find_launchable(hfunc);
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, unless_known(function))) return error;
   int device = function->context ? function->context->device : caller.state->device;
   if (CUresult error = check_setting(caller, *function, attrib, value, device)) return error;
   const bool changes = !has_setting(*function, attrib, value, device);
@@ -126,9 +127,8 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 
 CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   FunctionState* function = find_launchable(hfunc);
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, unless_known(function))) return error;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuFuncSetCacheConfig(caller, hfunc, config);
   if (!result) forget_occupancy(*function);
@@ -137,17 +137,16 @@ CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
 
 CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!find_launchable(hfunc)) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, unless_known(find_launchable(hfunc)))) return error;
   if (config < CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE || config > CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE)
     return CUDA_ERROR_INVALID_VALUE;
   return leave(caller, forward::cuFuncSetSharedMemConfig(caller, hfunc, config));
 }
 
 CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!hmod || !hfunc) return CUDA_ERROR_INVALID_VALUE;
+  const bool asks = hmod && hfunc;
+  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (function->module->kind == wire::HandleKind::library) {
@@ -169,9 +168,9 @@ CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
 
 // A kernel is no function here: the driver answers CUDA_ERROR_INVALID_HANDLE (measured on driver 580).
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!func) return CUDA_ERROR_INVALID_VALUE;
+  const bool asks = func && paramOffset;
+  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
   FunctionState* function = find_launchable(func);
   if (!function || function->kind != wire::HandleKind::function) return CUDA_ERROR_INVALID_HANDLE;
   return parameter_info(*function, paramIndex, paramOffset, paramSize);
@@ -233,10 +232,11 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
   return leave(caller, result);
 }
 
+// Unlike the other questions about a kernel it is answered only where a context is current (as measured on driver 580).
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
-  Caller caller = enter(Needs::initialised);
-  if (caller.error) return caller.error;
-  if (!kernel) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  const bool asks = kernel && paramOffset;
+  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   return parameter_info(*state, paramIndex, paramOffset, paramSize);

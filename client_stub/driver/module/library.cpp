@@ -189,17 +189,16 @@ CUresult cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, C
 
 CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!pMod) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(library);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult wrong = !pMod ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
   return leave(caller, module_of(caller, *state, pMod));
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(caller.error, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  if (!dptr && !bytes) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(library);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   Variable variable;
@@ -226,10 +225,9 @@ CUresult cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library
 
 CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!pFunc) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* state = find_kernel(kernel);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult wrong = !pFunc ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
   ModuleState& library = *state->module;
   std::lock_guard lock(library.mutex);
   {

@@ -104,10 +104,9 @@ CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name)
 
 CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!count) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_module(mod);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult wrong = !count ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
   if (!result) *count = unsigned(names.size());
@@ -116,10 +115,10 @@ CUresult cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
 
 CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!functions || numFunctions == 0) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_module(mod);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult wrong = !functions ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
+  if (numFunctions == 0) return CUDA_ERROR_INVALID_VALUE;
   std::vector<std::string> names;
   CUresult result = list_names(caller, *state, names);
   if (names.size() > numFunctions) names.resize(numFunctions);

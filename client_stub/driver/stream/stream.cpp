@@ -190,8 +190,7 @@ CUresult hand::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_t
 
 CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
   StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  if (!priority) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *priority = on.state->priority.load(std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
@@ -243,16 +242,14 @@ CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_threa
 
 CUresult hand::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
   StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *device = on.caller.state->device;
   return CUDA_SUCCESS;
 }
 
 CUresult hand::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
   StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *context = as_cuda(on.caller.state);
   return CUDA_SUCCESS;
 }
@@ -269,8 +266,7 @@ CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx
 
 CUresult hand::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
   StreamCall on(stream, false);
-  if (on.error) return on.error;
-  if (!green) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, green ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *green = green_of(*on.caller.state);
   return CUDA_SUCCESS;
 }

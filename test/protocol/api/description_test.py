@@ -161,6 +161,9 @@ class Reader(unittest.TestCase):
             {"server": "none"},
             {"since": "13"},
             {"since": "11.8"},
+            {"handle_before_fault": True, "needs": "living_context"},
+            {"handle_before_fault": True, "client": "hand"},
+            {"handle_before_fault": True, "params": ["value: u32"]},
         ):
             with self.subTest(change), self.assertRaises(DescriptionError):
                 parse_function("cuX", good | change, "family")

@@ -69,11 +69,14 @@ struct ResourceDescriptor {
   uint32_t processors = 0;
 };
 
+inline constexpr uint64_t kFaultMask = 0xffffffff;  // of Device::faults: a CUresult
+
 struct Device {
   int ordinal = 0;
   CUuuid uuid{};
   int pci_bus = 0;
   uint64_t total_bytes = 0;
+  std::atomic<uint64_t> faults{0};      // how many work has had, above the newest one (kFaultMask); Context::fault()
   std::atomic<uint64_t> used_bytes{0};  // a sum, compared with total_bytes when it is raised: no order needed
 
   std::shared_ptr<ContextSlot> primary;

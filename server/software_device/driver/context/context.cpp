@@ -207,6 +207,9 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   return with_named_context(handle, [&](Context& context) -> CUresult {
+    if (handle == nullptr && context.fault() != CUDA_SUCCESS) {
+      return context.fault();  // where the context is not named, as measured on driver 580
+    }
     if (id == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -217,6 +220,9 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
 
 CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   const CUresult result = with_named_context(handle, [&](Context& context) -> CUresult {
+    if (handle == nullptr && context.fault() != CUDA_SUCCESS) {
+      return context.fault();
+    }
     if (version == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -241,7 +247,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
 }
 
 CUresult cuCtxSetFlags(unsigned int flags) {
-  return with_context([&](Context& context) -> CUresult {
+  return with_any_context([&](Context& context) -> CUresult {
     if (!valid_flags(flags)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -347,5 +353,5 @@ CUresult cuCtxSetSharedMemConfig(CUsharedconfig config) {
 }
 
 CUresult cuCtxResetPersistingL2Cache() {
-  return with_any_context([](Context&) { return CUDA_SUCCESS; });
+  return with_context([](Context&) { return CUDA_SUCCESS; });
 }

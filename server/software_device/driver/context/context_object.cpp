@@ -69,7 +69,16 @@ Context::Context(Device& device, CUcontext handle, unsigned flags, unsigned long
       flags(flags),
       device_(device),
       handle_(handle),
-      id_(id) {}
+      id_(id),
+      faults_before_(device.faults.load(std::memory_order_acquire)) {}
+
+CUresult Context::fault() const noexcept {
+  if (const CUresult own = fault_.load(std::memory_order_acquire); own != CUDA_SUCCESS) {
+    return own;
+  }
+  const uint64_t faults = device_.faults.load(std::memory_order_acquire);
+  return faults == faults_before_ ? CUDA_SUCCESS : static_cast<CUresult>(faults & kFaultMask);
+}
 
 void Context::set_fault(CUresult fault) noexcept {
   CUresult none = CUDA_SUCCESS;
@@ -83,6 +92,10 @@ void Context::step(const Step& step) {
   if (const CUresult result = step(); result != CUDA_SUCCESS) {
     output.flush();
     set_fault(result);
+    uint64_t before = device_.faults.load(std::memory_order_relaxed), after = 0;
+    do {
+      after = ((before & ~kFaultMask) + kFaultMask + 1) | static_cast<uint32_t>(result);
+    } while (!device_.faults.compare_exchange_weak(before, after, std::memory_order_acq_rel));
   }
 }
 

@@ -107,7 +107,9 @@ class Context : public std::enable_shared_from_this<Context> {
   std::vector<OperationPtr> pending(Stream& stream);
 
   // --- faults
-  CUresult fault() const noexcept { return fault_.load(std::memory_order_acquire); }
+  // Its own, or that of another context of the device since this one was made: a fault leaves all of them unusable (as
+  // measured on driver 580).
+  CUresult fault() const noexcept;
   void set_fault(CUresult fault) noexcept;
   // Does one piece of work unless the context has a fault. What was printed before a fault is there before it is seen.
   void step(const Step& step);
@@ -148,6 +150,7 @@ class Context : public std::enable_shared_from_this<Context> {
   // Set once, by the thread that saw the fault; release and acquire so that who sees it also sees what the kernel wrote
   // before.
   std::atomic<CUresult> fault_{CUDA_SUCCESS};
+  const uint64_t faults_before_;        // Device::faults when it was made
   std::atomic<bool> cancelled_{false};  // polled: no order needed
 
   mutable std::mutex submission_mutex_;

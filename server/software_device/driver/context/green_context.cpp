@@ -225,6 +225,12 @@ CUresult cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx handle) {
 }
 
 CUresult cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
+  // Without one, what has befallen the current context comes first, but for the pointer (as measured on driver 580).
+  const auto current = handle == nullptr ? current_slot() : nullptr;
+  const auto context = current == nullptr ? nullptr : current->live();
+  if (context != nullptr && context->fault() != CUDA_SUCCESS) {
+    return id == nullptr ? CUDA_ERROR_INVALID_VALUE : context->fault();
+  }
   return with_green(handle, [&](const std::shared_ptr<ContextSlot>& slot, Context&) -> CUresult {
     if (id == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -247,10 +253,7 @@ CUresult cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx handle, unsigned int f
 }
 
 CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx* out) {
-  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
-    if (out == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_asked_stream(handle, out, [&](Context&, Stream& stream) -> CUresult {
     const auto slot = green_of(stream);
     *out = slot == nullptr ? nullptr : reinterpret_cast<CUgreenCtx>(slot->handle);
     return CUDA_SUCCESS;

@@ -58,9 +58,12 @@ CUresult cuDeviceGetCount(int* count) {
 }
 
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  return with_device(ordinal, [&](Device&) -> CUresult {
+  return with_driver([&]() -> CUresult {
     if (device == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (driver().device(ordinal) == nullptr) {
+      return CUDA_ERROR_INVALID_DEVICE;
     }
     *device = ordinal;
     return CUDA_SUCCESS;

@@ -216,12 +216,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* d
 }
 
 // After a fault nobody is told how a function's parameters lie, and so not what they are.
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) {
-  const CUresult result = get(node, out);
-  const auto slot = current_slot();
-  const auto context = slot == nullptr ? nullptr : slot->live();
-  return result == CUDA_SUCCESS && out->kernelParams != nullptr && context != nullptr ? context->fault() : result;
-}
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) { return get(node, out); }
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* out) {
   CUDA_KERNEL_NODE_PARAMS_v2 all{};
   const CUresult result = out == nullptr ? CUDA_ERROR_INVALID_VALUE : cuGraphKernelNodeGetParams_v2(node, &all);

@@ -133,7 +133,15 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
   });
 }
 
-CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData*, CUdeviceptr) { return not_offered_in_a_context(); }
+// Memory of no pool is told after a fault, too (as measured on driver 580).
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr address) {
+  return with_arguments_first(
+      [&] {
+        const auto range = driver().memory.find(address);
+        return data != nullptr && range && range->pool != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      },
+      [](Context&) { return not_supported("cuMemPoolExportPointer"); });
+}
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {

@@ -8,16 +8,36 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// `unless_given`: the answer to NULL for the function, which is not the same everywhere (as measured on driver 580).
+// With CUDA_ERROR_INVALID_VALUE for a function or an `out` that is not given, also after a fault (as measured on driver
+// 580).
 template <typename Body>
-CUresult with_function(CUfunction handle, CUresult unless_given, Body&& body) noexcept {
+CUresult with_function(CUfunction handle, const void* out, Body&& body) noexcept {
+  return with_arguments_first(
+      [&] { return handle == nullptr || out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; },
+      [&](Context&) -> CUresult {
+        const auto function = driver().functions.find(handle);
+        return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*function);
+      });
+}
+
+// For questions about loading, where a fault comes first.
+template <typename Body>
+CUresult with_loaded_function(CUfunction handle, Body&& body) noexcept {
   return with_context([&](Context&) -> CUresult {
-    if (handle == nullptr) {
-      return unless_given;
-    }
     const auto function = driver().functions.find(handle);
-    return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : body(*function);
+    return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : body();
   });
+}
+
+// For what is set: a function of the current context, or a kernel, which cudart passes as well. NULL is an invalid
+// handle, which comes before a fault.
+template <typename Body>
+CUresult with_launchable(CUfunction handle, Body&& body) noexcept {
+  return with_arguments_first([&] { return handle == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; },
+                              [&](Context& context) -> CUresult {
+                                const auto function = find_function(context, handle);
+                                return function ? body(**function) : function.error();
+                              });
 }
 
 template <typename Body>
@@ -95,8 +115,9 @@ CUresult set_cache_config(CUfunc_cache config, FunctionSettings& settings) {
   return CUDA_SUCCESS;
 }
 
+// `offset` is not null.
 CUresult parameter_info(const KernelInfo& info, size_t index, size_t* offset, size_t* bytes) {
-  if (index >= info.parameters.size() || offset == nullptr) {
+  if (index >= info.parameters.size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *offset = info.parameters[index].offset_bytes;
@@ -116,37 +137,31 @@ FunctionSettings* settings_on(const Kernel& kernel, CUdevice device) {
 // --- functions
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
-  return with_context([&](Context& context) -> CUresult {
-    // cudart passes kernels here as well.
-    const auto function = find_function(context, handle);
-    if (!function) {
-      return function.error();
-    }
-    return value == nullptr
-               ? CUDA_ERROR_INVALID_VALUE
-               : get_attribute(value, attribute, *(*function)->program, (*function)->info(), *(*function)->settings);
-  });
+  return with_arguments_first(
+      [&] {
+        return value == nullptr    ? CUDA_ERROR_INVALID_VALUE
+               : handle == nullptr ? CUDA_ERROR_INVALID_HANDLE
+                                   : CUDA_SUCCESS;
+      },
+      [&](Context& context) -> CUresult {
+        const auto function = find_function(context, handle);
+        return function
+                   ? get_attribute(value, attribute, *(*function)->program, (*function)->info(), *(*function)->settings)
+                   : function.error();
+      });
 }
 
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
-  return with_context([&](Context& context) -> CUresult {
-    const auto function = find_function(context, handle);
-    return function ? set_attribute(attribute, value, (*function)->info(), *(*function)->settings) : function.error();
-  });
+  return with_launchable(
+      handle, [&](Function& function) { return set_attribute(attribute, value, function.info(), *function.settings); });
 }
 
 CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config) {
-  return with_context([&](Context& context) -> CUresult {
-    const auto function = find_function(context, handle);
-    return function ? set_cache_config(config, *(*function)->settings) : function.error();
-  });
+  return with_launchable(handle, [&](Function& function) { return set_cache_config(config, *function.settings); });
 }
 
 CUresult cuFuncSetSharedMemConfig(CUfunction handle, CUsharedconfig) {
-  return with_context([&](Context& context) -> CUresult {
-    const auto function = find_function(context, handle);
-    return function ? CUDA_SUCCESS : function.error();
-  });
+  return with_launchable(handle, [](Function&) { return CUDA_SUCCESS; });
 }
 
 CUresult cuFuncGetName(const char** name, CUfunction handle) {
@@ -162,10 +177,10 @@ CUresult cuFuncGetName(const char** name, CUfunction handle) {
 }
 
 CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
-  return with_function(handle, CUDA_ERROR_INVALID_VALUE, [&](Function& function) -> CUresult {
+  return with_function(handle, out, [&](Function& function) -> CUresult {
     const auto module = function.module.lock();
-    if (out == nullptr || module == nullptr) {
-      return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
+    if (module == nullptr) {
+      return CUDA_ERROR_INVALID_HANDLE;
     }
     *out = module->handle();
     return CUDA_SUCCESS;
@@ -173,12 +188,12 @@ CUresult cuFuncGetModule(CUmodule* out, CUfunction handle) {
 }
 
 CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, size_t* bytes) {
-  return with_function(handle, CUDA_ERROR_INVALID_VALUE,
+  return with_function(handle, offset,
                        [&](Function& function) { return parameter_info(function.info(), index, offset, bytes); });
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
-  return with_function(handle, CUDA_ERROR_INVALID_HANDLE, [&](Function&) -> CUresult {
+  return with_loaded_function(handle, [&]() -> CUresult {
     if (state == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -188,19 +203,18 @@ CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
 }
 
 CUresult cuFuncLoad(CUfunction handle) {
-  return with_function(handle, CUDA_ERROR_INVALID_HANDLE, [](Function&) { return CUDA_SUCCESS; });
+  return with_loaded_function(handle, [] { return CUDA_SUCCESS; });
 }
 
 // --- kernels
 
 CUresult cuKernelGetFunction(CUfunction* out, CUkernel handle) {
-  return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (kind_of(handle) != HandleKind::kernel) {
-      return CUDA_ERROR_INVALID_HANDLE;
-    }
+  const auto wrong = [&] {
+    return out == nullptr                          ? CUDA_ERROR_INVALID_VALUE
+           : kind_of(handle) != HandleKind::kernel ? CUDA_ERROR_INVALID_HANDLE
+                                                   : CUDA_SUCCESS;
+  };
+  return with_arguments_first(wrong, [&](Context& context) -> CUresult {
     const auto function = find_function(context, reinterpret_cast<CUfunction>(handle));
     if (!function) {
       return function.error();
@@ -235,12 +249,11 @@ CUresult cuKernelGetName(const char** name, CUkernel handle) {
 
 CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* bytes) {
   // NVIDIA's driver answers this, unlike other questions about a kernel, only where a context is current.
-  return with_any_context([&](Context&) {
-    if (handle == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    return with_kernel(handle, [&](Kernel& kernel) { return parameter_info(kernel.info(), index, offset, bytes); });
-  });
+  return with_arguments_first(
+      [&] { return handle == nullptr || offset == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; },
+      [&](Context&) {
+        return with_kernel(handle, [&](Kernel& kernel) { return parameter_info(kernel.info(), index, offset, bytes); });
+      });
 }
 
 CUresult cuKernelGetAttribute(int* value, CUfunction_attribute attribute, CUkernel handle, CUdevice device) {

@@ -19,9 +19,10 @@ CUresult with_library(CUlibrary handle, Body&& body) noexcept {
   });
 }
 
-template <typename Body>
-CUresult with_instance(CUlibrary handle, Body&& body) noexcept {
-  return with_context([&](Context& context) {
+// `check`: for the arguments that come before a fault.
+template <typename Check, typename Body>
+CUresult with_instance(CUlibrary handle, Check&& check, Body&& body) noexcept {
+  return with_arguments_first(check, [&](Context& context) {
     return with_library(handle, [&](Library& library) -> CUresult {
       const auto instance = library.instance(context);
       return instance ? body(**instance) : instance.error();
@@ -134,20 +135,20 @@ CUresult cuLibraryEnumerateKernels(CUkernel* out, unsigned int room, CUlibrary h
 }
 
 CUresult cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
-  return with_instance(handle, [&](ModuleInstance& instance) -> CUresult {
-    if (out == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  const auto wrong = [&] {
+    return out == nullptr                               ? CUDA_ERROR_INVALID_VALUE
+           : driver().libraries.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE
+                                                        : CUDA_SUCCESS;
+  };
+  return with_instance(handle, wrong, [&](ModuleInstance& instance) -> CUresult {
     *out = instance.handle();
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
-  return with_instance(handle, [&](ModuleInstance& instance) -> CUresult {
-    if (name == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  const auto wrong = [&] { return name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };
+  return with_instance(handle, wrong, [&](ModuleInstance& instance) -> CUresult {
     const size_t variable = find_variable(instance.program(), name);
     return variable == SIZE_MAX ? CUDA_ERROR_NOT_FOUND
                                 : address_of_variable(instance.program(), variable,

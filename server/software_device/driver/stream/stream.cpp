@@ -82,22 +82,14 @@ CUresult cuStreamQuery(CUstream handle) {
 }
 
 CUresult cuStreamGetFlags(CUstream handle, unsigned int* flags) {
-  const CUresult result = with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
-    if (flags == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_asked_stream(handle, flags, [&](Context&, Stream& stream) -> CUresult {
     *flags = stream.flags;
     return CUDA_SUCCESS;
   });
-  // The argument comes before what has befallen the context (as measured on driver 580).
-  return flags == nullptr && gpuwire::cuda_abi::is_sticky(result) ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
 CUresult cuStreamGetPriority(CUstream handle, int* priority) {
-  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
-    if (priority == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_asked_stream(handle, priority, [&](Context&, Stream& stream) -> CUresult {
     *priority = stream.priority;
     return CUDA_SUCCESS;
   });
@@ -114,20 +106,14 @@ CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
 }
 
 CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
-  return with_stream(handle, [&](Context& context, Stream&) -> CUresult {
-    if (device == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_asked_stream(handle, device, [&](Context& context, Stream&) -> CUresult {
     *device = context.device().ordinal;
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
-  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (out == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_asked_stream(handle, out, [&](Context& context, Stream& stream) -> CUresult {
     const auto green = green_of(stream);
     *out = green == nullptr ? context.handle() : green->handle;
     return CUDA_SUCCESS;

@@ -128,6 +128,32 @@ TEST_CASE("streams and events go with their context") {
   CHECK(hand::cuEventQuery(event) == CUDA_ERROR_INVALID_HANDLE);
 }
 
+TEST_CASE("after a fault either that or what is wrong with the arguments comes first, as the driver has it") {
+  FakeProcess fake;
+  retained(0);
+  REQUIRE(hand::cuCtxSetCurrent(primary_of(0)) == CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  REQUIRE(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  const CUresult fault = leave(enter(Needs::context), CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(enter(Needs::context).error == fault);
+  const Caller asking = enter(Needs::living_context);
+  CHECK(asking.error == CUDA_SUCCESS);
+  CHECK(asking.state == t_context);
+  int priority = 0;
+  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == fault);
+  CHECK(hand::cuStreamGetPriority(stream, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  unsigned long long id = 0;
+  CHECK(hand::cuStreamGetId(stream, nullptr, false) == fault);
+  CHECK(hand::cuCtxGetId(nullptr, nullptr) == fault);
+  CHECK(hand::cuCtxGetId(primary_of(0), &id) == CUDA_SUCCESS);
+  CHECK(hand::cuFuncSetBlockShape(nullptr, 1, 0, 1) == fault);
+  CHECK(hand::cuFuncSetCacheConfig(nullptr, CU_FUNC_CACHE_PREFER_L1) == CUDA_ERROR_INVALID_HANDLE);
+  // The server's driver has the word.
+  const size_t sent = fake.session->total();
+  CHECK(hand::cuCtxSetFlags(CU_CTX_SCHED_SPIN) == CUDA_SUCCESS);
+  CHECK(fake.session->total() == sent + 1);
+}
+
 TEST_CASE("a sticky error stays with its context alone") {
   FakeProcess fake(2);
   retained(0);

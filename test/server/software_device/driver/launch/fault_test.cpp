@@ -4,8 +4,8 @@
 
 using namespace gpuwire::software_device::test;
 
-TEST_CASE("A fault stays with its context: every call answers with it until the context is destroyed") {
-  const CurrentContext healthy;
+TEST_CASE("A fault is what every call answers with, until the context is destroyed") {
+  const CurrentContext elsewhere(1);
   {
     const CurrentContext context;
     const CUmodule module = load();
@@ -62,4 +62,22 @@ TEST_CASE("Memory of the program that was never registered is not the device's")
   CHECK(launch_add_one(function(load(), "add_one"), reinterpret_cast<CUdeviceptr>(&own)) == CUDA_SUCCESS);
   CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(own == 0);
+}
+
+TEST_CASE("A fault is told in the device's other contexts, and in none that is made later") {
+  {
+    const CurrentContext other;
+    CUstream stream = nullptr;
+    REQUIRE(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    {
+      const CurrentContext context;
+      CHECK(launch(function(load(), "die"), nullptr) == CUDA_SUCCESS);
+      CHECK(cuCtxSynchronize() == CUDA_ERROR_LAUNCH_FAILED);
+    }
+    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL) == CUDA_ERROR_LAUNCH_FAILED);
+    CHECK(cuCtxSynchronize() == CUDA_ERROR_LAUNCH_FAILED);
+  }
+  const CurrentContext later;
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+  allocate(4);
 }
