@@ -1,8 +1,10 @@
 """The parts of the differential machine, nearly all without a device: sequences, comparing, shrinking, rules."""
 
 import fnmatch
+import json
 import os
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -55,6 +57,23 @@ class Sequences(unittest.TestCase):
         heavy = [seed for seed in range(1, 400)
                  if any(line.split()[2].startswith(making) for line in sequences.make(seed, API, contexts_chance=0.1))]
         self.assertTrue(10 < len(heavy) < 60, heavy)
+
+    def test_after_a_fault_each_handle_is_one_that_there_is_or_null(self):
+        called, nulls = set(), 0
+        for seed in SEEDS:
+            lines = [line.split() for line in sequences.make(seed, API, ["faulted"], scenarios_max=1)]
+            fault = next(i for i, line in enumerate(lines) if line[2] == "cuLaunchKernel")
+            named = {word[1:].split("@")[0] for line in lines[:fault] for word in line if word.startswith(">")}
+            for line in lines[fault + 1:]:
+                called.add(line[2])
+                nulls += "0" in line[3:]
+                self.assertEqual({word[1:] for word in line if word.startswith("$")} - named, set(), line)
+        self.assertGreater(len(called), 100)
+        self.assertGreater(nulls, 100)
+        self.assertFalse(called & set(sequences.NEVER_CALLED))
+        self.assertNotIn("cuLibraryUnload", called, "NVIDIA's driver crashes there")
+        self.assertIn("cuStreamGetPriority", called)
+        self.assertNotIn("cuGraphEventRecordNodeSetEvent", called, "the node is of another kind")
 
     def test_every_family_takes_part(self):
         for family in sequences.SCENARIOS:
@@ -151,6 +170,7 @@ for path in sys.stdin:
         if word == "crash": sys.exit(9)
         if word == "fault": say("end"); sys.exit(3)
         if word == "hang": time.sleep(1000)
+        if word == "complain": print("as printed", file=sys.stderr, flush=True)
         say(str(os.getpid()) if word == "who" else word)
     say("end")
     if word == "leaves": say("renewed")
@@ -206,6 +226,11 @@ class Streams(unittest.TestCase):
         self.assertNotEqual(who[0], who[1])
         self.assertEqual(who[1], who[2])
         self.assertEqual(pair.processes, 4)
+
+    def test_what_the_processes_say_beside_their_logs_is_known_while_they_live(self):
+        pair = self.pair()
+        said = [pair.said() for _ in pair.run(enumerate([["complain"], ["a"]]))]
+        self.assertEqual(said, [["as printed\n"] * 2] * 2)
 
     def test_contexts_that_had_to_be_ended_are_counted_and_in_no_log(self):
         pair = self.pair()
@@ -330,6 +355,21 @@ class Reporting(unittest.TestCase):
         self.assertEqual((row["count"], row["first"], row["seeds"], report.differing), (2, 2, [1, 2], 2))
         self.assertEqual(row["examples"][0]["lines"], ["1 t0 cuMemAlloc_v2 >m1@64 64  => CUDA_SUCCESS $m1",
                                                        "3 t0 cuMemFree_v2 $m1  => CUDA_SUCCESS | CUDA_ERROR_UNKNOWN"])
+
+    def test_what_was_said_beside_the_logs_is_in_the_report_and_of_no_difference(self):
+        report = reporting.Report()
+        logs = [["1 cuMemAlloc_v2 CUDA_SUCCESS $m1"], ["1 cuMemAlloc_v2 CUDA_ERROR_UNKNOWN"]]
+        report.add(7, self.LINES, [], logs, comparing.differences(*logs), ["natively", "remotely"])
+        report.server_said = ["a warning"]
+        with tempfile.TemporaryDirectory() as folder:
+            report.write(Path(folder, "report.json"), {})
+            written = json.loads(Path(folder, "report.json").read_text())
+        self.assertEqual(written["unrepeated"], [{
+            "difference": "seed 7: 1 cuMemAlloc_v2: direct CUDA_SUCCESS $m1, remote CUDA_ERROR_UNKNOWN",
+            "said": ["natively", "remotely"]
+        }])
+        self.assertEqual((written["server_said"], written["differing"], written["kinds"]), (["a warning"], 0, []))
+        self.assertIn("  in a batch only: " + written["unrepeated"][0]["difference"], list(report.summary(1)))
 
     def test_reports_of_several_jobs_are_one(self):
         logs = [[f"1 cuMemAlloc_v2 {answer}", "2 host done"] for answer in ("CUDA_SUCCESS $m1", "CUDA_ERROR_UNKNOWN")]

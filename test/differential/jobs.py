@@ -119,7 +119,7 @@ class Job:
         self.report.count(key, lines, logs, explained)
         self.source.note_calls(self.report.calls - before)
         if found or unrepeated:
-            self.report.add(key, lines, found, shown, unrepeated)
+            self.report.add(key, lines, found, shown, unrepeated, self.pair.said() if unrepeated else ())
             self.pair.tainted = True
             if found and not self.options.quiet:
                 self.show(key, lines, found)

@@ -9,6 +9,7 @@ from comparing import HUNG
 SEEDS_MAX = 8       # named for each kind
 EXAMPLES_MAX = 2
 UNREPEATED_MAX = 100
+SERVER_LINES_MAX = 1000
 SLICE_MAX = 40      # lines of an example
 LINE_CHARACTERS = 260
 THREAD_STATE = re.compile(
@@ -48,7 +49,10 @@ class Report:
         self.processes = self.renewals = 0  # that were started; how often one's contexts were ended between sequences
         self.explained = Counter()  # lines that differ, by the reasons of explained.toml
         self.hung = []  # seeds, with the side
-        self.unrepeated = []  # what differed behind other sequences in one process, and not in a process of its own
+        # What differed behind other sequences in one process, and not in a process of its own; with what both processes
+        # had said on standard error by then.
+        self.unrepeated = []
+        self.server_said = []  # warnings and errors in the server's log
         self.kinds = {}
 
     def count(self, seed, lines, logs, explained=()):
@@ -61,10 +65,13 @@ class Report:
         self.hung += [f"seed {seed}, {side}" for side, log in zip(("direct", "remote"), logs) if log[-1] == HUNG]
         self.explained.update(rule.reason for rule in explained)
 
-    def add(self, seed, lines, found, logs, unrepeated=()):
-        """What differed in a sequence."""
+    def add(self, seed, lines, found, logs, unrepeated=(), said=()):
+        """What differed in a sequence. `said`: on standard error, by both sides."""
         self.differing += bool(found)
-        self.unrepeated += [f"seed {seed}: {difference}"[:LINE_CHARACTERS] for difference in unrepeated[:1]]
+        self.unrepeated += [
+            {"difference": f"seed {seed}: {difference}"[:LINE_CHARACTERS], "said": [*said]}
+            for difference in unrepeated[:1]
+        ]
         for difference in found:
             kind = self.kind(difference.kind)
             kind["count"] += 1
@@ -117,7 +124,8 @@ class Report:
                     "contexts": self.contexts, "processes": self.processes, "renewals": self.renewals,
                     "differing": self.differing, "ended_alike": self.ended_alike, "hung": self.hung,
                     "explained": explained, "unrepeated": self.unrepeated[:UNREPEATED_MAX],
-                    "unrepeated_count": len(self.unrepeated), "kinds": rows
+                    "unrepeated_count": len(self.unrepeated), "server_said": self.server_said[:SERVER_LINES_MAX],
+                    "kinds": rows
                 }, out, indent=1)
 
     def summary(self, seconds):
@@ -135,7 +143,7 @@ class Report:
         if self.ended_alike:
             yield f"  {self.ended_alike} sequences ended the process on both sides alike"
         yield from (f"  hung: {each}" for each in self.hung)
-        yield from (f"  in a batch only: {each}" for each in self.unrepeated[:UNREPEATED_MAX])
+        yield from (f"  in a batch only: {each['difference']}" for each in self.unrepeated[:UNREPEATED_MAX])
         for (call, direct, remote), row in self.ordered():
             yield (
                 f"  {call}: direct {direct}, remote {remote}: {row['count']} times, first in {row['first']} sequences,"

@@ -13,6 +13,7 @@ from grammar import Sequence, structure
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "protocol" / "codegen"))
 import model  # noqa: E402
+import faulted  # noqa: E402
 
 SCENARIOS = {
     "memory": scenarios.memory,
@@ -47,8 +48,10 @@ SCENARIOS = {
     "graphs": graphs.built,
     "graph_memory": graphs.with_memory,
     "capture": graphs.captured,
-    "null": None,  # nulls() below: it wants the description
+    "null": lambda *arguments: nulls(*arguments),
+    "faulted": lambda sequence, thread, api: faulted.faulted(sequence, thread, api, NEVER_CALLED),
 }
+OF_DESCRIPTION = {"null", "faulted"}  # they want it
 # The software device shares neither events nor pools with other processes, and keeps no log.
 NOT_BY_SOFTWARE = {"sharing", "logs"}
 # What it does not offer and the client sends without waiting, so that the error comes later; and what such calls make.
@@ -70,9 +73,9 @@ NEVER_CALLED = {
     "cuMulticastGetGranularity": "wants several GPUs",
 }
 # What makes contexts, or ends them.
-OF_CONTEXTS = {"contexts", "context_questions", "green_contexts", "reset"}
-# Beside nothing else: it ends what the others have.
-ALONE = {"reset"}
+OF_CONTEXTS = {"contexts", "context_questions", "green_contexts", "reset", "faulted"}
+# Beside nothing else: they end what the others have.
+ALONE = {"reset", "faulted"}
 ALONE_CHANCE = 0.05
 SCENARIOS_MAX = 6
 THREADS_MAX = 8
@@ -170,16 +173,15 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
     light = contexts_chance < 1 and not sequence.chance(contexts_chance)
     begin(sequence, light)
     names = families or [name for name in SCENARIOS if not (software and name in NOT_BY_SOFTWARE)]
-    if light:
-        names = [name for name in names if name not in OF_CONTEXTS]
     if not families:
+        names = [name for name in names if not (light and name in OF_CONTEXTS)]
         alone = not light and sequence.chance(ALONE_CHANCE)
         names = [name for name in names if (name in ALONE) == alone]
         scenarios_max = 1 if alone else scenarios_max
     running = []
     for _ in range(sequence.random.randrange(1, scenarios_max + 1)):
         thread, name = sequence.random.randrange(sequence.threads), sequence.random.choice(names)
-        running.append(nulls(sequence, thread, api) if name == "null" else SCENARIOS[name](sequence, thread))
+        running.append(SCENARIOS[name](sequence, thread, *([api] if name in OF_DESCRIPTION else [])))
     while running:
         scenario = sequence.random.choice(running)
         if next(scenario, "over") == "over":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import comparing
 
+SAID_BYTES = 2000  # of what a process printed as errors
 AHEAD = 4  # sequences that a process has been given and that nobody has read yet
 KILLED_SECONDS = 10  # a process in the kernel's driver may not go at once; it is not waited for any longer
 
@@ -77,6 +78,11 @@ class Living:
             return None
         return self.last(f"- - ended:{code}" + ("" if begun else " between sequences"))
 
+    def said(self):
+        """The end of what it has printed as errors so far."""
+        size = os.fstat(self.errors.fileno()).st_size
+        return os.pread(self.errors.fileno(), SAID_BYTES, max(0, size - SAID_BYTES)).decode(errors="replace")
+
     def close(self):
         self.process.kill()
         self.process.stdout.close()
@@ -128,6 +134,10 @@ class Pair:
                         self.end()
             finally:
                 self.end()
+
+    def said(self):
+        """What the processes that live now have printed as errors, each one's end."""
+        return [each.said() for each in self.living]
 
     def give(self, folder, lines):
         path = folder / f"{self.processes}-{self.room}.sequence"

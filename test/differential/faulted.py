@@ -1,0 +1,113 @@
+"""What a context that has failed answers to functions of the description, with things that are as old as the fault, and
+with NULL in the place of one."""
+
+import re
+
+import model
+from grammar import on_device, structure
+from kernels import PTX
+from scenarios import function_of, load, stream_of
+
+CALLS = 24
+ARRAY = {"Width": 16, "Height": 16, "Format": 32, "NumChannels": 1}
+MIPMAPPED = {"Width": 64, "Height": 64, "Format": 1, "NumChannels": 1}
+# They change which context is current, end what others use, or do something outside the context; and NVIDIA's driver
+# crashes where a library ends after a fault.
+LEFT_OUT = {
+    "cuInit", "cuCtxCreate_v2", "cuCtxSetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxDetach",
+    "cuCtxAttach", "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2", "cuGetExportTable",
+    "cuThreadExchangeStreamCaptureMode", "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuProfilerStart",
+    "cuProfilerStop", "cuLibraryUnload",
+}
+# What is set and asked of nodes of one kind; the node here is of another.
+OF_ONE_KIND_OF_NODE = re.compile(r"cuGraph(Exec)?[A-Z]\w*Node(Get|Set|Copy)")
+SCALARS = set(model.SCALARS) - {"f32", "f64", "pointer"}
+RESULTS = ("new", "given", "out", "inout")
+
+
+def things(sequence, thread):
+    """One of each kind that is cheap to have, by the description's name of the kind; all of one context."""
+
+    def made(kind, function, *arguments):
+        thing, out = sequence.new(kind)
+        sequence.call(thread, function, out, *arguments)
+        return thing
+
+    module, stream = load(sequence, thread), stream_of(sequence, thread)
+    function = function_of(sequence, thread, module, "nothing")
+    library = made("library", "cuLibraryLoadData", f'"{PTX}"', 0, 0, 0, 0, 0, 0)
+    graph = made("graph", "cuGraphCreate", 0)
+    node = made("node", "cuGraphAddEmptyNode", graph, 0, 0)
+    memory, out = sequence.new("memory", 4096)
+    sequence.call(thread, "cuMemAlloc_v2", out, 4096)
+    return {
+        "module": module,
+        "stream": stream,
+        "function": function,
+        "func": function,
+        "library": library,
+        "kernel": made("kernel", "cuLibraryGetKernel", library, '"fill"'),
+        "event": made("event", "cuEventCreate", 0),
+        "graph": graph,
+        "graph_node": node,
+        "graph_exec": made("exec", "cuGraphInstantiateWithFlags", graph, 0),
+        "array": made("array", "cuArrayCreate_v2", structure("CUDA_ARRAY_DESCRIPTOR", ARRAY)),
+        "mipmapped_array": made("mipmapped", "cuMipmappedArrayCreate", structure("CUDA_ARRAY3D_DESCRIPTOR", MIPMAPPED),
+                                3),
+        "memory_pool": made("pool", "cuMemPoolCreate", structure("CUmemPoolProps", {"allocType": 1, **on_device(0)})),
+        "deviceptr": memory,
+    }
+
+
+def answers(function, of_kind, never):
+    """Whether a call of it can be written down, and does not end what others use."""
+    return not (
+        function.unsupported or function.same_as or function.via or function.needs == "nothing"
+        or function.is_old_abi or function.name in LEFT_OUT or function.name in never
+        or OF_ONE_KIND_OF_NODE.match(function.name)
+    ) and all(can_be_given(p, of_kind) for p in function.params)
+
+
+def can_be_given(p, of_kind):
+    if p.direction in RESULTS:
+        return p.kind not in ("struct", "bytes", "list", "by_attribute")
+    if p.is_handle:
+        return p.opt or p.kind in of_kind
+    return p.kind in ("enum", "string", "deviceptr") or p.kind in SCALARS
+
+
+def right(p, of_kind):
+    if p.direction in RESULTS:
+        return "?hide"
+    if p.is_handle:
+        return of_kind.get(p.kind, 0) if p.direction == "in" else 0
+    if p.kind == "deviceptr":
+        return of_kind[p.kind]
+    return '"nothing"' if p.kind == "string" else 0 if p.kind == "device" else 1
+
+
+def faulted(sequence, thread, api, never):
+    """Questions and orders after a kernel that traps. `never`: functions that no sequence calls."""
+    of_kind = things(sequence, thread)
+    trap = function_of(sequence, thread, of_kind["module"], "trap_always")
+    yield
+    sequence.call(thread, "cuLaunchKernel", trap, 1, 1, 1, 1, 1, 1, 0, of_kind["stream"], 0, 0)
+    sequence.call(thread, "cuCtxSynchronize")
+    able = [function for function in api.functions if answers(function, of_kind, never)]
+    for function in sequence.random.sample(able, CALLS):
+        arguments = [right(p, of_kind) for p in function.params]
+        able_to_be_null = [
+            i for i, p in enumerate(function.params)
+            if arguments[i] and (p.is_handle or p.is_pointer) and p.kind != "stream"
+        ]
+        if able_to_be_null and sequence.chance(0.5):
+            arguments[sequence.random.choice(able_to_be_null)] = 0
+        sequence.call(thread, function.name, *arguments)
+        yield
+    for function, kind in (("cuArrayDestroy", "array"), ("cuMipmappedArrayDestroy", "mipmapped_array"),
+                           ("cuGraphExecDestroy", "graph_exec"), ("cuGraphDestroy", "graph"),
+                           ("cuMemPoolDestroy", "memory_pool"), ("cuMemFree_v2", "deviceptr"),
+                           ("cuEventDestroy_v2", "event"), ("cuStreamDestroy_v2", "stream"),
+                           ("cuModuleUnload", "module")):
+        if sequence.chance(0.7):
+            sequence.call(thread, function, of_kind[kind])
