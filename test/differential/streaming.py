@@ -11,7 +11,7 @@ from pathlib import Path
 
 import comparing
 
-SAID_BYTES = 2000  # of what a process printed as errors
+SAID_BYTES = 4000  # of what a process printed as errors
 AHEAD = 4  # sequences that a process has been given and that nobody has read yet
 KILLED_SECONDS = 10  # a process in the kernel's driver may not go at once; it is not waited for any longer
 

@@ -81,6 +81,7 @@ void KeptMemory::after_fork_in_child() noexcept {
   new (&mutex_) std::mutex;
   low_ = high_ = sending_low_ = sending_high_ = 0;  // nothing is looked for any more
   next_look_ = 0;
+  asked_ = false;
 }
 
 void KeptMemory::note_bounds() noexcept {
@@ -254,6 +255,7 @@ void KeptMemory::look_ahead(const Caller& caller, const BlockUse& use, bool miss
     permit_wait(session_);
     std::lock_guard lock(mutex_);
     asks_.push_back(ask);
+    asked_.store(true, std::memory_order_relaxed);
   };
   if (send::post_allocate_ahead(*caller.session, caller.context, {.bytes = use.bytes, .count = ask.count},
                                 &ask.sequence, note) == CUDA_SUCCESS)
@@ -274,6 +276,7 @@ void KeptMemory::allocated_ahead(uint64_t sequence, std::span<const uint64_t> ad
   for (uint64_t address : addresses.first(std::min<size_t>(addresses.size(), ask.count))) insert_ahead(ask, address);
   std::lock_guard lock(mutex_);
   if (auto found = find(); found != asks_.end()) asks_.erase(found);
+  asked_.store(!asks_.empty(), std::memory_order_relaxed);
 }
 
 void KeptMemory::insert_ahead(const Ask& ask, uint64_t address) noexcept {
@@ -503,12 +506,18 @@ void KeptMemory::forget(const ContextState& context) noexcept {
     std::lock_guard lock(mutex_);
     demand_.forget_context(context.handle);
     std::erase_if(asks_, [&](const Ask& ask) { return ask.use.context == context.handle; });
+    asked_.store(!asks_.empty(), std::memory_order_relaxed);
     // Whatever has become of them at the server, they are gone now.
     blocks_.for_each([&](KeptBlock& block) {
       if (block.range.context == context.handle) block.leaving = 0;
     });
   }
   give_back_if([&](const KeptBlock& block) { return block.range.context == context.handle; });
+}
+
+void KeptMemory::await_asked(uint64_t address) noexcept {
+  AddressRange entry;
+  if (!address_map().find(address, entry)) await_answers();
 }
 
 void KeptMemory::free_at(uint64_t address) noexcept {

@@ -88,8 +88,11 @@ class KeptMemory final : public SessionPart {
   // What was not used for long. Gives how long until there may be more to do; the session's own thread.
   std::chrono::nanoseconds look(Clock::time_point now) noexcept;
 
-  // An address that a call names: a block there is freed first, so that the server's driver judges as ever.
+  // An address that a call names: a block there is freed first, so that the server's driver judges as ever. Where
+  // blocks were asked for ahead, the server may have put one there by now.
   void look_at(uint64_t address) noexcept {
+    if (asked_.load(std::memory_order_relaxed)) [[unlikely]]
+      await_asked(address);
     if (may_hold(address)) [[unlikely]]
       free_at(address);
   }
@@ -153,6 +156,7 @@ class KeptMemory final : public SessionPart {
   // --- giving back
   void give_back_at_rest(const Caller& caller) noexcept;
   void give_back_in_order(const Caller& caller) noexcept;
+  void await_asked(uint64_t address) noexcept;
   void free_at(uint64_t address) noexcept;
   void look_closely(std::span<const std::byte> arguments) noexcept;
   // Waits until the frees of what is no longer found are sent.
@@ -192,6 +196,8 @@ class KeptMemory final : public SessionPart {
   // When blocks have to be looked at next, of Clock; 0: not keeping_. Written under mutex_. Relaxed: who has kept a
   // block, or freed it, before another thread's call has synchronised with that.
   std::atomic<Clock::rep> next_look_{0};
+  // Whether asks_ has any. Written under mutex_; relaxed, as the bounds.
+  std::atomic<bool> asked_{false};
   // Set once, by a call whose effect on others the program has to order itself: relaxed.
   std::atomic<bool> pools_watched_{false}, device_pools_changed_{false};
 };

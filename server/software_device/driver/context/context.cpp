@@ -241,7 +241,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
     const std::lock_guard lock(context.settings_mutex);
     // Of a primary context CU_CTX_MAP_HOST is always on, of a created one what it was created with (driver 580).
     const auto slot = driver().contexts.find(context.handle());
-    *flags = context.flags | (slot != nullptr && slot->primary ? CU_CTX_MAP_HOST : 0u);
+    *flags = context.flags | (slot != nullptr && slot->primary ? unsigned(CU_CTX_MAP_HOST) : 0u);
     return CUDA_SUCCESS;
   });
 }

@@ -198,7 +198,7 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format, unsig
   });
 }
 
-CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice ordinal) {
+CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice ordinal) {
   return with_device(ordinal, [&](Device&) -> CUresult {
     if (supported == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;

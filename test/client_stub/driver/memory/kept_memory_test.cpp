@@ -620,6 +620,24 @@ TEST_CASE("What tells how much memory there is waits for what was asked for ahea
   CHECK(program.session->count(kAllocateAhead) == 1);
 }
 
+TEST_CASE("An address that the server may have given to memory ahead by now is judged when that is known") {
+  Keeping program;
+  program.allocate();
+  const CUdeviceptr memory = program.allocate();
+  const CUdeviceptr address = program.new_address();
+  program.session->serve(kPing, [&](const auto&, capnp::MessageBuilder& reply, const BulkSink&) {
+    program.answer_ahead({address, program.new_address()});
+    reply.initRoot<schema::Result>();
+  });
+  const size_t before = program.session->total();
+  program.kept().look_at(memory + 5);
+  CHECK(program.session->total() == before);
+  program.kept().look_at(address + 5);
+  CHECK(program.sent_since(before) == std::vector{kPing, test::kMemFree});
+  program.kept().look_at(address + 5);
+  CHECK(program.session->total() == before + 2);
+}
+
 TEST_CASE("Memory that was allocated ahead in vain goes after a time, and so much is not asked for again") {
   Keeping program;
   program.allocate();
