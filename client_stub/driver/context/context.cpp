@@ -244,7 +244,7 @@ CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
 
 CUresult hand::cuCtxGetId(CUcontext handle, unsigned long long* id) {
   CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
-  if (is_sticky(error)) return error;
+  if (is_sticky(error)) return argument_first(error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
   if (!id) return CUDA_ERROR_INVALID_VALUE;

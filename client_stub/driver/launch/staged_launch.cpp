@@ -43,6 +43,7 @@ CUresult set_parameter(CUfunction function, int offset, const void* value, size_
 }
 
 CUresult launch_staged(CUfunction function, int width, int height, CUstream stream, bool per_thread) {
+  if (CUresult error = enter(Needs::context).error) return error;  // before the size (as measured on driver 580)
   if (width <= 0 || height <= 0) return CUDA_ERROR_INVALID_VALUE;
   StagedLaunch launch;
   if (CUresult error = stage(function, [&](StagedLaunch& staged) {

@@ -178,17 +178,15 @@ CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOff
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!state) return CUDA_ERROR_INVALID_VALUE;
-  if (!find_launchable(function)) return CUDA_ERROR_INVALID_HANDLE;
+  const CUresult wrong = !state ? CUDA_ERROR_INVALID_VALUE : unless_known(find_launchable(function));
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
   *state = CU_FUNCTION_LOADING_STATE_LOADED;  // a function is looked up at the server before it has a handle here
   return CUDA_SUCCESS;
 }
 
 CUresult cuFuncLoad(CUfunction function) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!find_launchable(function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, unless_known(find_launchable(function)))) return error;
   return leave(caller, forward::cuFuncLoad(caller, function));
 }
 

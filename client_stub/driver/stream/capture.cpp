@@ -217,17 +217,12 @@ CUresult Captures::permit_synchronisation(ContextState& context) noexcept {
   return result;
 }
 
-CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded, uint64_t refused_by) noexcept {
+CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept {
   uint64_t own = stream.capture.load(std::memory_order_acquire);
   std::lock_guard lock(mutex_);
   Capture* here = own ? find(own) : nullptr;
   Capture* there = from ? find(from) : nullptr;
   if (here && here->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  // As if it had been recorded there, where the stream itself captures.
-  if (here && refused_by && find(refused_by)) {
-    here->invalidated = true;
-    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  }
   if (here && there && here != there) {
     here->invalidated = there->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;

@@ -68,10 +68,9 @@ class Captures final : public SessionPart {
   // For calls that wait for all of a context. CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED while something of it is captured,
   // which becomes invalid. Streams of its green contexts do not count, though it is waited for them, too.
   CUresult permit_synchronisation(ContextState& context) noexcept;
-  // A stream waits for an event that was recorded in the capture `from` (0: in none). `refused_by`: the capture,
-  // invalid by then, in which it could not be recorded later (0: none). Not success: the captures are invalid, but for
-  // CUDA_ERROR_INVALID_VALUE (`from` is over).
-  CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded, uint64_t refused_by) noexcept;
+  // A stream waits for an event that was recorded in the capture `from` (0: in none). Not success: the captures are
+  // invalid, but for CUDA_ERROR_INVALID_VALUE (`from` is over).
+  CUresult permit_wait(const StreamState& stream, uint64_t from, bool recorded) noexcept;
   // For calls that CUDA forbids while a capture may notice them (allocating memory, for one). Success, or
   // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, and then the captures in question are invalid. Costs one atomic load while
   // nothing is captured.

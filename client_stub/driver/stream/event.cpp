@@ -42,7 +42,6 @@ constexpr uint64_t kNoStream = ~uint64_t(0);
 void note_record(EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence) noexcept {
   event.stream.store(wire_stream, std::memory_order_relaxed);
   event.capture.store(capture, std::memory_order_relaxed);
-  event.refused_by.store(0, std::memory_order_relaxed);
   event.failed.store(0, std::memory_order_relaxed);
   // Release: who sees the record also sees its stream. Partner: event_done().
   event.record.store(sequence, std::memory_order_release);
@@ -89,7 +88,6 @@ CUresult record(CUevent event, CUstream stream, bool per_thread, Forward&& forwa
   uint64_t stream_noted = null_of_green ? kNoStream : on.wire_stream;
   const uint64_t capture = on.state->capture.load(std::memory_order_relaxed);
   if (result == CUDA_SUCCESS) note_record(*state, stream_noted, capture, sequence);
-  if (result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) state->refused_by.store(capture, std::memory_order_relaxed);
   if (result == CUDA_SUCCESS && is_shared(*state)) result = await_verdict(on.caller);
   else if (result == CUDA_SUCCESS && polled && capture == 0) watch_from_beginning(event, sequence, seen);
   return leave(on.caller, result);
@@ -244,7 +242,8 @@ CUresult hand::cuEventSynchronize(CUevent event) {
 
 CUresult hand::cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   EventCall from(start);
-  if (from.error) return from.error;
+  // Of two mistakes the one with the time is another error than elsewhere (as measured on driver 580).
+  if (from.error) return argument_first(from.error, milliseconds ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
   EventCall to(end);
   if (to.error) return to.error;
   for (const EventState* state : {from.state, to.state}) {

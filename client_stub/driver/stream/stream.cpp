@@ -161,8 +161,7 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
   if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
   if (capturing && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
     bool recorded = state->record.load(std::memory_order_acquire) != 0;
-    const uint64_t refused = state->refused_by.load(std::memory_order_relaxed);
-    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded, refused)) return error;
+    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded)) return error;
   }
   CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
   // What a wait for the work of a capture that is over comes to, the server's driver says.
@@ -175,8 +174,7 @@ CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int fl
 
 CUresult hand::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
   StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
-  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *id = on.state->id;
   return CUDA_SUCCESS;
 }

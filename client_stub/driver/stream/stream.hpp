@@ -52,9 +52,6 @@ struct EventState {
                                      // and was asked about: the next one is watched, too. A hint: relaxed
   std::atomic<int32_t> failed{0};
   std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
-  // A later record was refused because the stream's capture was invalid: that one's id. Relaxed: who has the two calls
-  // one after the other in two threads orders them.
-  std::atomic<uint64_t> refused_by{0};
 };
 
 // The state behind a wire stream handle (0 and 1: the context's NULL stream). Null: not known.

@@ -87,8 +87,8 @@ void a_primary_context_is_waited_for_while_its_green_one_captures(CUcontext prim
   OK(cuGreenCtxDestroy(green));
 }
 
-// An event that could not be recorded where a capture is invalid makes another capture that waits for it invalid, too.
-void an_event_carries_an_invalid_capture_into_another() {
+// An event that could not be recorded where a capture is invalid is one without a record.
+void an_event_carries_no_invalid_capture_into_another() {
   CUstream invalid, other, plain;
   CUevent event;
   CUgraph graph;
@@ -103,18 +103,33 @@ void an_event_carries_an_invalid_capture_into_another() {
   ANSWERS(cuStreamWaitEvent(plain, event, 0),
           CUDA_SUCCESS);  // where nothing is captured it is an event without a record
   HOLDS(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  ANSWERS(cuStreamWaitEvent(other, event, 0), kInvalidated);
-  HOLDS(status_of(other) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
-  ANSWERS(cuEventRecord(event, other), kInvalidated);
+  ANSWERS(cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
+  HOLDS(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  ANSWERS(cuEventRecord(event, other), CUDA_SUCCESS);
   ANSWERS(cuStreamEndCapture(invalid, &graph), kInvalidated);
-  ANSWERS(cuStreamEndCapture(other, &graph), kInvalidated);
-  // A record that succeeds is all that counts.
+  ANSWERS(cuStreamEndCapture(other, &graph), CUDA_SUCCESS);
+  OK(cuGraphDestroy(graph));
   OK(cuEventRecord(event, plain));
   OK(cuStreamWaitEvent(other, event, 0));
   OK(cuEventDestroy(event));
   OK(cuStreamDestroy(invalid));
   OK(cuStreamDestroy(other));
   OK(cuStreamDestroy(plain));
+}
+
+void what_a_pool_shares_is_not_asked_beside_a_capture() {
+  CUstream stream;
+  CUevent event;
+  CUgraph graph;
+  CUmemPoolPtrExportData exported;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  HOLDS(cuMemPoolExportPointer(&exported, 0) != CUDA_SUCCESS);
+  ANSWERS(cuEventRecord(event, stream), kInvalidated);
+  ANSWERS(cuStreamEndCapture(stream, &graph), kInvalidated);
+  OK(cuEventDestroy(event));
+  OK(cuStreamDestroy(stream));
 }
 
 struct Things {
@@ -173,6 +188,12 @@ void functions_and_kernels(const Things& had, bool offers_staged_launches) {
   ANSWERS(cuFuncSetAttribute(nullptr, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50),
           CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuFuncSetCacheConfig(had.function, CU_FUNC_CACHE_PREFER_L1), kFault);
+  CUfunctionLoadingState loading;
+  ANSWERS(cuFuncIsLoaded(nullptr, had.function), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuFuncIsLoaded(&loading, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuFuncIsLoaded(&loading, had.function), kFault);
+  ANSWERS(cuFuncLoad(nullptr), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuFuncLoad(had.function), kFault);
   ANSWERS(cuFuncSetCacheConfig(nullptr, CU_FUNC_CACHE_PREFER_L1), CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuFuncSetSharedMemConfig(nullptr, CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE), CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuFuncGetModule(&module, had.function), kFault);
@@ -233,7 +254,7 @@ void streams(const Things& had) {
   ANSWERS(cuStreamGetFlags(had.stream, &flags), kFault);
   ANSWERS(cuStreamGetFlags(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetCtx(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
-  ANSWERS(cuStreamGetId(had.stream, nullptr), kFault);
+  ANSWERS(cuStreamGetId(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetGreenCtx(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetDevice(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamBeginCapture(had.stream, CU_STREAM_CAPTURE_MODE_GLOBAL), kFault);
@@ -245,7 +266,7 @@ void contexts() {
   ANSWERS(cuCtxGetApiVersion(nullptr, &version), kFault);
   ANSWERS(cuCtxGetApiVersion(nullptr, nullptr), kFault);
   ANSWERS(cuCtxGetId(nullptr, &id), kFault);
-  ANSWERS(cuCtxGetId(nullptr, nullptr), kFault);
+  ANSWERS(cuCtxGetId(nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuGreenCtxGetId(nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuGreenCtxGetId(nullptr, &id), kFault);
   size_t limit;
@@ -282,7 +303,8 @@ int main() {
   OK(cuCtxGetCurrent(&primary));
   memory_is_told_to_who_asks_for_one_half_of_it();
   a_question_with_nowhere_to_write_is_that_whatever_captures();
-  an_event_carries_an_invalid_capture_into_another();
+  an_event_carries_no_invalid_capture_into_another();
+  what_a_pool_shares_is_not_asked_beside_a_capture();
   a_primary_context_is_waited_for_while_its_green_one_captures(primary);
 
   const Things had = make_things();

@@ -207,11 +207,11 @@ CUresult cuCtxSynchronize_v2(CUcontext handle) {
 
 CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
   return with_named_context(handle, [&](Context& context) -> CUresult {
-    if (handle == nullptr && context.fault() != CUDA_SUCCESS) {
-      return context.fault();  // where the context is not named, as measured on driver 580
-    }
     if (id == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (handle == nullptr && context.fault() != CUDA_SUCCESS) {
+      return context.fault();  // where the context is not named, as measured on driver 580
     }
     *id = context.id();
     return CUDA_SUCCESS;

@@ -20,13 +20,13 @@ CUresult with_function(CUfunction handle, const void* out, Body&& body) noexcept
       });
 }
 
-// For questions about loading, where a fault comes first.
+// For questions about loading.
 template <typename Body>
 CUresult with_loaded_function(CUfunction handle, Body&& body) noexcept {
-  return with_context([&](Context&) -> CUresult {
-    const auto function = driver().functions.find(handle);
-    return function == nullptr ? CUDA_ERROR_INVALID_HANDLE : body();
-  });
+  const auto unknown = [&] {
+    return driver().functions.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  };
+  return with_arguments_first(unknown, [&](Context&) -> CUresult { return body(); });
 }
 
 // For what is set: a function of the current context, or a kernel, which cudart passes as well. NULL is an invalid
@@ -193,10 +193,10 @@ CUresult cuFuncGetParamInfo(CUfunction handle, size_t index, size_t* offset, siz
 }
 
 CUresult cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction handle) {
+  if (state == nullptr) {
+    return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
+  }
   return with_loaded_function(handle, [&]() -> CUresult {
-    if (state == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     *state = CU_FUNCTION_LOADING_STATE_LOADED;
     return CUDA_SUCCESS;
   });

@@ -159,10 +159,8 @@ CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<
   }
   const std::lock_guard lock(graph_mutex());
   if (stream.capture == nullptr || stream.capture->invalidated) {
-    event->refused_by = stream.capture;
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
-  event->refused_by.reset();
   event->captured_in = stream.capture;
   event->captured_after = frontier_of(*stream.capture, stream);
   event->captured.store(true, std::memory_order_release);
@@ -181,12 +179,6 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
   }
   const std::lock_guard lock(graph_mutex());
   if (stream->capture != nullptr && stream->capture->invalidated) {
-    return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  }
-  // As if it had been recorded in that capture, where the stream itself captures (as measured on driver 580).
-  if (const auto refused = event->refused_by.lock();
-      stream->capture != nullptr && refused != nullptr && !refused->frontiers.empty()) {
-    stream->capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   const auto session = event->captured_in.lock();
@@ -220,11 +212,6 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
   return CUDA_SUCCESS;
-}
-
-void forget_refusal(Event& event) {
-  const std::lock_guard lock(graph_mutex());
-  event.refused_by.reset();
 }
 
 void end_capture_with(const Stream& stream) {

@@ -45,8 +45,6 @@ CUresult invalidate_capture(Stream& stream, CUresult reason);
 CUresult refuse_captured(Event& event);
 // cuEventRecord and cuStreamWaitEvent where a capture is involved.
 CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external);
-// It is recorded, and where it could not be in a capture does not matter any more.
-void forget_refusal(Event& event);
 CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
                       bool external);
 

@@ -32,7 +32,7 @@ CUresult fault_of(const Event& event) {
 CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
   return with_event(from, [&](const std::shared_ptr<Event>& start_event) -> CUresult {
     if (const CUresult fault = fault_of(*start_event); fault != CUDA_SUCCESS) {
-      return fault;
+      return milliseconds != nullptr ? fault : CUDA_ERROR_INVALID_HANDLE;  // as measured on driver 580
     }
     return with_event(to, [&](const std::shared_ptr<Event>& end_event) -> CUresult {
       Event &start = *start_event, &end = *end_event;
@@ -102,7 +102,6 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
       if (is_capturing(stream)) {
         return capture_record(context, stream, event, flags == CU_EVENT_RECORD_EXTERNAL);
       }
-      forget_refusal(*event);
       const std::lock_guard lock(event->mutex);
       event->recorded = context.submit(stream, nullptr);
       event->captured.store(false, std::memory_order_release);

@@ -96,10 +96,7 @@ CUresult cuStreamGetPriority(CUstream handle, int* priority) {
 }
 
 CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
-  return with_stream(handle, [&](Context&, Stream& stream) -> CUresult {
-    if (id == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_asked_stream(handle, id, [&](Context&, Stream& stream) -> CUresult {
     *id = stream.id;
     return CUDA_SUCCESS;
   });

@@ -58,8 +58,6 @@ struct Event {
   std::weak_ptr<CaptureSession> captured_in;
   std::vector<CUgraphNode> captured_after;
   std::atomic<bool> captured{false};
-  // A later record was refused because this capture was invalid; under graph_mutex.
-  std::weak_ptr<CaptureSession> refused_by;
 };
 
 }  // namespace gpuwire::software_device

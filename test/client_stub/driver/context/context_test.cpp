@@ -143,8 +143,8 @@ TEST_CASE("after a fault either that or what is wrong with the arguments comes f
   CHECK(hand::cuStreamGetPriority(stream, &priority, false) == fault);
   CHECK(hand::cuStreamGetPriority(stream, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   unsigned long long id = 0;
-  CHECK(hand::cuStreamGetId(stream, nullptr, false) == fault);
-  CHECK(hand::cuCtxGetId(nullptr, nullptr) == fault);
+  CHECK(hand::cuStreamGetId(stream, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(hand::cuCtxGetId(nullptr, nullptr) == CUDA_ERROR_INVALID_VALUE);
   CHECK(hand::cuCtxGetId(primary_of(0), &id) == CUDA_SUCCESS);
   CHECK(hand::cuFuncSetBlockShape(nullptr, 1, 0, 1) == fault);
   CHECK(hand::cuFuncSetCacheConfig(nullptr, CU_FUNC_CACHE_PREFER_L1) == CUDA_ERROR_INVALID_HANDLE);
