@@ -14,6 +14,7 @@ inline constexpr uint64_t kBulkBytesMax = 64ull << 20;   // raw bytes behind one
 inline constexpr uint32_t kLaunchParameterBytesMax =
     32 * 1024;  // CUDA's own limit is 32,764 (CUDA 12.1, sm_70 and later)
 inline constexpr uint32_t kLaunchAttributesMax = 64;
+inline constexpr uint32_t kTriedAttributesMax = 4;       // of one function_try
 inline constexpr uint32_t kNameBytesMax = 64 * 1024;     // mangled kernel and variable names
 inline constexpr uint64_t kModuleBytesMax = 2ull << 30;  // one image
 inline constexpr uint32_t kListItemsMax = 16 * 1024;     // items of any list in a message

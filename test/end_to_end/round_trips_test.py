@@ -58,7 +58,7 @@ class RoundTrips(ServerCase):
             more, account = self.waits("new_kernels", 3 * STEPS, user)
             self.assertEqual(more - many, STEPS, account)
 
-    def test_what_an_earlier_program_asked_about_a_kernel_waits_for_the_first_answer_only(self):
+    def test_what_an_earlier_program_asked_about_a_kernel_comes_with_the_kernel(self):
         with tempfile.TemporaryDirectory() as home:
             user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
             self.waits("occupancy", 2 * STEPS, user)
@@ -67,6 +67,19 @@ class RoundTrips(ServerCase):
             self.assertEqual(many, few, account)
             more, account = self.waits("occupancy", 3 * STEPS, user)
             self.assertEqual(more - many, STEPS, account)
+
+    def test_what_an_earlier_program_asked_after_it_set_something_for_a_kernel_comes_with_the_kernel(self):
+        with tempfile.TemporaryDirectory() as home:
+            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            mode, questions = "occupancy_of_settings", 3
+            self.waits(mode, 2 * STEPS, user)
+            few, _ = self.waits(mode, 1, user)
+            many, account = self.waits(mode, 2 * STEPS, user)
+            self.assertEqual(many, few, account)
+            one_by_one, account = self.waits(mode, 2 * STEPS, dict(user, GPUWIRE_LOOK_AHEAD="off"))
+            self.assertEqual(one_by_one - many, questions * 2 * STEPS, account)
+            more, account = self.waits(mode, 3 * STEPS, user)
+            self.assertEqual(more - many, questions * STEPS, account)
 
     def test_libraries_that_an_earlier_run_of_the_program_used_wait_for_the_first_of_them_only(self):
         with tempfile.TemporaryDirectory() as home:

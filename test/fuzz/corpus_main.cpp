@@ -137,6 +137,10 @@ void add_calls() {
   });
   add<schema::ModuleFunction>("module_function", FrameKind::called, call(SessionOrdinal::module_function),
                               [](auto function) { function.setName("_Z3addPf"); });
+  add<schema::FunctionTry>("function_try", FrameKind::called, call(SessionOrdinal::function_try), [](auto params) {
+    params.initAttributes(1).set(0, 14);  // clusters of any size
+    params.initValues(1).set(0, 1);
+  });
   add<schema::HostFunction>("host_function", FrameKind::posted, call(SessionOrdinal::host_function),
                             [](auto function) { function.setCallback(3); });
 }

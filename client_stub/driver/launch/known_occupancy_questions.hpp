@@ -1,7 +1,7 @@
 // What earlier programs of the user have asked about the occupancy of an image's functions: all of it that is about one
 // function is asked together with the first question about it. CUDA's libraries find out in this way how a card groups
 // its multiprocessors: dozens of questions in a row about an empty kernel, each with another cluster. What is set for a
-// function changes the answers, so each question is known with the number of times that something had been set before.
+// function changes the answers, so each question is known with what had been set (OccupancyState::name).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace gpuwire::client {
 
 inline constexpr size_t kOccupancyQuestionsAheadMax = 64;   // about one function
 inline constexpr size_t kOccupancyQuestionsKnownMax = 512;  // about all functions of an image
-inline constexpr uint64_t kOccupancySettingsMax = 16;       // what was asked later is not known
+inline constexpr size_t kOccupancyStatesAheadMax = 8;       // of one function, besides that in which nothing is set
 
 // Of one image: a line for each question, in the folder "occupancy". Any thread; one leaf lock, held while the file is
 // read and written.
@@ -27,13 +27,14 @@ class KnownOccupancyQuestions {
  public:
   KnownOccupancyQuestions(std::string folder, const ProgramImage::Digest& image) : lines_(std::move(folder), image) {}
 
-  // What was asked about a function after something had been set for it so often, for whoever asks about it first;
-  // nothing for the others.
-  std::vector<OccupancyQuestion> ahead(std::string_view function, uint64_t settings);
+  // What was asked about a function in a state, for whoever asks about it first; nothing for the others.
+  std::vector<OccupancyQuestion> ahead(std::string_view function, std::string_view state);
+  // In which states something was asked, of those that are certain and in which something is set.
+  std::vector<std::string> states(std::string_view function);
 
   // The program has asked the server. One question about a function is worth knowing, too: it comes with the function
   // where that comes ahead of the program (images_ahead.hpp).
-  void asked(std::string_view function, uint64_t settings, const OccupancyQuestion& question);
+  void asked(std::string_view function, std::string_view state, const OccupancyQuestion& question);
 
  private:
   void read_once();
@@ -41,8 +42,8 @@ class KnownOccupancyQuestions {
   ImageLines lines_;
   std::mutex mutex_;
   bool read_ = false;
-  std::set<std::string, std::less<>> known_;          // lines
-  std::set<std::pair<uint64_t, std::string>> begun_;  // functions that have been asked about, with their settings
+  std::set<std::string, std::less<>> known_;             // lines
+  std::set<std::pair<std::string, std::string>> begun_;  // functions that have been asked about, with their states
 };
 
 }  // namespace gpuwire::client

@@ -7,8 +7,10 @@
 
 #include "client/forward.hpp"
 #include "client/hand.hpp"
+#include "client/session_sends.hpp"
 #include "client_stub/driver/launch/occupancy_question.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -79,43 +81,82 @@ CUresult ask(const Caller& caller, const FunctionState& function, const Occupanc
 CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question, uint64_t& value) {
   if (function.kernels_library()) return ask(caller, function, question, value);
   const std::string key = kept_by(caller, question);
-  uint64_t settings = 0;
-  if (function.occupancy.find(key, value, settings)) return CUDA_SUCCESS;
+  OccupancyState state;
+  if (function.occupancy.find(key, caller.state->device, value, state)) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
   OccupancyAhead ahead(function);
-  if (function.module && function.module->questions) ahead.begin(caller, *function.module->questions, key, settings);
+  if (function.module && function.module->questions) ahead.begin(caller, *function.module->questions, key, state);
   result = ask(caller, function, question, value);
   ahead.finish(caller);
   if (result) return result;
-  function.occupancy.keep(key, value, settings);
+  function.occupancy.keep(key, value, state);
   if (function.module && function.module->questions)
-    function.module->questions->asked(function.name, settings, question);
+    function.module->questions->asked(function.name, state.name, question);
   return CUDA_SUCCESS;
 }
 
 }  // namespace
 
 void OccupancyAhead::begin(const Caller& caller, KnownOccupancyQuestions& known, std::string_view now,
-                           uint64_t settings) {
-  for (const OccupancyQuestion& question : known.ahead(function_.name, settings)) {
-    Entry entry{kept_by(caller, question), question.kind};
+                           const OccupancyState& state) {
+  for (const OccupancyQuestion& question : known.ahead(function_.name, state.name)) {
+    Entry entry{kept_by(caller, question), question.kind, state, tries_.size(), 0};
     uint64_t value = 0;
-    if (entry.key == now || function_.occupancy.find(entry.key, value, entry.settings)) continue;
+    OccupancyState found;
+    if (entry.key == now || (tries_.empty() && function_.occupancy.find(entry.key, caller.state->device, value, found)))
+      continue;
     if (client::begin(caller, function_, question, entry.sequence)) return;
     entries_.push_back(std::move(entry));
   }
 }
 
-void OccupancyAhead::set_aside(const Caller& caller) const noexcept {
-  for (const Entry& entry : entries_) caller.session->set_aside(entry.sequence);
+bool OccupancyAhead::begin_try(const Caller& caller, std::string_view state) {
+  std::vector<int32_t> attributes, values;
+  if (const auto settings = OccupancySettings::parse(state)) {
+    for (const auto& setting : *settings) {
+      attributes.push_back(int32_t(setting.attribute));
+      values.push_back(setting.value);
+    }
+  }
+  if (attributes.size() > wire::kTriedAttributesMax) return false;
+  uint64_t sequence = 0;
+  if (send::begin_function_try(*caller.session, caller.context,
+                               {.function = function_.handle, .attributes = attributes, .values = values}, sequence))
+    return false;
+  tries_.push_back(sequence);
+  return true;
 }
 
-void OccupancyAhead::finish(const Caller& caller) {
-  for (const Entry& entry : std::exchange(entries_, {})) {
-    uint64_t value = 0;
-    if (!client::finish(caller, entry.kind, entry.sequence, value))
-      function_.occupancy.keep(entry.key, value, entry.settings);
+void OccupancyAhead::begin_all(const Caller& caller, KnownOccupancyQuestions& known) {
+  begin(caller, known, {}, {});
+  for (const std::string& name : known.states(function_.name)) {
+    if (begin_try(caller, name)) begin(caller, known, {}, {.version = 0, .name = name, .certain = true});
   }
+  if (!tries_.empty()) taken_back_ = begin_try(caller, {});
+}
+
+void OccupancyAhead::set_aside(const Caller& caller) const noexcept {
+  for (const Entry& entry : entries_) caller.session->set_aside(entry.sequence);
+  for (uint64_t sequence : tries_) caller.session->set_aside(sequence);
+}
+
+// Answers are read in the order of the questions.
+bool OccupancyAhead::finish(const Caller& caller) {
+  const std::vector<uint64_t> tries = std::exchange(tries_, {});
+  size_t tries_read = 0;
+  CUresult tried = CUDA_SUCCESS;
+  auto read_tries = [&](size_t count) {
+    for (; tries_read < count; ++tries_read) tried = send::finish_function_try(*caller.session, tries[tries_read]);
+  };
+  for (const Entry& entry : std::exchange(entries_, {})) {
+    read_tries(entry.tries);
+    uint64_t value = 0;
+    if (client::finish(caller, entry.kind, entry.sequence, value)) continue;
+    if (entry.tries == 0) function_.occupancy.keep(entry.key, value, entry.state);
+    else if (!tried) function_.occupancy.keep_ahead(entry.key, value, entry.state);
+  }
+  read_tries(tries.size());
+  return tries.empty() || (taken_back_ && tried == CUDA_SUCCESS);
 }
 
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,

@@ -1,4 +1,4 @@
-// What the driver has answered about the occupancy of one function, as long as nothing is set that it may depend on.
+// What the driver has answered about the occupancy of one function, and for which settings.
 #pragma once
 
 #include <cstdint>
@@ -6,41 +6,64 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "client_stub/driver/launch/occupancy_settings.hpp"
 
 namespace gpuwire::client {
 
-inline constexpr size_t kOccupancyAnswersMax = 256;  // kept per function; all are dropped when there are more
+inline constexpr size_t kOccupancyAnswersMax = 512;  // kept per function; all are dropped when there are more
 inline constexpr size_t kOccupancyQuestionBytesMax = 2048;
 
 // Any thread; one leaf lock.
 class OccupancyAnswers {
  public:
-  // False: not known; `settings` is then what keep() wants to be given.
-  bool find(std::string_view question, uint64_t& value, uint64_t& settings) const {
+  // False: not known; `state`, on that device, is then what keep() wants to be given.
+  bool find(std::string_view question, int device, uint64_t& value, OccupancyState& state) const {
     std::lock_guard lock(mutex_);
-    settings = settings_;
-    auto known = answers_.find(question);
+    state = settings_.state(device);
+    auto known = answers_.find(whole(state, question));
     if (known == answers_.end()) return false;
     value = known->second;
     return true;
   }
   // Unless something has been set since the question was put.
-  void keep(std::string_view question, uint64_t value, uint64_t settings) {
+  void keep(std::string_view question, uint64_t value, const OccupancyState& state) {
     std::lock_guard lock(mutex_);
-    if (settings != settings_ || question.size() > kOccupancyQuestionBytesMax) return;
-    if (answers_.size() >= kOccupancyAnswersMax) answers_.clear();
-    answers_.emplace(question, value);
+    if (state.version == settings_.version()) add(question, value, state);
+  }
+  // What is answered in a state that the function may come to be in; a certain one.
+  void keep_ahead(std::string_view question, uint64_t value, const OccupancyState& state) {
+    std::lock_guard lock(mutex_);
+    add(question, value, state);
   }
   // Something that the answers may depend on has been set.
-  void forget() noexcept {
+  void set(const OccupancySettings::Setting& setting) {
     std::lock_guard lock(mutex_);
-    ++settings_;
-    answers_.clear();
+    settings_.set(setting);
+  }
+  OccupancySettings settings() const {
+    std::lock_guard lock(mutex_);
+    return settings_;
+  }
+  // Of a function that was made of another.
+  void begin_with(OccupancySettings settings) {
+    std::lock_guard lock(mutex_);
+    settings_ = std::move(settings);
   }
 
  private:
+  static std::string whole(const OccupancyState& state, std::string_view question) {
+    return state.key().append(1, '\0').append(question);
+  }
+  void add(std::string_view question, uint64_t value, const OccupancyState& state) {
+    if (question.size() > kOccupancyQuestionBytesMax) return;
+    if (answers_.size() >= kOccupancyAnswersMax) answers_.clear();
+    answers_.insert_or_assign(whole(state, question), value);
+  }
+
   mutable std::mutex mutex_;
-  uint64_t settings_ = 0;  // how often something has been set
+  OccupancySettings settings_;
   std::map<std::string, uint64_t, std::less<>> answers_;
 };
 

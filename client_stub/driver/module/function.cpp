@@ -44,26 +44,33 @@ void for_each_made(FunctionState& kernel, Visit&& visit) {
   for (auto& [context, made] : kernel.functions) visit(*made);
 }
 
-// What the occupancy of this function may depend on has changed. A kernel and the functions made of it are one to the
-// driver, and a kernel may stand for the function of the current context.
-void forget_occupancy(FunctionState& function) {
+// What the occupancy of this function may depend on has been set. A kernel and the functions made of it are one to the
+// driver, and a kernel may stand for the function of the current context: where it is set for one of them, the others
+// may follow or not, and what they are set to is not certain any more.
+void note_for_occupancy(FunctionState& function, unsigned attribute, int value, int device, bool by_own_call) {
+  OccupancySettings::Setting setting{attribute, device, by_own_call && !function.kernel, value};
   FunctionState* kernel = function.kernel ? function.kernel : &function;
+  function.occupancy.set(setting);
+  setting.own = false;
   if (ModuleState* library = function.kernels_library()) {
-    function.occupancy.forget();
     std::lock_guard lock(library->mutex);
     auto named = library->functions.find(function.name);
     if (named == library->functions.end()) return;
     kernel = named->second.get();
   }
-  kernel->occupancy.forget();
-  for_each_made(*kernel, [](FunctionState& made) { made.occupancy.forget(); });
+  if (kernel != &function) kernel->occupancy.set(setting);
+  for_each_made(*kernel, [&](FunctionState& made) {
+    if (&made != &function) made.occupancy.set(setting);
+  });
 }
 
 void forget_attribute(FunctionState& function, CUfunction_attribute attribute, size_t device) {
   if (device < function.on_device.size()) function.on_device[device].forget(attribute);
 }
 
-void note_setting(FunctionState& function, CUfunction_attribute attribute, int value, int device) {
+// `call_for`: whose setting the call is for; a kernel may be set as if it were a function, too.
+void note_setting(FunctionState& function, CUfunction_attribute attribute, int value, int device,
+                  wire::HandleKind call_for) {
   const auto on = size_t(device);
   if (ModuleState* library = function.kernels_library()) {
     std::lock_guard lock(library->mutex);
@@ -76,7 +83,7 @@ void note_setting(FunctionState& function, CUfunction_attribute attribute, int v
   // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they
   // ask again.
   for_each_made(function, [&](FunctionState& made) { forget_attribute(made, attribute, on); });
-  forget_occupancy(function);
+  note_for_occupancy(function, attribute, value, device, function.kind == call_for);
 }
 
 // Is it known to be set so? Programs set the same before each launch.
@@ -121,7 +128,7 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
   if (CUresult error = check_setting(caller, *function, attrib, value, device)) return error;
   const bool changes = !has_setting(*function, attrib, value, device);
   CUresult result = forward::cuFuncSetAttribute(caller, hfunc, attrib, value);
-  if (!result && changes) note_setting(*function, attrib, value, device);
+  if (!result && changes) note_setting(*function, attrib, value, device, wire::HandleKind::function);
   return leave(caller, result);
 }
 
@@ -131,7 +138,10 @@ CUresult cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
   if (CUresult error = argument_first(caller.error, unless_known(function))) return error;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuFuncSetCacheConfig(caller, hfunc, config);
-  if (!result) forget_occupancy(*function);
+  if (!result) {
+    const int device = function->context ? function->context->device : caller.state->device;
+    note_for_occupancy(*function, OccupancySettings::kCacheConfig, config, device, false);
+  }
   return leave(caller, result);
 }
 
@@ -214,7 +224,7 @@ CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel ker
   if (CUresult error = check_setting(caller, *state, attrib, val, dev)) return error;
   const bool changes = !has_setting(*state, attrib, val, dev);
   CUresult result = forward::cuKernelSetAttribute(caller, attrib, val, kernel, dev);
-  if (!result && changes) note_setting(*state, attrib, val, dev);
+  if (!result && changes) note_setting(*state, attrib, val, dev, wire::HandleKind::kernel);
   return leave(caller, result);
 }
 
@@ -226,7 +236,7 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
   if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   if (config < CU_FUNC_CACHE_PREFER_NONE || config > CU_FUNC_CACHE_PREFER_EQUAL) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = forward::cuKernelSetCacheConfig(caller, kernel, config, dev);
-  if (!result) forget_occupancy(*state);
+  if (!result) note_for_occupancy(*state, OccupancySettings::kCacheConfig, config, dev, false);
   return leave(caller, result);
 }
 

@@ -5,7 +5,6 @@
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
-#include "client_stub/driver/launch/occupancy.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/module/program_name.hpp"
 #include "client_stub/driver/session/server_session.hpp"
@@ -43,25 +42,16 @@ class ImagesAhead::Image {
     caller.session->set_aside(load_);
     if (questions_.begin(caller)) return false;
     questions_.set_aside(caller);
-    questions_.for_each([&](FunctionState& function) {
-      OccupancyAhead& about = occupancy_.emplace_back(function);
-      about.begin(caller, *module_.questions, {}, 0);
-      about.set_aside(caller);
-    });
     return true;
   }
-  size_t questions() const noexcept {
-    size_t count = questions_.size();
-    for (const OccupancyAhead& about : occupancy_) count += about.size();
-    return count;
-  }
+  size_t questions() const noexcept { return questions_.size(); }
 
-  // Reads all answers. False: it is not loaded.
+  // Reads all answers. False: it is not loaded, or not any more.
   bool finish(const Caller& caller) {
     const CUresult loaded = send::finish_module_load(*caller.session, load_, [](schema::ModuleLoadReply::Reader) {});
-    for (OccupancyAhead& about : occupancy_) about.finish(caller);
     static_cast<void>(questions_.finish(caller));
-    return loaded == CUDA_SUCCESS;
+    if (loaded == CUDA_SUCCESS && module_.loaded) unload(caller);
+    return loaded == CUDA_SUCCESS && !module_.loaded;
   }
   // After finish().
   void become(ModuleState& state) {
@@ -80,7 +70,6 @@ class ImagesAhead::Image {
   uint64_t load_ = 0;
   ModuleState module_;  // stands in for the program's: nobody has its handle
   FunctionQuestions questions_{module_};
-  std::vector<OccupancyAhead> occupancy_;  // about functions of `questions_`, and later of `module_`
 };
 
 ImagesAhead::ImagesAhead(SessionParts& parts) noexcept : SessionPart(parts) {}

@@ -253,6 +253,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   // On its one device a function begins with what its kernel has there.
   auto device = size_t(caller.state->device);
   if (device < function->on_device.size()) function->on_device[device].copy(state->on_device[device]);
+  function->occupancy.begin_with(state->occupancy.settings().inherited());
   handles().attach(function->kind, function->handle, function.get());
   {
     std::lock_guard kernel_lock(state->mutex);

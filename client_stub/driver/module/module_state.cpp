@@ -6,6 +6,7 @@
 
 #include "client/forward.hpp"
 #include "client/session_sends.hpp"
+#include "client_stub/driver/launch/occupancy.hpp"
 #include "client_stub/driver/managed_memory/managed.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
@@ -60,6 +61,8 @@ void end_function(FunctionState& function) noexcept { handles().forget(function.
 
 }  // namespace
 
+FunctionQuestions::FunctionQuestions(ModuleState& module) noexcept : module_(module) {}
+
 FunctionQuestions::~FunctionQuestions() {
   for (Question& question : questions_) {
     if (question.function) end_function(*question.function);
@@ -88,6 +91,7 @@ CUresult FunctionQuestions::add(const Caller& caller, std::string_view name) {
 }
 
 void FunctionQuestions::look_ahead(const Caller& caller) {
+  asks_occupancy_ = true;
   if (!module_.known || std::exchange(module_.looked_ahead, true)) return;
   for (const std::string& name : module_.known->ahead()) {
     if (!asks(name) && !module_.functions.contains(name) && add(caller, name)) return;
@@ -108,7 +112,28 @@ CUresult FunctionQuestions::begin(const Caller& caller) {
     question.begun = true;
   }
   under_way_ = true;
+  if (asks_occupancy_) begin_occupancy(caller);
   return CUDA_SUCCESS;
+}
+
+// Only about functions that the program cannot reach in another way, since the server sets attributes of theirs for a
+// moment.
+void FunctionQuestions::begin_occupancy(const Caller& caller) {
+  const bool only_here = !module_.library && module_.modules.empty();
+  if (!module_.questions || !only_here || !caller.context || !caller.state || caller.server->captures.any()) return;
+  size_t asked = 0;
+  for (Question& question : questions_) {
+    if (asked >= kOccupancyQuestionsKnownMax) return;
+    OccupancyAhead& about = *occupancy_.emplace_back(std::make_unique<OccupancyAhead>(*question.function));
+    about.begin_all(caller, *module_.questions);
+    asked += about.size();
+  }
+}
+
+size_t FunctionQuestions::size() const noexcept {
+  size_t count = questions_.size();
+  for (const auto& about : occupancy_) count += about->size();
+  return count;
 }
 
 CUresult FunctionQuestions::read(const Caller& caller, Question& question) const {
@@ -121,14 +146,21 @@ CUresult FunctionQuestions::read(const Caller& caller, Question& question) const
 CUresult FunctionQuestions::finish(const Caller& caller) {
   under_way_ = false;
   CUresult first = CUDA_SUCCESS;
-  for (Question& question : questions_) {
+  for (size_t i = 0; i < questions_.size(); ++i) {
+    Question& question = questions_[i];
     CUresult result = read(caller, question);
-    if (&question == &questions_.front()) first = result;
+    if (i < occupancy_.size() && !occupancy_[i]->finish(caller) && !result) {
+      result = CUDA_ERROR_UNKNOWN;
+      module_.loaded = result;
+      static_cast<void>(question.function.release());  // the server still has what its handle stands for
+    }
+    if (i == 0) first = result;
     if (result) continue;
     FunctionState* found = question.function.get();
     if (!module_.functions.try_emplace(found->name, std::move(question.function)).second) continue;  // asked for twice
     handles().attach(found->kind, found->handle, found);
   }
+  occupancy_.clear();
   return first;
 }
 
@@ -137,10 +169,13 @@ void FunctionQuestions::drop(const Caller& caller) {
   for (Question& question : questions_) {
     if (question.begun) static_cast<void>(read(caller, question));
   }
+  for (const auto& about : occupancy_) about->finish(caller);
+  occupancy_.clear();
 }
 
 void FunctionQuestions::set_aside(const Caller& caller) const noexcept {
   for (const Question& question : questions_) caller.session->set_aside(question.sequence);
+  for (const auto& about : occupancy_) about->set_aside(caller);
 }
 
 void note_image(ModuleState& state, const ProgramImage::Digest& image) {

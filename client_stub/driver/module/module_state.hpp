@@ -28,6 +28,7 @@
 namespace gpuwire::client {
 
 struct ModuleState;
+class OccupancyAhead;
 
 inline constexpr unsigned kFunctionAttributes = CU_FUNC_ATTRIBUTE_MAX;
 
@@ -169,11 +170,12 @@ ImageTarget image_target();
 CUresult tell_unusable(const ImageTarget& target, const ImageError& error);
 
 // Questions for functions of a module or a library that are not known yet: they leave together, maybe along with the
-// module's loading, and cost one round trip. One thread, with the module's mutex; add(), then begin() and finish() in
+// module's loading, and cost one round trip. What earlier programs asked about the occupancy of such functions goes
+// with them once look_ahead() was called. One thread, with the module's mutex; add(), then begin() and finish() in
 // turn.
 class FunctionQuestions {
  public:
-  explicit FunctionQuestions(ModuleState& module) noexcept : module_(module) {}
+  explicit FunctionQuestions(ModuleState& module) noexcept;
   FunctionQuestions(const FunctionQuestions&) = delete;
   FunctionQuestions& operator=(const FunctionQuestions&) = delete;
   ~FunctionQuestions();  // ends the handles of those that were not found
@@ -184,17 +186,14 @@ class FunctionQuestions {
   bool under_way() const noexcept { return under_way_; }
   // After an error none is under way.
   CUresult begin(const Caller& caller);
-  // Makes those that were found known. The result is the first question's.
+  // Makes those that were found known. The result is the first question's. Where the server could not take back what
+  // it tried out for an answer, the module is none any more.
   CUresult finish(const Caller& caller);
   // Reads the answers and forgets them.
   void drop(const Caller& caller);
   // While they are under way: finish() may come much later, on another thread (Session::set_aside()).
   void set_aside(const Caller& caller) const noexcept;
-  size_t size() const noexcept { return questions_.size(); }
-  template <class Visit>
-  void for_each(Visit&& visit) {
-    for (Question& question : questions_) visit(*question.function);
-  }
+  size_t size() const noexcept;
 
  private:
   struct Question {
@@ -204,11 +203,13 @@ class FunctionQuestions {
   };
   bool asks(std::string_view name) const noexcept;
   CUresult read(const Caller& caller, Question& question) const;
+  void begin_occupancy(const Caller& caller);
 
   ModuleState& module_;
   std::vector<Question> questions_;
+  std::vector<std::unique_ptr<OccupancyAhead>> occupancy_;  // about the first so many of them
   int device_ = 0;
-  bool under_way_ = false;
+  bool under_way_ = false, asks_occupancy_ = false;
 };
 
 // From now on `state` knows which of the image's kernels earlier programs used.

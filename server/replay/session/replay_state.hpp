@@ -11,6 +11,7 @@
 
 #include "protocol/wire/frame.hpp"
 #include "server/replay/memory/memory.hpp"
+#include "server/replay/module/tried_attributes.hpp"
 #include "server/replay/stream/query_spin.hpp"
 
 namespace gpuwire::server {
@@ -61,6 +62,7 @@ class ReplayState {
 
   ContextTable& contexts() { return *contexts_; }
   ModuleStore& modules() { return *modules_; }
+  TriedAttributes& tried_attributes() { return tried_attributes_; }
   LinkTable& links() { return *links_; }
   DeviceResources& device_resources() { return *device_resources_; }
   CopyBack& copy_back() { return *copy_back_; }
@@ -101,6 +103,7 @@ class ReplayState {
   std::unique_ptr<GraphMemory> graph_memory_;
   std::unique_ptr<HostRegions> host_regions_;
   std::unique_ptr<WatchedEvents> watched_events_;
+  TriedAttributes tried_attributes_;
   QuerySpin query_spin_;
   std::deque<PostponedFree> postponed_frees_;
   std::unordered_set<uint64_t> inner_graphs_;

@@ -145,6 +145,32 @@ bool libraries(Step& step, int count) {
   return step.item() == float(count - 1);
 }
 
+// Each time something else has been set for the kernel.
+bool occupancy_of_settings(int steps) {
+  for (int i = 1; i <= steps; ++i) {
+    CHECK_RUNTIME(cudaFuncSetAttribute(add, cudaFuncAttributeMaxDynamicSharedMemorySize, i << 10));
+    for (unsigned blocks : {1u, 2u}) {
+      cudaLaunchAttribute cluster{};
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {blocks, 1, 1};
+      cudaLaunchConfig_t config{};
+      config.gridDim = dim3(blocks);
+      config.blockDim = dim3(32);
+      config.attrs = &cluster;
+      config.numAttrs = 1;
+      int clusters = 0;
+      CHECK_RUNTIME(cudaOccupancyMaxActiveClusters(&clusters, add, &config));
+      if (clusters <= 0) return false;
+    }
+    size_t dynamic_bytes = 0;
+    CHECK_RUNTIME(cudaOccupancyAvailableDynamicSMemPerBlock(&dynamic_bytes, add, 1, 32));
+    if (dynamic_bytes == 0) return false;
+  }
+  cudaFuncAttributes attributes;
+  CHECK_RUNTIME(cudaFuncGetAttributes(&attributes, add));
+  return attributes.maxDynamicSharedSizeBytes == steps << 10;
+}
+
 void graph(Step& step, int steps) {
   cudaGraph_t captured;
   cudaGraphExec_t executable;
@@ -176,6 +202,8 @@ int main(int argc, char** argv) {
       CHECK_RUNTIME(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, add, 32 * i, 0));
       right = right && blocks > 0;
     }
+  } else if (mode == "occupancy_of_settings") {
+    right = occupancy_of_settings(steps);
   } else if (mode == "graph") {
     graph(step, steps);
     right = converged(step.item());

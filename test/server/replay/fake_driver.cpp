@@ -259,6 +259,14 @@ CUresult CUDAAPI kernel_attribute(int* value, CUfunction_attribute attribute, CU
   *value = 200 + int(attribute);
   return CUDA_SUCCESS;
 }
+CUresult CUDAAPI set_func_attribute(CUfunction, CUfunction_attribute attribute, int value) {
+  FAKE_BEGIN("cuFuncSetAttribute", "cuFuncSetAttribute " + std::to_string(attribute) + " " + std::to_string(value));
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI set_kernel_attribute(CUfunction_attribute attribute, int value, CUkernel, CUdevice) {
+  FAKE_BEGIN("cuKernelSetAttribute", "cuKernelSetAttribute " + std::to_string(attribute) + " " + std::to_string(value));
+  return CUDA_SUCCESS;
+}
 CUresult CUDAAPI module_get_global(CUdeviceptr* address, size_t* bytes, CUmodule, const char* name) {
   FAKE_BEGIN("cuModuleGetGlobal_v2", std::string("cuModuleGetGlobal_v2 ") + name);
   *address = 0xabc000;
@@ -337,6 +345,8 @@ FakeDriver::FakeDriver() {
   table.cuKernelGetParamInfo = kernel_param_info;
   table.cuFuncGetAttribute = func_attribute;
   table.cuKernelGetAttribute = kernel_attribute;
+  table.cuFuncSetAttribute = set_func_attribute;
+  table.cuKernelSetAttribute = set_kernel_attribute;
   table.cuModuleGetGlobal_v2 = module_get_global;
   table.cuLibraryGetManaged = library_get_managed;
   table.cuModuleGetFunctionCount = module_function_count;

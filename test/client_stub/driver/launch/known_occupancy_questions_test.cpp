@@ -21,6 +21,7 @@ using wire::SessionOrdinal;
 
 constexpr auto kBlocks = forward_ordinal::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
                kClusters = forward_ordinal::cuOccupancyMaxActiveClusters;
+const auto kTry = ordinal(SessionOrdinal::function_try);
 
 struct User : test::LookAheadUser {
   User() : LookAheadUser("occupancy") {}
@@ -33,9 +34,11 @@ struct User : test::LookAheadUser {
 };
 
 // A program of the user's with a library of two kernels. The server answers how many threads a block has, and how many
-// blocks a cluster; it knows no block of 13 threads.
+// bytes the configuration of clusters, and a thousand for each value that is tried out; it knows no block of 13
+// threads.
 struct Program : DeviceProcess {
-  explicit Program(const char* look_ahead = "on") : DeviceProcess(1, "0", look_ahead) {
+  explicit Program(const char* look_ahead = "on", CUresult to_try = CUDA_SUCCESS, CUresult to_take_back = CUDA_SUCCESS)
+      : DeviceProcess(1, "0", look_ahead), trying(to_try), taking_back(to_take_back) {
     session->answer(ordinal(SessionOrdinal::module_load),
                     [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleLoadReply>(); });
     session->answer(ordinal(SessionOrdinal::module_function), [](capnp::MessageBuilder& reply) {
@@ -50,15 +53,25 @@ struct Program : DeviceProcess {
         else results.setNumBlocks(question.getBlockSize() + int(question.getDynamicSMemSize()));
       });
     });
-    session->serve(kClusters, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+    session->serve(kClusters, [this](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
       auto results = reply.initRoot<schema::CuOccupancyMaxActiveClustersResults>();
       frame.read<schema::CuOccupancyMaxActiveClustersParams>(
-          [&](auto question) { results.setNumClusters(int(question.getConfig().size())); });
+          [&](auto question) { results.setNumClusters(int(question.getConfig().size()) + 1000 * tried); });
+    });
+    session->serve(kTry, [this](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
+      auto results = reply.initRoot<schema::Result>();
+      frame.read<schema::FunctionTry>([&](auto params) {
+        tried = 0;
+        if (params.getAttributes().size() == 0) return results.setResult(taking_back);
+        results.setResult(trying);
+        if (trying == CUDA_SUCCESS) tried = params.getValues()[0];
+      });
     });
     REQUIRE(hand::cuLibraryLoadData(&library, ".version 7.0\n.target sm_75\n", nullptr, nullptr, 0, nullptr, nullptr,
                                     0) == CUDA_SUCCESS);
     for (auto [kernel, name] : {std::pair{&a, "a"}, std::pair{&b, "b of c"}})
-      REQUIRE(hand::cuLibraryGetKernel(reinterpret_cast<CUkernel*>(kernel), library, name) == CUDA_SUCCESS);
+      REQUIRE(hand::cuLibraryGetKernel(reinterpret_cast<CUkernel*>(kernel), library, name) ==
+              (kernel == &a ? taking_back : CUDA_SUCCESS));
   }
 
   int blocks(CUfunction function, int threads, size_t dynamic = 0) {
@@ -67,7 +80,7 @@ struct Program : DeviceProcess {
     CHECK(result == (threads == 13 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS));
     return out;
   }
-  void clusters(CUfunction function, unsigned size, unsigned rest = 0, CUstream stream = nullptr) {
+  int clusters(CUfunction function, unsigned size, unsigned rest = 0, CUstream stream = nullptr) {
     CUlaunchAttribute cluster;
     std::memset(&cluster, int(rest), sizeof cluster);
     cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
@@ -76,16 +89,23 @@ struct Program : DeviceProcess {
     int out = 0;
     CHECK(hand::cuOccupancyMaxActiveClusters(&out, function, &config) == CUDA_SUCCESS);
     CHECK(out > 0);
+    return out;
+  }
+  void set(CUfunction kernel, int value) {
+    CHECK(hand::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, value,
+                                     reinterpret_cast<CUkernel>(kernel), 0) == CUDA_SUCCESS);
   }
   size_t asked() const { return session->count(kBlocks) + session->count(kClusters); }
 
   CUlibrary library = nullptr;
   CUfunction a = nullptr, b = nullptr;
+  const CUresult trying, taking_back;
+  int tried = 0;
 };
 
 }  // namespace
 
-TEST_CASE("What an earlier program asked about a function is asked together with the first question about it") {
+TEST_CASE("What an earlier program asked about a library's functions comes with the first of them") {
   User user;
   {
     Program program;
@@ -96,17 +116,16 @@ TEST_CASE("What an earlier program asked about a function is asked together with
   }
   CHECK(user.lines() == 6);
   Program program;
-  CHECK(program.blocks(program.a, 64) == 64);
-  CHECK(program.asked() == 5);
-  CHECK(program.session->in_flight_max() == 5);
-  CHECK(program.blocks(program.a, 32) == 32);
-  CHECK(program.blocks(program.a, 96) == 96);
+  CHECK(program.asked() == 6);
+  CHECK(program.session->in_flight_max() == 9);
+  for (int threads : {64, 32, 96}) CHECK(program.blocks(program.a, threads) == threads);
   program.clusters(program.a, 4);
   program.clusters(program.a, 2);
-  CHECK(program.asked() == 5);
-  program.clusters(program.a, 8);
   CHECK(program.blocks(program.b, 128, 1024) == 1152);
+  CHECK(program.asked() == 6);
+  program.clusters(program.a, 8);
   CHECK(program.asked() == 7);
+  CHECK(program.session->count(kTry) == 0);
 }
 
 TEST_CASE("A second module of the same image knows what was asked about the first") {
@@ -117,31 +136,104 @@ TEST_CASE("A second module of the same image knows what was asked about the firs
     CUfunction function = nullptr;
     REQUIRE(hand::cuModuleLoadData(&modules[i], ".version 7.0\n.target sm_75\n") == CUDA_SUCCESS);
     REQUIRE(hand::cuModuleGetFunction(&function, modules[i], "probe") == CUDA_SUCCESS);
-    const size_t before = program.session->count(kClusters);
-    program.clusters(function, 1);
-    CHECK(program.session->count(kClusters) == before + (i == 0 ? 1 : 4));
     for (unsigned size : {1u, 2u, 4u, 8u}) program.clusters(function, size);
-    CHECK(program.session->count(kClusters) == before + 4);
+    CHECK(program.session->count(kClusters) == 4 * (i + 1));
+    CHECK(program.session->in_flight_max() == (i == 0 ? 3 : 7));
   }
 }
 
-TEST_CASE("What was asked after something was set is asked ahead when that is set again") {
+TEST_CASE("What was asked after something was set comes with the function, too, as if it were set") {
+  User user;
+  std::vector<int> answers;
+  for (size_t run = 0; run < 2; ++run) {
+    Program program;
+    CHECK(program.asked() == (run == 0 ? 0 : 8));
+    for (int threads : {32, 64}) program.blocks(program.a, threads);
+    for (int value : {1, 0}) {
+      program.set(program.a, value);
+      for (unsigned size : {2u, 4u, 8u}) answers.push_back(program.clusters(program.a, size));
+    }
+    CHECK(program.asked() == 8);
+    CHECK(program.session->count(kTry) == (run == 0 ? 0 : 3));
+    CHECK(program.tried == 0);
+  }
+  CHECK(user.lines() == 8);
+  for (size_t i = 0; i < 6; ++i) CHECK(answers[i + 6] == answers[i] + (i < 3 ? 1000 : 0));
+}
+
+TEST_CASE("What was asked in a state that cannot be tried out is asked together with the first question in it") {
   User user;
   for (size_t run = 0; run < 2; ++run) {
     Program program;
-    for (int threads : {32, 64}) program.blocks(program.a, threads);
-    CHECK(program.asked() == 2);
-    for (int value : {1, 0}) {
-      CHECK(hand::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, value,
-                                       reinterpret_cast<CUkernel>(program.a), 0) == CUDA_SUCCESS);
-      const size_t before = program.asked();
-      program.clusters(program.a, 2);
-      CHECK(program.asked() == before + (run == 0 ? 1 : 3));
-      for (unsigned size : {4u, 8u}) program.clusters(program.a, size);
-      CHECK(program.asked() == before + 3);
+    const auto kernel = reinterpret_cast<CUkernel>(program.a);
+    SUBCASE("a configuration of the cache") {
+      CHECK(hand::cuKernelSetCacheConfig(kernel, CU_FUNC_CACHE_PREFER_SHARED, 0) == CUDA_SUCCESS);
     }
+    SUBCASE("a function that was made of the kernel is set") {
+      CUfunction made = nullptr;
+      REQUIRE(hand::cuKernelGetFunction(&made, kernel) == CUDA_SUCCESS);
+      CHECK(hand::cuFuncSetAttribute(made, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) == CUDA_SUCCESS);
+    }
+    SUBCASE("a kernel is set as a function") {
+      CHECK(hand::cuFuncSetAttribute(program.a, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1) ==
+            CUDA_SUCCESS);
+    }
+    CHECK(program.asked() == 0);
+    program.clusters(program.a, 2);
+    CHECK(program.asked() == (run == 0 ? 1 : 3));
+    for (unsigned size : {4u, 8u}) program.clusters(program.a, size);
+    CHECK(program.asked() == 3);
+    CHECK(program.session->count(kTry) == 0);
   }
-  CHECK(user.lines() == 8);
+}
+
+TEST_CASE("What is set in another way than by the kernel's own call makes earlier answers unknown") {
+  User user;
+  {
+    Program program;
+    program.set(program.a, 1);
+    program.clusters(program.a, 2);
+  }
+  Program program;
+  CHECK(program.asked() == 1);
+  program.set(program.a, 1);
+  program.clusters(program.a, 2);
+  CHECK(program.asked() == 1);
+  CUfunction made = nullptr;
+  REQUIRE(hand::cuKernelGetFunction(&made, reinterpret_cast<CUkernel>(program.a)) == CUDA_SUCCESS);
+  for (int value : {0, 1, 0}) {
+    CHECK(hand::cuFuncSetAttribute(made, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, value) == CUDA_SUCCESS);
+    const size_t before = program.asked();
+    for (CUfunction function : {program.a, made}) program.clusters(function, 2);
+    CHECK(program.asked() == before + 2);
+  }
+}
+
+TEST_CASE("What the server cannot try out is asked when the program asks") {
+  User user;
+  {
+    Program program;
+    program.set(program.a, 1);
+    program.clusters(program.a, 2);
+  }
+  Program program("on", CUDA_ERROR_INVALID_VALUE);
+  CHECK(program.asked() == 1);
+  program.set(program.a, 1);
+  CHECK(program.clusters(program.a, 2) < 1000);
+  CHECK(program.asked() == 2);
+}
+
+TEST_CASE("A function of which the server cannot take back what it has tried out is none") {
+  User user;
+  {
+    Program program;
+    program.set(program.a, 1);
+    program.clusters(program.a, 2);
+  }
+  Program program("on", CUDA_SUCCESS, CUDA_ERROR_UNKNOWN);  // finds no kernel
+  CHECK(program.session->count(kTry) == 2);
+  CUkernel kernel = nullptr;
+  CHECK(hand::cuLibraryGetKernel(&kernel, program.library, "another") == CUDA_ERROR_UNKNOWN);
 }
 
 TEST_CASE("An answer that is an error, or was refused ahead, is asked for again") {
@@ -184,6 +276,8 @@ TEST_CASE("Lines that say nothing cost nobody anything") {
   }
   std::ofstream file(user.file(), std::ios::app);
   file << "\n of a\n0 of a\n0  of a\n-1 0 0 1 1 of a\n0 0 0 96 0 of other\n9 0 0 96 0 of a\n";
+  for (const char* state : {"8", "8=", "8=1,", "=1", "8=x", "x=1", "8=1,,9=1", "8=99999999999"})
+    file << state << " 0 0 96 0 of a\n";
   for (const char* question : {"9 0 1 1", "0 0 1", "0 0 1 1 1", "0 0 x 1", "2 1 1 1 32 1 1 0 1 77 4",
                                "2 1 1 1 32 1 1 0 4000000000", "2 1 1 1 32 1 1 0 1 4 2", "-1"})
     file << "0 " << question << " of a\n";
@@ -192,6 +286,7 @@ TEST_CASE("Lines that say nothing cost nobody anything") {
   Program program;
   program.blocks(program.a, 32);
   CHECK(program.asked() == 2);
+  CHECK(program.session->count(kTry) == 0);
 }
 
 TEST_CASE("A question is read as it was written") {

@@ -27,6 +27,8 @@ struct Fixture {
   FakeSession session;
   uint64_t module = wire::make_handle(HandleKind::module, 1, 1), library = wire::make_handle(HandleKind::library, 1, 1);
 
+  size_t looked_at = 0;  // entries of the driver's log
+
   explicit Fixture(server::SessionSettings settings = {}) : session(driver, std::move(settings)) {
     session.enter_primary();
     driver.log.clear();
@@ -78,6 +80,25 @@ struct Fixture {
                                                   params.setHandle(handle);
                                                 });
   }
+  CUresult try_out(uint64_t function, std::vector<std::pair<int, int>> settings) {
+    return CUresult(session.result(
+        session.call<schema::FunctionTry>(SessionOrdinal::function_try, [&](schema::FunctionTry::Builder params) {
+          params.setFunction(function);
+          auto attributes = params.initAttributes(unsigned(settings.size()));
+          auto values = params.initValues(unsigned(settings.size()));
+          for (unsigned i = 0; i < settings.size(); ++i) {
+            attributes.set(i, settings[i].first);
+            values.set(i, settings[i].second);
+          }
+        })));
+  }
+  // What has been set since it was looked at last.
+  std::vector<std::string> set() {
+    std::vector<std::string> out;
+    for (; looked_at < driver.log.size(); ++looked_at)
+      if (driver.log[looked_at].find("SetAttribute") != std::string::npos) out.push_back(driver.log[looked_at]);
+    return out;
+  }
   uint64_t global(uint64_t of, const std::string& name, bool managed) {
     return session.call<schema::ModuleGlobal>(SessionOrdinal::module_global, [&](schema::ModuleGlobal::Builder params) {
       params.setModule(of);
@@ -92,6 +113,51 @@ struct Fixture {
 };
 
 }  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "attributes that are tried out are taken back before others are, and at the end") {
+  using Log = std::vector<std::string>;
+  constexpr int kBytes = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                kClusters = CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+  bring(kPtx, module);
+  bring(kPtx, library);
+  const uint64_t made = wire::make_handle(wire::HandleKind::function, 7, 1),
+                 kernel = wire::make_handle(wire::HandleKind::kernel, 8, 1);
+  REQUIRE(session.result(function(module, "name", made)) == CUDA_SUCCESS);
+  REQUIRE(session.result(function(library, "name", kernel)) == CUDA_SUCCESS);
+  CHECK(try_out(0, {}) == CUDA_SUCCESS);
+  CHECK(try_out(made, {{kBytes, 5}, {kClusters, 1}}) == CUDA_SUCCESS);
+  CHECK(set() == Log{"cuFuncSetAttribute 8 5", "cuFuncSetAttribute 14 1"});
+  CHECK(try_out(kernel, {{kBytes, 6}}) == CUDA_SUCCESS);
+  CHECK(set() == Log{"cuFuncSetAttribute 14 114", "cuFuncSetAttribute 8 108", "cuKernelSetAttribute 8 6"});
+  CHECK(try_out(0, {}) == CUDA_SUCCESS);
+  CHECK(set() == Log{"cuKernelSetAttribute 8 208"});
+  CHECK(try_out(0, {}) == CUDA_SUCCESS);
+  SUBCASE("what cannot be set leaves all as it was") {
+    CHECK(try_out(made, {{kBytes, 5}, {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, 2}}) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(set() == Log{"cuFuncSetAttribute 8 5", "cuFuncSetAttribute 8 108"});
+    CHECK(try_out(0, {}) == CUDA_SUCCESS);
+  }
+  SUBCASE("what cannot be taken back is told until the end") {
+    CHECK(try_out(made, {{kBytes, 5}}) == CUDA_SUCCESS);
+    driver.failures["cuFuncSetAttribute"] = CUDA_ERROR_UNKNOWN;
+    CHECK(try_out(kernel, {{kBytes, 6}}) == CUDA_ERROR_UNKNOWN);
+    driver.failures.clear();
+    CHECK(try_out(0, {}) == CUDA_ERROR_UNKNOWN);
+    CHECK(try_out(0, {}) == CUDA_SUCCESS);
+  }
+  SUBCASE("a function that has ended is not set any more") {
+    CHECK(try_out(made, {{kBytes, 5}}) == CUDA_SUCCESS);
+    REQUIRE(session.result(unload(module)) == CUDA_SUCCESS);
+    set();
+    CHECK(try_out(0, {}) == CUDA_SUCCESS);
+    CHECK(try_out(made, {{kBytes, 5}}) == CUDA_ERROR_INVALID_HANDLE);
+  }
+  SUBCASE("a handle of another kind, or lists that do not fit") {
+    CHECK(try_out(module, {{kBytes, 5}}) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(set().empty());
+    CHECK_THROWS_AS(try_out(made, std::vector<std::pair<int, int>>(5, {kBytes, 5})), server::ProtocolFault);
+  }
+}
 
 TEST_CASE_FIXTURE(Fixture, "an image is offered, sent in pieces, loaded and unloaded") {
   CHECK_FALSE(offer(kPtx));
