@@ -94,6 +94,8 @@ void ChunkedCopy::send_names(size_t offset, size_t bytes) {
                                      .bytes = bytes,
                                      .digests = {digests.data(), count * sizeof digests[0]}},
                                     flight.sequence);
+  // The server is to work on it while the next one is digested, and nobody waits for an answer before that.
+  if (!result_) caller_.session->flush();
   named_bytes_ += bytes;
   begun(flight);
 }
