@@ -58,41 +58,43 @@ CUresult begin(const Caller& caller, const FunctionState& function, const Occupa
   return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult finish(const Caller& caller, OccupancyKind kind, uint64_t sequence, uint64_t& value) {
-  if (kind == OccupancyKind::dynamic_bytes)
-    return forward::finish_cuOccupancyAvailableDynamicSMemPerBlock(caller, sequence, &value);
+OccupancyAnswer finish(const Caller& caller, OccupancyKind kind, uint64_t sequence) {
+  if (kind == OccupancyKind::dynamic_bytes) {
+    size_t bytes = 0;
+    const CUresult result = forward::finish_cuOccupancyAvailableDynamicSMemPerBlock(caller, sequence, &bytes);
+    return {result, result ? 0 : bytes};
+  }
   const auto finish_number =
       kind == OccupancyKind::blocks            ? forward::finish_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
       : kind == OccupancyKind::active_clusters ? forward::finish_cuOccupancyMaxActiveClusters
                                                : forward::finish_cuOccupancyMaxPotentialClusterSize;
   int number = 0;
   const CUresult result = finish_number(caller, sequence, &number);
-  value = uint64_t(number);
-  return result;
+  return {result, result ? 0 : uint64_t(number)};
 }
 
-CUresult ask(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question, uint64_t& value) {
+OccupancyAnswer ask(const Caller& caller, const FunctionState& function, const OccupancyQuestion& question) {
   uint64_t sequence = 0;
-  if (CUresult error = begin(caller, function, question, sequence)) return error;
-  return finish(caller, question.kind, sequence, value);
+  if (CUresult error = begin(caller, function, question, sequence)) return {error, 0};
+  return finish(caller, question.kind, sequence);
 }
 
 // The answer from the function's cache, or from the server and kept.
-CUresult answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question, uint64_t& value) {
-  if (function.kernels_library()) return ask(caller, function, question, value);
+OccupancyAnswer answer(const Caller& caller, FunctionState& function, const OccupancyQuestion& question) {
+  if (function.kernels_library()) return ask(caller, function, question);
   const std::string key = kept_by(caller, question);
+  OccupancyAnswer answer;
   OccupancyState state;
-  if (function.occupancy.find(key, caller.state->device, value, state)) return CUDA_SUCCESS;
-  CUresult result = CUDA_SUCCESS;
+  if (function.occupancy.find(key, caller.state->device, answer, state)) return answer;
   OccupancyAhead ahead(function);
   if (function.module && function.module->questions) ahead.begin(caller, *function.module->questions, key, state);
-  result = ask(caller, function, question, value);
+  answer = ask(caller, function, question);
   ahead.finish(caller);
-  if (result) return result;
-  function.occupancy.keep(key, value, state);
+  if (!answer.stays()) return answer;
+  function.occupancy.keep(key, answer, state);
   if (function.module && function.module->questions)
     function.module->questions->asked(function.name, state.name, question);
-  return CUDA_SUCCESS;
+  return answer;
 }
 
 }  // namespace
@@ -101,9 +103,10 @@ void OccupancyAhead::begin(const Caller& caller, KnownOccupancyQuestions& known,
                            const OccupancyState& state) {
   for (const OccupancyQuestion& question : known.ahead(function_.name, state.name)) {
     Entry entry{kept_by(caller, question), question.kind, state, tries_.size(), 0};
-    uint64_t value = 0;
+    OccupancyAnswer known_answer;
     OccupancyState found;
-    if (entry.key == now || (tries_.empty() && function_.occupancy.find(entry.key, caller.state->device, value, found)))
+    if (entry.key == now ||
+        (tries_.empty() && function_.occupancy.find(entry.key, caller.state->device, known_answer, found)))
       continue;
     if (client::begin(caller, function_, question, entry.sequence)) return;
     entries_.push_back(std::move(entry));
@@ -150,10 +153,9 @@ bool OccupancyAhead::finish(const Caller& caller) {
   };
   for (const Entry& entry : std::exchange(entries_, {})) {
     read_tries(entry.tries);
-    uint64_t value = 0;
-    if (client::finish(caller, entry.kind, entry.sequence, value)) continue;
-    if (entry.tries == 0) function_.occupancy.keep(entry.key, value, entry.state);
-    else if (!tried) function_.occupancy.keep_ahead(entry.key, value, entry.state);
+    const OccupancyAnswer answer = client::finish(caller, entry.kind, entry.sequence);
+    if (entry.tries == 0) function_.occupancy.keep(entry.key, answer, entry.state);
+    else if (!tried) function_.occupancy.keep_ahead(entry.key, answer, entry.state);
   }
   read_tries(tries.size());
   return tries.empty() || (taken_back_ && tried == CUDA_SUCCESS);
@@ -161,15 +163,14 @@ bool OccupancyAhead::finish(const Caller& caller) {
 
 CUresult occupancy_blocks(const Caller& caller, FunctionState& function, int block_threads, size_t dynamic_bytes,
                           unsigned flags, int& blocks) {
-  uint64_t value = 0;
   OccupancyQuestion question;
   question.kind = OccupancyKind::blocks;
   question.flags = flags;
   question.block_threads = unsigned(block_threads);
   question.number = dynamic_bytes;
-  CUresult result = answer(caller, function, question, value);
-  if (!result) blocks = int(value);
-  return result;
+  const OccupancyAnswer found = answer(caller, function, question);
+  if (!found.result) blocks = int(found.value);
+  return found.result;
 }
 
 namespace {
@@ -225,10 +226,9 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
   question.kind = kind;
   question.config = *config;
   if (config->numAttrs > 0) question.attributes.assign(config->attrs, config->attrs + config->numAttrs);
-  uint64_t value = 0;
-  CUresult result = answer(caller, *function, question, value);
-  if (!result) *out = int(value);
-  return leave(caller, result);
+  const OccupancyAnswer found = answer(caller, *function, question);
+  if (!found.result) *out = int(found.value);
+  return leave(caller, found.result);
 }
 
 }  // namespace
@@ -258,14 +258,13 @@ CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunc
   if (!dynamicSmemSize || blockSize <= 0 || numBlocks <= 0) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  uint64_t value = 0;
   OccupancyQuestion question;
   question.kind = OccupancyKind::dynamic_bytes;
   question.block_threads = unsigned(blockSize);
   question.number = uint64_t(numBlocks);
-  CUresult result = answer(caller, *function, question, value);
-  if (!result) *dynamicSmemSize = value;
-  return leave(caller, result);
+  const OccupancyAnswer found = answer(caller, *function, question);
+  if (!found.result) *dynamicSmemSize = size_t(found.value);
+  return leave(caller, found.result);
 }
 
 CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockSize, CUfunction func,

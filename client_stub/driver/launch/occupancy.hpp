@@ -13,8 +13,9 @@
 
 namespace gpuwire::client {
 
-// What earlier programs asked about a function, on its way: one round trip for all. An answer that is an error is asked
-// for again by who wants it. begin() or begin_all(), then finish(), before the function ends; one thread at a time.
+// What earlier programs asked about a function, on its way: one round trip for all. An error that does not stay is
+// asked for again by who wants it. begin() or begin_all(), then finish(), before the function ends; one thread at a
+// time.
 class OccupancyAhead {
  public:
   explicit OccupancyAhead(FunctionState& function) noexcept : function_(function) {}

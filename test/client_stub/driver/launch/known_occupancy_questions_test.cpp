@@ -34,8 +34,8 @@ struct User : test::LookAheadUser {
 };
 
 // A program of the user's with a library of two kernels. The server answers how many threads a block has, and how many
-// bytes the configuration of clusters, and a thousand for each value that is tried out; it knows no block of 13
-// threads.
+// bytes the configuration of clusters, and a thousand for each value that is tried out; a block of 13 threads cannot
+// be, and for one of 17 it has no memory.
 struct Program : DeviceProcess {
   explicit Program(const char* look_ahead = "on", CUresult to_try = CUDA_SUCCESS, CUresult to_take_back = CUDA_SUCCESS)
       : DeviceProcess(1, "0", look_ahead), trying(to_try), taking_back(to_take_back) {
@@ -49,7 +49,8 @@ struct Program : DeviceProcess {
     session->serve(kBlocks, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
       auto results = reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>();
       frame.read<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsParams>([&](auto question) {
-        if (question.getBlockSize() == 13) results.setResult(CUDA_ERROR_INVALID_VALUE);
+        const CUresult result = result_of(question.getBlockSize());
+        if (result) results.setResult(result);
         else results.setNumBlocks(question.getBlockSize() + int(question.getDynamicSMemSize()));
       });
     });
@@ -74,10 +75,13 @@ struct Program : DeviceProcess {
               (kernel == &a ? taking_back : CUDA_SUCCESS));
   }
 
+  static CUresult result_of(int threads) {
+    return threads == 13 ? CUDA_ERROR_INVALID_VALUE : threads == 17 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+  }
   int blocks(CUfunction function, int threads, size_t dynamic = 0) {
     int out = 0;
     CUresult result = hand::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&out, function, threads, dynamic, 0);
-    CHECK(result == (threads == 13 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS));
+    CHECK(result == result_of(threads));
     return out;
   }
   int clusters(CUfunction function, unsigned size, unsigned rest = 0, CUstream stream = nullptr) {
@@ -236,17 +240,20 @@ TEST_CASE("A function of which the server cannot take back what it has tried out
   CHECK(hand::cuLibraryGetKernel(&kernel, program.library, "another") == CUDA_ERROR_UNKNOWN);
 }
 
-TEST_CASE("An answer that is an error, or was refused ahead, is asked for again") {
+TEST_CASE("That something cannot be is an answer like others, and any other error is asked for again") {
   User user;
   {
     Program program;
-    for (int threads : {32, 64}) program.blocks(program.a, threads);
+    for (int threads : {32, 13, 17, 13, 17}) program.blocks(program.a, threads);
+    CHECK(program.asked() == 4);
   }
-  std::ofstream(user.file(), std::ios::app) << "0 0 0 13 0 of a\n";
+  CHECK(user.lines() == 2);
+  std::ofstream(user.file(), std::ios::app) << "0 0 0 17 0 of a\n";
   Program program;
   CHECK(program.blocks(program.a, 32) == 32);
-  CHECK(program.asked() == 3);
   program.blocks(program.a, 13);
+  CHECK(program.asked() == 3);
+  program.blocks(program.a, 17);
   CHECK(program.asked() == 4);
 }
 

@@ -292,17 +292,17 @@ TEST_CASE("A kernel that is a function of its library's module, too, is asked ab
 
 TEST_CASE("What was asked before something was set is not kept behind it") {
   OccupancyAnswers answers;
-  uint64_t value = 0;
+  OccupancyAnswer answer;
   OccupancyState state;
-  REQUIRE_FALSE(answers.find("question", 0, value, state));
+  REQUIRE_FALSE(answers.find("question", 0, answer, state));
   answers.set({CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0, true, 1 << 10});
-  answers.keep("question", 7, state);
-  REQUIRE_FALSE(answers.find("question", 0, value, state));
-  answers.keep("question", 8, state);
-  REQUIRE(answers.find("question", 0, value, state));
-  CHECK(value == 8);
-  for (size_t i = 0; i < kOccupancyAnswersMax; ++i) answers.keep(std::to_string(i), i, state);
-  CHECK_FALSE(answers.find("question", 0, value, state));  // there was no room for all
+  answers.keep("question", {CUDA_SUCCESS, 7}, state);
+  REQUIRE_FALSE(answers.find("question", 0, answer, state));
+  answers.keep("question", {CUDA_SUCCESS, 8}, state);
+  REQUIRE(answers.find("question", 0, answer, state));
+  CHECK(answer.value == 8);
+  for (size_t i = 0; i < kOccupancyAnswersMax; ++i) answers.keep(std::to_string(i), {CUDA_SUCCESS, i}, state);
+  CHECK_FALSE(answers.find("question", 0, answer, state));  // there was no room for all
 }
 
 TEST_CASE("How many clusters fit is asked once for each configuration and each setting") {
