@@ -67,7 +67,7 @@ class ChunkedCopy {
   const uint64_t stream_;
   const bool arrived_;
   const bool chunked_;                     // large enough to be cut into chunks
-  std::chrono::nanoseconds digesting_{0};  // all that were named
+  std::chrono::nanoseconds digesting_{0};  // of all that was named
   size_t next_named_bytes_ = kShortNamedBytes, named_bytes_ = 0, found_bytes_ = 0;
   std::array<Flight, kPiecesInFlightMax> flights_;  // a ring: count_ of them from first_ on
   size_t first_ = 0, count_ = 0;

@@ -13,8 +13,8 @@
 
 #include "client_stub/session/session.hpp"
 #include "protocol/digest/blake3.hpp"
-#include "protocol/threads/parallel.hpp"
 #include "protocol/threads/looking.hpp"
+#include "protocol/threads/parallel.hpp"
 #include "protocol/wire/fields.hpp"
 #include "protocol/wire/limits.hpp"
 
