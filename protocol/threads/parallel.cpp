@@ -3,10 +3,9 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
-#include <exception>
 
 #include "protocol/threads/cores.hpp"
+#include "protocol/threads/helper_threads.hpp"
 #include "protocol/threads/looking.hpp"
 
 namespace gpuwire {
@@ -19,20 +18,6 @@ Parallel::~Parallel() {
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-}
-
-void Parallel::start() noexcept {
-  sigset_t masked, before;
-  sigfillset(&masked);
-  sigdelset(&masked, SIGSEGV);
-  sigdelset(&masked, SIGBUS);
-  pthread_sigmask(SIG_SETMASK, &masked, &before);  // inherited from the creating thread
-  try {
-    threads_.reserve(helpers_);
-    while (threads_.size() < helpers_) threads_.emplace_back([this] { help(); });
-  } catch (const std::exception&) {  // those that there are
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Parallel::take_pieces(std::unique_lock<std::mutex>& lock) {
@@ -72,7 +57,7 @@ void Parallel::help() noexcept {
 }
 
 void Parallel::run(size_t count, const std::function<void(size_t)>& work) noexcept {
-  if (count > 1 && threads_.empty() && helpers_) start();
+  if (count > 1 && threads_.empty() && helpers_) threads_ = start_helper_threads(helpers_, [this] { help(); });
   std::unique_lock lock(mutex_);
   work_ = &work;
   next_ = 0;

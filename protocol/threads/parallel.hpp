@@ -28,7 +28,6 @@ class Parallel {
   void run(size_t count, const std::function<void(size_t)>& work) noexcept;
 
  private:
-  void start() noexcept;
   void help() noexcept;
   void take_pieces(std::unique_lock<std::mutex>& lock);
   template <class Done>

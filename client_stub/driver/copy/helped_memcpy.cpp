@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstring>
-#include <exception>
 
 #include "protocol/threads/cores.hpp"
+#include "protocol/threads/helper_threads.hpp"
 #include "protocol/threads/looking.hpp"
 
 namespace gpuwire::client {
@@ -29,23 +28,9 @@ HelpedMemcpy::~HelpedMemcpy() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// What a helper reads may be memory whose faults the program serves: those signals it takes, and no others.
-void HelpedMemcpy::start_helpers() noexcept {
-  sigset_t masked, before;
-  sigfillset(&masked);
-  sigdelset(&masked, SIGSEGV);
-  sigdelset(&masked, SIGBUS);
-  pthread_sigmask(SIG_SETMASK, &masked, &before);  // inherited from the creating thread
-  try {
-    threads_.reserve(helpers_);
-    while (threads_.size() < helpers_) threads_.emplace_back([this] { run_helper(); });
-  } catch (const std::exception&) {  // those that there are
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
 uint64_t HelpedMemcpy::begin(void* to, const void* from, size_t bytes) noexcept {
-  if (helpers_ && threads_.empty() && bytes > kSliceBytes) start_helpers();
+  if (helpers_ && threads_.empty() && bytes > kSliceBytes)
+    threads_ = start_helper_threads(helpers_, [this] { run_helper(); });
   const size_t slices = (bytes + kSliceBytes - 1) / kSliceBytes;
   uint64_t job = 0;
   {

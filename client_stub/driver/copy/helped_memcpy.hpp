@@ -46,7 +46,6 @@ class HelpedMemcpy {
     size_t unfinished = 0;        // slices that are not copied
   };
 
-  void start_helpers() noexcept;
   void run_helper() noexcept;
   bool take_slice(std::unique_lock<std::mutex>& lock) noexcept;
   bool done_with(uint64_t job) const noexcept { return jobs_[job % kMemcpyJobsMax].unfinished == 0 || job < oldest_; }
