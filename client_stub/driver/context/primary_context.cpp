@@ -108,6 +108,16 @@ CUresult hand::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flag
   return CUDA_SUCCESS;
 }
 
+// Before CUDA 11 they were not to be changed as long as the context is there, and for who calls it by that name they
+// are not yet (measured on driver 580).
+CUresult hand::cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (primary.device->primary->alive.load(std::memory_order_relaxed)) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  return hand::cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+}
+
 CUresult hand::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
   Process* owner = process();
   if (!owner) [[unlikely]]

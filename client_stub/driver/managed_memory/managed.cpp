@@ -141,9 +141,8 @@ namespace hand {
 
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!dptr || bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
-    return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(caller.error, dptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  if (bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!offered(caller)) {
     say("managed memory is not offered: the server's device cannot share it with running work");

@@ -205,9 +205,9 @@ CUresult cuFuncLoad(CUfunction function) {
 CUresult cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (!pi) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (!pi) return CUDA_ERROR_INVALID_VALUE;
   if (!process()->device(dev)) return CUDA_ERROR_INVALID_DEVICE;
   int value = 0;
   CUresult result = function_attribute(caller, *state, attrib, dev, value);

@@ -197,10 +197,10 @@ CUresult cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
   Caller caller = enter(Needs::context);
-  if (CUresult error = argument_first(caller.error, name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
-  if (!dptr && !bytes) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_library(library);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  const bool asks = name && (dptr || bytes || caller.error);
+  const CUresult wrong = !asks ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
   Variable variable;
   CUresult result = find_variable(caller, *state, name, false, variable);
   if (!result && dptr) *dptr = variable.address;

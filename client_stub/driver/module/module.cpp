@@ -82,9 +82,9 @@ CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) {
 
 CUresult cuModuleUnload(CUmodule hmod) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
   ModuleState* state = find_module(hmod);
-  if (!state || state->library) return CUDA_ERROR_INVALID_HANDLE;
+  const bool known = state && !state->library;
+  if (CUresult error = argument_first(caller.error, known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
   unload(caller_for(caller, *state), state->handle);
   retire_module(state);
   return leave(caller, CUDA_SUCCESS);
@@ -92,10 +92,9 @@ CUresult cuModuleUnload(CUmodule hmod) {
 
 CUresult cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!hfunc || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_module(hmod);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
+  if (!hfunc || !name || !*name) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = nullptr;
   CUresult result = find_function(caller, *state, name, function);
   if (!result) *hfunc = reinterpret_cast<CUfunction>(function->handle);
@@ -130,10 +129,9 @@ CUresult cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunct
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   ModuleState* state = find_module(hmod);
-  if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = argument_first(caller.error, state ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE)) return error;
+  if (!name || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
   Variable variable;
   CUresult result = find_variable(caller, *state, name, false, variable);
   if (!result && dptr) *dptr = variable.address;

@@ -256,7 +256,8 @@ CUresult hand::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thre
 // (as measured on driver 580).
 CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
   StreamCall on(stream, per_thread);
-  if (on.error) return on.error;
+  const bool asks = context || green;
+  if (CUresult error = argument_first(on.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   if (context) *context = as_cuda(on.caller.state->base);
   if (green) *green = green_of(*on.caller.state);
   return CUDA_SUCCESS;

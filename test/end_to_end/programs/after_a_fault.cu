@@ -44,6 +44,16 @@ void memory_is_told_to_who_asks_for_one_half_of_it() {
   HOLDS(free_bytes > 0 && free_bytes <= total_bytes);
 }
 
+// By its name of before CUDA 11.
+extern "C" CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_before_11(CUdevice,
+                                                                 unsigned) __asm__("cuDevicePrimaryCtxSetFlags");
+
+void the_flags_of_a_context_that_is_there_are_changed_since_cuda_11() {
+  ANSWERS(cuDevicePrimaryCtxSetFlags_before_11(0, CU_CTX_SCHED_AUTO), CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE);
+  ANSWERS(cuDevicePrimaryCtxSetFlags_before_11(0, 0x1000), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuDevicePrimaryCtxSetFlags(0, CU_CTX_SCHED_AUTO), CUDA_SUCCESS);
+}
+
 void a_question_with_nowhere_to_write_is_that_whatever_captures() {
   CUstream stream;
   CUgraph graph;
@@ -199,6 +209,7 @@ void functions_and_kernels(const Things& had, bool offers_staged_launches) {
   ANSWERS(cuFuncGetModule(&module, had.function), kFault);
   ANSWERS(cuFuncGetModule(nullptr, had.function), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuFuncGetModule(&module, nullptr), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuKernelGetAttribute(nullptr, CU_FUNC_ATTRIBUTE_NUM_REGS, nullptr, 0), CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuKernelGetFunction(&function, had.kernel), kFault);
   ANSWERS(cuKernelGetFunction(nullptr, had.kernel), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuKernelGetFunction(&function, nullptr), CUDA_ERROR_INVALID_HANDLE);
@@ -230,6 +241,13 @@ void libraries_and_modules(const Things& had) {
   ANSWERS(cuModuleEnumerateFunctions(nullptr, 1, had.module), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuModuleEnumerateFunctions(&function, 1, nullptr), CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuModuleGetGlobal(nullptr, nullptr, had.module, nullptr), kFault);
+  ANSWERS(cuModuleGetGlobal(&address, &bytes, nullptr, "variable"), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuModuleGetGlobal(nullptr, nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuModuleGetFunction(&function, had.module, nullptr), kFault);
+  ANSWERS(cuModuleGetFunction(&function, nullptr, "fill"), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuModuleGetFunction(nullptr, nullptr, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuModuleUnload(nullptr), CUDA_ERROR_INVALID_HANDLE);
+  ANSWERS(cuLibraryGetGlobal(&address, &bytes, nullptr, "variable"), CUDA_ERROR_INVALID_HANDLE);
 }
 
 void arrays_and_pools(const Things& had) {
@@ -254,13 +272,14 @@ void streams(const Things& had) {
   ANSWERS(cuStreamGetFlags(had.stream, &flags), kFault);
   ANSWERS(cuStreamGetFlags(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetCtx(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuStreamGetCtx_v2(had.stream, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetId(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetGreenCtx(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetDevice(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamBeginCapture(had.stream, CU_STREAM_CAPTURE_MODE_GLOBAL), kFault);
 }
 
-void contexts() {
+void contexts_and_memory(CUdeviceptr memory) {
   unsigned version;
   unsigned long long id;
   ANSWERS(cuCtxGetApiVersion(nullptr, &version), kFault);
@@ -273,6 +292,10 @@ void contexts() {
   ANSWERS(cuCtxGetLimit(nullptr, CU_LIMIT_STACK_SIZE), kFault);
   ANSWERS(cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE), kFault);
   ANSWERS(cuMemGetInfo(nullptr, nullptr), kFault);
+  CUdeviceptr address;
+  ANSWERS(cuMemGetAddressRange(nullptr, nullptr, memory), CUDA_SUCCESS);
+  ANSWERS(cuMemGetAddressRange(&address, nullptr, memory), kFault);
+  ANSWERS(cuMemAllocManaged(nullptr, 4096, CU_MEM_ATTACH_GLOBAL), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuCtxSetFlags(CU_CTX_SCHED_SPIN), CUDA_SUCCESS);
 }
 
@@ -302,6 +325,7 @@ int main() {
   retain_primary();
   OK(cuCtxGetCurrent(&primary));
   memory_is_told_to_who_asks_for_one_half_of_it();
+  the_flags_of_a_context_that_is_there_are_changed_since_cuda_11();
   a_question_with_nowhere_to_write_is_that_whatever_captures();
   an_event_carries_no_invalid_capture_into_another();
   what_a_pool_shares_is_not_asked_beside_a_capture();
@@ -318,7 +342,7 @@ int main() {
   libraries_and_modules(had);
   arrays_and_pools(had);
   streams(had);
-  contexts();
+  contexts_and_memory(had.memory);
   graphs(had);
   // The device's other contexts have failed with it.
   OK(cuCtxSetCurrent(other));

@@ -37,6 +37,11 @@ void activate(Device& device) {
   device.primary->context = std::move(context);
 }
 
+bool are_context_flags(unsigned int flags) noexcept {
+  const unsigned scheduling = flags & CU_CTX_SCHED_MASK;
+  return (flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) == 0 && (scheduling & (scheduling - 1)) == 0;
+}
+
 }  // namespace
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
@@ -103,8 +108,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* 
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
   return with_primary(ordinal, [&](Device& device) -> CUresult {
-    const unsigned scheduling = flags & CU_CTX_SCHED_MASK;
-    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0 || (scheduling & (scheduling - 1)) != 0) {
+    if (!are_context_flags(flags)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     device.primary_flags = flags;
@@ -116,6 +120,16 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
   });
 }
 
+// Not of a context that is there, as before CUDA 11 (measured on driver 580).
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
-  return cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+  return with_primary(ordinal, [&](Device& device) -> CUresult {
+    if (!are_context_flags(flags)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (device.primary->live() != nullptr) {
+      return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+    }
+    device.primary_flags = flags;
+    return CUDA_SUCCESS;
+  });
 }

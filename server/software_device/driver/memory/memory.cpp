@@ -129,8 +129,9 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
-  return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
+  const auto wrong = [&] { return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };  // before a fault
+  return with_arguments_first(wrong, [&](Context& context) -> CUresult {
+    if (bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (const CUresult result = permit_unsafe_call(); result != CUDA_SUCCESS) {
@@ -248,6 +249,9 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
+  if (begin == nullptr && bytes == nullptr) {
+    return with_driver([] { return CUDA_SUCCESS; });  // as measured on driver 580, in a context that has failed, too
+  }
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address);
     if (!range || range->kind == MemoryKind::heap) {

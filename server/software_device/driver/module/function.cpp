@@ -225,10 +225,10 @@ CUresult cuKernelGetFunction(CUfunction* out, CUkernel handle) {
 }
 
 CUresult cuKernelGetLibrary(CUlibrary* out, CUkernel handle) {
+  if (out == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return with_kernel(handle, [&](Kernel& kernel) -> CUresult {
-    if (out == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     *out = kernel.library;
     return CUDA_SUCCESS;
   });

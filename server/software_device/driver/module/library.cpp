@@ -98,10 +98,10 @@ CUresult cuLibraryUnload(CUlibrary handle) {
 }
 
 CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
+  if (out == nullptr || name == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return with_library(handle, [&](Library& library) -> CUresult {
-    if (out == nullptr || name == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     const auto kernel = library.kernel(name);
     if (kernel == nullptr) {
       return CUDA_ERROR_NOT_FOUND;
@@ -112,20 +112,20 @@ CUresult cuLibraryGetKernel(CUkernel* out, CUlibrary handle, const char* name) {
 }
 
 CUresult cuLibraryGetKernelCount(unsigned int* count, CUlibrary handle) {
+  if (count == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return with_library(handle, [&](Library& library) -> CUresult {
-    if (count == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     *count = static_cast<unsigned>(library.kernels().size());
     return CUDA_SUCCESS;
   });
 }
 
 CUresult cuLibraryEnumerateKernels(CUkernel* out, unsigned int room, CUlibrary handle) {
+  if (out == nullptr || room == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return with_library(handle, [&](Library& library) -> CUresult {
-    if (out == nullptr || room == 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     const size_t count = std::min<size_t>(room, library.kernels().size());
     for (size_t i = 0; i < count; ++i) {
       out[i] = library.kernels()[i]->handle;
@@ -147,7 +147,11 @@ CUresult cuLibraryGetModule(CUmodule* out, CUlibrary handle) {
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
-  const auto wrong = [&] { return name == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };
+  const auto wrong = [&] {
+    return name == nullptr                              ? CUDA_ERROR_INVALID_VALUE
+           : driver().libraries.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE
+                                                        : CUDA_SUCCESS;
+  };
   return with_instance(handle, wrong, [&](ModuleInstance& instance) -> CUresult {
     const size_t variable = find_variable(instance.program(), name);
     return variable == SIZE_MAX ? CUDA_ERROR_NOT_FOUND
@@ -157,10 +161,10 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary handl
 }
 
 CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary handle, const char* name) {
+  if (name == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   return with_library(handle, [&](Library& library) -> CUresult {
-    if (name == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
     const size_t variable = find_variable(library.program(), name);
     if (variable == SIZE_MAX || !library.program().variables()[variable].managed) {
       return CUDA_ERROR_NOT_FOUND;

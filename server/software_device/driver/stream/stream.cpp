@@ -118,7 +118,8 @@ CUresult cuStreamGetCtx(CUstream handle, CUcontext* out) {
 }
 
 CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
-  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
+  const void* const asked = out != nullptr ? static_cast<void*>(out) : green;
+  return with_asked_stream(handle, asked, [&](Context& context, Stream& stream) -> CUresult {
     const auto slot = green_of(stream);
     if (out != nullptr) {  // who does not ask for one of them gets the other, as measured on driver 580
       *out = context.handle();
