@@ -3,6 +3,7 @@
 import fnmatch
 import json
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -74,6 +75,30 @@ class Sequences(unittest.TestCase):
         self.assertNotIn("cuLibraryUnload", called, "NVIDIA's driver crashes there")
         self.assertIn("cuStreamGetPriority", called)
         self.assertNotIn("cuGraphEventRecordNodeSetEvent", called, "the node is of another kind")
+
+    def test_seeds_in_a_row_ask_every_question_after_a_fault_once(self):
+        parts = sequences.faulted.parts(API, sequences.NEVER_CALLED)
+        asked = []
+        for seed in range(parts):
+            lines = sequences.make(seed, API, ["faulted"], scenarios_max=1, contexts_chance=0)
+            words = [line.split(" ", 3) for line in lines]
+            fault = next(i for i, line in enumerate(words) if line[2] == "cuLaunchKernel")
+            asked += [(line[2], line[3]) for line in words[fault + 2:] if len(line) == 4]
+        modules = [arguments for name, arguments in asked if name == "cuModuleGetFunction"]
+        self.assertEqual({re.sub(r"\$\w+", "M", arguments) for arguments in modules},
+                         {'?hide M "nothing"', '0 M "nothing"', '?hide 0 "nothing"', "?hide M 0", "0 0 0"})
+        self.assertEqual(len(modules), 5)
+
+    def test_a_fault_within_a_sequence_comes_once_with_calls_before_and_behind_it(self):
+        behind = 0
+        for seed in SEEDS:
+            lines = [line.split() for line in sequences.make(seed, API, contexts_chance=0, fault_within=True)]
+            trap = next(line[3][1:] for line in lines if line[2] == "cuModuleGetFunction" and '"trap_always"' in line)
+            at = [i for i, line in enumerate(lines) if line[2] == "cuLaunchKernel" and line[3] == f"${trap}"]
+            self.assertEqual(len(at), 1)
+            behind += len(lines) - at[0] - 2
+            self.assertNotIn("cuLibraryUnload", {line[2] for line in lines[at[0]:]}, "NVIDIA's driver crashes there")
+        self.assertGreater(behind, 10 * len(SEEDS))
 
     def test_every_family_takes_part(self):
         for family in sequences.SCENARIOS:

@@ -4,11 +4,11 @@ with NULL in the place of one."""
 import re
 
 import model
-from grammar import on_device, structure
+from grammar import Sequence, on_device, structure
 from kernels import PTX
 from scenarios import function_of, load, stream_of
 
-CALLS = 24
+CALLS = 48
 ARRAY = {"Width": 16, "Height": 16, "Format": 32, "NumChannels": 1}
 MIPMAPPED = {"Width": 64, "Height": 64, "Format": 1, "NumChannels": 1}
 # They change which context is current, end what others use, or do something outside the context; and NVIDIA's driver
@@ -22,6 +22,7 @@ LEFT_OUT = {
 # What is set and asked of nodes of one kind; the node here is of another.
 OF_ONE_KIND_OF_NODE = re.compile(r"cuGraph(Exec)?[A-Z]\w*Node(Get|Set|Copy)")
 SCALARS = set(model.SCALARS) - {"f32", "f64", "pointer"}
+NON_BLOCKING = 1
 RESULTS = ("new", "given", "out", "inout")
 
 
@@ -86,23 +87,43 @@ def right(p, of_kind):
     return '"nothing"' if p.kind == "string" else 0 if p.kind == "device" else 1
 
 
-def faulted(sequence, thread, api, never):
-    """Questions and orders after a kernel that traps. `never`: functions that no sequence calls."""
-    of_kind = things(sequence, thread)
-    trap = function_of(sequence, thread, of_kind["module"], "trap_always")
-    yield
-    sequence.call(thread, "cuLaunchKernel", trap, 1, 1, 1, 1, 1, 1, 0, of_kind["stream"], 0, 0)
-    sequence.call(thread, "cuCtxSynchronize")
-    able = [function for function in api.functions if answers(function, of_kind, never)]
-    for function in sequence.random.sample(able, CALLS):
+def questions(api, of_kind, never):
+    """Each function that can be asked, with right arguments, with NULL for each of them that can be NULL, and with NULL
+    for all of these."""
+    asked = []
+    for function in api.functions:
+        if not answers(function, of_kind, never):
+            continue
         arguments = [right(p, of_kind) for p in function.params]
-        able_to_be_null = [
+        able = [
             i for i, p in enumerate(function.params)
             if arguments[i] and (p.is_handle or p.is_pointer) and p.kind != "stream"
         ]
-        if able_to_be_null and sequence.chance(0.5):
-            arguments[sequence.random.choice(able_to_be_null)] = 0
-        sequence.call(thread, function.name, *arguments)
+        every = [able] if len(able) > 1 else []
+        asked += [(function.name, [0 if i in nulls else argument for i, argument in enumerate(arguments)])
+                  for nulls in ([], *[[i] for i in able], *every)]
+    return asked
+
+
+def parts(api, never):
+    """How many seeds in a row ask every question once."""
+    sequence = Sequence(0, 1)
+    sequence.contexts = [sequence.fresh("context")]
+    return -(-len(questions(api, things(sequence, 0), never)) // CALLS)
+
+
+def faulted(sequence, thread, api, never):
+    """What there is to ask after a kernel that traps: a part, another one for each of parts() seeds. `never`: functions
+    that no sequence calls."""
+    of_kind = things(sequence, thread)
+    fault = trap(sequence, thread)
+    yield
+    fault()
+    count = parts(api, never)
+    part = questions(api, of_kind, never)[sequence.seed % count::count]
+    sequence.random.shuffle(part)
+    for name, arguments in part:
+        sequence.call(thread, name, *arguments)
         yield
     for function, kind in (("cuArrayDestroy", "array"), ("cuMipmappedArrayDestroy", "mipmapped_array"),
                            ("cuGraphExecDestroy", "graph_exec"), ("cuGraphDestroy", "graph"),
@@ -111,3 +132,17 @@ def faulted(sequence, thread, api, never):
                            ("cuModuleUnload", "module")):
         if sequence.chance(0.7):
             sequence.call(thread, function, of_kind[kind])
+
+
+def trap(sequence, thread):
+    """Makes what a fault takes; what is returned has it happen."""
+    module, (stream, out) = load(sequence, thread), sequence.new("stream")
+    sequence.call(thread, "cuStreamCreate", out, NON_BLOCKING)
+    function = function_of(sequence, thread, module, "trap_always")
+
+    def happen():
+        sequence.call(thread, "cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
+        sequence.call(thread, "cuStreamSynchronize", stream)
+        sequence.left_out |= {"cuLibraryUnload"}  # NVIDIA's driver crashes there
+
+    return happen

@@ -47,10 +47,10 @@ class Sequence:
     """The lines so far. Everything is chosen by one generator of random numbers, so a seed names a sequence."""
 
     def __init__(self, seed, threads, devices=1, left_out=()):
-        self.random = random.Random(seed)
+        self.seed, self.random = seed, random.Random(seed)
         self.lines, self.threads, self.devices = [], threads, devices
         self.counter = 0
-        self.left_out = left_out               # functions that the device does not offer
+        self.left_out = set(left_out)          # functions that are not called, as those that the device does not offer
         self.contexts = []                     # live ones; the first is device 0's primary one
         self.shared = {}                       # by kind: what scenarios leave for others
 

@@ -81,6 +81,7 @@ SCENARIOS_MAX = 6
 THREADS_MAX = 8
 CONTEXTS_MAX = 4
 FAULT_CHANCE = 0.1
+STEPS_BEFORE_FAULT_MAX = 60
 OLDER_CHANCE = 0.1
 # First versions that are not the second by another name, but take the same arguments.
 FIRST_VERSIONS = ("cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32", "cuStreamWriteValue64",
@@ -164,10 +165,12 @@ def begin(sequence, alone):
         sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))
 
 
-def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX, contexts_chance=1):
+def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX, contexts_chance=1,
+         fault_within=False):
     """The lines of a seed's sequence. `software`: for the software device, without what it does not offer.
     `contexts_chance`: how probable it is that the sequence may make and end contexts and have kernels that fault, after
-    which contexts and processes have to be made anew; others have all else that there is."""
+    which contexts and processes have to be made anew; others have all else that there is. `fault_within`: a kernel
+    traps in the midst of it, whatever is under way."""
     sequence, older = Sequence(seed, 1, devices, LEFT_OUT_BY_SOFTWARE if software else ()), older_names(api)
     sequence.threads = sequence.pick(1, 1, 2, 4, THREADS_MAX)
     light = contexts_chance < 1 and not sequence.chance(contexts_chance)
@@ -178,6 +181,8 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
         alone = not light and sequence.chance(ALONE_CHANCE)
         names = [name for name in names if (name in ALONE) == alone]
         scenarios_max = 1 if alone else scenarios_max
+    trap = faulted.trap(sequence, sequence.random.randrange(sequence.threads)) if fault_within else None
+    steps = sequence.random.randrange(1, STEPS_BEFORE_FAULT_MAX) if fault_within else None
     running = []
     for _ in range(sequence.random.randrange(1, scenarios_max + 1)):
         thread, name = sequence.random.randrange(sequence.threads), sequence.random.choice(names)
@@ -186,6 +191,10 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
         scenario = sequence.random.choice(running)
         if next(scenario, "over") == "over":
             running.remove(scenario)
+        if trap and (steps == 0 or not running):
+            trap()
+            trap = None
+        steps = steps and steps - 1
     if not families and not light and sequence.chance(FAULT_CHANCE):
         for _ in scenarios.fault(sequence, 0):
             pass
