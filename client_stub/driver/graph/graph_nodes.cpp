@@ -368,7 +368,8 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1
 
 CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                             const CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) {
+  // The device has no part in it: added in a context that has failed, too (measured on driver 580).
+  return entered(Needs::living_context, p, [&](const Caller& caller) {
     return send_host(caller, adding(graph, dependencies, count), out, p->fn, p->userData);
   });
 }

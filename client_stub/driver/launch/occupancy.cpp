@@ -10,6 +10,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/launch/occupancy_question.hpp"
 #include "client_stub/driver/session/process.hpp"
+#include "client_stub/driver/stream/stream.hpp"
 #include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
@@ -32,6 +33,13 @@ CUfunction as_function(const FunctionState& function) { return reinterpret_cast<
 // travels in the NULL stream's place.
 CUlaunchConfig without_null_stream(CUlaunchConfig config) {
   if (!config.hStream || config.hStream == CU_STREAM_LEGACY) config.hStream = CU_STREAM_PER_THREAD;
+  return config;
+}
+
+// So a stream of the current context says what NULL does: a question that every process can ask.
+CUlaunchConfig without_stream_of_here(const Caller& caller, CUlaunchConfig config) {
+  const StreamState* stream = find_stream(caller.state, reinterpret_cast<uint64_t>(config.hStream));
+  if (stream && stream->context == caller.state) config.hStream = nullptr;
   return config;
 }
 
@@ -224,7 +232,7 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
   }
   OccupancyQuestion question;
   question.kind = kind;
-  question.config = *config;
+  question.config = without_stream_of_here(caller, *config);
   if (config->numAttrs > 0) question.attributes.assign(config->attrs, config->attrs + config->numAttrs);
   const OccupancyAnswer found = answer(caller, *function, question);
   if (!found.result) *out = int(found.value);

@@ -40,8 +40,8 @@ uint64_t this_thread() noexcept {
 
 // May a capture begin in this stream?
 CUresult may_begin(const StreamCall& on, CUstreamCaptureMode mode) noexcept {
-  if (on.error) return on.error;
-  if (!valid_mode(mode)) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(on.error, valid_mode(mode) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
   if (on.wire_stream <= wire::kStreamLegacy) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (on.state->capture.load(std::memory_order_relaxed) != 0) return CUDA_ERROR_ILLEGAL_STATE;
   return CUDA_SUCCESS;

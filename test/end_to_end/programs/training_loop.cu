@@ -147,6 +147,8 @@ bool libraries(Step& step, int count) {
 
 // Each time something else has been set for the kernel.
 bool occupancy_of_settings(int steps) {
+  cudaStream_t stream;
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
   for (int i = 1; i <= steps; ++i) {
     CHECK_RUNTIME(cudaFuncSetAttribute(add, cudaFuncAttributeMaxDynamicSharedMemorySize, i << 10));
     for (unsigned blocks : {1u, 2u}) {
@@ -158,6 +160,7 @@ bool occupancy_of_settings(int steps) {
       config.blockDim = dim3(32);
       config.attrs = &cluster;
       config.numAttrs = 1;
+      if (blocks == 2) config.stream = stream;  // which says no more than its context, as the NULL stream does
       int clusters = 0;
       CHECK_RUNTIME(cudaOccupancyMaxActiveClusters(&clusters, add, &config));
       if (clusters <= 0) return false;
@@ -166,6 +169,7 @@ bool occupancy_of_settings(int steps) {
     CHECK_RUNTIME(cudaOccupancyAvailableDynamicSMemPerBlock(&dynamic_bytes, add, 1, 32));
     if (dynamic_bytes == 0) return false;
   }
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
   cudaFuncAttributes attributes;
   CHECK_RUNTIME(cudaFuncGetAttributes(&attributes, add));
   return attributes.maxDynamicSharedSizeBytes == steps << 10;
