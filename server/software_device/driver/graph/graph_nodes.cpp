@@ -147,10 +147,8 @@ CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                             const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return with_context([&](Context&) -> CUresult {
-    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
-      return payload_of(parameters->fn, parameters->userData);
-    });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
+    return payload_of(parameters->fn, parameters->userData);
   });
 }
 
