@@ -260,11 +260,20 @@ TEST_CASE("That something cannot be is an answer like others, and any other erro
 TEST_CASE("What only this process knows is asked, but not kept for others") {
   User user;
   Program program;
+  for (unsigned size : {2u, 4u, 8u}) program.clusters(program.a, size, 0, CU_STREAM_PER_THREAD);
+  CHECK(program.asked() == 3);
+  CHECK(user.lines() == 0);
+}
+
+TEST_CASE("A stream of the current context says what none says") {
+  User user;
+  Program program;
   CUstream stream = nullptr;
   REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
   for (unsigned size : {2u, 4u, 8u}) program.clusters(program.a, size, 0, stream);
+  for (unsigned size : {2u, 4u, 8u}) program.clusters(program.a, size, 0);
   CHECK(program.asked() == 3);
-  CHECK(user.lines() == 0);
+  CHECK(user.lines() == 3);
 }
 
 TEST_CASE("What an attribute has beyond its value makes no other question") {
