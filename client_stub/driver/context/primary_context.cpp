@@ -41,6 +41,17 @@ void clear_faults(ContextState& context) noexcept {
   context.legacy.failed.store(0, std::memory_order_relaxed);
 }
 
+// Flags are about how this process waits.
+CUresult set_primary_flags(CUdevice ordinal, unsigned flags, bool while_active) noexcept {
+  Primary primary = enter_primary(ordinal);
+  if (primary.error) return primary.error;
+  if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
+  ContextState& context = *primary.device->primary;
+  if (!while_active && context.alive.load(std::memory_order_relaxed)) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+  set_flags(context, *primary.caller.session, flags);
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 
 // Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first
@@ -99,23 +110,13 @@ CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   return result;
 }
 
-// Flags are about how this process waits.
 CUresult hand::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
-  Primary primary = enter_primary(ordinal);
-  if (primary.error) return primary.error;
-  if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  set_flags(*primary.device->primary, *primary.caller.session, flags);
-  return CUDA_SUCCESS;
+  return set_primary_flags(ordinal, flags, true);
 }
 
-// Before CUDA 11 they were not to be changed as long as the context is there, and for who calls it by that name they
-// are not yet (measured on driver 580).
+// The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
 CUresult hand::cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
-  Primary primary = enter_primary(ordinal);
-  if (primary.error) return primary.error;
-  if ((flags & ~kContextFlagsKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (primary.device->primary->alive.load(std::memory_order_relaxed)) return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
-  return hand::cuDevicePrimaryCtxSetFlags_v2(ordinal, flags);
+  return set_primary_flags(ordinal, flags, false);
 }
 
 CUresult hand::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {

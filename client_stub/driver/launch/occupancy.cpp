@@ -36,8 +36,8 @@ CUlaunchConfig without_null_stream(CUlaunchConfig config) {
   return config;
 }
 
-// So a stream of the current context says what NULL does: a question that every process can ask.
-CUlaunchConfig without_stream_of_here(const Caller& caller, CUlaunchConfig config) {
+// A stream of the current context means what NULL does. Without it the question is one that every process can ask.
+CUlaunchConfig without_stream_of_current_context(const Caller& caller, CUlaunchConfig config) {
   const StreamState* stream = find_stream(caller.state, reinterpret_cast<uint64_t>(config.hStream));
   if (stream && stream->context == caller.state) config.hStream = nullptr;
   return config;
@@ -232,7 +232,7 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
   }
   OccupancyQuestion question;
   question.kind = kind;
-  question.config = without_stream_of_here(caller, *config);
+  question.config = without_stream_of_current_context(caller, *config);
   if (config->numAttrs > 0) question.attributes.assign(config->attrs, config->attrs + config->numAttrs);
   const OccupancyAnswer found = answer(caller, *function, question);
   if (!found.result) *out = int(found.value);

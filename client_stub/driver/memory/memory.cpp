@@ -217,7 +217,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
   Caller caller = enter(Needs::context);
   const bool asks = pbase || psize;
-  if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;  // as measured on driver 580
+  if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;  // before a fault
   if (caller.error) return caller.error;
   auto range = address_map().find(dptr);
   if (!range) return CUDA_ERROR_NOT_FOUND;

@@ -37,9 +37,23 @@ void activate(Device& device) {
   device.primary->context = std::move(context);
 }
 
-bool are_context_flags(unsigned int flags) noexcept {
-  const unsigned scheduling = flags & CU_CTX_SCHED_MASK;
-  return (flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) == 0 && (scheduling & (scheduling - 1)) == 0;
+CUresult set_flags(CUdevice ordinal, unsigned int flags, bool while_active) noexcept {
+  return with_primary(ordinal, [&](Device& device) -> CUresult {
+    const unsigned scheduling = flags & CU_CTX_SCHED_MASK;
+    if ((flags & ~static_cast<unsigned>(CU_CTX_FLAGS_MASK)) != 0 || (scheduling & (scheduling - 1)) != 0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto context = device.primary->live();
+    if (context != nullptr && !while_active) {
+      return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
+    }
+    device.primary_flags = flags;
+    if (context != nullptr) {
+      const std::lock_guard lock(context->settings_mutex);
+      context->flags = flags;
+    }
+    return CUDA_SUCCESS;
+  });
 }
 
 }  // namespace
@@ -106,30 +120,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* 
   });
 }
 
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
-  return with_primary(ordinal, [&](Device& device) -> CUresult {
-    if (!are_context_flags(flags)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    device.primary_flags = flags;
-    if (const auto context = device.primary->live(); context != nullptr) {
-      const std::lock_guard lock(context->settings_mutex);
-      context->flags = flags;
-    }
-    return CUDA_SUCCESS;
-  });
-}
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) { return set_flags(ordinal, flags, true); }
 
-// Not of a context that is there, as before CUDA 11 (measured on driver 580).
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
-  return with_primary(ordinal, [&](Device& device) -> CUresult {
-    if (!are_context_flags(flags)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (device.primary->live() != nullptr) {
-      return CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE;
-    }
-    device.primary_flags = flags;
-    return CUDA_SUCCESS;
-  });
-}
+// The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) { return set_flags(ordinal, flags, false); }

@@ -250,7 +250,7 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
   if (begin == nullptr && bytes == nullptr) {
-    return with_driver([] { return CUDA_SUCCESS; });  // as measured on driver 580, in a context that has failed, too
+    return with_driver([] { return CUDA_SUCCESS; });  // before a fault
   }
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address);
