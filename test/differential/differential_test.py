@@ -150,6 +150,12 @@ class Comparing(unittest.TestCase):
         self.assertEqual(comparing.differences(direct, remote, [comparing.Rule(["cuMemFree*"], *answers)]), [])
         self.assertEqual(len(comparing.differences(direct, remote, [comparing.Rule(["cuMemAlloc*"], *answers)])), 1)
 
+    def test_a_rule_about_a_fault_explains_each_error_of_one_and_no_other(self):
+        rule = comparing.Rule(["cuLaunch*"], "CUDA_ERROR_INVALID_VALUE", "a fault", "any", "for the test")
+        for answer, left in (("LAUNCH_FAILED", 0), ("ILLEGAL_ADDRESS", 0), ("INVALID_HANDLE", 1)):
+            sides = [[f"0 cuLaunch CUDA_ERROR_{each}", "end"] for each in ("INVALID_VALUE", answer)]
+            self.assertEqual(len(comparing.differences(*sides, [rule])), left, answer)
+
     def test_a_side_that_ends_early_differs(self):
         found = comparing.differences(["0 cuInit CUDA_SUCCESS", "end"], ["- - ended:-11"])
         self.assertEqual(len(found), 1)

@@ -257,7 +257,7 @@ TEST_CASE("That something cannot be is an answer like others, and any other erro
   CHECK(program.asked() == 4);
 }
 
-TEST_CASE("What only this process knows is asked, but not kept for others") {
+TEST_CASE("A question that names the stream of each thread is asked, but not kept for others") {
   User user;
   Program program;
   for (unsigned size : {2u, 4u, 8u}) program.clusters(program.a, size, 0, CU_STREAM_PER_THREAD);
