@@ -249,7 +249,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
-  Caller caller = enter(Needs::context);
+  Caller caller = enter(Needs::living_context);
   if (caller.error) return caller.error;
   CUresult result = forward::cuGraphAddMemAllocNode(caller, out, graph, dependencies, count, parameters);
   if (result == CUDA_SUCCESS) {
@@ -263,7 +263,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNo
 CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                CUdeviceptr address) {
   return forwarded(
-      Needs::context,
+      Needs::living_context,
       [&](const Caller& caller) {
         return forward::cuGraphAddMemFreeNode(caller, out, graph, dependencies, count, address);
       },

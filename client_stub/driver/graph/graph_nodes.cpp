@@ -113,6 +113,7 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
   bool by_kernel = !kernel.func;
   if (by_kernel && kernel.ctx && !known_handle(wire::HandleKind::context, word_of(kernel.ctx)))
     return CUDA_ERROR_INVALID_CONTEXT;
+  if (CUresult error = know_parameters(caller, *function)) return error;
   LaunchParameters parameters;
   if (CUresult error = find_parameters(kernel.kernelParams, kernel.extra, function->parameter_bytes, parameters))
     return error;
@@ -168,6 +169,7 @@ CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PA
   FunctionState* state = nullptr;
   name_function(kernel, function, state);
   kernel.ctx = state && state->context ? as_cuda(state->context) : as_cuda(caller.state);
+  if (CUresult error = state ? know_parameters(caller, *state) : CUDA_SUCCESS) return error;
   if (!state || packed.size() < state->parameter_bytes) return state ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
   NodeStorage& storage = caller.server->node_storages.of(word_of(node));
   storage.packed.resize((packed.size() + 7) / 8);
@@ -386,22 +388,24 @@ CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const 
   });
 }
 
+// Which nodes a context that has failed still takes is the driver's to say.
 CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                         CUgraphNodeParams* p) {
-  return entered(Needs::context, p,
+  return entered(Needs::living_context, p,
                  [&](const Caller& caller) { return add_node(caller, adding(graph, dependencies, count), out, *p); });
 }
 CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies,
                            const CUgraphEdgeData* edges, size_t count, CUgraphNodeParams* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) {
+  return entered(Needs::living_context, p, [&](const Caller& caller) {
     return add_node(caller, adding(graph, dependencies, count, edges), out, *p);
   });
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return set_node(caller, changing(node), *p); });
+  return entered(Needs::living_context, p, [&](const Caller& caller) { return set_node(caller, changing(node), *p); });
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* p) {
-  return entered(Needs::context, p, [&](const Caller& caller) { return set_node(caller, changing(exec, node), *p); });
+  return entered(Needs::living_context, p,
+                 [&](const Caller& caller) { return set_node(caller, changing(exec, node), *p); });
 }
 
 }  // namespace hand

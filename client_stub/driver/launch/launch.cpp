@@ -221,6 +221,7 @@ CUresult launch_kernel(const Launch& launch) {
   if (launch.cooperative || asks_cooperative(launch.attributes)) {
     if (CUresult error = check_cooperative(caller, *function, launch.shape, attributes)) return error;
   }
+  if (CUresult error = know_parameters(caller, *function)) return leave(caller, error);
   LaunchParameters parameters;
   if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameter_bytes, parameters))
     return error;

@@ -243,10 +243,11 @@ CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice d
 // Unlike the other questions about a kernel it is answered only where a context is current (as measured on driver 580).
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
   const bool asks = kernel && paramOffset;
-  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
-    return error;
+  Caller caller = enter(Needs::context);
+  if (CUresult error = argument_first(caller.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   FunctionState* state = find_kernel(kernel);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = know_parameters(caller, *state)) return leave(caller, error);
   return parameter_info(*state, paramIndex, paramOffset, paramSize);
 }
 

@@ -228,6 +228,7 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   FunctionState* state = find_kernel(kernel);
   const CUresult wrong = !pFunc ? CUDA_ERROR_INVALID_VALUE : !state ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
   if (CUresult error = argument_first(caller.error, wrong)) return error;
+  if (CUresult error = know_parameters(caller, *state)) return leave(caller, error);
   ModuleState& library = *state->module;
   std::lock_guard lock(library.mutex);
   {

@@ -33,7 +33,10 @@ Retired& retired() {
   return *queue;
 }
 
-void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, size_t devices, int asked_device) {
+// Those that were told.
+CUresult store_parameters(schema::FunctionFacts::Reader facts, FunctionState& function) {
+  const CUresult error = cuda_abi::from_peer(facts.getParametersError());
+  if (error) return error;
   auto offsets = facts.getParameterOffsets();
   auto sizes = facts.getParameterSizes();
   unsigned count = std::min(offsets.size(), sizes.size());
@@ -48,6 +51,12 @@ void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, s
     end = std::max(end, parameter_end);
   }
   function.parameter_bytes = uint32_t(end);
+  function.parameters_known.store(true, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, size_t devices, int asked_device) {
+  if (store_parameters(facts, function)) function.parameters_known.store(false, std::memory_order_relaxed);
   function.on_device = std::vector<FunctionAttributes>(devices);
   if (asked_device < 0 || size_t(asked_device) >= devices) return;
   auto values = facts.getAttributes();
@@ -238,6 +247,22 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   if (state.known) state.known->used(key);
   if (state.unwritten) asking.server->images_ahead.used(state.kind, *std::exchange(state.unwritten, std::nullopt), key);
   return CUDA_SUCCESS;
+}
+
+CUresult know_parameters(const Caller& caller, FunctionState& function) {
+  if (function.parameters_known.load(std::memory_order_acquire)) [[likely]]
+    return CUDA_SUCCESS;
+  ModuleState& module = *function.module;
+  std::lock_guard lock(module.mutex);
+  if (function.parameters_known.load(std::memory_order_relaxed)) return CUDA_SUCCESS;  // another thread was faster
+  CUresult untold = CUDA_SUCCESS;
+  CUresult result =
+      send::call_module_function(*caller.session, caller.context,
+                                 {.module = module.server_handle(), .name = function.name, .handle = function.handle},
+                                 [&](schema::FunctionFacts::Reader facts) {
+                                   if (facts.getResult() == CUDA_SUCCESS) untold = store_parameters(facts, function);
+                                 });
+  return result ? result : untold;
 }
 
 CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,

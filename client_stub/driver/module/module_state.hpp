@@ -68,7 +68,8 @@ struct StagedLaunch {
   std::vector<std::byte> parameters;
 };
 
-// A CUfunction or a CUkernel. All but the caches and `staged` is fixed before the handle is handed out.
+// A CUfunction or a CUkernel. All but the caches and `staged` is fixed before the handle is handed out; the parameters
+// are before `parameters_known` is true (release, with the module's mutex; know_parameters() acquires).
 struct FunctionState {
   uint64_t handle = 0;
   wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
@@ -78,6 +79,7 @@ struct FunctionState {
   ContextState* context = nullptr;  // of a function; a kernel has none
   std::vector<uint32_t> offsets, sizes;       // of the parameters
   uint32_t parameter_bytes = 0;               // of the packed parameters
+  std::atomic<bool> parameters_known = true;  // false: looked up in a context that had failed
   std::vector<FunctionAttributes> on_device;  // by the program's ordinal
 
   std::mutex mutex;  // `functions` and `staged`; no lock but that of `occupancy` within
@@ -225,6 +227,8 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
 
 // Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out);
+// Before anything is done with the function's parameters: asks for them where they could not be told with the function.
+CUresult know_parameters(const Caller& caller, FunctionState& function);
 // As find_function() for each of these names, kKernelsAheadMax in one round trip.
 CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,
                         std::vector<FunctionState*>& out);

@@ -1,6 +1,8 @@
 // What is inside a loaded image: functions, kernels, variables.
+#include <utility>
 #include <vector>
 
+#include "protocol/cuda_abi/sticky.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/profiler.hpp"
@@ -23,6 +25,7 @@ constexpr size_t kNameListBytesMax = wire::kMessageWordsMax * sizeof(capnp::word
 static_assert(CU_FUNC_ATTRIBUTE_MAX == kFunctionAttributes);
 
 struct Facts {
+  CUresult parameters_error = CUDA_SUCCESS;
   ParameterLayout parameters;
   int attributes[kFunctionAttributes] = {};
   int attribute_errors[kFunctionAttributes] = {};
@@ -54,11 +57,13 @@ CUresult function_facts(const DriverTable& driver, CUfunction function, Facts& f
   return result;
 }
 
+// A kernel is found where a fault has left nobody to tell of its parameters.
 CUresult kernel_facts(const DriverTable& driver, CUkernel kernel, Facts& facts) {
   CUresult result =
       read_parameters([&](size_t index, size_t* offset,
                           size_t* size) { return drive(driver.cuKernelGetParamInfo, kernel, index, offset, size); },
                       facts);
+  if (cuda_abi::is_sticky(result)) facts.parameters_error = std::exchange(result, CUDA_SUCCESS);
   CUdevice device = 0;
   CUresult no_device = drive(driver.cuCtxGetDevice, &device);
   for (int i = 0; i < kFunctionAttributes; ++i) {
@@ -76,6 +81,7 @@ void send_facts(Replay& replay, Call& call, CUresult result, const Facts& facts)
   reply.setDeferred(replay.take_deferred());
   if (result == CUDA_SUCCESS) {
     const auto& [offsets, sizes] = facts.parameters;
+    reply.setParametersError(facts.parameters_error);
     reply.setParameterOffsets(kj::arrayPtr(offsets.data(), offsets.size()));
     reply.setParameterSizes(kj::arrayPtr(sizes.data(), sizes.size()));
     reply.setAttributes(kj::arrayPtr(facts.attributes, kFunctionAttributes));
@@ -148,15 +154,19 @@ void module_function(Replay& replay, Call& call) {
     if (result == CUDA_SUCCESS) result = kernel_facts(driver, kernel, facts);
     native = kernel;
   }
-  if (result == CUDA_SUCCESS && !replay.handles().insert(kind, params.getHandle(), native))
+  // A kernel is asked for once more for what could not be told the first time.
+  void* known = nullptr;
+  const bool again = library && replay.handles().find(kind, params.getHandle(), known) && known == native;
+  if (result == CUDA_SUCCESS && !again && !replay.handles().insert(kind, params.getHandle(), native))
     result = CUDA_ERROR_INVALID_HANDLE;
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS && facts.parameters_error == CUDA_SUCCESS)
+    replay.state().modules().note_parameters(native, facts.parameters);
+  if (result == CUDA_SUCCESS && !again) {
     if (Profiler* profiler = replay.profiler())
       profiler->name_function(native, {params.getName().begin(), params.getName().size()});
     ModuleStore& modules = replay.state().modules();
     if (auto* loaded = modules.loaded(params.getModule())) loaded->parts.push_back(params.getHandle());
     if (library) modules.note_kernel(params.getHandle(), params.getModule());
-    modules.note_parameters(native, facts.parameters);
   }
   send_facts(replay, call, result, facts);
 }

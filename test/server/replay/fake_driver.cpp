@@ -234,7 +234,9 @@ CUresult CUDAAPI module_get_function(CUfunction* function, CUmodule, const char*
 }
 CUresult CUDAAPI library_get_kernel(CUkernel* kernel, CUlibrary, const char* name) {
   FAKE_BEGIN("cuLibraryGetKernel", std::string("cuLibraryGetKernel ") + name);
-  *kernel = static_cast<CUkernel>(fake.make());
+  void*& known = fake.kernels[name];
+  if (!known) known = fake.make();
+  *kernel = static_cast<CUkernel>(known);
   return CUDA_SUCCESS;
 }
 // Every kernel has two parameters: 8 bytes at 0, 4 bytes at 8.
@@ -248,6 +250,7 @@ CUresult CUDAAPI func_param_info(CUfunction, size_t index, size_t* offset, size_
   return parameter(index, offset, size);
 }
 CUresult CUDAAPI kernel_param_info(CUkernel, size_t index, size_t* offset, size_t* size) {
+  FAKE_BEGIN("cuKernelGetParamInfo", "");
   return parameter(index, offset, size);
 }
 CUresult CUDAAPI func_attribute(int* value, CUfunction_attribute attribute, CUfunction) {

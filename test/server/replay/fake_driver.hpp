@@ -45,6 +45,7 @@ class FakeDriver {
   void* make();
 
   std::map<void*, bool> event_done;
+  std::map<std::string, void*> kernels;  // those that were looked up, of whichever library
   // Watcher and waiters of a test may be threads of their own.
   std::recursive_mutex mutex;
 

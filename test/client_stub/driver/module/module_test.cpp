@@ -100,6 +100,29 @@ TEST_CASE("An image that the server has is loaded at once, and a kernel's questi
   CHECK(offset == 8);
 }
 
+TEST_CASE("A kernel looked up where a context has failed has its parameters from the next call that wants them") {
+  DeviceProcess process;
+  serve_modules(process);
+  bool failed = true;
+  process.session->serve(ordinal(SessionOrdinal::module_function),
+                         [&](const test::SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+                           auto facts = reply.initRoot<schema::FunctionFacts>();
+                           if (failed) return facts.setParametersError(CUDA_ERROR_LAUNCH_FAILED);
+                           facts.initParameterOffsets(1).set(0, 0);
+                           facts.initParameterSizes(1).set(0, 4);
+                         });
+  CUlibrary library = load_library(process, kPtx, true);
+  CUkernel kernel = nullptr;
+  REQUIRE(hand::cuLibraryGetKernel(&kernel, library, "one") == CUDA_SUCCESS);
+  size_t size = 0, offset = 0;
+  failed = false;
+  const size_t before = process.session->count(ordinal(SessionOrdinal::module_function));
+  CHECK(hand::cuKernelGetParamInfo(kernel, 0, &offset, &size) == CUDA_SUCCESS);
+  CHECK(size == 4);
+  CHECK(hand::cuKernelGetParamInfo(kernel, 1, &offset, &size) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(process.session->count(ordinal(SessionOrdinal::module_function)) == before + 1);
+}
+
 TEST_CASE("An image that another thread has sent meanwhile is not sent again") {
   DeviceProcess process;
   serve_modules(process);

@@ -381,6 +381,21 @@ TEST_CASE_FIXTURE(Fixture, "a kernel of a library comes with its attributes on t
   CHECK(facts.getAttributeErrors()[15] == CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_CASE_FIXTURE(Fixture, "a kernel whose parameters nobody is told after a fault is found, and asked for once more") {
+  bring(kPtx, library);
+  const uint64_t handle = wire::make_handle(HandleKind::kernel, 1, 1);
+  driver.failures["cuKernelGetParamInfo"] = CUDA_ERROR_LAUNCH_FAILED;
+  auto untold = session.reply(function(library, "k", handle))->as<schema::FunctionFacts>();
+  CHECK(untold.getResult() == CUDA_SUCCESS);
+  CHECK(untold.getParametersError() == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(untold.getAttributes()[3] == 203);
+  driver.failures.clear();
+  auto told = session.reply(function(library, "k", handle))->as<schema::FunctionFacts>();
+  CHECK(told.getResult() == CUDA_SUCCESS);
+  CHECK(told.getParametersError() == CUDA_SUCCESS);
+  CHECK(told.getParameterOffsets().size() == 2);
+}
+
 TEST_CASE_FIXTURE(Fixture,
                   "functions that are not there, of modules that are not there, or with unusable handles are refused") {
   bring(kPtx, module);
