@@ -4,16 +4,21 @@ from text import banner
 
 
 def emit(api):
-    names = sorted(f.name for f in api.functions if f.unsafe_in_capture is True)  # the others ask behind their handle
-    rows = "".join(f'    "{name}",\n' for name in names)
+    # The others ask behind their handle.
+    forbidden = sorted((f.name, f.fault_before_capture) for f in api.functions if f.unsafe_in_capture is True)
+    rows = "".join(f'    {{"{name}", {str(first).lower()}}},\n' for name, first in forbidden)
     return f"""{banner()}#pragma once
 
 #include <string_view>
 
 namespace gpuwire::api {{
 
+struct ForbiddenByCaptures {{
+  std::string_view name;
+  bool fault_first;  // what has befallen the context comes before the capture
+}};
 // Exported functions, in alphabetical order.
-inline constexpr std::string_view kForbiddenByCaptures[] = {{
+inline constexpr ForbiddenByCaptures kForbiddenByCaptures[] = {{
 {rows}}};
 
 }}  // namespace gpuwire::api

@@ -499,7 +499,8 @@ def entry_body(function, per_thread):
     flag = [per_thread] if f.takes_per_thread else []
     if f.unsupported:
         return "return CUDA_ERROR_NOT_SUPPORTED;"
-    permit = "if (CUresult refused = permit_unsafe_call()) return refused; " if f.unsafe_in_capture else ""
+    permitted = "permit_unless_failed" if f.fault_before_capture else "permit_unsafe_call"
+    permit = f"if (CUresult refused = {permitted}()) return refused; " if f.unsafe_in_capture else ""
     if f.unsafe_in_capture == "handle_first":
         permit = f"if (!{first_is_known(f)}) return {first_handle(f).unknown_error}; {permit}"
     if f.via and f.target.is_hand:

@@ -162,6 +162,7 @@ class Function:
     results_always: bool = False
     unsafe_in_capture: bool | str = False  # "handle_first": a handle that is none is the error
     handle_before_fault: bool = False
+    fault_before_capture: bool = False
     minds_kept_memory: bool = False
     in_halves: bool = False
     gives_work: str = ""
@@ -348,7 +349,8 @@ def parse_param(text, where):
 
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
-    "null_stream", "since", "results_always", "unsafe_in_capture", "handle_before_fault", "minds_kept_memory",
+    "null_stream", "since", "results_always", "unsafe_in_capture", "handle_before_fault", "fault_before_capture",
+    "minds_kept_memory",
     "in_halves", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
@@ -374,6 +376,7 @@ def parse_function(name, table, family):
         results_always=table.get("results_always", False),
         unsafe_in_capture=table.get("unsafe_in_capture", False),
         handle_before_fault=table.get("handle_before_fault", False),
+        fault_before_capture=table.get("fault_before_capture", False),
         minds_kept_memory=table.get("minds_kept_memory", False),
         in_halves=table.get("in_halves", False),
         gives_work=table.get("gives_work", ""),
@@ -414,6 +417,8 @@ def check_function(function, table, where):
     demand(not function.handle_before_fault or function.client == "generated" and function.needs == "context"
            and any(p.is_handle for p in function.params),
            "handle_before_fault is for generated functions that need a context and have a handle")
+    demand(not function.fault_before_capture or function.unsafe_in_capture,
+           "fault_before_capture is for what a capture forbids")
     demand(function.gives_work in WORK, "gives_work")
     demand(function.gate_effect in GATE_EFFECTS and not (function.gate_effect and function.gives_work), "gate_effect")
     if function.in_halves:

@@ -23,6 +23,7 @@ LEFT_OUT = {
 OF_ONE_KIND_OF_NODE = re.compile(r"cuGraph(Exec)?[A-Z]\w*Node(Get|Set|Copy)")
 SCALARS = set(model.SCALARS) - {"f32", "f64", "pointer"}
 NON_BLOCKING = 1
+GLOBAL, RELAXED = 0, 2  # CUstreamCaptureMode
 RESULTS = ("new", "given", "out", "inout")
 
 
@@ -141,8 +142,11 @@ def trap(sequence, thread):
     function = function_of(sequence, thread, module, "trap_always")
 
     def happen():
+        # A capture in another mode would refuse the wait, and NVIDIA's driver notices a fault when something waits.
+        sequence.call(thread, "cuThreadExchangeStreamCaptureMode", f"[u32 {RELAXED}]")
         sequence.call(thread, "cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
         sequence.call(thread, "cuStreamSynchronize", stream)
+        sequence.call(thread, "cuThreadExchangeStreamCaptureMode", f"[u32 {GLOBAL}]")
         sequence.left_out |= {"cuLibraryUnload"}  # NVIDIA's driver crashes there
 
     return happen

@@ -175,8 +175,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
 
 // With unified addressing all host memory is mapped, and its flags say so (as measured on driver 580).
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
-  Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+  const CUresult wrong = pFlags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = argument_first(enter(Needs::context).error, wrong)) return error;
   if (!pFlags || !p) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || (!is_host(range->kind) && !is_managed(range->kind))) return CUDA_ERROR_INVALID_VALUE;

@@ -171,6 +171,10 @@ CUresult permit_unsafe_call() noexcept {
   return caller.error ? CUDA_SUCCESS : caller.server->captures.permit_unsafe_call();
 }
 
+CUresult permit_unless_failed() noexcept {
+  return is_sticky(enter(Needs::context).error) ? CUDA_SUCCESS : permit_unsafe_call();
+}
+
 bool Captures::find(const StreamState& stream, Capture& out) {
   std::lock_guard lock(mutex_);
   const Capture* found = find(stream.capture.load(std::memory_order_acquire));

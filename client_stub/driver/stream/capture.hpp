@@ -138,5 +138,7 @@ class Captures final : public SessionPart {
 
 // The same for a call that has not been entered yet: what is wrong with it otherwise it says itself.
 CUresult permit_unsafe_call() noexcept;
+// The same for calls that a context that has failed answers with its error, whatever is captured.
+CUresult permit_unless_failed() noexcept;
 
 }  // namespace gpuwire::client

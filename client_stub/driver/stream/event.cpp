@@ -142,7 +142,10 @@ CUresult hand::cuEventRecord(CUevent event, CUstream stream, bool per_thread) {
 }
 
 CUresult hand::cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags, bool per_thread) {
-  if ((flags & ~unsigned(CU_EVENT_RECORD_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if ((flags & ~unsigned(CU_EVENT_RECORD_EXTERNAL)) != 0) {
+    const CUresult fault = enter(Needs::context).error;
+    return is_sticky(fault) ? fault : CUDA_ERROR_INVALID_VALUE;
+  }
   if (flags == 0) return hand::cuEventRecord(event, stream, per_thread);
   return record(event, stream, per_thread, [&](const StreamCall& on, uint64_t& sequence) {
     return forward::cuEventRecordWithFlags(on.caller, event, on.stream(), flags, false, &sequence);

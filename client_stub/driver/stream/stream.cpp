@@ -33,6 +33,8 @@ CUresult watch(const StreamCall& on) noexcept {
   return error;
 }
 
+bool known_flags(unsigned flags) noexcept { return (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) == 0; }
+
 // The green context that a context was made of, or null.
 CUgreenCtx green_of(const ContextState& context) noexcept {
   return context.is_green() ? reinterpret_cast<CUgreenCtx>(context.handle) : nullptr;
@@ -41,7 +43,7 @@ CUgreenCtx green_of(const ContextState& context) noexcept {
 }  // namespace
 
 CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int priority) noexcept {
-  if (!out || (flags & ~unsigned(CU_STREAM_NON_BLOCKING)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!out || !known_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
   priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
@@ -61,7 +63,9 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
 
 CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
   Caller caller = enter(Needs::context);
-  return caller.error ? caller.error : create_stream(caller, out, flags, priority);
+  if (CUresult error = argument_first(caller.error, known_flags(flags) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
+    return error;
+  return create_stream(caller, out, flags, priority);
 }
 
 CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) {

@@ -1,5 +1,7 @@
 // Which of two errors CUDA tells: what is wrong with a call's arguments, or what has befallen its context (as measured
 // on driver 580). And what else a context tells, or a capture that is invalid. usage: after_a_fault
+#include <cstring>
+
 #include "driver_check.hpp"
 
 // What is asked about is there, however old.
@@ -145,9 +147,10 @@ void what_a_pool_shares_is_not_asked_beside_a_capture() {
 struct Things {
   CUmodule module;
   CUfunction function, stop;
-  CUlibrary library;
+  CUlibrary library, unasked;  // nothing of the second was looked up before the fault
   CUkernel kernel;
-  CUstream stream;
+  CUstream stream, capturing;
+  CUevent event;
   CUmipmappedArray mipmap;
   CUgraph graph, empty;
   CUgraphNode node;
@@ -162,7 +165,10 @@ Things make_things() {
   OK(cuModuleGetFunction(&made.stop, made.module, "stop"));
   OK(cuLibraryLoadData(&made.library, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
   OK(cuLibraryGetKernel(&made.kernel, made.library, "fill"));
+  OK(cuLibraryLoadData(&made.unasked, kPtx, nullptr, nullptr, 0, nullptr, nullptr, 0));
   OK(cuStreamCreate(&made.stream, CU_STREAM_NON_BLOCKING));
+  OK(cuStreamCreate(&made.capturing, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&made.event, CU_EVENT_DISABLE_TIMING));
   OK(cuMemAlloc(&made.memory, 4096));
   CUDA_ARRAY3D_DESCRIPTOR shape{};
   shape.Width = shape.Height = 64;
@@ -250,6 +256,23 @@ void libraries_and_modules(const Things& had) {
   ANSWERS(cuLibraryGetGlobal(&address, &bytes, nullptr, "variable"), CUDA_ERROR_INVALID_HANDLE);
 }
 
+void kernels_are_found_by_whoever_asks_after_the_fault(const Things& had) {
+  CUkernel found = nullptr, all[2] = {};
+  CUfunction function;
+  const char* name = nullptr;
+  size_t offset, bytes;
+  int threads = 0;
+  ANSWERS(cuLibraryGetKernel(&found, had.unasked, "fill"), CUDA_SUCCESS);
+  ANSWERS(cuLibraryEnumerateKernels(all, 2, had.unasked), CUDA_SUCCESS);
+  HOLDS(found != nullptr && (all[0] == found || all[1] == found));
+  ANSWERS(cuKernelGetName(&name, found), CUDA_SUCCESS);
+  HOLDS(name && std::strcmp(name, "fill") == 0);
+  ANSWERS(cuKernelGetAttribute(&threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, found, 0), CUDA_SUCCESS);
+  HOLDS(threads > 0);
+  ANSWERS(cuKernelGetParamInfo(found, 0, &offset, &bytes), kFault);
+  ANSWERS(cuKernelGetFunction(&function, found), kFault);
+}
+
 void arrays_and_pools(const Things& had) {
   CUDA_ARRAY_MEMORY_REQUIREMENTS requirements;
   CUDA_ARRAY_SPARSE_PROPERTIES sparse;
@@ -277,6 +300,32 @@ void streams(const Things& had) {
   ANSWERS(cuStreamGetGreenCtx(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamGetDevice(had.stream, nullptr), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuStreamBeginCapture(had.stream, CU_STREAM_CAPTURE_MODE_GLOBAL), kFault);
+  ANSWERS(cuStreamBeginCapture(had.stream, CUstreamCaptureMode(99)), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuLaunchHostFunc(had.stream, nullptr, nullptr), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuStreamAddCallback(had.stream, nullptr, nullptr, 0), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuEventRecordWithFlags(had.event, had.stream, 99), kFault);
+  CUstream made;
+  ANSWERS(cuStreamCreateWithPriority(&made, 99, 0), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0), kFault);
+}
+
+// Some calls still mind what is captured. The capture is one in the mode of this thread alone, which is in relaxed mode
+// but here.
+void captures(const Things& had) {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+  CUgraph graph;
+  CUgraphExec exec;
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
+  ANSWERS(cuMemFree(had.memory), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  ANSWERS(cuGraphExecDestroy(had.exec), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  ANSWERS(cuGraphInstantiate(&exec, had.graph, 0), kFault);
+  ANSWERS(cuMemHostRegister(&graph, sizeof graph, 0), kFault);
+  ANSWERS(cuModuleUnload(had.module), kFault);
+  ANSWERS(cuCtxSynchronize(), kFault);
+  ANSWERS(cuStreamEndCapture(had.capturing, &graph), kFault);
+  ANSWERS(cuStreamDestroy(had.capturing), kFault);
+  ANSWERS(cuMemFree(had.memory), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
 }
 
 void contexts_and_memory(CUdeviceptr memory) {
@@ -315,6 +364,19 @@ void graphs(const Things& had) {
   ANSWERS(update(had.exec, had.empty, nullptr, &result), CUDA_SUCCESS);
   HOLDS(result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
   ANSWERS(update(had.exec, had.empty, &node, nullptr), CUDA_SUCCESS);
+  // A graph takes what the device has no part in, yet.
+  CUgraphNodeParams record{.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
+  record.eventRecord.event = had.event;
+  ANSWERS(cuGraphAddNode(&node, had.empty, nullptr, nullptr, 0, &record), CUDA_SUCCESS);
+  ANSWERS(cuGraphAddEventWaitNode(&node, had.empty, nullptr, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+  CUDA_MEM_ALLOC_NODE_PARAMS memory{};
+  memory.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  memory.bytesize = 4096;
+  ANSWERS(cuGraphAddMemAllocNode(&node, had.empty, nullptr, 0, &memory), CUDA_SUCCESS);
+  ANSWERS(cuGraphAddMemFreeNode(&node, had.empty, &node, 1, memory.dptr), CUDA_SUCCESS);
+  CUDA_MEMSET_NODE_PARAMS set{.dst = had.memory, .elementSize = 1, .width = 64, .height = 1};
+  ANSWERS(cuGraphAddMemsetNode(&node, had.empty, nullptr, 0, &set, nullptr), kFault);
 }
 
 }  // namespace
@@ -336,12 +398,18 @@ int main() {
   OK(cuCtxCreate(&other, nullptr, 0, 0));
   OK(cuStreamCreate(&of_other, CU_STREAM_NON_BLOCKING));
   OK(cuCtxSetCurrent(primary));
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  OK(cuThreadExchangeStreamCaptureMode(&mode));
+  OK(cuStreamBeginCapture(had.capturing, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
   OK(cuLaunchKernel(had.stop, 1, 1, 1, 1, 1, 1, 0, had.stream, nullptr, nullptr));
+  ANSWERS(cuStreamSynchronize(had.stream), kFault);
   ANSWERS(cuCtxSynchronize(), kFault);
   functions_and_kernels(had, offers_staged_launches);
   libraries_and_modules(had);
+  kernels_are_found_by_whoever_asks_after_the_fault(had);
   arrays_and_pools(had);
   streams(had);
+  captures(had);
   contexts_and_memory(had.memory);
   graphs(had);
   // The device's other contexts have failed with it.

@@ -200,7 +200,10 @@ CUresult cuCtxSynchronize() { return cuCtxSynchronize_v2(nullptr); }
 CUresult cuCtxSynchronize_v2(CUcontext handle) {
   return with_named_context(handle, [&](Context& context) {
     const auto slot = handle == nullptr ? current_slot() : driver().contexts.find(handle);
-    const CUresult result = permit_synchronisation(context, slot.get());
+    CUresult result = context.fault();
+    if (result == CUDA_SUCCESS) {
+      result = permit_synchronisation(context, slot.get());
+    }
     return result == CUDA_SUCCESS ? context.synchronize() : result;
   });
 }

@@ -15,7 +15,7 @@ constexpr cuuint64_t kKnownFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUN
                                    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
 CUresult instantiate(CUgraphExec* out, CUgraph handle, cuuint64_t flags) {
-  if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+  if (const CUresult refused = permit_unless_failed(); refused != CUDA_SUCCESS) {
     return refused;
   }
   const auto make = [&](Graph& graph) -> CUresult {
@@ -255,7 +255,7 @@ CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec handle, CUgraphNode node
   });
 }
 CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNodeParams* parameters) {
-  return with_context([&](Context&) -> CUresult {
+  return with_any_context([&](Context&) -> CUresult {
     return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
                                  : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
   });

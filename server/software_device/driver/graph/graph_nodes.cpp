@@ -9,11 +9,17 @@ using namespace gpuwire::software_device;
 
 namespace {
 
+// Kernels, copies and memsets cannot be put into a graph or changed there once the context has failed; the other nodes
+// can (as measured on driver 580).
+bool needs_device(CUgraphNodeType type) {
+  return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET;
+}
+
 // Adds the node that `make` describes, in the context named or the current one. What is named must be there before a
 // fault of the context counts.
 template <typename Make>
-CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies, size_t count, Make&& make,
-             CUcontext context_handle = nullptr) {
+CUresult add(CUgraphNodeType type, CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies,
+             size_t count, Make&& make, CUcontext context_handle = nullptr) {
   const auto known = [](CUgraphNode node) { return driver().graph_nodes.find(node) != nullptr; };
   return with_any_context([&](Context& current) -> CUresult {
     const auto slot = context_handle == nullptr ? nullptr : driver().contexts.find(context_handle);
@@ -26,7 +32,7 @@ CUresult add(CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependen
       if (!std::all_of(dependencies, dependencies + count, known)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      if (const CUresult fault = current.fault(); fault != CUDA_SUCCESS) {
+      if (const CUresult fault = current.fault(); fault != CUDA_SUCCESS && needs_device(type)) {
         return fault;
       }
       PayloadOrError payload = make(context);
@@ -65,11 +71,11 @@ CUresult replace(GraphNode& node, PayloadOrError payload) {
 
 // Replaces a node's payload.
 template <typename Make>
-CUresult set(CUgraphNode handle, Make&& make) {
+CUresult set(CUgraphNodeType type, CUgraphNode handle, Make&& make) {
   return with_any_context([&](Context& context) {
     return with_node(handle, [&](GraphNode& node) -> CUresult {
       const CUresult fault = context.fault();
-      return fault != CUDA_SUCCESS ? fault : replace(node, make(context));
+      return fault != CUDA_SUCCESS && needs_device(type) ? fault : replace(node, make(context));
     });
   });
 }
@@ -90,7 +96,7 @@ template <typename Holder>
 PayloadOrError event_payload(CUevent handle) {
   auto event = driver().events.find(handle);
   if (event == nullptr) {
-    return tl::unexpected(CUDA_ERROR_INVALID_HANDLE);
+    return tl::unexpected(handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
   }
   return NodePayload(Holder{std::move(event)});
 }
@@ -104,14 +110,15 @@ bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
 }  // namespace
 
 CUresult cuGraphAddEmptyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count) {
-  return add(out, graph, dependencies, count, [](Context&) { return PayloadOrError(NodePayload(EmptyWork{})); });
+  return add(CU_GRAPH_NODE_TYPE_EMPTY, out, graph, dependencies, count,
+             [](Context&) { return PayloadOrError(NodePayload(EmptyWork{})); });
 }
 
 CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return with_context([&](Context&) -> CUresult {
     return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : add(out, graph, dependencies, count,
+                                 : add(CU_GRAPH_NODE_TYPE_KERNEL, out, graph, dependencies, count,
                                        [&](Context& context) { return payload_of(context, *parameters); });
   });
 }
@@ -121,7 +128,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphN
   return with_context([&](Context&) -> CUresult {
     return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
                                  : add(
-                                       out, graph, dependencies, count,
+                                       CU_GRAPH_NODE_TYPE_KERNEL, out, graph, dependencies, count,
                                        [&](Context& context) { return payload_of(context, *parameters); },
                                        parameters->func == nullptr ? parameters->ctx : nullptr);
   });
@@ -130,71 +137,74 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphN
 CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_MEMCPY3D* parameters, CUcontext context) {
   return with_context([&](Context&) -> CUresult {
-    return parameters == nullptr
-               ? CUDA_ERROR_INVALID_VALUE
-               : add(
-                     out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
+    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                                 : add(
+                                       CU_GRAPH_NODE_TYPE_MEMCPY, out, graph, dependencies, count,
+                                       [&](Context&) { return payload_of(*parameters); }, context);
   });
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext context) {
-  return parameters == nullptr
-             ? CUDA_ERROR_INVALID_VALUE
-             : add(
-                   out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : add(
+                                     CU_GRAPH_NODE_TYPE_MEMSET, out, graph, dependencies, count,
+                                     [&](Context&) { return payload_of(*parameters); }, context);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                             const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
-    return payload_of(parameters->fn, parameters->userData);
-  });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : add(CU_GRAPH_NODE_TYPE_HOST, out, graph, dependencies, count,
+                                     [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                   CUgraph child) {
-  return add(out, graph, dependencies, count, [&](Context&) { return child_payload(child); });
+  return add(CU_GRAPH_NODE_TYPE_GRAPH, out, graph, dependencies, count, [&](Context&) { return child_payload(child); });
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                    CUevent event) {
-  return add(out, graph, dependencies, count, [&](Context&) { return event_payload<RecordEvent>(event); });
+  return add(CU_GRAPH_NODE_TYPE_EVENT_RECORD, out, graph, dependencies, count,
+             [&](Context&) { return event_payload<RecordEvent>(event); });
 }
 
 CUresult cuGraphAddEventWaitNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                  CUevent event) {
-  return add(out, graph, dependencies, count, [&](Context&) { return event_payload<WaitForEvent>(event); });
+  return add(CU_GRAPH_NODE_TYPE_WAIT_EVENT, out, graph, dependencies, count,
+             [&](Context&) { return event_payload<WaitForEvent>(event); });
 }
 
 CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                   const CUDA_BATCH_MEM_OP_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : add(out, graph, dependencies, count, [&](Context&) {
-    return memory_operations_payload(parameters->paramArray, parameters->count, parameters->flags);
-  });
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : add(CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, out, graph, dependencies, count, [&](Context&) {
+                 return memory_operations_payload(parameters->paramArray, parameters->count, parameters->flags);
+               });
 }
 
 CUresult cuGraphAddMemAllocNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                 CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
-  return parameters == nullptr
-             ? CUDA_ERROR_INVALID_VALUE
-             : add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
+                               : add(CU_GRAPH_NODE_TYPE_MEM_ALLOC, out, graph, dependencies, count,
+                                     [&](Context& context) { return payload_of(context, *parameters); });
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                                CUdeviceptr address) {
-  return add(out, graph, dependencies, count, [&](Context&) { return free_payload(address); });
+  return add(CU_GRAPH_NODE_TYPE_MEM_FREE, out, graph, dependencies, count,
+             [&](Context&) { return free_payload(address); });
 }
 
 CUresult cuGraphAddNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                         CUgraphNodeParams* parameters) {
-  const CUresult begun =
-      with_context([&](Context&) { return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; });
-  if (begun != CUDA_SUCCESS) {
-    return begun;
+  if (parameters == nullptr) {
+    return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
   }
-  const CUresult result =
-      add(out, graph, dependencies, count, [&](Context& context) { return payload_of(context, *parameters); });
+  const CUresult result = add(parameters->type, out, graph, dependencies, count,
+                              [&](Context& context) { return payload_of(context, *parameters); });
   if (result != CUDA_SUCCESS || parameters->type != CU_GRAPH_NODE_TYPE_CONDITIONAL) {
     return result;
   }
@@ -246,28 +256,33 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* out) {
 CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v1* parameters) {
   return with_context([&](Context&) -> CUresult {
     return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+                                 : set(CU_GRAPH_NODE_TYPE_KERNEL, node,
+                                       [&](Context& context) { return payload_of(context, *parameters); });
   });
 }
 CUresult cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v2* parameters) {
   return with_context([&](Context&) -> CUresult {
     return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+                                 : set(CU_GRAPH_NODE_TYPE_KERNEL, node,
+                                       [&](Context& context) { return payload_of(context, *parameters); });
   });
 }
 CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
   return with_context([&](Context&) -> CUresult {
-    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : set(node, [&](Context&) { return payload_of(*parameters); });
+    return parameters == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : set(CU_GRAPH_NODE_TYPE_MEMCPY, node, [&](Context&) { return payload_of(*parameters); });
   });
 }
 CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(node, [&](Context&) { return payload_of(*parameters); });
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : set(CU_GRAPH_NODE_TYPE_MEMSET, node, [&](Context&) { return payload_of(*parameters); });
 }
 CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS_v1* parameters) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : set(node, [&](Context&) { return payload_of(parameters->fn, parameters->userData); });
+  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : set(CU_GRAPH_NODE_TYPE_HOST, node, [&](Context&) {
+    return payload_of(parameters->fn, parameters->userData);
+  });
 }
 CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event) {
   return with_node(node, [&](GraphNode& found) { return replace(found, event_payload<RecordEvent>(event)); });
@@ -276,9 +291,10 @@ CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event) {
   return with_node(node, [&](GraphNode& found) { return replace(found, event_payload<WaitForEvent>(event)); });
 }
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
-  return with_context([&](Context&) -> CUresult {
-    return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                                 : set(node, [&](Context& context) { return payload_of(context, *parameters); });
+  return with_any_context([&](Context&) -> CUresult {
+    return parameters == nullptr
+               ? CUDA_ERROR_INVALID_VALUE
+               : set(parameters->type, node, [&](Context& context) { return payload_of(context, *parameters); });
   });
 }
 
@@ -301,6 +317,10 @@ CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID at
   return with_kernel_node(handle, [&](GraphNode& node, KernelWork& work) -> CUresult {
     if (value == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
+    }
+    const auto context = node.context.lock();
+    if (const CUresult fault = context == nullptr ? CUDA_SUCCESS : context->fault(); fault != CUDA_SUCCESS) {
+      return fault;
     }
     if (attribute == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) {
       work.cooperative = value->cooperative != 0;

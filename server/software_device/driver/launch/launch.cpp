@@ -91,7 +91,8 @@ tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_confi
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   auto request = request_of_config(config, function);
   if (!request) {
-    return request.error();
+    // A fault comes before what is wrong with an attribute.
+    return config == nullptr ? request.error() : with_context([&](Context&) { return request.error(); });
   }
   request->parameters = parameters;
   request->extra = extra;

@@ -221,7 +221,8 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned 
 }
 
 CUresult cuMemHostGetFlags(unsigned int* flags, void* pointer) {
-  return with_context([&](Context&) -> CUresult {
+  const auto nowhere = [&] { return flags == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };
+  return with_arguments_first(nowhere, [&](Context&) -> CUresult {
     const auto range = driver().memory.find(address_of(pointer));
     if (flags == nullptr || !range || (range->kind != MemoryKind::pinned && range->kind != MemoryKind::registered)) {
       return CUDA_ERROR_INVALID_VALUE;

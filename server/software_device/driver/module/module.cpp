@@ -89,11 +89,11 @@ CUresult cuModuleUnload(CUmodule handle) {
     if (module == nullptr || module->library != nullptr) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
-    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
-      return refused;
-    }
     if (const CUresult fault = context.fault(); fault != CUDA_SUCCESS) {
       return fault;
+    }
+    if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
+      return refused;
     }
     const auto owner = module->context().lock();
     if (owner.get() != &context) {

@@ -227,10 +227,13 @@ void end_capture_with(const Stream& stream) {
 using namespace gpuwire::software_device;
 
 CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
-  return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) {
+  const CUresult result = with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) {
     const std::lock_guard lock(graph_mutex());
     return begin(stream, nullptr, {}, mode);
   });
+  // A mode that there is none of comes before a fault (as measured on driver 580).
+  return mode > CU_STREAM_CAPTURE_MODE_RELAXED && gpuwire::cuda_abi::is_sticky(result) ? CUDA_ERROR_INVALID_VALUE
+                                                                                       : result;
 }
 
 CUresult cuStreamBeginCapture(CUstream handle) {

@@ -79,12 +79,22 @@ void end_captures(const Context& context) {
 
 CUresult permit_unsafe_call() { return refuse(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, noticed); }
 
+CUresult permit_unless_failed() {
+  const auto slot = current_slot();
+  const auto context = slot == nullptr ? nullptr : slot->live();
+  return context != nullptr && context->fault() != CUDA_SUCCESS ? CUDA_SUCCESS : permit_unsafe_call();
+}
+
 CUresult permit_function(const char* name) {
-  if (active_count.load(std::memory_order_relaxed) == 0 ||
-      !std::ranges::binary_search(api::kForbiddenByCaptures, std::string_view(name))) {
+  if (active_count.load(std::memory_order_relaxed) == 0) {
     return CUDA_SUCCESS;
   }
-  return permit_unsafe_call();
+  const auto found =
+      std::ranges::lower_bound(api::kForbiddenByCaptures, std::string_view(name), {}, &api::ForbiddenByCaptures::name);
+  if (found == std::end(api::kForbiddenByCaptures) || found->name != name) {
+    return CUDA_SUCCESS;
+  }
+  return found->fault_first ? permit_unless_failed() : permit_unsafe_call();
 }
 
 CUresult permit_synchronisation(const Context& context, const ContextSlot* slot) {

@@ -24,6 +24,8 @@ void end_captures(const Context& context);
 // The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question
 // are invalid. For calls that a capture may notice: allocating memory, for one.
 CUresult permit_unsafe_call();
+// The same for calls that a context that has failed answers with its fault, whatever is captured.
+CUresult permit_unless_failed();
 // The same for each exported function that protocol/api/ says captures forbid; success for all others.
 CUresult permit_function(const char* name);
 // For calls that wait for all of a context, or, where `slot` is a green context's, for the streams of that. The others

@@ -119,6 +119,9 @@ CUresult cuEventQuery(CUevent handle) {
     if (event->captured.load(std::memory_order_acquire)) {
       return refuse_captured(*event);
     }
+    if (const CUresult fault = fault_of(*event); fault != CUDA_SUCCESS) {
+      return fault;
+    }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
     }
@@ -133,6 +136,9 @@ CUresult cuEventSynchronize(CUevent handle) {
   return with_event(handle, [](const std::shared_ptr<Event>& event) -> CUresult {
     if (event->captured.load(std::memory_order_acquire)) {
       return refuse_captured(*event);
+    }
+    if (const CUresult fault = fault_of(*event); gpuwire::cuda_abi::is_sticky(fault)) {
+      return fault;
     }
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;

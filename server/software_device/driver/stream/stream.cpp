@@ -20,8 +20,11 @@ bool reserved_handle(CUstream handle) {
 }
 
 CUresult create(CUstream* out, unsigned flags, int priority) {
-  return with_context([&](Context& context) -> CUresult {
-    if (out == nullptr || (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0) {
+  const auto unknown = [&] {
+    return (flags & ~static_cast<unsigned>(CU_STREAM_NON_BLOCKING)) != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  };
+  return with_arguments_first(unknown, [&](Context& context) -> CUresult {
+    if (out == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto stream = context.create_stream(flags, in_range(priority));
@@ -47,10 +50,11 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     }
     const auto stream = driver().streams.find(handle);
     const auto context = stream == nullptr ? nullptr : stream->context.lock();
-    if (stream != nullptr && is_capturing(*stream)) {
+    // It ends in a context that has failed, too, whose error is told; but a capture there goes on, as far as other
+    // calls mind (as measured on driver 580).
+    if (stream != nullptr && is_capturing(*stream) && (context == nullptr || context->fault() == CUDA_SUCCESS)) {
       end_capture_with(*stream);
     }
-    // It ends in a context that has failed, too, whose error is told.
     return context != nullptr && context->destroy_stream(stream) ? context->fault() : CUDA_ERROR_INVALID_HANDLE;
   });
 }
@@ -132,19 +136,14 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* user) {
-  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (function == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  return with_stream_if(function != nullptr, handle, [&](Context& context, Stream& stream) {
     return enqueue(context, stream, HostWork{function, user});
   });
 }
 
 CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* user, unsigned int flags) {
-  return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
-    if (callback == nullptr || flags != 0) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
+  const bool right = callback != nullptr && flags == 0;
+  return with_stream_if(right, handle, [&](Context& context, Stream& stream) -> CUresult {
     if (is_capturing(stream)) {
       return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     }
