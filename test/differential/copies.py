@@ -93,7 +93,9 @@ def arrays(sequence, thread):
     yield
     host, back, block = sequence.host(thread, HOST_BYTES), sequence.host(thread, HOST_BYTES), allocate(
         sequence, thread, 4096)
+    # What is copied from pageable memory may be on its way yet when the call returns.
     done = [sequence.call(thread, "cuMemcpyHtoA_v2", line, 0, host, 64)]
+    done.append(sequence.call(thread, "cuStreamSynchronize", 0))
     sequence.risky(thread, "cuMemcpyHtoA_v2", (line, 0), (0, 65), (host, 0), (64, 1 << 30), probability=0.5)
     yield
     done.append(sequence.call(thread, "cuMemcpyHtoAAsync_v2", line, 0, host.at(64), 32, stream))

@@ -194,9 +194,13 @@ def captured(sequence, thread):
     into = sequence.chance(0.3)
     if into:
         sequence.call(thread, "cuGraphCreate", out, 0)
-        sequence.risky(thread, "cuStreamBeginCaptureToGraph", (stream, 0), (graph, 0), 0, 0, 0, (mode, 99))
+        begin = ("cuStreamBeginCaptureToGraph", (stream, 0), (graph, 0), 0, 0, 0, (mode, 99))
     else:
-        sequence.risky(thread, "cuStreamBeginCapture_v2", (stream, 0), (mode, 99))
+        begin = ("cuStreamBeginCapture_v2", (stream, 0), (mode, 99))
+    if sequence.chance(0.2):
+        sequence.risky(thread, *begin, probability=1)
+    # What was not captured would be done, without the order that a capture is about.
+    sequence.risky(thread, *begin, probability=0)
     yield
     forked = False
     for _ in range(sequence.random.randrange(2, 8)):

@@ -1,4 +1,7 @@
-"""The program image that sequences load: kernels as PTX, on one line each for the sequence's notation."""
+"""The program image that sequences load: kernels as PTX, on one line each for the sequence's notation.
+
+`fill` leaves NULL alone: launches whose parameters are set by calls of their own go on where memory was refused.
+"""
 
 PTX = """.version 7.0
 .target sm_80
@@ -10,7 +13,7 @@ PTX = """.version 7.0
  ld.param.u64 %p, [p]; ld.param.u32 %v, [v]; ld.param.u32 %n, [n];
  cvta.to.global.u64 %p, %p;
  mov.u32 %a, %ctaid.x; mov.u32 %b, %ntid.x; mov.u32 %c, %tid.x; mad.lo.s32 %d, %a, %b, %c;
- setp.ge.u32 %q, %d, %n; @%q bra done;
+ setp.eq.u64 %q, %p, 0; @%q bra done; setp.ge.u32 %q, %d, %n; @%q bra done;
  mul.wide.u32 %o, %d, 4; add.s64 %p, %p, %o; add.s32 %v, %v, %d; st.global.u32 [%p], %v;
 done: ret; }
 .visible .entry bounded() .maxntid 64, 1, 1 { ret; }

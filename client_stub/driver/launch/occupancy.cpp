@@ -221,9 +221,10 @@ using AskAboutClusters = CUresult(const Caller&, int*, CUfunction, const CUlaunc
 CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUlaunchConfig* config,
                         AskAboutClusters& unkept) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!out || !config || (config->numAttrs > 0 && !config->attrs)) return CUDA_ERROR_INVALID_VALUE;
-  if (!func) return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
+  // A function that is NULL is no unknown one, as it is elsewhere (measured on driver 580).
+  const bool asks = out && config && func;
+  if (CUresult error = argument_first(caller.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
+  if (config->numAttrs > 0 && !config->attrs) return CUDA_ERROR_INVALID_VALUE;
   FunctionState* function = find_launchable(func);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (config->numAttrs > kOccupancyQuestionBytesMax / sizeof *config->attrs) {

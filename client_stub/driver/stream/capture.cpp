@@ -77,7 +77,8 @@ CUresult begun(const StreamCall& on, CUresult result, CUstreamCaptureMode mode, 
 CUresult question_of_null_stream(CUstream stream, bool per_thread) noexcept {
   const ContextState* context = t_context;
   bool null_stream = stream == CU_STREAM_LEGACY || (stream == nullptr && !per_thread);
-  return null_stream && context && context->blocking_captures.load(std::memory_order_relaxed) != 0
+  return null_stream && context && context->blocking_captures.load(std::memory_order_relaxed) != 0 &&
+                 !is_sticky(context_health(*context))
              ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
              : CUDA_SUCCESS;
 }

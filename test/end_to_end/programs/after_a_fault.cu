@@ -204,6 +204,14 @@ void functions_and_kernels(const Things& had, bool offers_staged_launches) {
   ANSWERS(cuFuncSetAttribute(nullptr, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 50),
           CUDA_ERROR_INVALID_HANDLE);
   ANSWERS(cuFuncSetCacheConfig(had.function, CU_FUNC_CACHE_PREFER_L1), kFault);
+  int clusters;
+  CUlaunchConfig shape{};
+  shape.gridDimX = 4;
+  shape.gridDimY = shape.gridDimZ = shape.blockDimY = shape.blockDimZ = 1;
+  shape.blockDimX = 64;
+  ANSWERS(cuOccupancyMaxActiveClusters(&clusters, had.function, &shape), kFault);
+  ANSWERS(cuOccupancyMaxActiveClusters(nullptr, had.function, &shape), CUDA_ERROR_INVALID_VALUE);
+  ANSWERS(cuOccupancyMaxPotentialClusterSize(&clusters, nullptr, &shape), CUDA_ERROR_INVALID_VALUE);
   CUfunctionLoadingState loading;
   ANSWERS(cuFuncIsLoaded(nullptr, had.function), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuFuncIsLoaded(&loading, nullptr), CUDA_ERROR_INVALID_HANDLE);
@@ -376,7 +384,10 @@ void graphs(const Things& had) {
   ANSWERS(cuGraphAddMemAllocNode(&node, had.empty, nullptr, 0, &memory), CUDA_SUCCESS);
   ANSWERS(cuGraphAddMemFreeNode(&node, had.empty, &node, 1, memory.dptr), CUDA_SUCCESS);
   CUDA_MEMSET_NODE_PARAMS set{.dst = had.memory, .elementSize = 1, .width = 64, .height = 1};
-  ANSWERS(cuGraphAddMemsetNode(&node, had.empty, nullptr, 0, &set, nullptr), kFault);
+  ANSWERS(cuGraphAddMemsetNode(&node, had.empty, nullptr, 0, &set, nullptr), CUDA_SUCCESS);
+  CUcontext current;
+  OK(cuCtxGetCurrent(&current));
+  ANSWERS(cuGraphAddMemsetNode(&node, had.empty, nullptr, 0, &set, current), kFault);
 }
 
 }  // namespace

@@ -146,10 +146,12 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext context) {
-  return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
-                               : add(
-                                     CU_GRAPH_NODE_TYPE_MEMSET, out, graph, dependencies, count,
-                                     [&](Context&) { return payload_of(*parameters); }, context);
+  // Only the context that is named has to be well (as measured on driver 580).
+  const CUgraphNodeType type = context == nullptr ? CU_GRAPH_NODE_TYPE_EMPTY : CU_GRAPH_NODE_TYPE_MEMSET;
+  return parameters == nullptr
+             ? CUDA_ERROR_INVALID_VALUE
+             : add(
+                   type, out, graph, dependencies, count, [&](Context&) { return payload_of(*parameters); }, context);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,

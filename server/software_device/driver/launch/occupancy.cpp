@@ -72,15 +72,24 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
                                                    CU_OCCUPANCY_DEFAULT);
 }
 
+namespace {
+
+// NULL comes before a fault, and a function that is NULL is no unknown one, as it is elsewhere (as measured on driver
+// 580).
+template <typename Body>
+CUresult about_clusters(const int* out, CUfunction handle, const CUlaunchConfig* config, Body&& body) {
+  const bool asks = out != nullptr && handle != nullptr && config != nullptr;
+  return with_arguments_first([&] { return asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }, std::forward<Body>(body));
+}
+
+}  // namespace
+
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CUlaunchConfig* config) {
-  return with_context([&](Context& context) -> CUresult {
-    if (handle == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;  // no unknown function, as it is elsewhere (measured on driver 580)
-    }
+  return about_clusters(clusters, handle, config, [&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     const auto request = request_of_config(config, handle);
-    if (!function || !request || clusters == nullptr) {
-      return !function ? function.error() : !request ? request.error() : CUDA_ERROR_INVALID_VALUE;
+    if (!function || !request) {
+      return !function ? function.error() : request.error();
     }
     const auto cluster = find_cluster(*request, **function);
     if (!cluster) {
@@ -94,14 +103,11 @@ CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction handle, const CU
 }
 
 CUresult cuOccupancyMaxPotentialClusterSize(int* size, CUfunction handle, const CUlaunchConfig* config) {
-  return with_context([&](Context& context) -> CUresult {
-    if (handle == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;  // as above
-    }
+  return about_clusters(size, handle, config, [&](Context& context) -> CUresult {
     const auto function = find_function(context, handle);
     const auto request = request_of_config(config, handle);
-    if (!function || !request || size == nullptr) {
-      return !function ? function.error() : !request ? request.error() : CUDA_ERROR_INVALID_VALUE;
+    if (!function || !request) {
+      return !function ? function.error() : request.error();
     }
     const uint32_t threads = request->block.x * request->block.y * request->block.z;
     uint32_t largest = (*function)->settings->non_portable_cluster.load(std::memory_order_relaxed)
