@@ -340,7 +340,7 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
+  if (CUresult error = argument_first(caller.error, address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   caller.server->posted_uploads.end(caller);
   address_map().update(address, [](AddressRange& range) { range.others_know = true; });
   return leave(caller, forward::cuIpcGetMemHandle(caller, handle, address));

@@ -186,8 +186,8 @@ CUresult hand::cuCtxWaitEvent(CUcontext handle, CUevent event) {
 
 CUresult hand::cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
   Caller caller = enter(Needs::context);
-  if (caller.error) return caller.error;
-  if (!event) return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  const CUresult wrong = event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+  if (CUresult error = argument_first(caller.error, wrong)) return error;
   return leave(caller, forward::cuIpcGetEventHandle(caller, handle, event));
 }
 
