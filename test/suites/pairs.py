@@ -19,6 +19,7 @@ STARTS_MAX = 3  # in a row without a unit between them
 ERROR_CHARACTERS = 600
 BETWEEN = "(between cases)"
 UNTRIED = ("skip", "expected failure", "not supported")  # outcomes by which a suite says that nothing is wrong
+REPEATS_MAX = 4  # of a unit with cases that differ
 FAILURES_KEPT = 5  # kinds, of a unit and of a suite
 
 
@@ -237,23 +238,28 @@ class Pair:
         }
 
     def once_more(self, unit, cases, native, remote):
-        """Of cases that differ, a second time both ways: `unsteady` where the native side differs from itself, `differs
-        again` or `equal` otherwise. In new processes, so that what a result owes to memory that nobody has written to
-        is another."""
-        first_values = self.native_values
+        """Of cases that differ, both ways some more times: `unsteady` where the native side differs from itself,
+        `differs again` or, if it once did not, `equal` otherwise. In new processes, so that what a result owes to
+        memory that nobody has written to is another. Sums in any order are near the tolerance now and then, natively as
+        remotely, so two native runs may agree where a third does not."""
+        natives, found, left = [(native, self.native_values)], {}, cases
         self.stop()
-        native_again, remote_again = self.both(unit)
-        values = self.native.values(cases)
-        found = {}
-        for case in cases:
-            itself = comparing.verdict(native.get(case), native_again.get(case), first_values.get(case),
-                                       values.get(case))
-            if itself in ("differ", "not run"):
-                found[case] = "unsteady"
-            elif comparing.first_verdict(native_again.get(case), remote_again.get(case)) == "equal":
-                found[case] = "equal"
-            else:
-                found[case] = "differs again"
+        for _ in range(REPEATS_MAX):
+            native_again, remote_again = self.both(unit)
+            values = self.native.values(left)
+            for case in left:
+                verdicts = [comparing.verdict(earlier.get(case), native_again.get(case), earlier_values.get(case),
+                                              values.get(case)) for earlier, earlier_values in natives]
+                if any(verdict in ("differ", "not run") for verdict in verdicts):
+                    found[case] = "unsteady"
+                elif comparing.first_verdict(native_again.get(case), remote_again.get(case)) == "equal":
+                    found[case] = "equal"
+                else:
+                    found.setdefault(case, "differs again")
+            natives.append((native_again, values))
+            left = [case for case in left if found[case] != "unsteady"]
+            if not left:
+                break
         return found
 
     @staticmethod

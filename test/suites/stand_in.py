@@ -42,6 +42,15 @@ def unsteady(recorder):
     recorder.end("a", "pass", values=number(float(os.getpid())))
 
 
+def seldom_unsteady(recorder):
+    """Natively another value from its second run in a process on."""
+    seldom_unsteady.runs += 1
+    spoken(recorder, "a", values=number((1.0 if seldom_unsteady.runs < 2 else 2.0) if NATIVE else 1.5))
+
+
+seldom_unsteady.runs = 0
+
+
 def native_fails(recorder):
     spoken(recorder, "a", "error ValueError: N" if NATIVE else "pass")
 

@@ -105,6 +105,10 @@ class Sides(unittest.TestCase):
         self.assertEqual(counts.get("differ"), None)
         self.assertEqual((counts["unsteady"], different["a"]["verdict"]), (1, "unsteady"))
 
+    def test_what_natively_differs_from_itself_in_a_later_run_is_unsteady(self):
+        counts, different = self.row("seldom_unsteady")
+        self.assertEqual((counts.get("differ"), different["a"]["verdict"]), (None, "unsteady"))
+
     def test_what_fails_natively_alone_differs(self):
         counts, different = self.row("native_fails")
         self.assertEqual((counts["differ"], counts.get("native pass"), counts["remote pass"]), (1, None, 1))
