@@ -97,8 +97,11 @@ def spent(recorder):
     recorder.spent = True
 
 
-UNITS = {f.__name__: f for f in (equal, close, apart, unsteady, native_fails, both_fail, remote_crashes, remote_hangs,
-                                 remote_ends, prints, sampled, spent)}
+UNITS = {
+    f.__name__: f
+    for f in (equal, close, apart, unsteady, seldom_unsteady, native_fails, both_fail, remote_crashes, remote_hangs,
+              remote_ends, prints, sampled, spent)
+}
 
 
 class Units:
