@@ -432,7 +432,12 @@ void Link::detach_locked(GivingUp how) noexcept {
   retire_lanes(how != GivingUp::closes);
   transport_->wake();
   changed_.notify_all();
-  announce();
+  {
+    // A wake that went to the connection may have come before the wait that it is for, which is here now.
+    std::lock_guard slot(slot_mutex_);
+    woken_ = true;
+  }
+  slot_changed_.notify_all();
 }
 
 uint64_t Link::detach() noexcept {

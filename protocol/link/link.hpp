@@ -164,6 +164,7 @@ class Link final : public transport::ByteSource {
 
   // --- any thread --------------------------------------------------------------------------------------------------
   // As Transport's; while detached it sleeps until there is a connection, a wake() for who is interested, or `timeout`.
+  // The loss of a connection counts as a wake().
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override;
   void wake() noexcept;
   // What the connection says about its end; empty: nothing that the system's error does not say.
@@ -272,7 +273,7 @@ class Link final : public transport::ByteSource {
   // Guarded by slot_mutex_:
   std::shared_ptr<transport::Transport>
       transport_;       // never null; replaced under both locks, and only while nobody sends or receives
-  bool woken_ = false;  // by wake() while there was no connection
+  bool woken_ = false;  // by wake() while there was no connection, or by the loss of one, which may have had a wake
 
   std::function<void(State)> observer_;  // set before the first byte
   std::mutex telling_;                   // held while it is called; the others are taken with it

@@ -332,6 +332,15 @@ TEST_CASE("who waits is woken by the end of the link, attached or not") {
   }
 }
 
+TEST_CASE("a wake that came while there was a connection ends the next wait though the connection has gone") {
+  auto ends = transport::simulated_pair({});
+  Link one(std::move(ends.first));
+  one.outlive_connections();
+  one.wake();
+  one.detach();
+  CHECK(one.wait(transport::kReadable | transport::kWoken, std::chrono::seconds(0)) == transport::kWoken);
+}
+
 TEST_CASE("what an observer was told last is what holds, whichever of two threads is faster") {
   auto first = transport::simulated_pair({.seed = 1});
   Link link(std::move(first.first), kSmall);
