@@ -3,10 +3,13 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "server/software_device/driver/call/driver_state.hpp"
 #include "server/software_device/driver/managed_memory/managed_advice.hpp"
@@ -41,11 +44,51 @@ void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
   return memory;
 }
 
-void give_memory(void* memory, uint64_t bytes, uint64_t alignment, bool own_pages) {
-  if (is_mapped(bytes, alignment, own_pages)) {
-    munmap(memory, bytes);
+struct Taken {
+  void* memory = nullptr;
+  uint64_t bytes = 0;
+  bool mapped = false;
+};
+
+void give_back(const Taken& taken) {
+  if (taken.mapped) {
+    munmap(taken.memory, taken.bytes);
   } else {
-    std::free(memory);
+    std::free(taken.memory);
+  }
+}
+
+// Memory of the device and of the host come from one heap here. An address that was freed is not at once that of
+// something else, so that whoever goes on using it is refused, as by a device that has its memory to itself.
+class Freed {
+ public:
+  void add(Taken taken) {
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(taken, kept_[next_++ % kept_.size()]);
+    }
+    if (taken.memory != nullptr) {
+      give_back(taken);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<Taken, 32> kept_;  // each of less than kMappedFromBytes
+  size_t next_ = 0;
+};
+
+// Never destroyed.
+Freed& freed() {
+  static auto* const kept = new Freed;
+  return *kept;
+}
+
+void give_memory(const Taken& taken) {
+  if (taken.bytes < kMappedFromBytes) {
+    freed().add(taken);
+  } else {
+    give_back(taken);
   }
 }
 
@@ -71,8 +114,9 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
     }
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  range.backing = std::shared_ptr<void>(memory, [taken, alignment, charged, own_pages, &device](void* pages) {
-    give_memory(pages, taken, alignment, own_pages);
+  const bool mapped = is_mapped(taken, alignment, own_pages);
+  range.backing = std::shared_ptr<void>(memory, [taken, mapped, charged, &device](void* pages) {
+    give_memory({pages, taken, mapped});
     if (charged) {
       device.discharge(taken);
     }

@@ -86,6 +86,22 @@ TEST_CASE("New memory holds nothing that the process has left where it lies") {
   for (CUdeviceptr block : blocks) CHECK(cuMemFree(block) == CUDA_SUCCESS);
 }
 
+TEST_CASE("The address of memory that was freed is not soon that of other memory") {
+  const CurrentContext context;
+  std::vector<CUdeviceptr> freed;
+  int soon = 0;
+  for (int i = 0; i < 400; ++i) {
+    const CUdeviceptr address = allocate(4096);
+    if (std::find(freed.end() - std::min<ptrdiff_t>(std::ssize(freed), 24), freed.end(), address) != freed.end())
+      ++soon;
+    CHECK(cuMemFree(address) == CUDA_SUCCESS);
+    freed.push_back(address);
+  }
+  unsigned char byte = 0;
+  CHECK(soon == 0);
+  CHECK(cuMemcpyDtoH(&byte, freed.back(), 1) == CUDA_ERROR_INVALID_VALUE);
+}
+
 TEST_CASE("A range is known by any address in it") {
   const CurrentContext context;
   const CUdeviceptr address = allocate(1000);
