@@ -172,7 +172,7 @@ class FakeSession final : public client::Session, public client::Road {
  private:
   client::ServerFacts facts_;
   client::SessionStats stats_;
-  CUresult state_ = CUDA_SUCCESS;
+  std::atomic<CUresult> state_ = CUDA_SUCCESS;  // ended by a test beside threads that send
   bool closed_ = false;
   client::KeptBulk kept_;
   std::map<uint32_t, Answer> answers_;
