@@ -177,7 +177,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* pdptr, void* p, unsigned int 
 CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   const CUresult wrong = pFlags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = argument_first(enter(Needs::context).error, wrong)) return error;
-  if (!pFlags || !p) return CUDA_ERROR_INVALID_VALUE;
+  if (!p) return CUDA_ERROR_INVALID_VALUE;
   auto range = address_map().find(reinterpret_cast<uint64_t>(p));
   if (!range || (!is_host(range->kind) && !is_managed(range->kind))) return CUDA_ERROR_INVALID_VALUE;
   *pFlags = is_host(range->kind) ? (range->host_flags & kAllocFlags) | CU_MEMHOSTALLOC_DEVICEMAP : range->host_flags;

@@ -146,7 +146,8 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext context) {
-  // Only the context that is named has to be well (as measured on driver 580).
+  // Only a context that is named has to be well (as measured on driver 580): without one it is added like a node that
+  // needs no device.
   const CUgraphNodeType type = context == nullptr ? CU_GRAPH_NODE_TYPE_EMPTY : CU_GRAPH_NODE_TYPE_MEMSET;
   return parameters == nullptr
              ? CUDA_ERROR_INVALID_VALUE

@@ -224,7 +224,7 @@ CUresult cuMemHostGetFlags(unsigned int* flags, void* pointer) {
   const auto nowhere = [&] { return flags == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };
   return with_arguments_first(nowhere, [&](Context&) -> CUresult {
     const auto range = driver().memory.find(address_of(pointer));
-    if (flags == nullptr || !range || (range->kind != MemoryKind::pinned && range->kind != MemoryKind::registered)) {
+    if (!range || (range->kind != MemoryKind::pinned && range->kind != MemoryKind::registered)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     *flags = (range->flags & kHostAllocFlags) | CU_MEMHOSTALLOC_DEVICEMAP;
