@@ -257,6 +257,8 @@ class Server:
         lines += self.decode
         lines.append(f"auto function = replay.driver().{f.name};")
         lines.append("CUresult result = incoming.ready(function != nullptr);")
+        if f.adds_sync_duties:
+            lines.append("if (!result) replay.sync_duties().note();")
         lines.append(f"if (!result) result = function({', '.join(self.args)});")
         if self.after:
             lines.append("if (!result) {")

@@ -164,6 +164,7 @@ class Function:
     handle_before_fault: bool = False
     fault_before_capture: bool = False
     minds_kept_memory: bool = False
+    adds_sync_duties: bool = False
     in_halves: bool = False
     gives_work: str = ""
     work_key: list = field(default_factory=list)  # C expressions over parameter names
@@ -350,7 +351,7 @@ def parse_param(text, where):
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
     "null_stream", "since", "results_always", "unsafe_in_capture", "handle_before_fault", "fault_before_capture",
-    "minds_kept_memory",
+    "minds_kept_memory", "adds_sync_duties",
     "in_halves", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
 }
 
@@ -378,6 +379,7 @@ def parse_function(name, table, family):
         handle_before_fault=table.get("handle_before_fault", False),
         fault_before_capture=table.get("fault_before_capture", False),
         minds_kept_memory=table.get("minds_kept_memory", False),
+        adds_sync_duties=table.get("adds_sync_duties", False),
         in_halves=table.get("in_halves", False),
         gives_work=table.get("gives_work", ""),
         work_key=table.get("work_key", []),
@@ -419,6 +421,8 @@ def check_function(function, table, where):
            "handle_before_fault is for generated functions that need a context and have a handle")
     demand(not function.fault_before_capture or function.unsafe_in_capture,
            "fault_before_capture is for what a capture forbids")
+    demand(not function.adds_sync_duties or function.travels and function.server == "generated",
+           "adds_sync_duties is for what is replayed by generated functions")
     demand(function.gives_work in WORK, "gives_work")
     demand(function.gate_effect in GATE_EFFECTS and not (function.gate_effect and function.gives_work), "gate_effect")
     if function.in_halves:

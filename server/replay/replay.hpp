@@ -18,6 +18,7 @@
 #include "protocol/wire/handle.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "server/base/host_memory.hpp"
+#include "server/replay/stream/sync_duties.hpp"
 
 namespace gpuwire::server {
 
@@ -170,6 +171,8 @@ class Replay {
   virtual bool input_waiting() = 0;
   // How long the executor may poll for a completion.
   virtual std::chrono::microseconds poll_time() const = 0;
+  // Whether waits owe the driver a synchronising call when they are over. Any thread.
+  SyncDuties& sync_duties() { return sync_duties_; }
   // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any
   // thread.
   virtual void drain_output() = 0;
@@ -201,6 +204,9 @@ class Replay {
 
   // Of a management session; null in one that runs a program.
   virtual Management* management() { return nullptr; }
+
+ private:
+  SyncDuties sync_duties_;
 };
 
 // A frame that cannot be valid (a message of the wrong shape, a bulk of the wrong length): ends the session with this

@@ -67,11 +67,22 @@ inline CUresult wait_for_event(const DriverTable& driver, CUevent event) {
   }
 }
 
-// What a wait that ended well still owes: device-side printf is written out by a synchronising call, not by a query
-// (CUDA programming guide, "Formatted Output").
+// What a wait that ended well for a query may still owe. `synchronise`: the driver's call that waits for the same.
+template <class Synchronise>
+CUresult synchronise_if_due(Replay& replay, CUresult polled, Synchronise synchronise) {
+  return polled == CUDA_SUCCESS && replay.sync_duties().any() ? synchronise() : polled;
+}
+
+// Before a wait is answered: what the device printed leaves first. A driver tells of failures in words, too.
+inline void drain_if_due(Replay& replay, CUresult waited) {
+  if (waited != CUDA_SUCCESS || replay.sync_duties().any()) replay.drain_output();
+}
+
+// Both.
 inline CUresult settle(Replay& replay, CUevent event, CUresult polled) {
-  if (polled == CUDA_SUCCESS && replay.driver().cuEventSynchronize) polled = replay.driver().cuEventSynchronize(event);
-  replay.drain_output();
+  auto synchronise = replay.driver().cuEventSynchronize;
+  if (synchronise) polled = synchronise_if_due(replay, polled, [&] { return synchronise(event); });
+  drain_if_due(replay, polled);
   return polled;
 }
 

@@ -141,6 +141,8 @@ void import_pool_pointer(Replay& replay, Call& call) {
   CUdeviceptr address = 0, base = 0;
   size_t bytes = 0;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
+  // Memory of a pool, like what is allocated from it here.
+  replay.sync_duties().note();
   if (replay.handles().find(wire::HandleKind::memory_pool, params.getPool(), pool))
     result = drive(driver.cuMemPoolImportPointer, &address, static_cast<CUmemoryPool>(pool), &data);
   if (result == CUDA_SUCCESS) {

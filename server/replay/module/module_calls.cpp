@@ -14,6 +14,7 @@
 #include "server/replay/module/driver_image.hpp"
 #include "server/replay/module/jit_options.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/printing.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
@@ -122,6 +123,8 @@ void module_load(Replay& replay, Call& call) {
   if (result == CUDA_SUCCESS) {
     void* native = nullptr;
     CUlibrary beneath = nullptr;
+    // Nothing is searched any more once a synchronising call is due anyhow.
+    if (SyncDuties& duties = replay.sync_duties(); !duties.any() && may_print(image->bytes())) duties.note();
     result = load(replay, handle, bytes, wrapper != nullptr, options, native, beneath);
     if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native)) {
       unload(replay, handle, native, beneath);

@@ -38,7 +38,7 @@ namespace {
 // The end of every synchronisation: what the device printed and the data of the copies it covers leave before its
 // reply.
 void answer(Replay& replay, uint64_t sequence, CUresult result) {
-  replay.drain_output();
+  drain_if_due(replay, result);
   replay.state().copy_back().deliver_finished();
   replay.state().host_regions().deliver();
   send_result(replay, sequence, result);
@@ -107,7 +107,8 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
     wait.query = [&replay, event] {
       CUresult queried = drive(replay.driver().cuEventQuery, event->get());
       if (queried != CUDA_SUCCESS) return queried;
-      return streams_idle(replay) ? drive(replay.driver().cuCtxSynchronize) : CUDA_ERROR_NOT_READY;
+      if (!streams_idle(replay)) return CUDA_ERROR_NOT_READY;
+      return synchronise_if_due(replay, queried, [&] { return drive(replay.driver().cuCtxSynchronize); });
     };
   }
   wait.wait = [&replay, lease, native = context.native] {
@@ -122,9 +123,8 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
   };
   wait.finish = [&replay, marks, sequence](CUresult waited) {
     // Writes out what the device has printed; none of them is waited for any more.
-    for (const PooledEvent& one : *marks) {
-      if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, one.get());
-    }
+    for (const PooledEvent& one : *marks)
+      waited = synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, one.get()); });
     answer(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));
@@ -179,7 +179,8 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
   wait.events = [shared] { return std::vector{shared->get()}; };
   wait.finish = [&replay, shared, sequence](CUresult waited) {
-    if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, shared->get());
+    waited =
+        synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, shared->get()); });
     answer(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));
@@ -221,7 +222,7 @@ void cuEventSynchronize(Replay& replay, Call& call) {
   wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event); };
   wait.events = [event] { return std::vector{event}; };
   wait.finish = [&replay, &watched, lease, event, sequence](CUresult waited) {
-    if (waited == CUDA_SUCCESS) waited = drive(replay.driver().cuEventSynchronize, event);
+    waited = synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, event); });
     watched.leave(event);
     answer(replay, sequence, waited);
   };

@@ -69,7 +69,7 @@ class Golden(unittest.TestCase):
         wanted = {"enum", "struct", "byval", "list", "by_attribute", "string", "host", "device", "deviceptr", "stream"}
         self.assertEqual(wanted - {p.kind for p in params}, set())
         for key in ("unsupported", "via", "gives_work", "gate_effect", "since", "variants", "unsafe_in_capture",
-                    "minds_kept_memory"):
+                    "minds_kept_memory", "adds_sync_duties"):
             self.assertTrue(any(getattr(f, key) for f in functions), key)
 
 

@@ -90,7 +90,7 @@ CUresult CUDAAPI event_query(CUevent event) {
   return fake.event_done[event] ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 CUresult CUDAAPI event_synchronize(CUevent event) {
-  FAKE_BEGIN("cuEventSynchronize", "");
+  FAKE_BEGIN("cuEventSynchronize", "cuEventSynchronize");
   return fake.events.count(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult CUDAAPI stream_is_capturing(CUstream, CUstreamCaptureStatus* status) {

@@ -177,6 +177,13 @@ TEST_CASE_FIXTURE(Fixture, "an image that is here need not be sent, and can be l
   CHECK(driver.libraries.size() == 1);
 }
 
+TEST_CASE_FIXTURE(Fixture, "waits are told of a module or a library that can print, and of none other") {
+  bring(kPtx, module);
+  CHECK_FALSE(session.sync_duties().any());
+  bring(".version 7.8 .target sm_75 .extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);", library);
+  CHECK(session.sync_duties().any());
+}
+
 TEST_CASE_FIXTURE(Fixture, "an image that was never sent is not found") {
   CHECK(session.result(load(kPtx, module)) == CUDA_ERROR_NOT_FOUND);
   offer(kPtx);

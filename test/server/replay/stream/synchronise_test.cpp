@@ -2,6 +2,7 @@
 
 #include "schema/api_context.capnp.h"
 #include "schema/api_event.capnp.h"
+#include "schema/api_pool.capnp.h"
 #include "schema/api_stream.capnp.h"
 #include "test/server/replay/fake_session.hpp"
 
@@ -57,6 +58,21 @@ struct Fixture {
     driver.hold = true;
     driver.table.cuEventRecord(native, nullptr);
   }
+  CUresult allocate_from_a_pool() {
+    driver.table.cuMemAllocAsync = [](CUdeviceptr* address, size_t, CUstream) {
+      *address = 0x1000;
+      return CUDA_SUCCESS;
+    };
+    return CUresult(session.result(session.frame<schema::CuMemAllocAsyncParams>(
+        wire::FrameKind::called, ordinal("cuMemAllocAsync"), [&](auto params) { params.setHStream(stream); })));
+  }
+  // Waits for the idle stream, event and context, each of which the first look finds over.
+  void wait_for_all() {
+    driver.log.clear();
+    CHECK(session.result(synchronise_stream(stream)) == CUDA_SUCCESS);
+    CHECK(session.result(synchronise_event(event)) == CUDA_SUCCESS);
+    CHECK(session.result(synchronise_context()) == CUDA_SUCCESS);
+  }
   void destroy_event() {
     session.frame<schema::CuEventDestroyV2Params>(wire::FrameKind::posted, ordinal("cuEventDestroy_v2"),
                                                   [&](auto params) { params.setHEvent(event); });
@@ -80,6 +96,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE_FIXTURE(Fixture, "synchronising with an idle stream is answered at once, after what the device printed") {
+  session.sync_duties().note();
   uint64_t sequence = synchronise_stream(stream);
   CHECK(session.result(sequence) == CUDA_SUCCESS);
   CHECK(session.drained == 1);
@@ -97,13 +114,33 @@ TEST_CASE_FIXTURE(Fixture, "synchronising with a busy stream is left to a waiter
 }
 
 TEST_CASE_FIXTURE(Fixture, "synchronising with a context waits for all of it") {
-  CHECK(session.result(synchronise_context()) == CUDA_SUCCESS);
-  CHECK(driver.count("cuCtxSynchronize") == 1);
   driver.hold = true;
   uint64_t sequence = synchronise_context();
   CHECK(session.result(sequence) == -1);
   session.run_waiters();
   CHECK(session.result(sequence) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what a query finds over needs no synchronising call where none is due") {
+  wait_for_all();
+  CHECK(driver.count("cuCtxSynchronize") == 0);
+  CHECK(driver.count("cuEventSynchronize") == 0);
+  CHECK(session.drained == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "where one is due every wait ends with it, and with what the device printed") {
+  session.sync_duties().note();
+  wait_for_all();
+  CHECK(driver.count("cuCtxSynchronize") == 1);
+  CHECK(driver.count("cuEventSynchronize") == 2);
+  CHECK(session.drained == 3);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a wait after an allocation from a pool lets the driver give memory of the pool back") {
+  REQUIRE(allocate_from_a_pool() == CUDA_SUCCESS);
+  wait_for_all();
+  CHECK(driver.count("cuCtxSynchronize") == 1);
+  CHECK(driver.count("cuEventSynchronize") == 2);
 }
 
 TEST_CASE_FIXTURE(Fixture, "synchronising with another context than the current one waits for that one") {
