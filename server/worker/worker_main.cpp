@@ -226,6 +226,7 @@ struct Prepared {
   IpcGuard& ipc_guard;
   Management* management;      // null: the session runs a program
   const std::string& machine;  // transport::this_machine()
+  WriteWord write_word;        // the library's own
 };
 
 // Over TLS both sides now prove that they have the key that the login left (protocol/tls/README.md), which is wiped.
@@ -321,7 +322,8 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                     .within_grant =
                         [&stack](const std::function<CUresult()>& allocate) {
                           return stack.ledger() ? stack.ledger()->within_grant(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
-                        }},
+                        },
+                    .write_word = prepared.write_word},
        .tenant_known =
            [&](const std::string& tenant) {
              prepared.ipc_guard.belongs_to(tenant);
@@ -518,7 +520,7 @@ int run(WorkerOptions options) {
     serve(std::move(descriptors.client), session->wire_id, std::move(session->spec),
           options.management ? driver->table() : stack.table(), stack,
           {broker, rdma, rules, calls, *welcome, cache.get(), compiled_code, shares, chunks.get(), ipc_guard,
-           management.get(), machine});
+           management.get(), machine, driver->table().cuStreamWriteValue32_v2});
   }
   return 0;
 }

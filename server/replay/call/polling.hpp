@@ -10,6 +10,7 @@
 #include "protocol/threads/looking.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/replay.hpp"
+#include "server/replay/stream/completion_mark.hpp"
 
 namespace gpuwire::server {
 
@@ -53,6 +54,11 @@ inline CUresult poll_copy(Replay& replay, CUevent event) {
   if (!query) return CUDA_ERROR_NOT_SUPPORTED;
   return poll_device(
       replay, [&] { return query(event); }, kCopyPoll);
+}
+
+inline CUresult poll_copy(Replay& replay, CompletionMark& mark) {
+  return poll_device(
+      replay, [&] { return mark.look(replay.driver()); }, kCopyPoll);
 }
 
 // Any thread but the executor. Unlike cuEventSynchronize it does not keep a core busy through a long kernel.

@@ -71,7 +71,7 @@ CUresult ContextTable::activate(Context& context) {
     return context.error = CUDA_ERROR_INVALID_HANDLE;
   }
   context.staging = std::make_shared<StagingPool>(driver_, replay_.host_memory());
-  context.events = std::make_shared<EventPool>(driver_);
+  context.events = std::make_shared<EventPool>(driver_, write_word_);
   return CUDA_SUCCESS;
 }
 
@@ -115,7 +115,7 @@ bool ContextTable::adopt(uint64_t handle, CUcontext native, CUdevice device) {
   Context& context = add(handle, device);
   context.native = native;
   context.staging = std::make_shared<StagingPool>(driver_, replay_.host_memory());
-  context.events = std::make_shared<EventPool>(driver_);
+  context.events = std::make_shared<EventPool>(driver_, write_word_);
   return true;
 }
 

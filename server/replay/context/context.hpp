@@ -50,7 +50,9 @@ constexpr uint32_t wire_context(uint64_t handle) { return uint32_t(handle); }
 // Executor thread only.
 class ContextTable {
  public:
-  explicit ContextTable(Replay& replay) : replay_(replay), driver_(replay.driver()), handles_(replay.handles()) {}
+  // `write`: how words tell that work is over (completion_words.hpp); null: events alone do.
+  explicit ContextTable(Replay& replay, WriteWord write = nullptr)
+      : replay_(replay), driver_(replay.driver()), handles_(replay.handles()), write_word_(write) {}
   ~ContextTable();
 
   // Makes the context with this number current on this thread; 0: none.
@@ -101,6 +103,7 @@ class ContextTable {
   Replay& replay_;
   const DriverTable& driver_;
   HandleTable& handles_;
+  const WriteWord write_word_;
   std::unordered_map<uint32_t, std::unique_ptr<Context>> contexts_;
   std::deque<uint32_t> order_;  // of creation
   Context* current_ = nullptr;

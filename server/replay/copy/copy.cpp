@@ -157,24 +157,24 @@ void copy_to_device(Replay& replay, Call& call) {
 
 void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block,
                      uint64_t bytes) {
-  CopyFromDeviceState copy{
-      call.header.sequence,  bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream, std::move(block),
-      context.events->take()};
-  CUresult result =
-      copy.done ? drive(replay.driver().cuEventRecord, copy.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+  CopyFromDeviceState copy{call.header.sequence, bytes, call.header.kind == uint8_t(wire::FrameKind::called), stream,
+                           std::move(block),     {}};
+  CUresult result = CUDA_SUCCESS;
+  CompletionMark mark = mark_stream(replay.driver(), *context.events, stream, result);
   call.answered = true;
   if (result != CUDA_SUCCESS) {
     send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
     return;
   }
   if (copy.called) {
-    result = poll_copy(replay, copy.done.get());
+    result = poll_copy(replay, mark);
     if (result != CUDA_ERROR_NOT_READY) {
-      result = settle(replay, copy.done.get(), result);
+      result = settle(replay, mark.event.get(), result);
       send_copy(replay, copy, result);
       return;
     }
   }
+  copy.done = std::move(mark.event);
   replay.state().copy_back().add(context.native, std::move(copy));
 }
 

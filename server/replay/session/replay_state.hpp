@@ -12,6 +12,7 @@
 #include "protocol/wire/frame.hpp"
 #include "server/replay/memory/memory.hpp"
 #include "server/replay/module/tried_attributes.hpp"
+#include "server/replay/stream/completion_words.hpp"
 #include "server/replay/stream/query_spin.hpp"
 
 namespace gpuwire::server {
@@ -38,6 +39,7 @@ struct SessionSettings {
   std::function<void(bool)> keeping_memory;  // may the client keep freed memory from now on? Empty: nobody asks
   // Runs an allocation that may take no more than what the tenant has been granted already. Empty: nothing is granted.
   std::function<CUresult(const std::function<CUresult()>&)> within_grant;
+  WriteWord write_word = nullptr;  // with what the GPU tells of work that is over; null: events alone do
 };
 
 // Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions(), watched_events() and

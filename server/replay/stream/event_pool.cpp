@@ -61,6 +61,7 @@ bool EventPool::all_returned(std::chrono::milliseconds timeout) {
 }
 
 void EventPool::abandon() {
+  words_.abandon();
   std::lock_guard lock(mutex_);
   abandoned_ = true;
   if (driver_.cuEventDestroy_v2) {

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <vector>
 
+#include "server/replay/stream/completion_words.hpp"
+
 namespace gpuwire::server {
 
 struct DriverTable;
@@ -38,12 +40,15 @@ class PooledEvent {
 // Any thread; the context is current on the one that calls take().
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
-  explicit EventPool(const DriverTable& driver) : driver_(driver) {}
+  // `write`: as for CompletionWords.
+  explicit EventPool(const DriverTable& driver, WriteWord write = nullptr) : driver_(driver), words_(driver, write) {}
   ~EventPool();
 
   // Empty when the driver gives no event.
   PooledEvent take();
   PooledEvent lease();
+  // Of who holds an event of the pool, and gives the word back before it.
+  CompletionWords& words() { return words_; }
   // Waits until everything taken is back. False: it took longer than that.
   bool all_returned(std::chrono::milliseconds timeout);
   // The context is about to go: free events are destroyed, the others with it.
@@ -59,6 +64,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   std::vector<CUevent> free_;
   size_t taken_ = 0;
   bool abandoned_ = false;
+  CompletionWords words_;
 };
 
 }  // namespace gpuwire::server

@@ -58,23 +58,15 @@ void query(Replay& replay, Call& call, Query ask) {
   answer_query(replay, call, query_spinning(replay, ask));
 }
 
-// An event behind everything that is on the stream now. Empty: the driver refuses; `result` says why.
-PooledEvent mark(Replay& replay, Context& context, CUstream stream, CUresult& result) {
-  PooledEvent event = context.events->take();
-  result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
-  if (result != CUDA_SUCCESS) event.reset();
-  return event;
-}
-
 // Events behind all that the session has put on the context's streams; none when one of them cannot be marked.
 std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
   const DriverTable& driver = replay.driver();
   std::vector<PooledEvent> marks;
   bool all = true;
   auto add = [&](CUstream stream) {
-    CUresult result = CUDA_SUCCESS;
-    PooledEvent event = mark(replay, context, stream, result);
-    if (event) marks.push_back(std::move(event));
+    PooledEvent event = context.events->take();
+    CUresult result = event ? drive(driver.cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) marks.push_back(std::move(event));
     return result;
   };
   // The legacy stream waits for every other one that does not opt out of it.
@@ -99,13 +91,13 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
   uint64_t sequence = call.header.sequence;
   CUresult result = CUDA_SUCCESS;
   // Those that do not wait for the legacy stream are asked singly.
-  auto event = std::make_shared<PooledEvent>(mark(replay, context, nullptr, result));
+  auto mark = std::make_shared<CompletionMark>(mark_stream(replay.driver(), *context.events, nullptr, result));
   auto lease = std::make_shared<PooledEvent>(context.events->lease());
   auto marks = std::make_shared<std::vector<PooledEvent>>();
   DeviceWait wait;
-  if (*event) {
-    wait.query = [&replay, event] {
-      CUresult queried = drive(replay.driver().cuEventQuery, event->get());
+  if (mark->event) {
+    wait.query = [&replay, mark] {
+      CUresult queried = mark->look(replay.driver());
       if (queried != CUDA_SUCCESS) return queried;
       if (!streams_idle(replay)) return CUDA_ERROR_NOT_READY;
       return synchronise_if_due(replay, queried, [&] { return drive(replay.driver().cuCtxSynchronize); });
@@ -163,8 +155,8 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   }
   context = replay.state().contexts().enter_stream(stream);
   CUresult result = CUDA_SUCCESS;
-  PooledEvent event = mark(replay, *context, stream, result);
-  if (!event) {
+  auto mark = std::make_shared<CompletionMark>(mark_stream(replay.driver(), *context->events, stream, result));
+  if (!mark->event) {
     // In error, or being captured: only the driver knows.
     call.answered = true;
     auto lease = std::make_shared<PooledEvent>(context->events->lease());
@@ -173,14 +165,13 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
     });
     return;
   }
-  auto shared = std::make_shared<PooledEvent>(std::move(event));
   DeviceWait wait;
-  wait.query = [&replay, shared] { return drive(replay.driver().cuEventQuery, shared->get()); };
-  wait.wait = [&replay, shared] { return wait_for_event(replay.driver(), shared->get()); };
-  wait.events = [shared] { return std::vector{shared->get()}; };
-  wait.finish = [&replay, shared, sequence](CUresult waited) {
-    waited =
-        synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, shared->get()); });
+  wait.query = [&replay, mark] { return mark->look(replay.driver()); };
+  wait.wait = [&replay, mark] { return wait_for_event(replay.driver(), mark->event.get()); };
+  wait.events = [mark] { return std::vector{mark->event.get()}; };
+  wait.finish = [&replay, mark, sequence](CUresult waited) {
+    waited = synchronise_if_due(replay, waited,
+                                [&] { return drive(replay.driver().cuEventSynchronize, mark->event.get()); });
     answer(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));

@@ -1,6 +1,7 @@
 #include "test/server/replay/fake_driver.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace gpuwire::test {
@@ -330,6 +331,7 @@ FakeDriver::FakeDriver() {
   table.cuMemHostRegister_v2 = host_register;
   table.cuMemHostUnregister = host_unregister;
   table.cuMemHostGetDevicePointer_v2 = host_device_pointer;
+  table.cuStreamWriteValue32_v2 = write_word;
   table.cuMemAlloc_v2 = mem_alloc;
   table.cuMemFree_v2 = mem_free;
   table.cuMemcpyHtoDAsync_v2 = copy_to_device;
@@ -360,6 +362,12 @@ FakeDriver::FakeDriver() {
 }
 
 FakeDriver::~FakeDriver() { g_fake = nullptr; }
+
+CUresult CUDAAPI FakeDriver::write_word(CUstream, CUdeviceptr address, cuuint32_t value, unsigned) {
+  FAKE_BEGIN("cuStreamWriteValue32_v2", "");
+  fake.enqueue([=] { std::atomic_ref(*reinterpret_cast<uint32_t*>(address)).store(value, std::memory_order_release); });
+  return CUDA_SUCCESS;
+}
 
 CUresult FakeDriver::note(const char* name, const std::string& entry) {
   if (!entry.empty()) log.push_back(entry);

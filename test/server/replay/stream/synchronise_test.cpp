@@ -24,12 +24,12 @@ uint32_t ordinal(std::string_view name) {
 
 struct Fixture {
   FakeDriver driver;
-  FakeSession session{driver};
+  FakeSession session;
   uint64_t stream = 0, event = 0;
   CUevent native = nullptr;
   std::byte memory[64] = {};
 
-  Fixture() {
+  explicit Fixture(server::SessionSettings settings = {}) : session(driver, std::move(settings)) {
     session.enter_primary();
     stream = session.give(HandleKind::stream, reinterpret_cast<void*>(0x53));
     driver.table.cuEventCreate(&native, 0);
@@ -134,6 +134,14 @@ TEST_CASE_FIXTURE(Fixture, "where one is due every wait ends with it, and with w
   CHECK(driver.count("cuCtxSynchronize") == 1);
   CHECK(driver.count("cuEventSynchronize") == 2);
   CHECK(session.drained == 3);
+}
+
+TEST_CASE("a wait whose word the GPU has written does not ask the driver") {
+  Fixture fixture({.write_word = &FakeDriver::write_word});
+  fixture.driver.failures["cuEventQuery"] = CUDA_ERROR_NOT_READY;
+  CHECK(fixture.session.result(fixture.synchronise_stream(fixture.stream)) == CUDA_SUCCESS);
+  CHECK(fixture.session.result(fixture.synchronise_context()) == CUDA_SUCCESS);
+  CHECK(fixture.session.waiting() == 0);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a wait after an allocation from a pool lets the driver give memory of the pool back") {

@@ -1,0 +1,128 @@
+#include "server/replay/stream/completion_words.hpp"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "server/replay/stream/completion_mark.hpp"
+#include "test/server/replay/fake_driver.hpp"
+
+using namespace gpuwire;
+using namespace gpuwire::test;
+using server::CompletionMark;
+using server::CompletionWord;
+using server::CompletionWords;
+using server::kCompletionWordsMax;
+
+namespace {
+
+struct Fixture {
+  FakeDriver driver;
+  CompletionWords words{driver.table, &FakeDriver::write_word};
+
+  bool reached_at_once(CompletionWord word) {
+    word.mark(nullptr);
+    return word.reached();
+  }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Fixture, "a word is reached when the stream has passed its mark, and not before, each time") {
+  CompletionWord word = words.take();
+  CHECK_FALSE(word.reached());
+  for (int i = 0; i < 3; ++i) {
+    driver.hold = true;
+    word.mark(nullptr);
+    CHECK_FALSE(word.reached());
+    driver.release();
+    CHECK(word.reached());
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture, "a mark that was given up and is written late is taken for no other") {
+  driver.hold = true;
+  words.take().mark(nullptr);
+  CompletionWord next = words.take();
+  driver.release();
+  CHECK_FALSE(next.reached());
+  next.mark(nullptr);
+  CHECK_FALSE(next.reached());
+  driver.release();
+  CHECK(next.reached());
+}
+
+TEST_CASE_FIXTURE(Fixture, "who finds all words taken has none, and one that is given back is there for the next") {
+  std::vector<CompletionWord> taken(kCompletionWordsMax);
+  for (CompletionWord& word : taken) word = words.take();
+  CHECK_FALSE(reached_at_once(words.take()));
+  taken.pop_back();
+  CHECK(reached_at_once(words.take()));
+}
+
+TEST_CASE_FIXTURE(Fixture, "what the GPU cannot write is never reached, and can be tried again") {
+  CompletionWord word = words.take();
+  driver.failures["cuStreamWriteValue32_v2"] = CUDA_ERROR_NOT_SUPPORTED;
+  word.mark(nullptr);
+  CHECK_FALSE(word.marked());
+  CHECK_FALSE(word.reached());
+  driver.failures.clear();
+  word.mark(nullptr);
+  CHECK(word.reached());
+}
+
+TEST_CASE_FIXTURE(Fixture, "where memory cannot be pinned there are no words") {
+  driver.failures["cuMemHostRegister_v2"] = CUDA_ERROR_OUT_OF_MEMORY;
+  CHECK_FALSE(reached_at_once(words.take()));
+  CHECK(driver.registered.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "where the driver knows no such words there are none, and no memory is pinned") {
+  CompletionWords none(driver.table, nullptr);
+  CHECK_FALSE(reached_at_once(none.take()));
+  CHECK(driver.registered.empty());
+}
+
+TEST_CASE_FIXTURE(Fixture, "their memory is pinned until the context goes, after which none is given out") {
+  CHECK(reached_at_once(words.take()));
+  CHECK(driver.registered.size() == 1);
+  words.abandon();
+  CHECK(driver.registered.empty());
+  CHECK_FALSE(reached_at_once(words.take()));
+}
+
+TEST_CASE("their memory is pinned no longer than they are there") {
+  FakeDriver driver;
+  {
+    CompletionWords words(driver.table, &FakeDriver::write_word);
+    words.take();
+    CHECK(driver.registered.size() == 1);
+  }
+  CHECK(driver.registered.empty());
+}
+
+TEST_CASE("a mark asks the driver first, and then only now and then, so that a failure is noticed") {
+  FakeDriver driver;
+  auto pool = std::make_shared<server::EventPool>(driver.table, &FakeDriver::write_word);
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  driver.hold = true;
+  CompletionMark mark = server::mark_stream(driver.table, *pool, nullptr, result);
+  REQUIRE(result == CUDA_SUCCESS);
+  CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
+  driver.failures["cuEventQuery"] = CUDA_ERROR_ILLEGAL_ADDRESS;
+  for (unsigned look = 1; look < server::kLooksPerQuery; ++look) CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
+  CHECK(mark.look(driver.table) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  driver.release();
+  CHECK(mark.look(driver.table) == CUDA_SUCCESS);
+}
+
+TEST_CASE("a mark without a word asks the driver each time") {
+  FakeDriver driver;
+  auto pool = std::make_shared<server::EventPool>(driver.table);
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  driver.hold = true;
+  CompletionMark mark = server::mark_stream(driver.table, *pool, nullptr, result);
+  for (int i = 0; i < 3; ++i) CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
+  driver.release();
+  CHECK(mark.look(driver.table) == CUDA_SUCCESS);
+}
