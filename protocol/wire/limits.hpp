@@ -49,6 +49,9 @@ inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
 // Device memory that the client keeps: blocks in one free_at_rest, and those that one allocate_ahead asks for.
 inline constexpr size_t kKeptBlocksMax = 1024;
 inline constexpr uint32_t kAheadBlocksMax = 16;
+// Those that one allocate_known asks for, and the bytes of all together.
+inline constexpr uint32_t kKnownBlocksMax = 64;
+inline constexpr uint64_t kKnownBytesMax = 1ull << 30;
 
 // Management queries: bytes of the arguments, of a text, and items of an array.
 inline constexpr size_t kManagementArgumentBytesMax = 64u << 10;

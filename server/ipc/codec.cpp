@@ -61,6 +61,7 @@ class Writer {
     out.setRequest(said.request);
     out.setColumn(said.column);
     out.setBytes(said.bytes);
+    out.setAhead(said.ahead);
   }
   void operator()(Detached& said) {
     auto out = root_.initDetached();
@@ -306,7 +307,7 @@ class Reader {
       case schema::Message::WITHDRAW: return Withdraw{token(from.getWithdraw())};
       case schema::Message::MEMORY_WANTED: {
         auto wanted = from.getMemoryWanted();
-        return MemoryWanted{wanted.getRequest(), wanted.getColumn(), wanted.getBytes()};
+        return MemoryWanted{wanted.getRequest(), wanted.getColumn(), wanted.getBytes(), wanted.getAhead()};
       }
       case schema::Message::DETACHED:
         return Detached{from.getDetached().getGraceMs(), text(from.getDetached().getWhy())};

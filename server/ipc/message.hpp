@@ -65,6 +65,7 @@ struct MemoryWanted {
   RequestId request = 0;
   uint32_t column = 0;
   uint64_t bytes = 0;
+  bool ahead = false;
 };
 struct Detached {
   uint32_t grace_ms = 0;

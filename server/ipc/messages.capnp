@@ -95,6 +95,7 @@ struct MemoryWanted {
   request @0 :UInt64;
   column @1 :UInt32;                # of the tenant's page
   bytes @2 :UInt64;                 # more than the allowance has
+  ahead @3 :Bool;                   # of what is free alone: nobody ends or is waited for
 }
 
 struct Detached {

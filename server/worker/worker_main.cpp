@@ -320,8 +320,12 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
                           if (stack.ledger()) stack.ledger()->note_keeping(keeps);
                         },
                     .within_grant =
-                        [&stack](const std::function<CUresult()>& allocate) {
+                        [&stack](const SessionSettings::Allocation& allocate) {
                           return stack.ledger() ? stack.ledger()->within_grant(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
+                        },
+                    .beyond_grant =
+                        [&stack](const SessionSettings::Allocation& allocate) {
+                          return stack.ledger() ? stack.ledger()->beyond_grant(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
                         },
                     .write_word = prepared.write_word},
        .tenant_known =

@@ -126,6 +126,8 @@ void add_calls() {
     ahead.setBytes(4096);
     ahead.setCount(2);
   });
+  add<schema::AllocateKnown>("allocate_known", FrameKind::posted, call(SessionOrdinal::allocate_known),
+                             [](auto known) { known.initSizes(2).set(1, 4096); });
   add<schema::ModuleOffer>("module_offer", FrameKind::called, call(SessionOrdinal::module_offer),
                            [](auto offer) { offer.setDigest(some_data()); });
   add<schema::ModuleData>(

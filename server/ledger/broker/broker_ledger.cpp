@@ -441,17 +441,27 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   if (found->second.page) write_allowance(found->second, device, ledger_->allowance(tenant, device));
 }
 
-BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes) {
+BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes, bool ahead) {
   auto found = tenants_.find(tenant);
   if (found == tenants_.end() || !found->second.page) return Raised::over_limit;
   uint64_t limit = ledger_->share(tenant, device).limit_bytes, has = held(tenant, device);
   if (bytes > limit || has > limit - bytes) return Raised::over_limit;
-  auto allowance = raise_in_ledger(tenant, device, has, bytes);
+  auto allowance = ahead ? ledger_->raise(tenant, device, has, bytes) : raise_in_ledger(tenant, device, has, bytes);
+  if (!allowance && ahead) return Raised::over_limit;
   if (!allowance && ledger_->lacking(tenant, device, has, bytes)) return Raised::spares_end;
   if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
   write_allowance(found->second, device, *allowance);
   write_metrics(device, {tenant, bytes});
   return Raised::yes;
+}
+
+std::chrono::seconds BrokerLedger::held_ahead_by_others(TenantId tenant) const {
+  const uint32_t now_s = page_seconds();
+  std::chrono::seconds longest{0};
+  for (const auto& [other, state] : tenants_) {
+    if (other != tenant && state.page) longest = std::max(longest, held_ahead(**state.page, kLeftSlot, now_s));
+  }
+  return longest;
 }
 
 std::optional<uint64_t> BrokerLedger::raise_in_ledger(TenantId tenant, DeviceIndex device, uint64_t has,
@@ -550,9 +560,12 @@ bool BrokerLedger::heard(const SessionRecord& session, ipc::Message& message) {
     answer(session.number, wanted->request, false);
     return true;
   }
-  Raised raised = raise(session.tenant_id, wanted->column, wanted->bytes);
+  Raised raised = raise(session.tenant_id, wanted->column, wanted->bytes, wanted->ahead);
   const size_t of_session = waiters_.count_if([&](const Waiter& waiter) { return waiter.session == session.number; });
-  const auto until = std::chrono::steady_clock::now() + (raised == Raised::spares_end ? kSpareEnd : settings_.shortage);
+  std::chrono::milliseconds most = raised == Raised::spares_end ? kSpareEnd : settings_.shortage;
+  if (raised == Raised::short_of_memory)
+    most = std::max<std::chrono::milliseconds>(most, held_ahead_by_others(session.tenant_id));
+  const auto until = std::chrono::steady_clock::now() + most;
   const bool waits =
       may_come(raised) && of_session < kMemoryWaitersPerSessionMax &&
       waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request}, until);
@@ -567,7 +580,7 @@ void BrokerLedger::answer(SessionId session, ipc::RequestId request, bool yes) {
 
 void BrokerLedger::look_at_waiters() {
   waiters_.look_at_all([&](ipc::RequestId, const Waiter& waiter) {
-    Raised raised = raise(waiter.tenant, waiter.column, waiter.bytes);
+    Raised raised = raise(waiter.tenant, waiter.column, waiter.bytes, false);
     if (may_come(raised)) return false;
     answer(waiter.session, waiter.request, raised == Raised::yes);
     return true;

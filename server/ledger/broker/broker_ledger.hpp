@@ -134,7 +134,10 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   // Raises the ledger's allowance, and not yet the page's, for `bytes` more than the tenant's sessions hold.
   std::optional<uint64_t> raise_in_ledger(scheduler::TenantId tenant, scheduler::DeviceIndex device,
                                           uint64_t held_bytes, uint64_t bytes);
-  Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes);
+  // `ahead`: only by what is free now, of which spares and what others could give back are no part.
+  Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes, bool ahead);
+  // For how long clients of other tenants may hold memory that was allocated ahead of their programs.
+  std::chrono::seconds held_ahead_by_others(scheduler::TenantId tenant) const;
   // Has spares end that hold `bytes`, which a tenant wants.
   void end_spares(scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;

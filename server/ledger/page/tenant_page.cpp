@@ -20,6 +20,19 @@ uint64_t sum_of_slots(const TenantPage& page, uint32_t column, Reserved&& reserv
 
 }  // namespace
 
+uint32_t page_seconds() {
+  return uint32_t(std::chrono::ceil<std::chrono::seconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+}
+
+std::chrono::seconds held_ahead(const TenantPage& page, uint32_t but, uint32_t now_s) {
+  const uint32_t slots = std::min(page.slots.load(), kPageSlotsMax);
+  uint32_t latest = now_s;
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (slot != but) latest = std::max(latest, page.slot[slot].ahead_until_s.load());
+  }
+  return std::min(std::chrono::seconds(latest - now_s), kAheadHeld);
+}
+
 uint64_t used_by_all(const TenantPage& page, uint32_t column) {
   return sum_of_slots(page, column, [](uint32_t, uint32_t) { return uint64_t{0}; });
 }
@@ -61,6 +74,7 @@ void clear_slot(TenantPage& page, uint32_t slot) {
   }
   page.slot[slot].imports.store(0);
   page.slot[slot].keeps.store(0);
+  page.slot[slot].ahead_until_s.store(0);
   page.slot[slot].client_pid.store(0);
   page.slot[slot].session.store(0);
   uint32_t its_turn = slot + 1;

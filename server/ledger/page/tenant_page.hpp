@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -38,10 +39,14 @@ struct PageColumn {
 struct PageSlot {
   std::atomic<uint64_t> session;     // scheduler::SessionId; 0: free. Written by the broker
   std::atomic<uint32_t> client_pid;  // as the client says. Written by the broker
-  // Both written by the session's worker.
+  // All written by the session's worker.
   std::atomic<uint32_t> imports;  // 1: holds memory that another session made
   std::atomic<uint32_t> keeps;    // 1: its client may keep memory that its program has freed, for a moment
+  // Until when its client may hold memory that was allocated ahead of its program, as page_seconds() counts; 0: never
+  // did. It takes what was no field before: a worker of an earlier build leaves it at 0.
+  std::atomic<uint32_t> ahead_until_s;
 };
+static_assert(sizeof(PageSlot) == 24);
 
 struct TenantPage {
   static constexpr uint64_t kMagic = 0x3165'6761'7074'6e74;  // "tntpage1"
@@ -70,6 +75,15 @@ struct AllowancePage {
 
 // Every figure from a page goes through this: others write there.
 inline uint64_t bounded(uint64_t bytes) { return bytes < kPageBytesMax ? bytes : kPageBytesMax; }
+
+// For so long may a client hold what was allocated ahead as earlier runs of its program asked for it: kKnownTime
+// (client_stub/driver/memory/kept_memory.hpp), and the way there and back.
+inline constexpr std::chrono::seconds kAheadHeld{3};
+// Seconds of the machine's monotonic clock, rounded up: the same for all processes.
+uint32_t page_seconds();
+// For how long, from `now_s` on, clients of other sessions than that of slot `but` may hold such memory; kAheadHeld at
+// most. 0: none does.
+std::chrono::seconds held_ahead(const TenantPage& page, uint32_t but, uint32_t now_s);
 
 // What all sessions of the tenant use in a column, at most kPageBytesMax.
 uint64_t used_by_all(const TenantPage& page, uint32_t column);

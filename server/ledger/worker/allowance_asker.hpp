@@ -17,9 +17,12 @@ class AllowanceAsker final : public AllowanceSource {
   // Both outlive it. `broker`: what `requests` asks, for a note when there is no answer.
   AllowanceAsker(ipc::Channel& broker, ipc::BlockingRequests& requests) : broker_(broker), requests_(requests) {}
 
-  bool ask(uint32_t column, uint64_t bytes) override;
+  bool ask(uint32_t column, uint64_t bytes) override { return ask(column, bytes, false); }
+  bool ask_ahead(uint32_t column, uint64_t bytes) override { return ask(column, bytes, true); }
 
  private:
+  bool ask(uint32_t column, uint64_t bytes, bool ahead);
+
   ipc::Channel& broker_;
   ipc::BlockingRequests& requests_;
 };

@@ -39,7 +39,7 @@ class Turn {
   bool taken_ = false;
 };
 
-thread_local unsigned t_within_grant = 0;
+thread_local std::optional<SessionLedger::Grant> t_ahead;
 
 uint64_t allowed(const PageColumn& column) {
   return std::min(bounded(column.allowance.load()), bounded(column.limit.load()));
@@ -99,26 +99,34 @@ bool SessionLedger::others_keep(uint32_t column) const {
   return false;
 }
 
-SessionLedger::WithinGrant::WithinGrant() noexcept { ++t_within_grant; }
-SessionLedger::WithinGrant::~WithinGrant() { --t_within_grant; }
+SessionLedger::Ahead::Ahead(Grant grant) noexcept { t_ahead = grant; }
+SessionLedger::Ahead::~Ahead() { t_ahead.reset(); }
 
 bool SessionLedger::leaves_enough(uint32_t column, uint64_t bytes) const {
   const uint64_t more = growth(column, bytes), limit = this->limit(column);
   return more == 0 || held_by_all(page_, column) + more <= limit - limit / kGrantLeaves;
 }
 
+bool SessionLedger::reserve_ahead(uint32_t column, uint64_t bytes) {
+  if (!leaves_enough(column, bytes)) return false;
+  if (try_reserve(column, bytes)) return true;
+  return t_ahead == Grant::may_grow && source_ && source_->ask_ahead(column, growth(column, bytes)) &&
+         try_reserve(column, bytes);
+}
+
 bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
   using Clock = std::chrono::steady_clock;
   if (bytes == 0) return true;
   if (column >= kPageColumns || bytes >= kPageBytesMax) return false;
-  if (t_within_grant != 0) return leaves_enough(column, bytes) && try_reserve(column, bytes);
+  if (t_ahead) return reserve_ahead(column, bytes);
   std::optional<Clock::time_point> until;  // for which others' kept memory is waited
   for (unsigned asked = 0;;) {
     if (try_reserve(column, bytes)) return true;
     const uint64_t limit = this->limit(column), more = growth(column, bytes);
     if (more > limit) return false;
     if (held_by_all(page_, column) > limit - more) {
-      if (!until) until = Clock::now() + kept_wait_;
+      if (!until)
+        until = Clock::now() + std::max<Clock::duration>(kept_wait_, held_ahead(page_, slot_, page_seconds()));
       if (!others_keep(column) || Clock::now() >= *until) return false;
       std::this_thread::sleep_for(kKeptMemoryLook);
       continue;

@@ -17,12 +17,16 @@ class AllowanceSource {
   // `bytes` more are wanted than the tenant's sessions hold. True: the allowance has been raised. Waits a bounded time.
   // Any thread.
   virtual bool ask(uint32_t column, uint64_t bytes) = 0;
+  // The same for memory ahead of a program: what others have, or would have to end for, is not wanted, and not waited
+  // for.
+  virtual bool ask_ahead(uint32_t column, uint64_t bytes) = 0;
 };
 
 inline constexpr unsigned kAllowanceAsksMax = 8;  // other sessions of the tenant may be quicker to take what was raised
 inline constexpr uint32_t kTurnWaitUs = 2000;     // for another worker's turn to end; then it is not waited for
 // At the tenant's limit, while clients of its other sessions may keep freed memory. They give back what they have had
-// no use for in kKeptTime (client_stub/driver/memory/kept_memory.hpp), so in most cases it comes within this.
+// no use for in kKeptTime (client_stub/driver/memory/kept_memory.hpp), so in most cases it comes within this; what
+// their programs were expected to allocate, within kAheadHeld.
 inline constexpr std::chrono::milliseconds kKeptMemoryWait{400}, kKeptMemoryLook{5};
 
 // Of a tenant's limit, what is allocated ahead of a program leaves this part.
@@ -40,10 +44,15 @@ class SessionLedger {
 
   // While one exists on a thread, what the thread reserves comes from what is reserved for the session, or from what
   // the tenant has been granted already, as long as a part of its limit (kGrantLeaves) is left to what it will ask for:
-  // nobody is asked, and nobody waited for.
-  struct WithinGrant {
-    WithinGrant() noexcept;
-    ~WithinGrant();
+  // nobody is waited for. Nor is anybody asked, unless the grant may grow: a program that begins has none beyond its
+  // context, and the broker gives at once what is free, or not at all (ask_ahead). What is not used then goes back like
+  // any allowance.
+  enum class Grant : uint8_t { as_it_is, may_grow };
+  struct Ahead {
+    explicit Ahead(Grant grant) noexcept;
+    ~Ahead();
+    Ahead(const Ahead&) = delete;
+    Ahead& operator=(const Ahead&) = delete;
   };
 
   // From what is reserved for the session first. False: it would exceed the tenant's limit, or the memory is others' to
@@ -56,6 +65,8 @@ class SessionLedger {
   void note_import() { page_.slot[slot_].imports.store(1); }
   // The client may keep memory that its program has freed, or does no more.
   void note_keeping(bool keeps) { page_.slot[slot_].keeps.store(keeps); }
+  // Memory that the client may hold for kAheadHeld has just been allocated ahead of its program.
+  void note_held_ahead() { page_.slot[slot_].ahead_until_s.store(page_seconds() + uint32_t(kAheadHeld.count())); }
 
   uint64_t used(uint32_t column) const { return page_.column[column].used[slot_].load(); }
   // What the session could have now beyond what it uses: what is left of its reservation, and what nobody holds.
@@ -66,6 +77,7 @@ class SessionLedger {
 
  private:
   bool try_reserve(uint32_t column, uint64_t bytes);
+  bool reserve_ahead(uint32_t column, uint64_t bytes);
   bool leaves_enough(uint32_t column, uint64_t bytes) const;
   // By how much `bytes` more make grow what the session holds.
   uint64_t growth(uint32_t column, uint64_t bytes) const;

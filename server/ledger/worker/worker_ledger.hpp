@@ -43,8 +43,17 @@ class WorkerLedger {
   // Runs an allocation that takes no more than what the tenant has been granted already.
   template <class Allocate>
   CUresult within_grant(Allocate&& allocate) {
-    const SessionLedger::WithinGrant within;
+    const SessionLedger::Ahead within(SessionLedger::Grant::as_it_is);
     return allocate();
+  }
+  // Likewise one for which the tenant may be granted more, if that is there for it to have at once. The client may hold
+  // the memory for kAheadHeld.
+  template <class Allocate>
+  CUresult beyond_grant(Allocate&& allocate) {
+    const SessionLedger::Ahead beyond(SessionLedger::Grant::may_grow);
+    const CUresult result = allocate();
+    if (result == CUDA_SUCCESS) ledger_.note_held_ahead();
+    return result;
   }
   // May the session's client keep memory that its program has freed?
   void note_keeping(bool keeps) { ledger_.note_keeping(keeps); }

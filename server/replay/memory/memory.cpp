@@ -1,5 +1,6 @@
 #include "server/replay/memory/memory.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "protocol/wire/limits.hpp"
@@ -63,6 +64,39 @@ bool at_rest(Replay& replay) {
   return idle;
 }
 
+// The program may want its memory for something else this time, and others may want theirs: the larger part is left.
+constexpr uint64_t kKnownShare = 4;
+
+uint64_t known_bytes_max(Replay& replay) {
+  size_t free_bytes = 0, total_bytes = 0;
+  if (drive(replay.driver().cuMemGetInfo_v2, &free_bytes, &total_bytes) != CUDA_SUCCESS) return 0;
+  return std::min<uint64_t>(wire::kKnownBytesMax, free_bytes / kKnownShare);
+}
+
+// What is allocated ahead of the program, for one frame.
+class BlocksAhead {
+ public:
+  size_t count() const { return count_; }
+  // `permit` runs the allocation, or says why not. False: it was not made.
+  template <class Permit>
+  bool add(Replay& replay, uint64_t bytes, Permit&& permit) {
+    CUdeviceptr address = 0;
+    if (permit([&] { return drive(replay.driver().cuMemAlloc_v2, &address, size_t(bytes)); }) != CUDA_SUCCESS)
+      return false;
+    addresses_[count_++] = address;
+    return true;
+  }
+  void answer(Replay& replay, Call& call) const {
+    notify::allocated_ahead(replay.outbox(),
+                            {.sequence = call.header.sequence, .addresses = wire::Words(addresses_.data(), count_)});
+    finish(replay, call, CUDA_SUCCESS);
+  }
+
+ private:
+  std::array<uint64_t, std::max(wire::kAheadBlocksMax, wire::kKnownBlocksMax)> addresses_{};
+  size_t count_ = 0;
+};
+
 }  // namespace
 
 // A client sends it in the place of cuMemFree of memory that it keeps, and neither beside captures, which it would end,
@@ -87,26 +121,33 @@ void free_at_rest(Replay& replay, Call& call) {
   finish(replay, call, CUDA_SUCCESS);
 }
 
-// Sent where the program has just allocated by itself, so that whatever the driver may wait for the program might have
+// Sent where the program allocates by itself, too, so that whatever the driver may wait for the program might have
 // waited for as well.
 void allocate_ahead(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::AllocateAhead>();
-  const size_t bytes = params.getBytes(), count = params.getCount();
+  const uint64_t bytes = params.getBytes(), count = params.getCount();
   if (count > wire::kAheadBlocksMax) throw ProtocolFault{"allocate_ahead: too many blocks"};
-  std::array<uint64_t, wire::kAheadBlocksMax> addresses{};
-  size_t made = 0;
+  BlocksAhead blocks;
   if (bytes != 0 && enter_living(replay, call.header.context)) {
-    auto allocate = [&] {
-      CUdeviceptr address = 0;
-      const CUresult result = drive(replay.driver().cuMemAlloc_v2, &address, bytes);
-      if (result == CUDA_SUCCESS) addresses[made++] = address;
-      return result;
-    };
-    while (made < count && replay.state().within_grant(allocate) == CUDA_SUCCESS) {}
+    auto within = [&](const auto& allocate) { return replay.state().within_grant(allocate); };
+    while (blocks.count() < count && blocks.add(replay, bytes, within)) {}
   }
-  notify::allocated_ahead(replay.outbox(),
-                          {.sequence = call.header.sequence, .addresses = wire::Words(addresses.data(), made)});
-  finish(replay, call, CUDA_SUCCESS);
+  blocks.answer(replay, call);
+}
+
+void allocate_known(Replay& replay, Call& call) {
+  auto sizes = call.message.getRoot<schema::AllocateKnown>().getSizes();
+  if (sizes.size() > wire::kKnownBlocksMax) throw ProtocolFault{"allocate_known: too many blocks"};
+  BlocksAhead blocks;
+  if (enter_living(replay, call.header.context)) {
+    auto beyond = [&](const auto& allocate) { return replay.state().beyond_grant(allocate); };
+    uint64_t room = known_bytes_max(replay);
+    for (uint64_t bytes : sizes) {
+      if (bytes == 0 || bytes > room || !blocks.add(replay, bytes, beyond)) break;
+      room -= bytes;
+    }
+  }
+  blocks.answer(replay, call);
 }
 
 void keeping_memory(Replay& replay, Call& call) {

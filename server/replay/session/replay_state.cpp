@@ -32,6 +32,7 @@ ReplayState::ReplayState(Replay& replay, SessionSettings settings)
       tenant_(settings.tenant),
       keeping_memory_(std::move(settings.keeping_memory)),
       within_grant_(std::move(settings.within_grant)),
+      beyond_grant_(std::move(settings.beyond_grant)),
       contexts_(std::make_unique<ContextTable>(replay, settings.write_word)),
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant), replay.host_memory())),
       links_(std::make_unique<LinkTable>()),

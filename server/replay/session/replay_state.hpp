@@ -37,8 +37,11 @@ struct SessionSettings {
   ShareExchange* shares = nullptr;           // outlives the session; null: nothing is shared
   ChunkStore* chunks = nullptr;              // outlives the session; null: none is kept
   std::function<void(bool)> keeping_memory;  // may the client keep freed memory from now on? Empty: nobody asks
+  using Allocation = std::function<CUresult()>;
   // Runs an allocation that may take no more than what the tenant has been granted already. Empty: nothing is granted.
-  std::function<CUresult(const std::function<CUresult()>&)> within_grant;
+  std::function<CUresult(const Allocation&)> within_grant;
+  // Likewise one for which the tenant may be granted more, if that is there for it to have at once.
+  std::function<CUresult(const Allocation&)> beyond_grant;
   WriteWord write_word = nullptr;  // with what the GPU tells of work that is over; null: events alone do
 };
 
@@ -79,8 +82,11 @@ class ReplayState {
   const std::string& tenant() const { return tenant_; }
   ChunkStore* chunks() { return chunks_; }
   std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
-  CUresult within_grant(const std::function<CUresult()>& allocate) {
+  CUresult within_grant(const SessionSettings::Allocation& allocate) {
     return within_grant_ ? within_grant_(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  CUresult beyond_grant(const SessionSettings::Allocation& allocate) {
+    return beyond_grant_ ? beyond_grant_(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
   }
   void note_keeping_memory(bool keeps) {
     if (keeping_memory_) keeping_memory_(keeps);
@@ -95,7 +101,7 @@ class ReplayState {
   ChunkStore* const chunks_;
   const std::string tenant_;
   const std::function<void(bool)> keeping_memory_;
-  const std::function<CUresult(const std::function<CUresult()>&)> within_grant_;
+  const std::function<CUresult(const SessionSettings::Allocation&)> within_grant_, beyond_grant_;
   std::unique_ptr<ContextTable> contexts_;
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<LinkTable> links_;

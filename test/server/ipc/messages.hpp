@@ -31,7 +31,7 @@ inline std::vector<Said> one_of_each() {
   worker(Share{8, token, 2, "anna", a_descriptor()});
   worker(Claim{9, token, 3, "ben"});
   worker(Withdraw{token});
-  worker(MemoryWanted{10, 64, uint64_t{1} << 40});
+  worker(MemoryWanted{10, 64, uint64_t{1} << 40, true});
   worker(Detached{300'000, "lost"});
   worker(Attached{});
   worker(ResumeRefused{"a wrong proof"});

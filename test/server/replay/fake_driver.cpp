@@ -132,6 +132,11 @@ CUresult CUDAAPI mem_alloc(CUdeviceptr* address, size_t bytes) {
   *address = reinterpret_cast<CUdeviceptr>(fake.make());
   return CUDA_SUCCESS;
 }
+CUresult CUDAAPI mem_get_info(size_t* free_bytes, size_t* total_bytes) {
+  FAKE_BEGIN("cuMemGetInfo_v2", "cuMemGetInfo_v2");
+  *free_bytes = *total_bytes = fake.free_bytes;
+  return CUDA_SUCCESS;
+}
 CUresult CUDAAPI mem_free(CUdeviceptr address) {
   FAKE_BEGIN("cuMemFree_v2", "cuMemFree_v2 " + std::to_string(address));
   return CUDA_SUCCESS;
@@ -333,6 +338,7 @@ FakeDriver::FakeDriver() {
   table.cuMemHostGetDevicePointer_v2 = host_device_pointer;
   table.cuStreamWriteValue32_v2 = write_word;
   table.cuMemAlloc_v2 = mem_alloc;
+  table.cuMemGetInfo_v2 = mem_get_info;
   table.cuMemFree_v2 = mem_free;
   table.cuMemcpyHtoDAsync_v2 = copy_to_device;
   table.cuMemcpyDtoHAsync_v2 = copy_to_host;

@@ -26,6 +26,7 @@ class FakeDriver {
   std::map<std::string, CUresult> failures;  // by function: what it answers instead of doing anything
   bool hold = false;                         // stream work waits for release()
   bool capturing = false;                    // what cuStreamIsCapturing answers
+  size_t free_bytes = size_t{1} << 34;       // what cuMemGetInfo answers
 
   // What exists now.
   std::set<void*> events, modules, libraries, contexts, registered;

@@ -114,6 +114,33 @@ TEST_CASE("who is short of memory waits until it is given back, or somebody ends
   }
 }
 
+TEST_CASE("memory ahead of a program comes of what is free at once, and nobody else's is taken back or waited for") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0)});
+  auto a = fixture.begin("a"), b = fixture.begin("b");
+  REQUIRE(a->ledger->reserve(0, 600 * kMiB));
+  CHECK(b->ask_ahead(0, 100 * kMiB));
+  a->ledger->give_back(0, 600 * kMiB);
+  fixture.control.answers.clear();
+  CHECK_FALSE(b->ask_ahead(0, 900 * kMiB));
+  CHECK(fixture.control.answers.contains(b->record.number));  // it is told so
+  CHECK(a->ask(0, 0));
+  CHECK(b->ask(0, 900 * kMiB));
+}
+
+TEST_CASE("while another tenant's client may hold memory ahead of its program, that is waited for, too") {
+  Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0)}, std::chrono::milliseconds(0));
+  auto a = fixture.begin("a"), b = fixture.begin("b");
+  REQUIRE(a->ledger->reserve(0, 1000 * kMiB));
+  a->page().slot[a->spec.ledger_slot].ahead_until_s = UINT32_MAX;
+  fixture.control.answers.clear();
+  ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
+  REQUIRE(fixture.ledger.heard(b->record, question));
+  CHECK(fixture.control.answers.empty());
+  a->ledger->give_back(0, 500 * kMiB);
+  while (fixture.control.answers.empty()) fixture.io.run_one();
+  CHECK(fixture.control.answers[b->record.number]);
+}
+
 TEST_CASE("who is short of memory waits for so long and no longer") {
   Fixture fixture({tenant("a", 0, 0), tenant("b", 0, 0)}, kMemoryShortage);
   auto a = fixture.begin("a"), b = fixture.begin("b");

@@ -61,8 +61,10 @@ class Worker final : public AllowanceSource {
     ledger = std::make_unique<SessionLedger>(**page_, spec.ledger_slot, this);
   }
 
-  bool ask(uint32_t column, uint64_t bytes) override {
-    ipc::Message question = ipc::MemoryWanted{++asked, column, bytes};
+  bool ask(uint32_t column, uint64_t bytes) override { return ask(column, bytes, false); }
+  bool ask_ahead(uint32_t column, uint64_t bytes) override { return ask(column, bytes, true); }
+  bool ask(uint32_t column, uint64_t bytes, bool ahead) {
+    ipc::Message question = ipc::MemoryWanted{++asked, column, bytes, ahead};
     control_.answers.erase(record.number);
     REQUIRE(broker_.heard(record, question));
     return control_.answers.contains(record.number) && control_.answers[record.number];

@@ -38,7 +38,11 @@ class Source final : public AllowanceSource {
     page_.column[column].allowance = wanted;
     return true;
   }
-  unsigned asks = 0;
+  bool ask_ahead(uint32_t column, uint64_t bytes) override {
+    ++asks_ahead;
+    return ask(column, bytes);
+  }
+  unsigned asks = 0, asks_ahead = 0;
 
  private:
   TenantPage& page_;
@@ -69,7 +73,7 @@ TEST_CASE(
   Source source(*page, 1000);
   SessionLedger session(*page, 1, &source), owner(*page, 2, &source);
   {
-    const SessionLedger::WithinGrant within;
+    const SessionLedger::Ahead within(SessionLedger::Grant::as_it_is);
     CHECK(session.reserve(0, 70));
     CHECK_FALSE(session.reserve(0, 1));  // 30 are the owner's
     CHECK(owner.reserve(0, 30));
@@ -82,6 +86,47 @@ TEST_CASE(
   CHECK(session.reserve(0, 20));
   CHECK(session.reserve(0, 0));
   CHECK(source.asks == 0);
+}
+
+TEST_CASE(
+    "ahead of a program that begins the grant grows to all but an eighth of the limit, by asking for what is free") {
+  SharedPage<TenantPage> page = make_page(2, 10, 160);
+  Source source(*page, 130);
+  SessionLedger session(*page, 1, &source);
+  {
+    const SessionLedger::Ahead beyond(SessionLedger::Grant::may_grow);
+    CHECK(session.reserve(0, 10));
+    CHECK(source.asks == 0);
+    CHECK(session.reserve(0, 110));
+    CHECK(source.asks_ahead == 1);
+    CHECK_FALSE(session.reserve(0, 20));  // the broker has not got it
+    CHECK(source.asks_ahead == 2);
+    CHECK_FALSE(session.reserve(0, 21));  // 141 of 160
+    CHECK(source.asks_ahead == 2);
+  }
+  SessionLedger alone(*page, 1, nullptr);
+  const SessionLedger::Ahead beyond(SessionLedger::Grant::may_grow);
+  CHECK_FALSE(alone.reserve(0, 15));
+}
+
+TEST_CASE("until when clients may hold memory ahead of their programs is told by their slots, and bounded") {
+  SharedPage<TenantPage> page = make_page(3, 100, 100);
+  const auto most = uint32_t(kAheadHeld.count());
+  CHECK(held_ahead(*page, 1, 1000).count() == 0);
+  page->slot[2].ahead_until_s = 1000 + most - 1;
+  CHECK(held_ahead(*page, 1, 1000).count() == most - 1);
+  CHECK(held_ahead(*page, 1, 1000 + most - 1).count() == 0);
+  CHECK(held_ahead(*page, 1, 5000).count() == 0);
+  CHECK(held_ahead(*page, 2, 1000).count() == 0);  // its own
+  page->slot[3].ahead_until_s = 2000;              // no slot of the page's
+  CHECK(held_ahead(*page, 1, 1500).count() == 0);
+  page->slot[2].ahead_until_s = UINT32_MAX;
+  CHECK(held_ahead(*page, 1, 1000) == kAheadHeld);
+  SessionLedger(*page, 2, nullptr).note_held_ahead();
+  CHECK(held_ahead(*page, 1, page_seconds()) <= kAheadHeld);
+  CHECK(page->slot[2].ahead_until_s >= page_seconds() - 60);
+  clear_slot(*page, 2);
+  CHECK(page->slot[2].ahead_until_s == 0);
 }
 
 TEST_CASE("an allowance that is used up is raised by asking, up to the limit, and the limit is not asked about") {

@@ -54,6 +54,12 @@ void ask_ahead(FakeSession& session, uint64_t bytes, uint32_t count) {
     params.setCount(count);
   });
 }
+void ask_as_known(FakeSession& session, const std::vector<uint64_t>& sizes) {
+  session.post<schema::AllocateKnown>(SessionOrdinal::allocate_known, [&](auto params) {
+    auto list = params.initSizes(unsigned(sizes.size()));
+    for (unsigned i = 0; i < sizes.size(); ++i) list.set(i, sizes[i]);
+  });
+}
 size_t told_ahead(const FakeSession& session) {
   auto told = session.notices(wire::NoticeOrdinal::allocated_ahead).back()->as<schema::AllocatedAhead>();
   for (uint64_t address : told.getAddresses()) CHECK(address != 0);
@@ -92,6 +98,7 @@ TEST_CASE("More blocks in one frame than a client may keep, or ask for ahead, en
                                                    [](auto params) { params.initAddresses(wire::kKeptBlocksMax + 1); }),
                   server::ProtocolFault);
   CHECK_THROWS_AS(ask_ahead(session, 1, wire::kAheadBlocksMax + 1), server::ProtocolFault);
+  CHECK_THROWS_AS(ask_as_known(session, std::vector<uint64_t>(wire::kKnownBlocksMax + 1, 1)), server::ProtocolFault);
 }
 
 TEST_CASE("Blocks are allocated ahead as long as the grant and the driver have room, and nothing of it is an error") {
@@ -126,5 +133,45 @@ TEST_CASE("Where nobody grants memory nothing is allocated ahead") {
   session.enter_primary();
   ask_ahead(session, 4096, 5);
   CHECK(told_ahead(session) == 0);
+  ask_as_known(session, {4096});
+  CHECK(told_ahead(session) == 0);
   CHECK(driver.count("cuMemAlloc_v2") == 0);
+}
+
+TEST_CASE(
+    "Of what earlier runs of the program had as many blocks come, in order, as fit into a quarter of what is free") {
+  FakeDriver driver;
+  int room = 100;
+  FakeSession session{driver, {.beyond_grant = [&](const std::function<CUresult()>& allocate) {
+                        return room-- > 0 ? allocate() : CUDA_ERROR_OUT_OF_MEMORY;
+                      }}};
+  session.enter_primary();
+  driver.free_bytes = 40'000;
+  ask_as_known(session, {4096, 3000, 2904, 1});
+  CHECK(told_ahead(session) == 3);
+  CHECK(driver.count("cuMemAlloc_v2 3000") == 1);
+  ask_as_known(session, {4096, 10'000, 1});
+  CHECK(told_ahead(session) == 1);
+  driver.free_bytes = 64ull << 30;
+  ask_as_known(session, {wire::kKnownBytesMax, 1});
+  CHECK(told_ahead(session) == 1);
+  ask_as_known(session, {wire::kKnownBytesMax + 1});
+  CHECK(told_ahead(session) == 0);
+  room = 2;
+  ask_as_known(session, {1, 2, 3, 4});
+  CHECK(told_ahead(session) == 2);
+  room = 100;
+  ask_as_known(session, {1, 0, 2});
+  CHECK(told_ahead(session) == 1);
+  driver.failures["cuMemAlloc_v2"] = CUDA_ERROR_OUT_OF_MEMORY;
+  ask_as_known(session, {1});
+  CHECK(told_ahead(session) == 0);
+  driver.failures = {{"cuMemGetInfo_v2", CUDA_ERROR_UNKNOWN}};
+  ask_as_known(session, {1});
+  CHECK(told_ahead(session) == 0);
+  driver.failures.clear();
+  session.frame_context = 77;
+  ask_as_known(session, {1});
+  CHECK(told_ahead(session) == 0);
+  CHECK(session.failed.empty());
 }
