@@ -6,7 +6,8 @@
 namespace gpuwire::client {
 
 bool KeptBlocks::add(const KeptBlock& block) {
-  if (by_address_.size() >= kBlocksMax || block.range.bytes > bytes_max_ - bytes_) return false;
+  const uint64_t most = block.known ? wire::kKnownBytesMax : bytes_max_;
+  if (by_address_.size() >= kBlocksMax || block.range.bytes > most - bytes_like(block)) return false;
   const auto next = by_address_.upper_bound(block.range.base);
   if (next != by_address_.end() && next->first < block.range.end()) return false;
   if (find(block.range.base)) return false;
@@ -19,7 +20,7 @@ bool KeptBlocks::add(const KeptBlock& block) {
     if (same.empty()) by_use_.erase(block.use);
     throw;
   }
-  bytes_ += block.range.bytes;
+  bytes_like(block) += block.range.bytes;
   return true;
 }
 
@@ -49,7 +50,7 @@ void KeptBlocks::remove(ByAddress::iterator at) {
   auto found = std::find(same->second.rbegin(), same->second.rend(), at->first);
   same->second.erase(std::next(found).base());
   if (same->second.empty()) by_use_.erase(same);
-  bytes_ -= at->second.range.bytes;
+  bytes_like(at->second) -= at->second.range.bytes;
   by_address_.erase(at);
 }
 

@@ -33,6 +33,7 @@ struct KeptBlock {
   BlockUse use;
   Clock::time_point since;
   bool ahead = false;    // the program has never had it
+  bool known = false;    // it came ahead because earlier runs of the program allocated one like it
   uint64_t leaving = 0;  // the free_at_rest frame that may have freed it, of which no answer has come; 0: none
 };
 
@@ -77,7 +78,8 @@ class KeptBlocks {
 
   bool empty() const { return by_address_.empty(); }
   size_t size() const { return by_address_.size(); }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return bytes_; }              // but for those that are known
+  uint64_t known_bytes() const { return known_bytes_; }  // kKnownBytesMax at most
   // All lie in [low(), high()); 0 and 0: there are none.
   uint64_t low() const { return empty() ? 0 : by_address_.begin()->first; }
   uint64_t high() const { return empty() ? 0 : by_address_.rbegin()->second.range.end(); }
@@ -86,8 +88,10 @@ class KeptBlocks {
   using ByAddress = std::map<uint64_t, KeptBlock>;
   void remove(ByAddress::iterator at);
 
+  uint64_t& bytes_like(const KeptBlock& block) { return block.known ? known_bytes_ : bytes_; }
+
   const uint64_t bytes_max_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, known_bytes_ = 0;
   ByAddress by_address_;                              // by first byte; disjoint
   std::map<BlockUse, std::vector<uint64_t>> by_use_;  // their first bytes, the newest last; none is empty
 };

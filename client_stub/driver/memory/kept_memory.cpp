@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,14 @@ Caller caller_in(ServerSession& session, ContextState& context) noexcept {
 
 bool in_order(const KeptBlock& block) { return block.use.kind == RangeKind::pool; }
 
+uint64_t bytes_of(const std::vector<uint64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+}
+
+std::chrono::milliseconds time_of(const KeptBlock& block) {
+  return block.known ? KeptMemory::kKnownTime : KeptMemory::kKeptTime;
+}
+
 // Under the send lock. What has begun to capture, or is to call a function of the program, before the frame that is
 // being sent, is known here by now. Waiting beside captures would end them; a stream that stands at a function would
 // hold everybody up.
@@ -77,6 +86,7 @@ KeptMemory::~KeptMemory() {
 }
 
 void KeptMemory::after_fork_in_child() noexcept {
+  new (&known_mutex_) std::mutex;
   new (&giving_) std::mutex;
   new (&mutex_) std::mutex;
   low_ = high_ = sending_low_ = sending_high_ = 0;  // nothing is looked for any more
@@ -108,7 +118,9 @@ bool KeptMemory::take(const Caller& caller, const BlockUse& use, CUdeviceptr* ou
   block->range.device = caller.state->device;
   publish_range(block->range);
   *out = block->range.base;
-  if (block->ahead) look_ahead(caller, use, false);
+  if (!block->ahead) return true;
+  note_new(caller, use);
+  if (!block->known) look_ahead(caller, use, false);
   return true;
 }
 
@@ -220,13 +232,19 @@ void KeptMemory::begin_keeping() noexcept {
 
 uint64_t KeptMemory::asked_bytes() const noexcept {
   uint64_t bytes = 0;
-  for (const Ask& ask : asks_) bytes += ask.count * ask.use.bytes;
+  for (const Ask& ask : asks_) {
+    if (!ask.known) bytes += bytes_of(ask.sizes);
+  }
   return bytes;
 }
 
 size_t KeptMemory::asked_blocks(const BlockUse* use) const noexcept {
   size_t blocks = 0;
-  for (const Ask& ask : asks_) blocks += !use || ask.use == *use ? ask.count : 0;
+  for (const Ask& ask : asks_) {
+    if (!use) blocks += ask.sizes.size();
+    else if (use->kind == RangeKind::device && use->context == ask.context)
+      blocks += size_t(std::count(ask.sizes.begin(), ask.sizes.end(), use->bytes));
+  }
   return blocks;
 }
 
@@ -235,62 +253,139 @@ uint32_t KeptMemory::count_ahead(const BlockUse& use, bool missed) {
   const uint32_t wanted = demand_.allocated(use, missed, blocks_.count(use) + asked_blocks(&use), Clock::now());
   const uint64_t taken = blocks_.bytes() + asked_bytes(), most = bytes_max_ / 2;
   const uint64_t room = (most - std::min(most, taken)) / use.bytes;
-  const size_t places = KeptBlocks::kBlocksMax / 2, used = blocks_.size() + asked_blocks(nullptr);
-  return uint32_t(std::min({uint64_t(wanted), room, uint64_t(places - std::min(places, used))}));
+  return uint32_t(std::min({uint64_t(wanted), room, uint64_t(places_ahead())}));
+}
+
+size_t KeptMemory::places_ahead() const noexcept {
+  const size_t most = KeptBlocks::kBlocksMax / 2, used = blocks_.size() + asked_blocks(nullptr);
+  return most - std::min(most, used);
 }
 
 // Within a call that allocates: the driver may wait here, as for the program's own allocation.
 void KeptMemory::look_ahead(const Caller& caller, const BlockUse& use, bool missed) noexcept {
   if (use.bytes > std::min(bytes_max_, kBlockBytesMax) || !possible(caller)) return;
-  Ask ask{0, use, 0};
+  Ask ask{.context = use.context};
+  uint32_t count = 0;
   try {
     std::lock_guard lock(mutex_);
-    ask.count = count_ahead(use, missed);
-    asks_.reserve(asks_.size() + 1);
+    count = count_ahead(use, missed);
+    ask.sizes.assign(count, use.bytes);
   } catch (...) {
     return;
   }
-  if (ask.count == 0) return;
-  auto note = [&] {
-    permit_wait(session_);
-    std::lock_guard lock(mutex_);
-    asks_.push_back(ask);
-    asked_.store(true, std::memory_order_relaxed);
-  };
-  if (send::post_allocate_ahead(*caller.session, caller.context, {.bytes = use.bytes, .count = ask.count},
-                                &ask.sequence, note) == CUDA_SUCCESS)
+  if (count != 0 && send::post_allocate_ahead(*caller.session, caller.context, {.bytes = use.bytes, .count = count},
+                                              &ask.sequence, [&] { note_asked(ask); }) == CUDA_SUCCESS)
     begin_keeping();
+}
+
+void KeptMemory::note_asked(Ask& ask) {
+  permit_wait(session_);
+  std::lock_guard lock(mutex_);
+  asks_.push_back(std::move(ask));
+  asked_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<uint64_t> KeptMemory::known_here(const Caller& caller) const {
+  std::vector<uint64_t> sizes;
+  blocks_.for_each([&](const KeptBlock& block) {
+    if (block.known && block.leaving == 0 && block.use.context == caller.context_handle)
+      sizes.push_back(block.use.bytes);
+  });
+  for (const Ask& ask : asks_) {
+    if (ask.known && ask.context == caller.context_handle)
+      sizes.insert(sizes.end(), ask.sizes.begin(), ask.sizes.end());
+  }
+  return sizes;
+}
+
+void KeptMemory::fit_known(std::vector<uint64_t>& sizes) const noexcept {
+  uint64_t taken = blocks_.known_bytes();
+  for (const Ask& ask : asks_) {
+    if (ask.known) taken += bytes_of(ask.sizes);
+  }
+  uint64_t room = wire::kKnownBytesMax - std::min(taken, wire::kKnownBytesMax);
+  const size_t places = places_ahead();
+  size_t fit = 0;
+  while (fit < std::min(sizes.size(), places) && sizes[fit] <= room) room -= sizes[fit++];
+  sizes.resize(fit);
+}
+
+void KeptMemory::look_ahead_as_known(const Caller& caller, const BlockUse& use) noexcept {
+  if (!possible(caller) || !caller.session->facts().knows(uint32_t(wire::SessionOrdinal::allocate_known))) return;
+  try {
+    std::lock_guard of_known(known_mutex_);
+    Ask ask{.context = use.context, .known = true};
+    {
+      std::lock_guard lock(mutex_);
+      ask.sizes = known_here(caller);
+    }
+    ask.sizes = known_.missed(caller.state->device, use.bytes, ask.sizes, Clock::now());
+    {
+      std::lock_guard lock(mutex_);
+      fit_known(ask.sizes);
+    }
+    if (ask.sizes.empty()) return;
+    const std::vector<uint64_t> sizes = ask.sizes;
+    if (send::post_allocate_known(*caller.session, caller.context, {.sizes = sizes}, &ask.sequence,
+                                  [&] { note_asked(ask); }))
+      return;
+  } catch (...) {
+    return;  // no memory
+  }
+  begin_keeping();
+}
+
+void KeptMemory::note_new(const Caller& caller, const BlockUse& use) noexcept {
+  if (first_while_over_.load(std::memory_order_relaxed)) [[likely]]
+    return;
+  try {
+    std::lock_guard lock(known_mutex_);
+    known_.allocated(caller.state->device, use.bytes, Clock::now());
+    if (known_.over()) first_while_over_.store(true, std::memory_order_relaxed);
+  } catch (...) {}  // no memory
+}
+
+void KeptMemory::ended(SessionEnd how) noexcept {
+  if (how != SessionEnd::closed) return;
+  try {
+    std::unique_lock lock(known_mutex_, std::try_to_lock);
+    if (lock) known_.ended();
+  } catch (...) {}  // no memory
 }
 
 void KeptMemory::allocated_ahead(uint64_t sequence, std::span<const uint64_t> addresses) noexcept {
   auto find = [&] {
     return std::find_if(asks_.begin(), asks_.end(), [&](const Ask& ask) { return ask.sequence == sequence; });
   };
-  Ask ask{};
-  {
+  // It stays among those that are asked for while its blocks come. Only this thread takes it out, or the end of its
+  // context, and then nothing comes of the blocks.
+  Ask ask;
+  try {
     std::lock_guard lock(mutex_);
     auto found = find();
     if (found == asks_.end()) return;  // its context has ended
     ask = *found;
-  }
-  for (uint64_t address : addresses.first(std::min<size_t>(addresses.size(), ask.count))) insert_ahead(ask, address);
+  } catch (...) {}  // no memory: the blocks are nobody's, until the context ends
+  for (size_t i = 0; i < std::min(addresses.size(), ask.sizes.size()); ++i)
+    insert_ahead(ask, ask.sizes[i], addresses[i]);
   std::lock_guard lock(mutex_);
   if (auto found = find(); found != asks_.end()) asks_.erase(found);
   asked_.store(!asks_.empty(), std::memory_order_relaxed);
 }
 
-void KeptMemory::insert_ahead(const Ask& ask, uint64_t address) noexcept {
-  const ContextState* context = context_of(ask.use.context);
-  if (address == 0 || address + ask.use.bytes < address || !context) return;
+void KeptMemory::insert_ahead(const Ask& ask, uint64_t bytes, uint64_t address) noexcept {
+  const ContextState* context = context_of(ask.context);
+  if (address == 0 || address + bytes < address || !context) return;
   KeptBlock block{.range = {.base = address,
-                            .bytes = ask.use.bytes,
+                            .bytes = bytes,
                             .device = context->device,
                             .server = &session_,
-                            .context = ask.use.context},
-                  .use = ask.use,
+                            .context = ask.context},
+                  .use = {.context = ask.context, .bytes = bytes},
                   .since = Clock::now(),
-                  .ahead = true};
-  block.range.reserved = address_reservations().reserve(address, ask.use.bytes);
+                  .ahead = true,
+                  .known = ask.known};
+  block.range.reserved = address_reservations().reserve(address, bytes);
   // Something of this process lies there: the block is of no use, and goes with the next that are given back.
   if (!block.range.reserved) block.use.bytes = 0;
   if (!insert(block, *context)) release_range(block.range);
@@ -405,7 +500,7 @@ void KeptMemory::freed_at_rest(uint64_t sequence, bool freed) noexcept {
       blocks_.for_each([&](KeptBlock& block) {
         if (block.leaving != sequence) return;
         block.leaving = 0;
-        block.since = Clock::now();
+        block.since = Clock::now() - (time_of(block) - kKeptTime);  // looked at again after kKeptTime
       });
     }
     for (const KeptBlock& block : gone) {
@@ -447,18 +542,18 @@ void KeptMemory::await_answers() noexcept {
 // A block that was not found may be one whose free is being sent.
 void KeptMemory::await_sends() noexcept { const std::lock_guard giving(giving_); }
 
-void KeptMemory::give_back_at_rest(const Caller& caller) noexcept {
+void KeptMemory::give_back_at_rest(const Caller& caller, bool (*choose)(const KeptBlock&)) noexcept {
   bool asked = false;
   {
     std::lock_guard lock(mutex_);
     demand_.forget_all();
-    asked = !asks_.empty();
+    for (const Ask& ask : asks_) asked |= choose({.ahead = true, .known = ask.known});
   }
   if (asked) await_answers();
   {
     // First, as a free in stream order is work.
     std::lock_guard giving(giving_);
-    send_at_rest([](const KeptBlock&) { return true; });
+    send_at_rest(choose);
   }
   give_back_in_order(caller);
 }
@@ -505,7 +600,7 @@ void KeptMemory::forget(const ContextState& context) noexcept {
   {
     std::lock_guard lock(mutex_);
     demand_.forget_context(context.handle);
-    std::erase_if(asks_, [&](const Ask& ask) { return ask.use.context == context.handle; });
+    std::erase_if(asks_, [&](const Ask& ask) { return ask.context == context.handle; });
     asked_.store(!asks_.empty(), std::memory_order_relaxed);
     // Whatever has become of them at the server, they are gone now.
     blocks_.for_each([&](KeptBlock& block) {
@@ -562,7 +657,7 @@ std::chrono::nanoseconds KeptMemory::look(Clock::time_point now) noexcept {
   if (left.count() > 0) return left;
   const std::unique_lock giving(giving_, std::try_to_lock);
   if (!giving) return kLookAgain;
-  auto unused = [&](const KeptBlock& block) { return now - block.since >= kKeptTime; };
+  auto unused = [&](const KeptBlock& block) { return now - block.since >= time_of(block); };
   send_at_rest(unused);
   send_back([&](const KeptBlock& block) { return in_order(block) && unused(block); });
   std::lock_guard lock(mutex_);
@@ -570,7 +665,7 @@ std::chrono::nanoseconds KeptMemory::look(Clock::time_point now) noexcept {
   if (blocks_.empty() && asks_.empty()) return keeping_ ? std::chrono::nanoseconds(kLookAgain) : kNever;
   Clock::time_point next = now + (asks_.empty() ? kKeptTime : kLookForAnswer);
   blocks_.for_each([&](const KeptBlock& block) {
-    next = std::min(next, block.leaving ? now + kLookForAnswer : block.since + kKeptTime);
+    next = std::min(next, block.leaving ? now + kLookForAnswer : block.since + time_of(block));
   });
   next_look_.store(next.time_since_epoch().count(), std::memory_order_relaxed);
   return next - now;

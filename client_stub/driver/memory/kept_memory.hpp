@@ -1,12 +1,12 @@
 // Device memory that is free, and that the client keeps for a moment: an allocation of the same size is answered with
-// it, at once. It is what the program has freed, and what was allocated ahead of it, where it has allocated several
-// blocks of a size one after the other.
+// it, at once. It is what the program has freed, and what was allocated ahead of it: where it has allocated several
+// blocks of a size one after the other, and what earlier runs of it have allocated in their first while.
 //
 // To the server's driver a kept block is allocated. Nothing that the program does may tell: an address in one is as
 // unknown here as any that was freed; what takes memory, or tells how much there is, comes behind the blocks' being
 // given back (`minds_kept_memory` in protocol/api, and here); so does what names such an address, for the server's
 // driver has to refuse it. Others get the memory soon: a block that nobody has had a use for in kKeptTime is given
-// back.
+// back, and in kKnownTime one that earlier runs of the program had.
 //
 // The driver's cuMemFree waits for all work of its context, and its cuMemAlloc may. The program's work may go on only
 // when the program does something else first, so both are only sent where the program itself calls one of them.
@@ -27,6 +27,7 @@
 
 #include "client_stub/driver/memory/ahead_demand.hpp"
 #include "client_stub/driver/memory/kept_blocks.hpp"
+#include "client_stub/driver/memory/known_demand.hpp"
 #include "client_stub/driver/session/session_part.hpp"
 
 namespace gpuwire::client {
@@ -35,15 +36,17 @@ class ServerSession;
 struct Caller;
 struct ContextState;
 
-// Any thread. `giving_` is held while frames are sent; the bounds and keeping(), which are read without it, change
-// behind the frees. So whoever finds by these that there is no block knows that its free is sent, and whoever looks for
-// one and finds none does when it has held `giving_`. `mutex_` is a leaf.
+// Any thread. `giving_` and `known_mutex_` are held while frames are sent; the bounds and keeping(), which are read
+// without it, change behind the frees. So whoever finds by these that there is no block knows that its free is sent,
+// and whoever looks for one and finds none does when it has held `giving_`. `mutex_` is a leaf.
 class KeptMemory final : public SessionPart {
  public:
   using Clock = KeptBlock::Clock;
 
   // As the server counts on when others of the tenant wait for memory (kKeptMemoryWait, kMemoryShortage).
   static constexpr std::chrono::milliseconds kKeptTime{200};
+  // Between two allocations a program that begins loads libraries. The server's kAheadHeld counts on it.
+  static constexpr std::chrono::milliseconds kKnownTime{2000};
   static constexpr uint64_t kBlockBytesMax = 32u << 20;
   // Where GPUWIRE_KEPT_MEMORY does not say.
   static constexpr uint64_t kBytesUsual = 64u << 20;
@@ -55,9 +58,16 @@ class KeptMemory final : public SessionPart {
 
   // A kept block becomes the program's again. False: there is none.
   bool take(const Caller& caller, const BlockUse& use, CUdeviceptr* out);
-  // The server has allocated what take() had not got: it may be asked for more of these ahead.
+  // The server is about to be asked for what take() has not got: in front of that, for what earlier runs of the program
+  // have allocated, too. The answer to the program's own comes when those are here, so that the next one finds its own.
+  void misses(const Caller& caller, const BlockUse& use) noexcept {
+    if (bytes_max_ != 0 && !first_while_over_.load(std::memory_order_relaxed)) look_ahead_as_known(caller, use);
+  }
+  // The server has allocated it: it may be asked for more of these ahead.
   void missed(const Caller& caller, const BlockUse& use) noexcept {
-    if (bytes_max_ != 0) look_ahead(caller, use, true);
+    if (bytes_max_ == 0) return;
+    note_new(caller, use);
+    look_ahead(caller, use, true);
   }
   // cuMemFree of device memory. False: it is to be freed as ever; else `result` is the call's.
   bool keep(const Caller& caller, const AddressRange& range, CUresult& result);
@@ -74,7 +84,13 @@ class KeptMemory final : public SessionPart {
   // the device, as natively by then.
   void give_back(const Caller& caller) noexcept {
     if (keeping()) [[unlikely]]
-      give_back_at_rest(caller);
+      give_back_at_rest(caller, [](const KeptBlock&) { return true; });
+  }
+  // The same for a call that comes again by itself when it has found no memory (free_all): what earlier runs of the
+  // program had stays.
+  void give_back_but_known(const Caller& caller) noexcept {
+    if (keeping()) [[unlikely]]
+      give_back_at_rest(caller, [](const KeptBlock& block) { return !block.known; });
   }
   // All of it, for a call that has found no memory. False: nothing has been kept for a while.
   bool free_all(const Caller& caller) noexcept;
@@ -119,7 +135,7 @@ class KeptMemory final : public SessionPart {
     if (pools_watched_.load(std::memory_order_relaxed) && keeping()) give_back_in_order(caller);
   }
 
-  void ended(SessionEnd) noexcept override {}  // nothing can be sent; the addresses stay taken
+  void ended(SessionEnd how) noexcept override;  // nothing can be sent; the addresses stay taken
   void after_fork_in_child() noexcept override;
 
   // A size (protocol/units); nothing: kBytesUsual. What is no size is told on standard error, and none is kept.
@@ -143,18 +159,28 @@ class KeptMemory final : public SessionPart {
 
   // --- ahead
   struct Ask {
-    uint64_t sequence;
-    BlockUse use;
-    uint32_t count;
+    uint64_t sequence = 0;
+    uint64_t context = 0;         // handle
+    std::vector<uint64_t> sizes;  // of blocks, in bytes
+    bool known = false;           // as earlier runs of the program had them
   };
   void look_ahead(const Caller& caller, const BlockUse& use, bool missed) noexcept;
-  uint32_t count_ahead(const BlockUse& use, bool missed);   // under mutex_
-  uint64_t asked_bytes() const noexcept;                    // under mutex_
-  size_t asked_blocks(const BlockUse* use) const noexcept;  // under mutex_; null: of all
-  void insert_ahead(const Ask& ask, uint64_t address) noexcept;
+  uint32_t count_ahead(const BlockUse& use, bool missed);        // under mutex_
+  size_t places_ahead() const noexcept;                          // under mutex_; for so many more
+  uint64_t asked_bytes() const noexcept;                         // under mutex_; but for those that are known
+  size_t asked_blocks(const BlockUse* use) const noexcept;       // under mutex_; null: of all
+  std::vector<uint64_t> known_here(const Caller& caller) const;  // under mutex_; sizes, those on their way included
+  // Under mutex_. Leaves as many of the sizes, from the first on, as there is room for, also beside blocks that leave.
+  void fit_known(std::vector<uint64_t>& sizes) const noexcept;
+  // Called by a `post` of the frame, under the send lock; the reply may come as soon as that is given up.
+  void note_asked(Ask& ask);
+  void look_ahead_as_known(const Caller& caller, const BlockUse& use) noexcept;
+  // The program has a block now that was none of its own before.
+  void note_new(const Caller& caller, const BlockUse& use) noexcept;
+  void insert_ahead(const Ask& ask, uint64_t bytes, uint64_t address) noexcept;
 
   // --- giving back
-  void give_back_at_rest(const Caller& caller) noexcept;
+  void give_back_at_rest(const Caller& caller, bool (*choose)(const KeptBlock&)) noexcept;
   void give_back_in_order(const Caller& caller) noexcept;
   void await_asked(uint64_t address) noexcept;
   void free_at(uint64_t address) noexcept;
@@ -180,11 +206,13 @@ class KeptMemory final : public SessionPart {
 
   ServerSession& session_;
   const uint64_t bytes_max_;
+  std::mutex known_mutex_;
+  KnownDemand known_;
   std::mutex giving_;
   std::mutex mutex_;  // all below
   KeptBlocks blocks_;
   AheadDemand demand_;
-  std::vector<Ask> asks_;  // allocate_ahead that no answer has come to; few
+  std::vector<Ask> asks_;  // allocate_ahead and allocate_known that no answer has come to; few
   // Of the blocks whose frees are being sent, the first byte and what is behind the last; 0: there are none.
   uint64_t sending_low_ = 0, sending_high_ = 0;
   // The server was told that memory may be kept. Written with giving_ held, too.
@@ -198,6 +226,8 @@ class KeptMemory final : public SessionPart {
   std::atomic<Clock::rep> next_look_{0};
   // Whether asks_ has any. Written under mutex_; relaxed, as the bounds.
   std::atomic<bool> asked_{false};
+  // known_.over(). Set once; relaxed: who does not see it yet asks known_.
+  std::atomic<bool> first_while_over_{false};
   // Set once, by a call whose effect on others the program has to order itself: relaxed.
   std::atomic<bool> pools_watched_{false}, device_pools_changed_{false};
 };

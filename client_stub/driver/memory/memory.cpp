@@ -165,6 +165,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   const BlockUse use{.context = caller.context_handle, .bytes = bytesize};
   if (take_kept(caller, use, dptr)) return leave(caller, CUDA_SUCCESS);
+  caller.server->kept_memory.misses(caller, use);
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {

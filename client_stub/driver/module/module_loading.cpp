@@ -62,7 +62,7 @@ void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void*
 
 CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
                     uint64_t& sequence) {
-  give_back_kept_memory(caller);
+  caller.server->kept_memory.give_back_but_known(caller);  // load_image() frees that where memory is short
   return send::begin_module_load(*caller.session, caller.context,
                                  {.handle = handle,
                                   .digest = image.digest(),

@@ -9,130 +9,16 @@
 
 #include "client/forward.hpp"
 #include "client_stub/driver/stream/capture.hpp"
-#include "schema/api_memory.capnp.h"
-#include "schema/api_pool.capnp.h"
-#include "schema/session.capnp.h"
-#include "test/client_stub/driver/memory/fixture.hpp"
+#include "test/client_stub/driver/memory/keeping.hpp"
 
 namespace gpuwire::client {
 namespace {
 
-using Clock = KeptBlock::Clock;
 using namespace std::chrono_literals;
-
-constexpr uint64_t kBytes = 1 << 20;
-constexpr uint32_t kMemGetInfo = 1804, kMemAllocAsync = 2400, kMemAllocFromPoolAsync = 2401, kMemFreeAsync = 2402;
-const uint32_t kAwaitRest = uint32_t(wire::SessionOrdinal::await_rest);
-const uint32_t kKeepingMemory = uint32_t(wire::SessionOrdinal::keeping_memory);
-const uint32_t kFreeAtRest = uint32_t(wire::SessionOrdinal::free_at_rest);
-const uint32_t kAllocateAhead = uint32_t(wire::SessionOrdinal::allocate_ahead);
-const uint32_t kPing = uint32_t(wire::SessionOrdinal::ping);
 
 KeptBlock block(uint64_t base, uint64_t bytes, Clock::time_point since = {}) {
   return {{.base = base, .bytes = bytes}, {.context = 1, .bytes = bytes}, since};
 }
-
-// A program whose freed memory is kept, with a server that gives other addresses each time.
-struct Keeping : test::DeviceProcess {
-  explicit Keeping(const char* wish = "64MiB") : DeviceProcess(1, wish) {
-    void* room = mmap(nullptr, kRoomBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    REQUIRE(room != MAP_FAILED);
-    munmap(room, kRoomBytes);
-    next = reinterpret_cast<uint64_t>(room);
-    session->answer(test::kMemAlloc, [this](capnp::MessageBuilder& reply) {
-      reply.initRoot<schema::CuMemAllocV2Results>().setDptr(new_address());
-    });
-    session->answer(kMemAllocAsync, [this](capnp::MessageBuilder& reply) {
-      reply.initRoot<schema::CuMemAllocAsyncResults>().setDptr(new_address());
-    });
-    session->answer(kMemAllocFromPoolAsync, [this](capnp::MessageBuilder& reply) {
-      reply.initRoot<schema::CuMemAllocFromPoolAsyncResults>().setDptr(new_address());
-    });
-  }
-
-  CUdeviceptr allocate(size_t bytes = kBytes) {
-    CUdeviceptr address = 0;
-    REQUIRE(hand::cuMemAlloc_v2(&address, bytes) == CUDA_SUCCESS);
-    return address;
-  }
-  CUdeviceptr allocate_on(CUstream stream, size_t bytes = kBytes) {
-    CUdeviceptr address = 0;
-    REQUIRE(hand::cuMemAllocAsync(&address, bytes, stream, false) == CUDA_SUCCESS);
-    return address;
-  }
-  static void free(CUdeviceptr address) { REQUIRE(hand::cuMemFree_v2(address) == CUDA_SUCCESS); }
-  static void free_on(CUdeviceptr address, CUstream stream) {
-    REQUIRE(hand::cuMemFreeAsync(address, stream, false) == CUDA_SUCCESS);
-  }
-  static CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
-    CUstream stream = nullptr;
-    REQUIRE(hand::cuStreamCreate(&stream, flags) == CUDA_SUCCESS);
-    return stream;
-  }
-  static KeptMemory& kept() { return test::server_session().kept_memory; }
-  // The server answers the newest free_at_rest, and an allocate_ahead of these addresses.
-  std::vector<CUdeviceptr> told_to_leave() const {
-    std::vector<CUdeviceptr> addresses;
-    newest(kFreeAtRest).read<schema::FreeAtRest>([&](auto frame) {
-      for (uint64_t address : frame.getAddresses()) addresses.push_back(address);
-    });
-    return addresses;
-  }
-  void answer_at_rest(bool freed) const {
-    capnp::MallocMessageBuilder message;
-    auto notice = message.initRoot<schema::FreedAtRest>();
-    notice.setSequence(newest(kFreeAtRest).sequence);
-    notice.setFreed(freed);
-    tell(wire::NoticeOrdinal::freed_at_rest, message);
-  }
-  void answer_ahead(const std::vector<CUdeviceptr>& addresses) const {
-    capnp::MallocMessageBuilder message;
-    auto notice = message.initRoot<schema::AllocatedAhead>();
-    notice.setSequence(newest(kAllocateAhead).sequence);
-    auto list = notice.initAddresses(unsigned(addresses.size()));
-    for (unsigned i = 0; i < addresses.size(); ++i) list.set(i, addresses[i]);
-    tell(wire::NoticeOrdinal::allocated_ahead, message);
-  }
-  // As many as it was asked for.
-  std::vector<CUdeviceptr> answer_ahead() {
-    std::vector<CUdeviceptr> addresses(asked_ahead());
-    for (CUdeviceptr& address : addresses) address = new_address();
-    answer_ahead(addresses);
-    return addresses;
-  }
-  uint32_t asked_ahead(uint64_t bytes = kBytes) const {
-    uint32_t count = 0;
-    newest(kAllocateAhead).read<schema::AllocateAhead>([&](auto frame) {
-      CHECK(frame.getBytes() == bytes);
-      count = frame.getCount();
-    });
-    return count;
-  }
-  uint64_t new_address() { return next += 64u << 20; }
-  // The ordinals of what was sent since the first `before` frames.
-  std::vector<uint32_t> sent_since(size_t before) const {
-    std::vector<uint32_t> ordinals;
-    for (const test::SentFrame& frame : session->frames()) ordinals.push_back(frame.ordinal);
-    return {ordinals.begin() + ptrdiff_t(before), ordinals.end()};
-  }
-
- private:
-  static constexpr uint64_t kRoomBytes = uint64_t{8} << 30;
-
-  test::SentFrame newest(uint32_t ordinal) const {
-    const auto frames = session->frames();
-    auto found =
-        std::find_if(frames.rbegin(), frames.rend(), [&](const auto& each) { return each.ordinal == ordinal; });
-    REQUIRE(found != frames.rend());
-    return *found;
-  }
-  static void tell(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message) {
-    capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
-    test::server_session().notices.notice(ordinal, reader);
-  }
-
-  uint64_t next = 0;
-};
 
 }  // namespace
 

@@ -1,0 +1,112 @@
+#include "client_stub/driver/memory/known_allocations.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace gpuwire::client {
+namespace {
+
+// Of "DEVICE BYTES NUMBER"; nothing: it is something else.
+std::optional<std::array<uint64_t, 3>> numbers_of(std::string_view line) {
+  std::array<uint64_t, 3> out{};
+  const char *at = line.data(), *const end = at + line.size();
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (i != 0 && (at == end || *at++ != ' ')) return std::nullopt;
+    const auto read = std::from_chars(at, end, out[i]);
+    if (read.ec != std::errc{}) return std::nullopt;
+    at = read.ptr;
+  }
+  if (at != end) return std::nullopt;
+  return out;
+}
+
+}  // namespace
+
+std::string KnownAllocations::line_of(const Block& block) {
+  return std::to_string(block.size.first) + ' ' + std::to_string(block.size.second) + ' ' +
+         std::to_string(block.number) + '\n';
+}
+
+KnownAllocations::KnownAllocations(std::string folder, const ProgramImage::Digest& program)
+    : lines_(std::move(folder), program) {
+  if (!lines_.kept()) return;
+  for (const std::string& line : lines_.read()) {
+    const auto numbers = numbers_of(line);
+    if (!numbers || (*numbers)[0] >= kKnownDevicesMax || (*numbers)[2] == 0 || (*numbers)[2] > wire::kKnownBlocksMax)
+      continue;
+    add({{int((*numbers)[0]), (*numbers)[1]}, uint32_t((*numbers)[2])});
+  }
+  earlier_ = blocks_.size();
+  unwritten_ = earlier_ == 0;
+}
+
+bool KnownAllocations::add(const Block& block) {
+  size_t count = 0;
+  uint64_t bytes = 0;
+  for (const Block& known : blocks_) {
+    if (known.size == block.size && known.number == block.number) return false;
+    if (known.size.first != block.size.first) continue;
+    ++count;
+    bytes += known.size.second;
+  }
+  if (block.size.second == 0 || count == wire::kKnownBlocksMax || block.size.second > wire::kKnownBytesMax - bytes)
+    return false;
+  blocks_.push_back(block);
+  return true;
+}
+
+bool KnownAllocations::is_used(const Block& block) const {
+  const auto found = used_.find(block.size);
+  return found != used_.end() && block.number <= found->second;
+}
+
+bool KnownAllocations::uses_device(int device) const {
+  return std::any_of(used_.begin(), used_.end(), [&](const auto& used) { return used.first.first == device; });
+}
+
+std::vector<uint64_t> KnownAllocations::awaited(int device) const {
+  std::vector<uint64_t> out;
+  for (const Block& block : blocks_) {
+    if (block.size.first == device && !is_used(block)) out.push_back(block.size.second);
+  }
+  return out;
+}
+
+void KnownAllocations::used(int device, uint64_t bytes) {
+  const Size size{device, bytes};
+  if (used_.size() == kKnownSizesMax && !used_.contains(size)) return;
+  const Block block{size, ++used_[size]};
+  if (!lines_.kept() || !add(block) || blocks_.size() == 1) return;
+  std::string lines;
+  if (std::exchange(unwritten_, false)) lines = line_of(blocks_.front());
+  lines_.append(lines + line_of(block));
+}
+
+bool KnownAllocations::mostly_unused() const {
+  size_t blocks = 0, used_blocks = 0;
+  uint64_t bytes = 0, used_bytes = 0;
+  for (size_t i = 0; i < earlier_; ++i) {
+    const Block& block = blocks_[i];
+    if (!uses_device(block.size.first)) continue;
+    const bool used = is_used(block);
+    ++blocks;
+    used_blocks += used;
+    bytes += block.size.second;
+    used_bytes += used ? block.size.second : 0;
+  }
+  return 2 * used_blocks < blocks || 2 * used_bytes < bytes;
+}
+
+void KnownAllocations::forget_unused() {
+  std::string lines;
+  for (const Block& block : blocks_) {
+    if (is_used(block) || !uses_device(block.size.first)) lines += line_of(block);
+  }
+  lines_.replace(lines);
+}
+
+}  // namespace gpuwire::client
