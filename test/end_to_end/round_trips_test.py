@@ -96,6 +96,29 @@ class RoundTrips(ServerCase):
             one_by_one, account = self.waits("libraries", 2 * STEPS, without)
             self.assertEqual(one_by_one - many, 3 * 2 * STEPS + KERNELS_OF_A_STEP - 1, account)
 
+    def test_memory_that_an_earlier_run_of_the_program_allocated_waits_for_the_first_block_only(self):
+        def allocations(steps, environment):
+            _, account = self.waits("sizes", steps, environment)
+            row = re.search(r"^ *cuMemAlloc_v2 +(\d+) +(\d+) ", account, re.MULTILINE)
+            return int(row.group(1)), int(row.group(2)), account
+
+        # What nobody takes goes back, and on a busy machine a program may take longer than that: then it is tried once
+        # more.
+        for attempts_left in reversed(range(10)):
+            with tempfile.TemporaryDirectory() as home:
+                user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+                calls, first, account = allocations(2 * STEPS, user)
+                self.assertGreaterEqual(first, 2 * STEPS, account)
+                again, second, account = allocations(2 * STEPS, user)
+                self.assertEqual(again, calls, account)
+                more, third, further = allocations(2 * STEPS + 1, user)
+                self.assertEqual(more, calls + 1, further)
+                _, without, account_without = allocations(2 * STEPS, dict(user, GPUWIRE_LOOK_AHEAD="off"))
+                self.assertEqual(without, first, account_without)
+            if second <= 1 and third <= 2:
+                return
+            self.assertGreater(attempts_left, 0, account + further)
+
     def test_allocating_waits_once_and_freeing_does_not(self):
         self.assert_waits_per_step(1, "malloc", GPUWIRE_KEPT_MEMORY="0")
         self.assert_waits_per_step(1, "malloc_async", GPUWIRE_KEPT_MEMORY="0")

@@ -186,11 +186,37 @@ void graph(Step& step, int steps) {
   for (int i = 0; i < steps; ++i) CHECK_RUNTIME(cudaGraphLaunch(executable, step.compute));
 }
 
+// Blocks of as many sizes, and one larger than what is kept of freed memory. Between the first and the others a library
+// is loaded, as when a program begins. All keep what is written to them.
+bool sizes(int steps) {
+  float *total = nullptr, value = 0;
+  CHECK_RUNTIME(cudaMalloc(&total, sizeof value));
+  CHECK_RUNTIME(cudaMemset(total, 0, sizeof value));
+  add<<<1, 1>>>(total, total, 1);
+  std::vector<float*> blocks;
+  for (int i = 0; i <= steps; ++i) {
+    const size_t bytes = i == 0 ? 33 << 20 : size_t(i) << 20;
+    CHECK_RUNTIME(cudaMalloc(&blocks.emplace_back(), bytes));
+    value = float(i);
+    CHECK_RUNTIME(cudaMemcpyAsync(blocks.back(), &value, sizeof value, cudaMemcpyHostToDevice));
+  }
+  for (const float* block : blocks) add<<<1, 1>>>(total, block, 1);
+  CHECK_RUNTIME(cudaMemcpy(&value, total, sizeof value, cudaMemcpyDeviceToHost));
+  return value == float(steps * (steps + 1) / 2);
+}
+
+int finish(bool right) {
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+  std::printf("%s\n", right ? "PASSED" : "the loss is wrong");
+  return right ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::string mode = argc > 1 ? argv[1] : "step";
   int steps = argc > 2 ? std::atoi(argv[2]) : 10;
+  if (mode == "sizes") return finish(sizes(steps));
   // What waits for no other stream makes blocking copies wait.
   Step step(mode == "blocking_pageable" ? cudaStreamDefault : cudaStreamNonBlocking);
   bool right = true;
@@ -244,7 +270,5 @@ int main(int argc, char** argv) {
     if (mode == "blocking_pageable") right = right && step.pageable_arrived(float(steps - 1), kBatchFloats);
     if (mode == "large_pinned") right = right && step.large_arrived();
   }
-  CHECK_RUNTIME(cudaDeviceSynchronize());
-  std::printf("%s\n", right ? "PASSED" : "the loss is wrong");
-  return right ? EXIT_SUCCESS : EXIT_FAILURE;
+  return finish(right);
 }
