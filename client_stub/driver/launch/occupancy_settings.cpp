@@ -1,8 +1,9 @@
 #include "client_stub/driver/launch/occupancy_settings.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <tuple>
+
+#include "client_stub/driver/module/image_lines.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -11,13 +12,6 @@ constexpr std::string_view kNothing = "0";
 constexpr char kBetween = ',', kOther = '~', kElsewhere = '@';
 
 auto kind_of(const OccupancySettings::Setting& one) { return std::tuple(one.attribute, one.device, one.own); }
-
-template <class Number>
-bool read_number(std::string_view& text, Number& out) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  text.remove_prefix(size_t(end - text.data()));
-  return error == std::errc();
-}
 
 }  // namespace
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,15 +12,14 @@ namespace {
 // Of "DEVICE BYTES NUMBER"; nothing: it is something else.
 std::optional<std::array<uint64_t, 3>> numbers_of(std::string_view line) {
   std::array<uint64_t, 3> out{};
-  const char *at = line.data(), *const end = at + line.size();
-  for (size_t i = 0; i < out.size(); ++i) {
-    if (i != 0 && (at == end || *at++ != ' ')) return std::nullopt;
-    const auto read = std::from_chars(at, end, out[i]);
-    if (read.ec != std::errc{}) return std::nullopt;
-    at = read.ptr;
+  for (uint64_t& number : out) {
+    if (&number != &out.front()) {
+      if (!line.starts_with(' ')) return std::nullopt;
+      line.remove_prefix(1);
+    }
+    if (!read_number(line, number)) return std::nullopt;
   }
-  if (at != end) return std::nullopt;
-  return out;
+  return line.empty() ? std::optional(out) : std::nullopt;
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // What a user's programs have written down about an image for the next ones: a file of lines for each image.
 #pragma once
 
+#include <charconv>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "client_stub/driver/module/program_image.hpp"
@@ -40,5 +42,13 @@ class ImageLines {
 
 // Names of files, and how lines begin: 64 digits.
 std::string hex_digits(const ProgramImage::Digest& digest);
+
+// Takes a number from the beginning of what is left of a line. False: there is none, or it is too large.
+template <class Number>
+bool read_number(std::string_view& text, Number& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  text.remove_prefix(size_t(end - text.data()));
+  return error == std::errc();
+}
 
 }  // namespace gpuwire::client

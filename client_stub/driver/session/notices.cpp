@@ -103,9 +103,10 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     }
     case wire::NoticeOrdinal::allocated_ahead: {
       auto allocated = message.getRoot<schema::AllocatedAhead>();
+      const auto told = allocated.getAddresses();  // once: each time the whole list counts as read
       std::array<uint64_t, std::max(wire::kAheadBlocksMax, wire::kKnownBlocksMax)> addresses{};
-      const size_t count = std::min<size_t>(allocated.getAddresses().size(), addresses.size());
-      for (size_t i = 0; i < count; ++i) addresses[i] = allocated.getAddresses()[uint32_t(i)];
+      const size_t count = std::min<size_t>(told.size(), addresses.size());
+      for (size_t i = 0; i < count; ++i) addresses[i] = told[uint32_t(i)];
       return session_.kept_memory.allocated_ahead(allocated.getSequence(), {addresses.data(), count});
     }
     case wire::NoticeOrdinal::profile_spans: return session_.gpu_spans.told(message.getRoot<schema::ProfileSpans>());
