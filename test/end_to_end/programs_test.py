@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from support import (
@@ -47,6 +48,14 @@ class Programs(ServerCase):
             with self.subTest(kept):
                 self.assert_passed(
                     run(self.server.address, "kept_memory", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
+
+    def test_nothing_tells_that_memory_of_an_earlier_run_comes_ahead(self):
+        for program in ("kept_memory", "out_of_memory"):
+            with self.subTest(program), tempfile.TemporaryDirectory() as home:
+                user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+                for _ in range(3):
+                    self.assert_passed(run(self.server.address, program, env={**os.environ, **user}))
+                self.assertTrue(os.listdir(os.path.join(home, "cache_key.memory")))
 
     def test_a_size_without_a_known_unit_is_told_and_nothing_is_kept(self):
         for wish, word in (("4096", "a unit is missing"), ("64M", "the unit must be one of B, KB")):

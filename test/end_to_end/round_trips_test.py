@@ -21,6 +21,10 @@ class RoundTrips(ServerCase):
         self.assert_passed(ran)
         return int(re.search(r"waits: (\d+)", ran.stderr).group(1)), ran.stderr
 
+    def user(self, home, **environment):
+        """What programs of a user write down they find there."""
+        return {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key"), **environment}
+
     def assert_waits_per_step(self, expected, mode, **environment):
         self.waits(mode, STEPS, environment)  # from here on the server has the program's images
         once, _ = self.waits(mode, STEPS, environment)
@@ -50,7 +54,7 @@ class RoundTrips(ServerCase):
 
     def test_kernels_that_an_earlier_program_used_wait_for_the_first_of_them_only(self):
         with tempfile.TemporaryDirectory() as home:
-            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            user = self.user(home, GPUWIRE_KEPT_MEMORY="0")  # memory is another test's
             self.waits("new_kernels", 2 * STEPS, user)
             few, _ = self.waits("new_kernels", STEPS, user)
             many, account = self.waits("new_kernels", 2 * STEPS, user)
@@ -60,7 +64,7 @@ class RoundTrips(ServerCase):
 
     def test_what_an_earlier_program_asked_about_a_kernel_comes_with_the_kernel(self):
         with tempfile.TemporaryDirectory() as home:
-            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            user = self.user(home, GPUWIRE_KEPT_MEMORY="0")  # memory is another test's
             self.waits("occupancy", 2 * STEPS, user)
             few, _ = self.waits("occupancy", 1, user)
             many, account = self.waits("occupancy", 2 * STEPS, user)
@@ -70,7 +74,7 @@ class RoundTrips(ServerCase):
 
     def test_what_an_earlier_program_asked_after_it_set_something_for_a_kernel_comes_with_the_kernel(self):
         with tempfile.TemporaryDirectory() as home:
-            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            user = self.user(home, GPUWIRE_KEPT_MEMORY="0")  # memory is another test's
             mode, questions = "occupancy_of_settings", 3
             self.waits(mode, 2 * STEPS, user)
             few, _ = self.waits(mode, 1, user)
@@ -83,7 +87,7 @@ class RoundTrips(ServerCase):
 
     def test_libraries_that_an_earlier_run_of_the_program_used_wait_for_the_first_of_them_only(self):
         with tempfile.TemporaryDirectory() as home:
-            user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+            user = self.user(home, GPUWIRE_KEPT_MEMORY="0")  # memory is another test's
             without = dict(user, GPUWIRE_LOOK_AHEAD="off")
             self.waits("libraries", 3 * STEPS, without)  # from here on the server has the images
             self.waits("libraries", 2 * STEPS, user)
@@ -99,14 +103,14 @@ class RoundTrips(ServerCase):
     def test_memory_that_an_earlier_run_of_the_program_allocated_waits_for_the_first_block_only(self):
         def allocations(steps, environment):
             _, account = self.waits("sizes", steps, environment)
-            row = re.search(r"^ *cuMemAlloc_v2 +(\d+) +(\d+) ", account, re.MULTILINE)
+            row = re.search(r"^gpuwire: +cuMemAlloc_v2 +(\d+) +(\d+) ", account, re.MULTILINE)
             return int(row.group(1)), int(row.group(2)), account
 
         # What nobody takes goes back, and on a busy machine a program may take longer than that: then it is tried once
         # more.
         for attempts_left in reversed(range(10)):
             with tempfile.TemporaryDirectory() as home:
-                user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
+                user = self.user(home)
                 calls, first, account = allocations(2 * STEPS, user)
                 self.assertGreaterEqual(first, 2 * STEPS, account)
                 again, second, account = allocations(2 * STEPS, user)
