@@ -168,16 +168,13 @@ class SharedMemoryTransport final : public Transport {
   IoResult try_send(std::span<const iovec> pieces) noexcept override {
     if (sending_over_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_acquire))
       return {IoStatus::failed, 0, EPIPE};
-    pieces = pieces.first(std::min(pieces.size(), kPiecesMax));
-    size_t wanted = 0;
-    for (const iovec& piece : pieces) wanted += piece.iov_len;
-    size_t room = out_.room(std::max<size_t>(wanted, 1));
+    size_t room = out_.room();
     if (out_.damage() != Damage::none) return damaged(out_.damage());
     size_t sent = 0;
-    for (const iovec& piece : pieces) {
+    for (const iovec& piece : pieces.first(std::min(pieces.size(), kPiecesMax))) {
       std::span<const std::byte> bytes(static_cast<const std::byte*>(piece.iov_base), piece.iov_len);
       while (!bytes.empty()) {
-        if (room == 0) room = out_.room(1);
+        if (room == 0) room = out_.room();
         if (room == 0) break;
         size_t step = std::min({bytes.size(), room, kStepBytes});
         out_.put(bytes.first(step));

@@ -37,10 +37,8 @@ class RingWriter {
  public:
   RingWriter(RingIndices& shared, std::byte* data, uint32_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
 
-  // Bytes that put() may be given; 0 after damage. The reader's index is looked at only where what was free before is
-  // less than `wanted`: its processor writes it all the time.
-  size_t room(size_t wanted) noexcept {
-    if (const size_t free = bytes_ - size_t(written() - seen_); free >= wanted && damage_ == Damage::none) return free;
+  // Bytes that put() may be given; 0 after damage.
+  size_t room() noexcept {
     uint64_t read = shared_.read.load(std::memory_order_acquire);
     if (read < seen_) damage_ = Damage::backwards;
     if (read > written()) damage_ = Damage::beyond;

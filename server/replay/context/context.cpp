@@ -126,6 +126,7 @@ CUresult ContextTable::create_green(uint64_t handle, uint64_t primary, CUdevReso
   if (number == 0 || find(number)) return CUDA_ERROR_INVALID_HANDLE;
   if (contexts_.size() >= kContextsMax) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = activate(*base)) return error;
+  replay_.sync_duties().note();  // work in its NULL stream is its primary context's, too
   CUgreenCtx green = nullptr;
   CUcontext native = nullptr;
   CUresult result = drive(driver_.cuGreenCtxCreate, &green, descriptor, base->device, flags);

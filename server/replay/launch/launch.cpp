@@ -110,16 +110,15 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
 // The called form is CUDA_LAUNCH_BLOCKING's: the reply comes when the kernel has ended, and tells how.
 void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   Context* context = replay.state().contexts().current();
-  if (!context) return finish(replay, call, CUDA_ERROR_OUT_OF_MEMORY);
-  CUresult result = CUDA_SUCCESS;
-  auto mark = std::make_shared<CompletionMark>(mark_stream(replay.driver(), *context->events, stream, result));
+  auto event = std::make_shared<PooledEvent>(context ? context->events->take() : PooledEvent{});
+  CUresult result = *event ? drive(replay.driver().cuEventRecord, event->get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) return finish(replay, call, result);
   DeviceWait wait;
-  wait.query = [&replay, mark] { return mark->look(replay.driver()); };
-  wait.wait = [&replay, mark] { return wait_for_event(replay.driver(), mark->event.get()); };
-  wait.events = [mark] { return std::vector{mark->event.get()}; };
-  wait.finish = [&replay, mark, sequence = call.header.sequence](CUresult waited) {
-    waited = settle(replay, mark->event.get(), waited);
+  wait.query = [&replay, event] { return drive(replay.driver().cuEventQuery, event->get()); };
+  wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event->get()); };
+  wait.events = [event] { return std::vector{event->get()}; };
+  wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
+    waited = settle(replay, event->get(), waited);
     replay.state().copy_back().deliver_finished();
     replay.state().host_regions().deliver();
     send_result(replay, sequence, waited);

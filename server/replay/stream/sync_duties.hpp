@@ -6,9 +6,11 @@
 namespace gpuwire::server {
 
 // Whether a wait that a query found to be over still owes a synchronising call: it writes out what the device has
-// printed (CUDA programming guide, "Formatted Output") and gives memory of pools back to the device
-// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD). A session that can do neither is spared the call, which takes longer than all
-// else that a server does for a wait. What was noted stays so until the session ends.
+// printed (CUDA programming guide, "Formatted Output"), gives memory of pools back to the device
+// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and of a context waits for what no query tells of: work in streams that were
+// destroyed before it was done, and in the NULL streams of green contexts. A session that needs none of it is spared
+// the call, which takes longer than all else that a server does for a wait. What was noted stays so until the session
+// ends.
 //
 // Any thread. The executor notes before it makes the driver call that brings the duty, so whoever waits for work that
 // came of that call finds it noted: the wait was handed over after it (by the queue of waiters or the watcher's lock).

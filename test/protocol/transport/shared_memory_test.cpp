@@ -102,30 +102,19 @@ TEST_CASE("a writer's index that runs backwards ends the connection, and says so
 }
 
 TEST_CASE("a reader's index that claims what was not written, or runs backwards, ends the connection, and says so") {
-  const std::string whole_ring(kRingBytesMin, 'x');
   Exposed beyond;
   REQUIRE(send_text(*beyond.client, "hello").status == IoStatus::ok);
   beyond.to_server().read.store(6);
-  CHECK(send_text(*beyond.client, whole_ring).status == IoStatus::failed);
+  CHECK(send_text(*beyond.client, "more").status == IoStatus::failed);
   CHECK(beyond.client->failure().find("beyond") != std::string::npos);
 
   Exposed backwards;
-  for (int i = 0; i < 2; ++i) {  // the second finds that the first was read
-    REQUIRE(send_text(*backwards.client, whole_ring).status == IoStatus::ok);
-    CHECK(receive_text(*backwards.server, whole_ring.size()) == whole_ring);
-  }
+  REQUIRE(send_text(*backwards.client, "hello").status == IoStatus::ok);
+  CHECK(receive_text(*backwards.server, 5) == "hello");
+  REQUIRE(send_text(*backwards.client, "hello").status == IoStatus::ok);
   backwards.to_server().read.store(4);
-  CHECK(send_text(*backwards.client, whole_ring).status == IoStatus::failed);
+  CHECK(send_text(*backwards.client, "more").status == IoStatus::failed);
   CHECK(backwards.client->failure().find("backwards") != std::string::npos);
-}
-
-TEST_CASE("a writer looks at the reader's index when it has no room left that it knows of, and not before") {
-  Exposed exposed;
-  REQUIRE(send_text(*exposed.client, "hello").status == IoStatus::ok);
-  const uint64_t nonsense = ~uint64_t{0};
-  exposed.to_server().read.store(nonsense);
-  CHECK(send_text(*exposed.client, std::string(kRingBytesMin - 5, 'x')).status == IoStatus::ok);
-  CHECK(send_text(*exposed.client, "x").status == IoStatus::failed);
 }
 
 TEST_CASE("what an end has written of its own is not read back: the other side's changes to it change nothing here") {

@@ -336,7 +336,6 @@ FakeDriver::FakeDriver() {
   table.cuMemHostRegister_v2 = host_register;
   table.cuMemHostUnregister = host_unregister;
   table.cuMemHostGetDevicePointer_v2 = host_device_pointer;
-  table.cuStreamWriteValue32_v2 = write_word;
   table.cuMemAlloc_v2 = mem_alloc;
   table.cuMemGetInfo_v2 = mem_get_info;
   table.cuMemFree_v2 = mem_free;

@@ -41,7 +41,7 @@ class FakeDriver {
   // Runs what is held: `count` operations, or all.
   void release(size_t count = ~size_t{0});
   void enqueue(std::function<void()> work);
-  // cuStreamWriteValue32_v2, of the one there is.
+  // cuStreamWriteValue32_v2, of the one there is. Not in the table: it writes wherever it is told to.
   static CUresult CUDAAPI write_word(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
   CUresult note(const char* name, const std::string& entry);
   size_t count(const std::string& prefix) const;

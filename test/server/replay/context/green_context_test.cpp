@@ -188,6 +188,12 @@ TEST_CASE_FIXTURE(Fixture, "a green context is a context of the session until it
   CHECK(ask(SessionOrdinal::green_destroy, kGreen) == CUDA_ERROR_INVALID_CONTEXT);
 }
 
+TEST_CASE_FIXTURE(Fixture, "waits for a context with green ones owe the driver a synchronising call") {
+  CHECK_FALSE(session.sync_duties().any());
+  CHECK(ask(SessionOrdinal::green_create, kGreen) == CUDA_SUCCESS);
+  CHECK(session.sync_duties().any());
+}
+
 TEST_CASE_FIXTURE(Fixture, "a green context is made of a primary context that is bound, under a number that is free") {
   CHECK(ask(SessionOrdinal::green_create, kGreen, wire::make_handle(HandleKind::context, 3, 1)) ==
         CUDA_ERROR_INVALID_CONTEXT);

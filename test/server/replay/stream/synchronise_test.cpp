@@ -136,6 +136,17 @@ TEST_CASE_FIXTURE(Fixture, "where one is due every wait ends with it, and with w
   CHECK(session.drained == 3);
 }
 
+TEST_CASE_FIXTURE(Fixture,
+                  "a context is waited for by the driver once a stream was destroyed, for its work may go on") {
+  driver.table.cuStreamDestroy_v2 = [](CUstream) { return CUDA_SUCCESS; };
+  session.frame<schema::CuStreamDestroyV2Params>(wire::FrameKind::posted, ordinal("cuStreamDestroy_v2"),
+                                                 [&](auto params) { params.setHStream(stream); });
+  REQUIRE(session.failed.empty());
+  driver.log.clear();
+  CHECK(session.result(synchronise_context()) == CUDA_SUCCESS);
+  CHECK(driver.count("cuCtxSynchronize") == 1);
+}
+
 TEST_CASE("a wait whose word the GPU has written does not ask the driver") {
   Fixture fixture({.write_word = &FakeDriver::write_word});
   fixture.driver.failures["cuEventQuery"] = CUDA_ERROR_NOT_READY;
