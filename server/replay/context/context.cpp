@@ -173,6 +173,7 @@ void ContextTable::drain(Context& context) {
   drive(driver_.cuCtxSynchronize);
   context.uploads.clear();
   context.awaited.reset();
+  context.passed.clear();
   if (context.green) return;
   // What waiter and watcher still hold leaves now that the device is at rest.
   context.events->all_returned(std::chrono::milliseconds(kContextDrainMs));

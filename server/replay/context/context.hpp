@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "server/replay/stream/event_pool.hpp"
+#include "server/replay/stream/passed_marks.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/copy/staging.hpp"
 
@@ -35,6 +36,7 @@ struct Context {
   unsigned flags = 0;
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
+  PassedMarks passed;
   std::deque<Upload> uploads;       // oldest first
   std::shared_ptr<Upload> awaited;  // the newest that was told and is waited for: its answers hold it, too
   CUstream beside = nullptr;        // waits for no other stream; made when first used, managed_memory.cpp

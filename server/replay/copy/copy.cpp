@@ -170,6 +170,7 @@ void answer_download(Replay& replay, Call& call, Context& context, CUstream stre
     result = poll_copy(replay, mark);
     if (result != CUDA_ERROR_NOT_READY) {
       result = settle(replay, mark.event.get(), result);
+      if (mark.seen_early) context.passed.add(replay.driver(), stream, std::move(mark.event));
       send_copy(replay, copy, result);
       return;
     }

@@ -21,37 +21,39 @@ struct CompletionMark {
   PooledEvent event;
   CompletionWord word;
   unsigned looks = 0;
+  bool seen_early = false;  // the word has told, and the driver may not know yet (passed_marks.hpp)
 
   // Whether the stream has passed it: CUDA_ERROR_NOT_READY: not yet. The first look asks the driver.
   CUresult look(const DriverTable& driver) {
-    if (word.reached()) return CUDA_SUCCESS;
+    if (reached()) return CUDA_SUCCESS;
     if (word.marked() && looks++ % kLooksPerQuery != 0) {
       for (int i = 1; i < kReadsPerLook; ++i) {
         relax();
-        if (word.reached()) return CUDA_SUCCESS;
+        if (reached()) return CUDA_SUCCESS;
       }
       return CUDA_ERROR_NOT_READY;
     }
     return driver.cuEventQuery ? driver.cuEventQuery(event.get()) : CUDA_ERROR_NOT_SUPPORTED;
   }
+
+ private:
+  bool reached() { return seen_early = word.reached(); }
 };
 
 // A mark behind everything that is on the stream now, in `events`' context, which is current. Without an event: the
 // driver refuses, and `result` says why.
 inline CompletionMark mark_stream(const DriverTable& driver, EventPool& events, CUstream stream, CUresult& result) {
-  CompletionMark mark{events.take(), {}};
+  CompletionMark mark;
+  mark.event = events.take();
   if (!mark.event) {
     result = CUDA_ERROR_OUT_OF_MEMORY;
     return mark;
   }
-  result = driver.cuEventRecord ? driver.cuEventRecord(mark.event.get(), stream) : CUDA_ERROR_NOT_SUPPORTED;
-  if (result != CUDA_SUCCESS) {
-    mark.event.reset();
-    return mark;
-  }
-  // Only now that the stream is known to be one of this context, in which the word's memory is.
+  // The event is done only after the word is written: by it the driver catches up.
   mark.word = events.words().take();
   mark.word.mark(stream);
+  result = driver.cuEventRecord ? driver.cuEventRecord(mark.event.get(), stream) : CUDA_ERROR_NOT_SUPPORTED;
+  if (result != CUDA_SUCCESS) mark.event.reset();
   return mark;
 }
 

@@ -37,7 +37,9 @@ bool CompletionWords::map() {
     return false;
   void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return false;
-  if (driver_.cuMemHostRegister_v2(memory, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP) != CUDA_SUCCESS) {
+  // For all contexts: a stream that turns out to be another's is no fault of its context.
+  if (driver_.cuMemHostRegister_v2(memory, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) !=
+      CUDA_SUCCESS) {
     ::munmap(memory, kBytes);
     return false;
   }

@@ -19,8 +19,13 @@
 
 namespace gpuwire::server {
 
+void catch_up(Replay& replay) {
+  replay.state().contexts().for_each([&](Context& context) { context.passed.catch_up(replay.driver()); });
+}
+
 bool streams_idle(Replay& replay) {
   const DriverTable& driver = replay.driver();
+  catch_up(replay);
   bool idle = true;
   replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
     if (!idle) return;
@@ -99,7 +104,10 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
     wait.query = [&replay, mark] {
       CUresult queried = mark->look(replay.driver());
       if (queried != CUDA_SUCCESS) return queried;
-      if (!streams_idle(replay)) return CUDA_ERROR_NOT_READY;
+      if (!streams_idle(replay)) {
+        mark->seen_early = false;  // by the end, which may be another thread's, the driver knows
+        return CUDA_ERROR_NOT_READY;
+      }
       return synchronise_if_due(replay, queried, [&] { return drive(replay.driver().cuCtxSynchronize); });
     };
   }
@@ -113,8 +121,9 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
     for (const PooledEvent& one : *marks) events.push_back(one.get());
     return events;
   };
-  wait.finish = [&replay, marks, sequence](CUresult waited) {
+  wait.finish = [&replay, &context, mark, marks, sequence](CUresult waited) {
     // Writes out what the device has printed; none of them is waited for any more.
+    if (mark->seen_early) context.passed.add(replay.driver(), nullptr, std::move(mark->event));
     for (const PooledEvent& one : *marks)
       waited = synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, one.get()); });
     answer(replay, sequence, waited);
@@ -169,9 +178,10 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   wait.query = [&replay, mark] { return mark->look(replay.driver()); };
   wait.wait = [&replay, mark] { return wait_for_event(replay.driver(), mark->event.get()); };
   wait.events = [mark] { return std::vector{mark->event.get()}; };
-  wait.finish = [&replay, mark, sequence](CUresult waited) {
+  wait.finish = [&replay, context, stream, mark, sequence](CUresult waited) {
     waited = synchronise_if_due(replay, waited,
                                 [&] { return drive(replay.driver().cuEventSynchronize, mark->event.get()); });
+    if (mark->seen_early) context->passed.add(replay.driver(), stream, std::move(mark->event));
     answer(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));
@@ -183,6 +193,7 @@ void cuStreamQuery(Replay& replay, Call& call) {
   if (!find_stream(replay, call.message.getRoot<schema::CuStreamQueryParams>().getHStream(), stream)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
+  catch_up(replay);
   query(replay, call, [&] { return drive(replay.driver().cuStreamQuery, stream); });
 }
 

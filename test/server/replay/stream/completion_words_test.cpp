@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/replay/stream/completion_mark.hpp"
+#include "server/replay/stream/passed_marks.hpp"
 #include "test/server/replay/fake_driver.hpp"
 
 using namespace gpuwire;
@@ -125,4 +126,47 @@ TEST_CASE("a mark without a word asks the driver each time") {
   for (int i = 0; i < 3; ++i) CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
   driver.release();
   CHECK(mark.look(driver.table) == CUDA_SUCCESS);
+}
+
+TEST_CASE("the driver catches up with every stream whose word was seen, once, and with the newest mark of each") {
+  FakeDriver driver;
+  auto pool = std::make_shared<server::EventPool>(driver.table);
+  static std::vector<CUevent> asked;
+  asked.clear();
+  driver.table.cuEventQuery = [](CUevent event) {
+    asked.push_back(event);
+    return asked.size() % 3 ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+  };
+  server::PassedMarks passed;
+  auto stream = [](uintptr_t number) { return reinterpret_cast<CUstream>(number); };
+  auto add = [&](uintptr_t number) {
+    server::PooledEvent event = pool->take();
+    CUevent native = event.get();
+    passed.add(driver.table, stream(number), std::move(event));
+    return native;
+  };
+  add(1);
+  const CUevent second = add(2), newest = add(1);
+  passed.catch_up(driver.table);
+  CHECK(asked == std::vector<CUevent>{newest, newest, newest, second, second, second});
+  passed.catch_up(driver.table);
+  CHECK(asked.size() == 6);
+  CHECK(pool->all_returned(std::chrono::milliseconds(0)));
+}
+
+TEST_CASE("of more streams than are remembered the driver catches up with the oldest at once") {
+  FakeDriver driver;
+  auto pool = std::make_shared<server::EventPool>(driver.table);
+  server::PassedMarks passed;
+  static size_t asked;
+  asked = 0;
+  driver.table.cuEventQuery = [](CUevent) {
+    ++asked;
+    return CUDA_SUCCESS;
+  };
+  for (uintptr_t number = 0; number <= server::PassedMarks::kStreamsMax; ++number)
+    passed.add(driver.table, reinterpret_cast<CUstream>(number), pool->take());
+  CHECK(asked == 1);
+  passed.clear();
+  CHECK(pool->all_returned(std::chrono::milliseconds(0)));
 }
