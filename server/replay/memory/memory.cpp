@@ -58,8 +58,7 @@ bool at_rest(Replay& replay) {
   bool idle = true;
   replay.state().contexts().for_each([&](Context& context) {
     if (!idle || !context.native) return;
-    idle = enter_living(replay, wire_context(context.handle)) &&
-           drive(replay.driver().cuStreamQuery, CUstream(nullptr)) == CUDA_SUCCESS;
+    idle = enter_living(replay, wire_context(context.handle)) && query_stream(replay, nullptr) == CUDA_SUCCESS;
   });
   return idle;
 }

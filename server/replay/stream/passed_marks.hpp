@@ -13,8 +13,8 @@
 namespace gpuwire::server {
 
 // The GPU writes a word before it tells the driver that it has, so a stream whose word was seen is not idle to
-// cuStreamQuery for a moment. The program knows it to be, and may ask: who asks the driver about streams has it catch
-// up first. One per context; executor only.
+// cuStreamQuery for a moment. The program knows it to be, and may ask: who is told by the driver that one is busy
+// has it catch up, and asks again. One per context; executor only.
 class PassedMarks {
  public:
   // More are not remembered: with one more the driver has to catch up with the oldest.
@@ -34,9 +34,10 @@ class PassedMarks {
     marks_.emplace_back(stream, std::move(event));
   }
   // When it returns, the driver knows what the words have told. Nothing but the record of an event is waited for.
-  void catch_up(const DriverTable& driver) {
+  // False: it knew already.
+  bool catch_up(const DriverTable& driver) {
     for (const auto& [stream, event] : marks_) wait_for(driver, event);
-    marks_.clear();
+    return !std::exchange(marks_, {}).empty();
   }
   // The context is about to go.
   void clear() { marks_.clear(); }

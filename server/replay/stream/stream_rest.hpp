@@ -9,7 +9,7 @@ namespace gpuwire::server {
 // streams, which are not looked at, and in streams that were destroyed before it was done. Executor only.
 bool streams_idle(Replay& replay);
 
-// When it returns, the driver knows of all that words have told (passed_marks.hpp). Executor only.
-void catch_up(Replay& replay);
+// cuStreamQuery, which knows of all that words have told (passed_marks.hpp). Executor only.
+CUresult query_stream(Replay& replay, CUstream stream);
 
 }  // namespace gpuwire::server

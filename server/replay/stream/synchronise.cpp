@@ -19,13 +19,16 @@
 
 namespace gpuwire::server {
 
-void catch_up(Replay& replay) {
-  replay.state().contexts().for_each([&](Context& context) { context.passed.catch_up(replay.driver()); });
+CUresult query_stream(Replay& replay, CUstream stream) {
+  const CUresult result = drive(replay.driver().cuStreamQuery, stream);
+  if (result != CUDA_ERROR_NOT_READY) return result;
+  bool caught_up = false;
+  replay.state().contexts().for_each([&](Context& context) { caught_up |= context.passed.catch_up(replay.driver()); });
+  return caught_up ? drive(replay.driver().cuStreamQuery, stream) : result;
 }
 
 bool streams_idle(Replay& replay) {
   const DriverTable& driver = replay.driver();
-  catch_up(replay);
   bool idle = true;
   replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
     if (!idle) return;
@@ -33,7 +36,7 @@ bool streams_idle(Replay& replay) {
     // A query would break off a capture.
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
-           capturing == CU_STREAM_CAPTURE_STATUS_NONE && drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS;
+           capturing == CU_STREAM_CAPTURE_STATUS_NONE && query_stream(replay, stream) == CUDA_SUCCESS;
   });
   return idle;
 }
@@ -193,8 +196,7 @@ void cuStreamQuery(Replay& replay, Call& call) {
   if (!find_stream(replay, call.message.getRoot<schema::CuStreamQueryParams>().getHStream(), stream)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
-  catch_up(replay);
-  query(replay, call, [&] { return drive(replay.driver().cuStreamQuery, stream); });
+  query(replay, call, [&] { return query_stream(replay, stream); });
 }
 
 void cuEventQuery(Replay& replay, Call& call) {
