@@ -196,6 +196,7 @@ int main() {
   CHECK(cudaMalloc(&out, sizeof host));
   for (int i = 0; i < kWords; ++i) host[i] = i * 7 % 31;
   CHECK(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
+  CHECK(cudaDeviceSynchronize());  // which `stream` would not wait for
   auto fetch = [&] {
     CHECK(cudaMemcpyAsync(back, out, sizeof back, cudaMemcpyDeviceToHost, stream));
     CHECK(cudaStreamSynchronize(stream));

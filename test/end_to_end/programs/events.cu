@@ -58,6 +58,7 @@ void without_timing(cudaStream_t stream) {
 void order(cudaStream_t first, cudaStream_t second, unsigned* data) {
   const std::vector<unsigned> start(32, 1);
   CHECK_RUNTIME(cudaMemcpy(data, start.data(), 32 * sizeof(unsigned), cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaDeviceSynchronize());  // which the streams would not wait for
   cudaEvent_t event;
   CHECK_RUNTIME(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   for (int i = 0; i < 50; ++i) {

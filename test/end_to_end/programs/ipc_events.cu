@@ -53,6 +53,7 @@ int other(int socket) {
   OK(cuStreamDestroy(stream));
   OK(cuEventDestroy(event));
   OK(cuIpcCloseMemHandle(memory));
+  say(socket);
   return 0;
 }
 
@@ -76,6 +77,7 @@ void one(int socket) {
     hear(socket);
   }
   OK(cuStreamSynchronize(stream));
+  hear(socket);  // the other has closed what it opened of these
   OK(cuMemFree(memory));
   OK(cuEventDestroy(event));
   OK(cuStreamDestroy(stream));

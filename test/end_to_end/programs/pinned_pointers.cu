@@ -183,6 +183,7 @@ void in_the_order_of_a_stream() {
     std::vector<uint32_t> values(kCount);
     std::iota(values.begin(), values.end(), 9u);
     check::Device<uint32_t> device(values);
+    CHECK_RUNTIME(cudaDeviceSynchronize());  // which `stream` would not wait for
     cudaStream_t stream;
     CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CHECK_RUNTIME(cudaMemcpyAsync(memory.words(), device.get(), kBytes, cudaMemcpyDeviceToHost, stream));

@@ -343,6 +343,7 @@ static void read_memory(cudaStream_t stream) {
   CHECK(cudaMemcpy(line, texels.data(), 32 * sizeof(float), cudaMemcpyHostToDevice));
   CHECK(cudaMallocPitch(&plane, &pitch, 8 * sizeof(float), 4));
   CHECK(cudaMemcpy2D(plane, pitch, texels.data(), 8 * sizeof(float), 8 * sizeof(float), 4, cudaMemcpyHostToDevice));
+  CHECK(cudaDeviceSynchronize());  // which `stream` would not wait for
   cudaResourceDesc resource{};
   cudaTextureDesc d = describe({});
   cudaTextureObject_t t, u;
@@ -499,6 +500,7 @@ static void copies(cudaStream_t stream) {
   CHECK(cudaMallocArray(&to, &format, kWidth, kHeight));
   // Array to array, then by way of device memory with a pitch, then back: pinned memory, asynchronously, a part.
   CHECK(cudaMemcpy2DArrayToArray(to, 0, 0, from, 0, 0, kWidth * 4, kHeight));
+  CHECK(cudaDeviceSynchronize());  // which `stream` would not wait for
   float *device, *pinned;
   size_t pitch;
   CHECK(cudaMallocPitch(&device, &pitch, kWidth * 4, kHeight));
