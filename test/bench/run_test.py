@@ -42,6 +42,14 @@ class Run(BenchCase):
             for line in lines:
                 self.assertGreaterEqual(len(line[len(text):].split()), 1 + 2 * len(ROADS), line)
 
+    def test_another_build_has_a_column_for_each_road(self):
+        result, _ = self.measured("run", "--rounds", "1", "--transport", "shm", "--against", BUILD)
+        self.assertEqual(set(result["rounds"]), {"native", "raw", "shm", "shm before"})
+        before, = result["rounds"]["shm before"]
+        for name in set(goals.FIGURES) - LEFT_OUT:
+            self.assertGreater(before[name], 0, name)
+        self.assertEqual({goal["road"] for goal in result["goals"]}, {"shm"})
+
     def test_help_names_the_roads(self):
         ran = run("run", "--help")
         for road in ("tcp", "tls", "unix", "shm", "rdma-tcp", "rdma-shm"):
