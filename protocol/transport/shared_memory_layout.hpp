@@ -44,7 +44,8 @@ struct RingIndices {
   alignas(kApart) std::atomic<uint64_t> written;
   // By the writer, once, after its last `written`: nothing follows. Read before `written` is read for the last time.
   std::atomic<uint32_t> finished;
-  // By the reader, after the bytes before it have been copied out; the writer's acquire lets it use their places again.
+  // By the reader, after the bytes before it have been copied out, and perhaps more: less than a quarter of the ring
+  // (told_every()). The writer's acquire lets it use their places again.
   alignas(kApart) std::atomic<uint64_t> read;
   // 1: set by a reader that is about to sleep, before it looks at `written` once more; the writer takes it back (0)
   // after it has moved `written`, and rings. All four accesses are seq_cst: either the reader sees what was written, or
@@ -55,6 +56,11 @@ struct RingIndices {
 };
 static_assert(sizeof(RingIndices) == 512 && std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
+
+// A reader says how far it has come only when it has come so much further, because the line with its index would
+// otherwise go to and fro between the processors with each frame, while one of them waits for it. A writer counts on no
+// more: with all read, it has three quarters of the ring at least.
+constexpr size_t told_every(size_t ring_bytes) { return ring_bytes / 4; }
 
 inline constexpr size_t kIndicesOffset = kApart;
 inline constexpr size_t kDataOffset = 4096;

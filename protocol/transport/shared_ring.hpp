@@ -23,12 +23,18 @@ constexpr const char* text_of(Damage damage) {
   return "";
 }
 
-// Makes the lines at `at` this processor's before they are written: the reader's has them, and a store that has to wait
-// for them holds up the index behind it.
-inline void fetch_for_writing([[maybe_unused]] std::byte* at) noexcept {
+inline constexpr size_t kLineBytes = 64;
+// With what follows in an empty ring a short frame begins, or all of it is that. Its reader has these lines at hand, so
+// that they come along with the index when both are written: fetched behind it, they took a short frame's round trip a
+// third longer.
+inline constexpr size_t kWatchedBytes = 2 * kLineBytes;
+
+// Makes the line at `at` this processor's before it is written: the reader's has it, and a store that has to wait for
+// it holds up the next.
+inline void fetch_for_writing([[maybe_unused]] void* at) noexcept {
 #if defined(__x86_64__)
   // Not __builtin_prefetch: for the oldest processors of the kind that is a fetch for reading.
-  asm volatile("prefetchw %0" : : "m"(*at));
+  asm volatile("prefetchw %0" : : "m"(*static_cast<std::byte*>(at)));
 #endif
 }
 
@@ -49,24 +55,25 @@ class RingWriter {
   void put(std::span<const std::byte> from) noexcept {
     uint64_t at = written();
     size_t place = size_t(at) & (bytes_ - 1);
+    fetch_for_writing(&shared_.written);
+    for (size_t line = 0; line < kWatchedBytes; line += kLineBytes) fetch_for_writing(data_at(at + line));
     size_t first = std::min(from.size(), bytes_ - place);
     std::memcpy(data_ + place, from.data(), first);
     if (first < from.size()) std::memcpy(data_, from.data() + first, from.size() - first);
     written_.store(at + from.size(), std::memory_order_relaxed);
     shared_.written.store(at + from.size(), std::memory_order_seq_cst);
-    // What comes next is seldom longer; past the end of the ring there is nothing to fetch.
-    const size_t next = size_t(at + from.size()) & (bytes_ - 1);
-    for (size_t ahead = 0; ahead < kFetchedAhead && next + ahead < bytes_; ahead += kLineBytes)
-      fetch_for_writing(data_ + next + ahead);
+    // What comes next is seldom longer.
+    for (size_t line = kWatchedBytes + kLineBytes; line < kFetchedAheadBytes; line += kLineBytes)
+      fetch_for_writing(data_at(at + from.size() + line));
   }
   void finish() noexcept { shared_.finished.store(1, std::memory_order_seq_cst); }
   Damage damage() const noexcept { return damage_; }
 
-  // Is there room for so much that it is worth a wake-up? A reader that drains a full ring says so once a quarter, not
-  // at every look. True also if the index makes no sense: room() says so.
+  // Is there room for so much that it is worth a wake-up, which a reader tells of (told_every())? True also if the
+  // index makes no sense: room() says so.
   bool writable() const noexcept {
     uint64_t used = written() - shared_.read.load(std::memory_order_seq_cst);
-    return used > bytes_ || bytes_ - used >= bytes_ / 4;
+    return used > bytes_ || bytes_ - used >= told_every(bytes_);
   }
   // Before a sleep for room, which writable() has to come after.
   void about_to_sleep() noexcept { shared_.writer_sleeps.store(1, std::memory_order_seq_cst); }
@@ -77,9 +84,9 @@ class RingWriter {
   }
 
  private:
-  static constexpr size_t kLineBytes = 64;
-  static constexpr size_t kFetchedAhead = 8 * kLineBytes;
+  static constexpr size_t kFetchedAheadBytes = 8 * kLineBytes;
 
+  std::byte* data_at(uint64_t index) const noexcept { return data_ + (size_t(index) & (bytes_ - 1)); }
   uint64_t written() const noexcept { return written_.load(std::memory_order_relaxed); }
 
   RingIndices& shared_;
@@ -105,6 +112,10 @@ class RingReader {
     if (written - read() > bytes_ && written >= seen_) damage_ = Damage::beyond;
     if (damage_ != Damage::none) return 0;
     seen_ = written;
+    if (written == read()) {
+      for (size_t line = 0; line < kWatchedBytes; line += kLineBytes)
+        __builtin_prefetch(data_ + (size_t(written + line) & (bytes_ - 1)));
+    }
     return size_t(written - read());
   }
   // The other end may change the bytes at any time; they are looked at only where they are copied to.
@@ -114,8 +125,12 @@ class RingReader {
     size_t first = std::min(to.size(), bytes_ - place);
     std::memcpy(to.data(), data_ + place, first);
     if (first < to.size()) std::memcpy(to.data() + first, data_, to.size() - first);
-    read_.store(at + to.size(), std::memory_order_relaxed);
-    shared_.read.store(at + to.size(), std::memory_order_seq_cst);
+    at += to.size();
+    read_.store(at, std::memory_order_relaxed);
+    tells_ = at - told_ >= told_every(bytes_);
+    if (!tells_) return;
+    told_ = at;
+    shared_.read.store(at, std::memory_order_seq_cst);
   }
   // The other end has said that nothing follows what is there.
   bool finished() const noexcept { return shared_.finished.load(std::memory_order_seq_cst) != 0; }
@@ -125,11 +140,9 @@ class RingReader {
   bool readable() const noexcept { return shared_.written.load(std::memory_order_seq_cst) != read() || finished(); }
   // Before a sleep for bytes, which readable() has to come after.
   void about_to_sleep() noexcept { shared_.reader_sleeps.store(1, std::memory_order_seq_cst); }
-  // After take(): the writer has said that it sleeps, and there is room enough to tell it.
+  // After take(): the writer has said that it sleeps, and there is more room than there was.
   bool writer_must_be_told() noexcept {
-    if (shared_.writer_sleeps.load(std::memory_order_seq_cst) == 0) return false;
-    uint64_t used = shared_.written.load(std::memory_order_relaxed) - read();
-    return (used > bytes_ || bytes_ - used >= bytes_ / 4) &&
+    return tells_ && shared_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
            shared_.writer_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
@@ -139,10 +152,12 @@ class RingReader {
   RingIndices& shared_;
   const std::byte* const data_;
   const size_t bytes_;
-  // Our own, of which the shared one is a copy. Written by who reads, which is handed from thread to thread; others
-  // compare with it only.
+  // Our own, of which the shared one is an earlier copy. Written by who reads, which is handed from thread to thread;
+  // others compare with it only.
   std::atomic<uint64_t> read_{0};
-  uint64_t seen_ = 0;  // the writer's index when it was last looked at
+  uint64_t told_ = 0;   // that copy
+  bool tells_ = false;  // the last take() has changed it
+  uint64_t seen_ = 0;   // the writer's index when it was last looked at
   Damage damage_ = Damage::none;
 };
 

@@ -258,8 +258,9 @@ class FaultsInSharedMemory(FaultsOfRawPeers):
 
     def test_an_index_that_runs_backwards(self):
         link = self.greeted()
-        link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, 8, 0, 0))
-        wait_until(lambda: link.index(link.to_server, READ) == FRAME.size, LIMIT_SECONDS, "the worker has read")
+        quarter = link.ring_bytes // 4  # of which the worker tells when it has read it
+        link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, quarter // 8 + 1, 0, 0) + bytes(quarter))
+        wait_until(lambda: link.index(link.to_server, READ) >= quarter, LIMIT_SECONDS, "the worker has read")
         link.set_index(link.to_server, WRITTEN, 0)
         link.bell()
         self.read_to_end(link)

@@ -109,8 +109,9 @@ TEST_CASE("a reader's index that claims what was not written, or runs backwards,
   CHECK(beyond.client->failure().find("beyond") != std::string::npos);
 
   Exposed backwards;
-  REQUIRE(send_text(*backwards.client, "hello").status == IoStatus::ok);
-  CHECK(receive_text(*backwards.server, 5) == "hello");
+  const std::string told(told_every(kRingBytesMin), 't');
+  REQUIRE(send_text(*backwards.client, told).status == IoStatus::ok);
+  CHECK(receive_text(*backwards.server, told.size()) == told);
   REQUIRE(send_text(*backwards.client, "hello").status == IoStatus::ok);
   backwards.to_server().read.store(4);
   CHECK(send_text(*backwards.client, "more").status == IoStatus::failed);
@@ -286,6 +287,23 @@ TEST_CASE("of a peer that is killed in the middle of a frame, what it sent arriv
   int status = 0;
   waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status));
+}
+
+TEST_CASE(
+    "a reader tells of room once for a quarter of the ring, and a writer finds the other three when all is read") {
+  Exposed exposed;
+  const size_t quarter = told_every(kRingBytesMin);
+  std::string text(kRingBytesMin, 'r');
+  REQUIRE(send_text(*exposed.client, text).status == IoStatus::ok);
+  CHECK(receive_text(*exposed.server, quarter - 1).size() == quarter - 1);
+  CHECK(exposed.to_server().read.load() == 0);
+  CHECK(exposed.client->wait(kWritable, Nanoseconds(0)) == 0);
+  CHECK(receive_text(*exposed.server, 1).size() == 1);
+  CHECK(exposed.to_server().read.load() == quarter);
+  CHECK((exposed.client->wait(kWritable, Nanoseconds(0)) & kWritable));
+  CHECK(receive_text(*exposed.server, 3 * quarter - 1).size() == 3 * quarter - 1);
+  iovec piece{text.data(), text.size()};
+  CHECK(exposed.client->try_send({&piece, 1}).bytes >= 3 * quarter);
 }
 
 TEST_CASE("a peer that never reads gets a ring full and no more, and holds nobody") {
