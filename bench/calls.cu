@@ -4,59 +4,22 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "../examples/check.hpp"
+#include "figures.hpp"
 
 __global__ void nothing() {}
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+Figures* g_figures;  // main's
 
-double seconds_of(const std::function<void()>& body) {
-  auto start = Clock::now();
-  body();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// The first calls of a session touch memory for the first time, on both sides: a loop of some milliseconds would
-// measure that.
-constexpr double kWarmUpSeconds = 0.1, kMeasuredSeconds = 0.3;
-constexpr int kQuickRounds = 3;
-bool quick = false;  // --quick: each figure from a few rounds, to try it out
-
-double median_seconds(int rounds, const std::function<void()>& body) {
-  double warm = 0;
-  do warm += seconds_of(body);
-  while (!quick && warm < kWarmUpSeconds);
-  if (quick) rounds = std::min(rounds, kQuickRounds);
-  std::vector<double> values;
-  double measured = 0;
-  while (rounds-- > 0 || (!quick && measured < kMeasuredSeconds)) {
-    values.push_back(seconds_of(body));
-    measured += values.back();
-  }
-  return median(values);
-}
-
-bool first_figure = true;
-void figure(const char* name, double value) {
-  std::printf("%s\"%s\": %.4f", first_figure ? "" : ", ", name, value);
-  first_figure = false;
-}
+double median_seconds(int rounds, const std::function<void()>& body) { return g_figures->median_seconds(rounds, body); }
+void figure(const std::string& name, double value) { g_figures->add(name, value); }
 
 void launches(int count) {
   figure("launch_async_us", 1e6 / count * median_seconds(5, [&] {
@@ -72,10 +35,26 @@ void launches(int count) {
     CHECK_RUNTIME(cudaDeviceSynchronize());
   }
   figure("launch_posted_us", 1e6 / 200 * median(bursts));
+}
+
+void launch_and_wait() {
   figure("launch_sync_us", 1e6 * median_seconds(501, [] {
                              nothing<<<1, 32>>>();
                              CHECK_RUNTIME(cudaDeviceSynchronize());
                            }));
+}
+
+void small_copies() {
+  std::vector<char> host(4096);
+  char* device;
+  CHECK_RUNTIME(cudaMalloc(&device, host.size()));
+  figure("h2d_4k_us", 1e6 * median_seconds(201, [&] {
+                        CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
+                      }));
+  figure("d2h_4k_us", 1e6 * median_seconds(201, [&] {
+                        CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
+                      }));
+  CHECK_RUNTIME(cudaFree(device));
 }
 
 void small_step() {
@@ -88,12 +67,6 @@ void small_step() {
            for (int i = 0; i < 20; ++i) nothing<<<1, 32>>>();
            CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
          }));
-  figure("h2d_4k_us", 1e6 * median_seconds(201, [&] {
-                        CHECK_RUNTIME(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice));
-                      }));
-  figure("d2h_4k_us", 1e6 * median_seconds(201, [&] {
-                        CHECK_RUNTIME(cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost));
-                      }));
   CHECK_RUNTIME(cudaFree(device));
   figure("malloc_1m_us", 1e6 * median_seconds(51, [] {
                            void* memory;
@@ -154,10 +127,6 @@ void queries() {
                                         CHECK_RUNTIME(cudaEventDestroy(one));
                                       }
                                     }));
-  figure("mem_get_info_us", 1e6 * median_seconds(201, [] {
-                              size_t free_bytes, total_bytes;
-                              CHECK_RUNTIME(cudaMemGetInfo(&free_bytes, &total_bytes));
-                            }));
   // From a launch to the first query that finds it done, by polling.
   figure("launch_poll_us", 1e6 * median_seconds(201, [&] {
                              nothing<<<1, 32, 0, stream>>>();
@@ -165,6 +134,30 @@ void queries() {
                              while (cudaEventQuery(event) == cudaErrorNotReady) {}
                            }));
   CHECK_RUNTIME(cudaEventDestroy(event));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+}
+
+void memory_questions() {
+  const auto ask = [] {
+    size_t free_bytes, total_bytes;
+    CHECK_RUNTIME(cudaMemGetInfo(&free_bytes, &total_bytes));
+  };
+  figure("mem_get_info_us", 1e6 * median_seconds(201, ask));
+  // Behind allocations of both kinds and copies, as a program asks that decides how much it may take.
+  cudaStream_t stream;
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
+  std::vector<char> host(64 << 10, 1);
+  void *kept = nullptr, *passing = nullptr;
+  const auto work = [&] {
+    if (kept) CHECK_RUNTIME(cudaFree(kept));
+    CHECK_RUNTIME(cudaMalloc(&kept, 1 << 20));
+    CHECK_RUNTIME(cudaMallocAsync(&passing, 1 << 20, stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(passing, host.data(), host.size(), cudaMemcpyHostToDevice, stream));
+    CHECK_RUNTIME(cudaMemcpy(kept, host.data(), host.size(), cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaFreeAsync(passing, stream));
+  };
+  figure("mem_get_info_busy_us", 1e6 * g_figures->median_seconds(101, work, ask));
+  CHECK_RUNTIME(cudaFree(kept));
   CHECK_RUNTIME(cudaStreamDestroy(stream));
 }
 
@@ -193,7 +186,7 @@ void copies(const std::string& size, size_t bytes, int rounds) {
   std::memset(pinned, 1, bytes);
   CHECK_RUNTIME(cudaMalloc(&device, bytes));
   auto rate = [&](const std::string& name, void* to, const void* from, cudaMemcpyKind kind) {
-    figure(name.c_str(),
+    figure(name,
            double(bytes) / 1e9 / median_seconds(rounds, [&] { CHECK_RUNTIME(cudaMemcpy(to, from, bytes, kind)); }));
   };
   rate("h2d_" + size + "_gb_s", device, pageable.data(), cudaMemcpyHostToDevice);
@@ -207,21 +200,23 @@ void copies(const std::string& size, size_t bytes, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // On the software device a launch takes longer and copies are plain memory copies: fewer of both.
-  bool small = false;
-  for (int i = 1; i < argc; ++i) {
-    small |= std::strcmp(argv[i], "--small") == 0;
-    quick |= std::strcmp(argv[i], "--quick") == 0;
-  }
-  std::printf("{");
+  // --small: on the software device a launch takes longer and copies are plain memory copies: fewer of both.
+  // --short: what programs call most and wait for, in about a second.
+  const bool small = has_option(argc, argv, "--small"), brief = has_option(argc, argv, "--short");
+  Figures figures;
+  figures.set_pace(pace_of(argc, argv));
+  g_figures = &figures;
   CHECK_RUNTIME(cudaFree(nullptr));
-  launches(small ? 1000 : 10000);
-  small_step();
-  allocations();
+  if (!brief) launches(small ? 1000 : 10000);
+  launch_and_wait();
+  if (!brief) small_step();
+  small_copies();
+  if (!brief) allocations();
   queries();
+  memory_questions();
+  if (brief) return 0;
   pinned();
   copies("64m", size_t(64) << 20, small ? 3 : 11);
   if (!small) copies("1g", size_t(1) << 30, 5);
-  std::printf("}\n");
   return 0;
 }

@@ -3,6 +3,23 @@ same run, as the field measures them."""
 
 import dataclasses
 
+# Of copies by size, as copies_by_size.cu has them.
+SIZES = {"4k": 4 << 10, "64k": 64 << 10, "256k": 256 << 10, "512k": 512 << 10, "768k": 768 << 10, "1m": 1 << 20,
+         "2m": 2 << 20, "4m": 4 << 20, "16m": 16 << 20}
+# {what is copied how: {figure: bytes}}
+CURVES = {
+    f"{way.upper()} {memory} {call}": {
+        f"{way}_{size}{'_pinned' if memory == 'pinned' else ''}_{call}_us": bytes_
+        for size, bytes_ in SIZES.items()
+    }
+    for way in ("h2d", "d2h") for memory in ("pageable", "pinned") for call in ("blocking", "async")
+}
+
+
+def size_text(bytes_):
+    return f"{bytes_ >> 20} MiB" if bytes_ >= 1 << 20 else f"{bytes_ >> 10} KiB"
+
+
 FIGURES = {
     "launch_async_us": "10k asynchronous launches, each, us",
     "launch_posted_us": "a posted launch on its caller, us",
@@ -14,6 +31,7 @@ FIGURES = {
     "event_record_us": "cudaEventRecord, us",
     "event_create_destroy_us": "event create + destroy, us",
     "mem_get_info_us": "cudaMemGetInfo, us",
+    "mem_get_info_busy_us": "the same, behind allocations and copies, us",
     "h2d_4k_us": "H2D 4 KiB, us",
     "d2h_4k_us": "D2H 4 KiB, us",
     "h2d_4k_pinned_us": "H2D 4 KiB pinned, us",
@@ -34,23 +52,39 @@ FIGURES = {
     "vector_add_first_ms": "vector_add, whole process, the first, ms",
     "vector_add_ms": "the same, one after the other, ms",
     "matmul_ms": "matmul_tiled 256 x 256, whole process, ms",
+    "gather_us": "few rows of a registered table, a step, us",
+    "turn_us": "launch, D2H of 4 bytes, synchronize, us",
+    "cnn_step_ms": "CNN, pageable batches, a step, ms",
+    "cnn_read_step_ms": "the same, the loss read, ms",
+    "cnn_first_step_ms": "the first step of the CNN, ms",
+    "resnet50_step_ms": "ResNet-50 training, a step, ms",
+    "resnet50_infer_step_ms": "ResNet-50, an image, ms",
+    "gpt2_step_ms": "a token of GPT-2, ms",
+    "llama_token_ms": "a token of llama.cpp, ms",
+    **{figure: f"{name} {size_text(bytes_)}, us" for name, sizes in CURVES.items() for figure, bytes_ in sizes.items()},
 }
+
+
+# What copies are to reach of as many plain streams.
+LINK_SHARE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
     """`relation` of a remote value to `native` times the native one, `round_trips` raw ones, polled, `link` times the
-    raw bandwidth of as many streams, and `more`."""
+    raw bandwidth of as many streams, the microseconds that `link_bytes` take there at LINK_SHARE of it, and `more`."""
 
     relation: str
     more: float = 0
     native: float = 0
     round_trips: float = 0
     link: float = 0
+    link_bytes: float = 0
 
     def value(self, native, raw):
+        carried_us = self.link_bytes / (LINK_SHARE * raw["bandwidth_gb_s"] * 1e3) if self.link_bytes else 0
         return (self.native * native + self.round_trips * raw["round_trip_polling_us"] +
-                self.link * raw["bandwidth_gb_s"] + self.more)
+                self.link * raw["bandwidth_gb_s"] + carried_us + self.more)
 
 
 def met(relation, value, goal):
@@ -58,6 +92,9 @@ def met(relation, value, goal):
 
 
 COPIES = [f"{way}_{size}{kind}_gb_s" for size in ("64m", "1g") for kind in ("", "_pinned") for way in ("h2d", "d2h")]
+# Below it a copy is a round trip, whatever is in it.
+CURVE_BYTES_MIN = 16 << 10
+BY_SIZE = {figure: bytes_ for sizes in CURVES.values() for figure, bytes_ in sizes.items() if bytes_ >= CURVE_BYTES_MIN}
 # Over every road.
 EVERYWHERE = {
     "launch_posted_us": Goal("<=", 0.5),
@@ -68,6 +105,14 @@ EVERYWHERE = {
     "malloc_async_1m_us": Goal("<=", 1),
     "event_create_destroy_us": Goal("<=", native=1),
     "mem_get_info_us": Goal("<=", native=1),
+    "mem_get_info_busy_us": Goal("<=", native=1),
+    "gather_us": Goal("<=", native=1.5),
+    "cnn_step_ms": Goal("<=", native=0.9),
+    "cnn_read_step_ms": Goal("<=", native=0.9),
+    "resnet50_step_ms": Goal("<=", native=0.85),
+    "resnet50_infer_step_ms": Goal("<=", native=0.8),
+    "gpt2_step_ms": Goal("<=", native=0.8),
+    "llama_token_ms": Goal("<=", native=1.15),
     "vector_add_first_ms": Goal("<=", 25),
     "vector_add_ms": Goal("<=", 40),
 }
@@ -78,7 +123,8 @@ OVER_TCP = {
     "h2d_20_launches_d2h_us": Goal("<=", native=1.05),
     "h2d_4k_us": Goal("<=", 15),
     "d2h_4k_us": Goal("<=", 15),
-    **{name: Goal(">=", link=0.9) for name in COPIES},
+    **{name: Goal(">=", link=LINK_SHARE) for name in COPIES},
+    **{name: Goal("<=", native=1, round_trips=1, link_bytes=bytes_) for name, bytes_ in BY_SIZE.items()},
 }
 IN_SHARED_MEMORY = {
     **EVERYWHERE,
@@ -92,7 +138,8 @@ IN_SHARED_MEMORY = {
 # There a launch is the device's work, and no copy leaves the processor: whole processes alone say something.
 ON_THE_SOFTWARE_DEVICE = {"vector_add_ms": Goal("<=", 300), "matmul_ms": Goal("<=", 2000)}
 
-BY_ROAD = {"tcp": OVER_TCP, "tls": OVER_TCP, "shm": IN_SHARED_MEMORY}
+# Over links with a round trip of their own the figures say how it goes; the goals are of one host.
+BY_ROAD = {"tcp": OVER_TCP, "tls": OVER_TCP, "shm": IN_SHARED_MEMORY, "tcp-1ms": {}, "tcp-30ms": {}}
 
 
 def of(road, software):

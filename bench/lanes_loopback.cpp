@@ -50,7 +50,7 @@ double rate(Clock::time_point begun) {
 
 void set_blocking(int socket) { fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) & ~O_NONBLOCK); }
 
-// The kernel tells on the error queue when it has let go of pages.
+// The kernel reports on the error queue when it has released pages.
 void take_notices(int socket) {
   char control[256];
   msghdr message{};

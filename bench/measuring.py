@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import threading
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path.insert(0, os.path.join(ROOT, "test", "support"))
@@ -45,14 +46,48 @@ def through(build, client_prefix, *options):
     return [*shlex.split(client_prefix), os.path.join(build, "bin", "gpuwire"), "run", *options, "--"]
 
 
-def run_json(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
-    """What a program prints as JSON on its last line of output."""
+class SlowLink:
+    """build/bench/slow_link before a server; `address` is where clients connect, `words` say how long and wide it
+    is."""
+
+    START_LIMIT_SECONDS = 20
+
+    def __init__(self, build, server_address, words):
+        self.process = subprocess.Popen(
+            [os.path.join(build, "bench", "slow_link"), *words, "--server", server_address],
+            stdout=subprocess.PIPE, text=True)
+        watch = threading.Timer(self.START_LIMIT_SECONDS, self.process.kill)
+        watch.start()
+        line = self.process.stdout.readline()
+        watch.cancel()
+        if not line.startswith("listening on "):
+            self.process.kill()
+            self.process.wait()
+            raise RuntimeError("slow_link did not start")
+        self.address = line.split()[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def run_text(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
+    """What a program prints."""
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_seconds)
     if ran.returncode == NOT_INSTALLED:
         raise NotInstalled(ran.stdout.strip() or ran.stderr.strip())
     if ran.returncode != 0:
         raise RuntimeError(f"{shlex.join(command)} failed ({ran.returncode}):\n{ran.stdout}{ran.stderr}")
-    return json.loads(ran.stdout.strip().splitlines()[-1])
+    return ran.stdout
+
+
+def run_json(command, environment=None, limit_seconds=RUN_LIMIT_SECONDS):
+    """What a program prints as JSON on its last line of output."""
+    return json.loads(run_text(command, environment, limit_seconds).strip().splitlines()[-1])
 
 
 def whole_processes_ms(command, count, client_prefix="", environment=None, rest_seconds=0.0,

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "protocol/transport/shared_memory.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/tcp.hpp"
@@ -78,7 +78,7 @@ double with_peer(const std::function<void()>& far, const std::function<double()>
   return value;
 }
 
-// Each process makes its own end of what `open` gives it, true: near.
+// Each process makes its own end from the result of `open`, true: near.
 using Open = std::function<std::unique_ptr<Transport>(bool near)>;
 
 double median_us(unsigned round_trips, const std::function<void()>& once) {

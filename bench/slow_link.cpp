@@ -10,9 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "bench/slow_way.hpp"
+#include "command_line/command_line.hpp"
 
 using namespace gpuwire::bench;
 
@@ -148,17 +147,16 @@ int main(int argc, char** argv) {
   Way way;
   std::string server;
   bool measures = false;
-  CLI::App app{
+  gpuwire::CommandLine app{
       "Hands TCP connections on to a server as a longer and narrower link would, on loopback. Prints the "
       "address it listens on, and runs until it is killed.",
       "slow_link"};
-  app.add_option("--round-trip-ms", way.round_trip_ms, "What the way adds to a round trip")
-      ->check(CLI::Range(0.0, 10000.0));
+  app.add_option("--round-trip-ms", way.round_trip_ms, "What the way adds to a round trip").between(0.0, 10000.0);
   app.add_option("--gbit", way.gbit, "Gbit/s each way, over all connections together; 0: no limit")
-      ->check(CLI::Range(0.0, 1000.0));
-  auto* to = app.add_option("--server", server, "Where the connections lead")->type_name("HOST:PORT (IPv4)");
-  app.add_flag("--measure", measures, "Measure plain sockets over such a way, print JSON and end")->excludes(to);
-  CLI11_PARSE(app, argc, argv);
+      .between(0.0, 1000.0);
+  gpuwire::Option to = app.add_option("--server", server, "Where the connections lead").type_name("HOST:PORT (IPv4)");
+  app.add_flag("--measure", measures, "Measure plain sockets over such a way, print JSON and end").excludes(to);
+  if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   if (measures) {
     measure(way);
     return 0;

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Steps of networks in PyTorch, as one line of JSON.
 
-usage: torch_workloads.py [cnn|cnn-read|resnet50|gpt2]... [--steps N] [--seed N]
+usage: torch_workloads.py [cnn|cnn-read|resnet50|resnet50-infer|gpt2]... [--steps N] [--seed N]
 
 cnn       training of a small convolutional network; each step copies its batch of 0.8 MB out of pageable memory
 cnn-read  the same, with the loss read after each step
 resnet50  training of ResNet-50, 32 images of 224 x 224 in pinned memory, mixed precision, the loss read every 10 steps
+resnet50-infer  ResNet-50 of one image at a time, out of pageable memory; each answer is read
 gpt2      tokens of GPT-2 small (124 M parameters, random ones), one after the other with kept keys and values; each is
           read, as a program does that prints it
 
@@ -66,13 +67,17 @@ class Bottleneck(nn.Module):
         return F.relu(self.body(images) + self.shortcut(images))
 
 
-def resnet50():
+def resnet50_model():
     layers, inputs = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], 64
     for width, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for index in range(depth):
             layers.append(Bottleneck(inputs, width, 2 if index == 0 and width > 64 else 1))
             inputs = 4 * width
-    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)).cuda()
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, 1000)).cuda()
+
+
+def resnet50():
+    model = resnet50_model()
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     images, labels = torch.randn(32, 3, 224, 224).pin_memory(), torch.randint(0, 1000, (32,)).pin_memory()
 
@@ -84,6 +89,17 @@ def resnet50():
         optimizer.step()
         if number % 10 == 9:
             loss.item()
+
+    return step
+
+
+def resnet50_infer():
+    model = resnet50_model().eval()
+    image = torch.randn(1, 3, 224, 224)
+
+    @torch.no_grad()
+    def step(_):
+        model(image.cuda(non_blocking=True)).argmax(-1).item()
 
     return step
 
@@ -138,7 +154,8 @@ def gpt2():
     return step
 
 
-WORKLOADS = {"cnn": lambda: cnn(False), "cnn-read": lambda: cnn(True), "resnet50": resnet50, "gpt2": gpt2}
+WORKLOADS = {"cnn": lambda: cnn(False), "cnn-read": lambda: cnn(True), "resnet50": resnet50,
+             "resnet50-infer": resnet50_infer, "gpt2": gpt2}
 
 
 def measure(workload, steps):

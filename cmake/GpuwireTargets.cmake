@@ -22,14 +22,28 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 # A checkout elsewhere finds in the compiler cache what this one compiled: no absolute path of the tree goes into a key
-# or an object file.
+# or an object file. A path with a blank is written otherwise in a list of dependencies, where the cache does not make
+# it relative: such a checkout has a cache of its own, or others would be told to depend on its files.
 find_program(GPUWIRE_CCACHE ccache)
+string(MAKE_C_IDENTIFIER "${CMAKE_SOURCE_DIR}" namespace_of_checkout)
+if(NOT CMAKE_SOURCE_DIR MATCHES " ")
+  set(namespace_of_checkout "")
+endif()
 if(GPUWIRE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
-    ${GPUWIRE_CCACHE})
+  set(through_cache ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${through_cache} CCACHE_NAMESPACE=${namespace_of_checkout} ${GPUWIRE_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+  # A precompiled header knows the headers in it by their text, with comments (`#pragma once` compares it). The cache
+  # otherwise takes headers that differ in comments alone for the same, and what it then gives is of no use: each header
+  # in it is defined a second time. In this mode it compares whole files.
+  set(GPUWIRE_PRECOMPILED_LAUNCHER ${through_cache} CCACHE_NAMESPACE=precompiled${namespace_of_checkout}
+    CCACHE_DEPEND=1 ${GPUWIRE_CCACHE})
 endif()
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-ffile-prefix-map=${CMAKE_SOURCE_DIR}=.>)
+
+include(PrecompiledHeaders)
+include(UnityBuild)
 
 # A build tree has the shape of an install tree (packaging/README.md), so that programs find each other the same way in
 # both.
@@ -63,9 +77,12 @@ elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_link_options(-fsanitize=thread)
 endif()
 
-# fmt, spdlog and Asio, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they need, too.
+# fmt, spdlog, Asio and toml++, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they
+# need, too.
 add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/asio.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp)
+  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/toml.cpp)
+target_include_directories(gpuwire_header_libraries PRIVATE ${CMAKE_SOURCE_DIR})
 target_compile_definitions(gpuwire_header_libraries PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL
   BOOST_ASIO_SEPARATE_COMPILATION)
 
@@ -93,11 +110,23 @@ find_library(GPUWIRE_SECCOMP_A libseccomp.a REQUIRED)
 add_library(gpuwire_seccomp INTERFACE)
 target_link_libraries(gpuwire_seccomp INTERFACE ${GPUWIRE_SECCOMP_A})
 
-# gpuwire_library(NAME SOURCES... LINK targets...): a static library with the common options.
+gpuwire_precompiled_kind(standard)
+gpuwire_precompiled_kind(loop)
+gpuwire_precompiled_kind(session LINK gpuwire_capnp gpuwire_cuda_header DEPENDS gpuwire_schema_headers)
+
+# gpuwire_library(NAME SOURCES... LINK targets... [PRECOMPILED kind] [EACH_ALONE]): a static library with the common
+# options. EACH_ALONE: its files are no units of a folder (UnityBuild.cmake).
 function(gpuwire_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "EACH_ALONE" "PRECOMPILED" "SOURCES;LINK" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PUBLIC gpuwire_options ${ARG_LINK})
+  if(NOT ARG_PRECOMPILED)
+    set(ARG_PRECOMPILED standard)
+  endif()
+  gpuwire_precompile(${name} ${ARG_PRECOMPILED})
+  if(NOT ARG_EACH_ALONE)
+    gpuwire_unity(${name})
+  endif()
 endfunction()
 
 # gpuwire_capnp_sources(VARIABLE FOLDER FILES... [DEPENDS files...]): compiles schemas into build/generated/FOLDER and
@@ -123,15 +152,24 @@ function(gpuwire_capnp_sources variable folder)
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
-# gpuwire_program(NAME SOURCES... LINK targets...): a command behind `gpuwire` that needs nothing but the C
-# library.
+# gpuwire_program(NAME SOURCES... LINK targets... [PRECOMPILED kind] [STATIC]): a command behind `gpuwire` that needs
+# nothing but the C library, and runs with old ones (OldGlibc.cmake). STATIC: not even that.
 function(gpuwire_program name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "STATIC" "PRECOMPILED" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE gpuwire_options ${ARG_LINK})
+  if(NOT ARG_PRECOMPILED)
+    set(ARG_PRECOMPILED standard)
+  endif()
+  gpuwire_precompile(${name} ${ARG_PRECOMPILED})
+  gpuwire_unity(${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${GPUWIRE_COMMAND_OUTPUT_DIRECTORY})
   if(NOT GPUWIRE_SANITIZE)
-    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--gc-sections)
+    target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc -Wl,--gc-sections
+      $<$<BOOL:${ARG_STATIC}>:-static>)
+  endif()
+  if(NOT ARG_STATIC)
+    gpuwire_for_old_glibc(${name})
   endif()
 endfunction()
 
@@ -164,6 +202,9 @@ function(gpuwire_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE gpuwire_doctest_main ${ARG_LINK})
+  target_compile_options(${name} PRIVATE ${GPUWIRE_TEST_OPTIMISATION})
+  gpuwire_precompiled_test_kind(kind ${ARG_LINK})
+  gpuwire_precompile(${name} ${kind})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${GPUWIRE_TEST_OUTPUT_DIRECTORY})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 1800)  # for a busy machine; a test that hangs is found all the same

@@ -1,22 +1,22 @@
-# What a client package contains runs with every glibc from GPUWIRE_CLIENT_GLIBC on, whatever the machine that builds it
-# has (cmake/old_glibc).
-set(GPUWIRE_CLIENT_GLIBC 2.31 CACHE STRING
-  "The oldest glibc that the client's programs and libraries run with; empty: this machine's")
+# What the packages contain runs with every glibc from GPUWIRE_OLDEST_GLIBC on, whatever the machine that builds it has
+# (cmake/old_glibc).
+set(GPUWIRE_OLDEST_GLIBC 2.31 CACHE STRING
+  "The oldest glibc that the installed programs and libraries run with; empty: this machine's")
 set(gpuwire_old_glibc_folder ${CMAKE_CURRENT_LIST_DIR}/old_glibc)
 
-if(GPUWIRE_CLIENT_GLIBC AND NOT GPUWIRE_SANITIZE)
-  set(gpuwire_old_glibc_libraries ${CMAKE_BINARY_DIR}/glibc_${GPUWIRE_CLIENT_GLIBC})
+if(GPUWIRE_OLDEST_GLIBC AND NOT GPUWIRE_SANITIZE)
+  set(gpuwire_old_glibc_libraries ${CMAKE_BINARY_DIR}/glibc_${GPUWIRE_OLDEST_GLIBC})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${gpuwire_old_glibc_folder}/make_stub_libraries.py)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   execute_process(
     COMMAND ${Python3_EXECUTABLE} ${gpuwire_old_glibc_folder}/make_stub_libraries.py
-            --version ${GPUWIRE_CLIENT_GLIBC} --compiler ${CMAKE_C_COMPILER} --output ${gpuwire_old_glibc_libraries}
+            --version ${GPUWIRE_OLDEST_GLIBC} --compiler ${CMAKE_C_COMPILER} --output ${gpuwire_old_glibc_libraries}
     COMMAND_ERROR_IS_FATAL ANY)
   add_library(gpuwire_old_glibc_compat OBJECT ${gpuwire_old_glibc_folder}/compat.c)
   add_library(gpuwire_old_glibc_start OBJECT ${gpuwire_old_glibc_folder}/start.c)
 endif()
 
-# gpuwire_for_old_glibc(TARGET): a program or shared library of the client.
+# gpuwire_for_old_glibc(TARGET): a shared library that is installed; gpuwire_program() does so for programs.
 function(gpuwire_for_old_glibc target)
   if(NOT TARGET gpuwire_old_glibc_compat)
     return()

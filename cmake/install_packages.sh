@@ -13,6 +13,9 @@ optional="libslurm-dev slurmctld slurmd slurm-client munge"
 # For the RDMA plug-in (docs/rdma.md): 6 MB.
 rdma="libucx-dev"
 
+# For the RPM packages of `make packages` and their test: 6 MB.
+rpm="rpm"
+
 # lacking PACKAGE...: those that are not installed.
 lacking() {
   for package in "$@"; do
@@ -23,15 +26,20 @@ lacking() {
 missing=$(lacking $wanted)
 missing_optional=$(lacking $optional)
 missing_rdma=$(lacking $rdma)
+missing_rpm=$(lacking $rpm)
 if [ -n "$missing_rdma" ] && [ "$(id -u)" != 0 ]; then
   echo "without RDMA, which needs:$missing_rdma" >&2
   missing_rdma=""
+fi
+if [ -n "$missing_rpm" ] && [ "$(id -u)" != 0 ]; then
+  echo "without RPM packages, which need:$missing_rpm" >&2
+  missing_rpm=""
 fi
 if [ -n "$missing_optional" ] && { [ "$(id -u)" != 0 ] || [ -d /run/systemd/system ]; }; then
   echo "without gpuwire-slurm, which needs:$missing_optional" >&2
   missing_optional=""
 fi
-[ -z "$missing$missing_optional$missing_rdma" ] && exit 0
+[ -z "$missing$missing_optional$missing_rdma$missing_rpm" ] && exit 0
 
 if [ -n "$missing" ] && [ "$(id -u)" != 0 ]; then
   echo "gpuwire needs these Debian packages:$missing" >&2
@@ -57,4 +65,8 @@ fi
 if [ -n "$missing_rdma" ]; then
   echo "installing Debian packages:$missing_rdma"
   install --no-install-recommends $missing_rdma || echo "without RDMA: they could not be installed" >&2
+fi
+if [ -n "$missing_rpm" ]; then
+  echo "installing Debian packages:$missing_rpm"
+  install --no-install-recommends $missing_rpm || echo "without RPM packages: rpm could not be installed" >&2
 fi

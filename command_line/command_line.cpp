@@ -94,12 +94,13 @@ std::string failure_text(const CLI::App* top, const CLI::Error& error) {
 
 }  // namespace
 
-std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv) {
-  app.set_version_flag("--version", "gpuwire " GPUWIRE_VERSION);
+std::optional<int> parse_command_line(CommandLine& command, int argc, const char* const* argv) {
+  CLI::App& app = *command.app_;
+  app.set_version_flag(app.get_option_no_throw("-v") ? "--version" : "-v,--version", "gpuwire " GPUWIRE_VERSION);
   app.failure_message(failure_text);
   // Before parsing: it stands for itself, whatever else the command needs.
   if (argc == 2 && std::string_view(argv[1]) == "--describe") {
-    std::puts(describe(app).c_str());
+    std::puts(describe(command).c_str());
     return 0;
   }
   try {

@@ -3,9 +3,7 @@
 
 #include <optional>
 
-namespace CLI {
-class App;
-}
+#include "command_line/command.hpp"
 
 namespace gpuwire {
 
@@ -13,8 +11,7 @@ namespace gpuwire {
 inline constexpr int kUsageError = 2;
 
 // Parses, after adding --version and --describe. No value: go on. Else the code to exit with: 0 after --help, --version
-// and --describe, which have written to stdout; kUsageError after a mistake, which has been told on stderr. The app's
-// name is "gpuwire COMMAND".
-std::optional<int> parse_command_line(CLI::App& app, int argc, const char* const* argv);
+// and --describe, which have written to stdout; kUsageError after a mistake, which has been told on stderr.
+std::optional<int> parse_command_line(CommandLine& command, int argc, const char* const* argv);
 
 }  // namespace gpuwire

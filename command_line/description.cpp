@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "command_line/command.hpp"
+
 namespace gpuwire {
 namespace {
 
@@ -50,6 +52,6 @@ Json described(const CLI::App& app) {
 
 }  // namespace
 
-std::string describe(const CLI::App& app) { return described(app).dump(2); }
+std::string describe(const Command& command) { return described(*command.app_).dump(2); }
 
 }  // namespace gpuwire

@@ -3,14 +3,12 @@
 
 #include <string>
 
-namespace CLI {
-class App;
-}
-
 namespace gpuwire {
+
+class Command;
 
 // One JSON object: name, description, footer, options, positionals and commands (objects of the same kind). An option
 // has names, text, and where they apply: value (the placeholder), values (all that it may be), default.
-std::string describe(const CLI::App& app);
+std::string describe(const Command& command);
 
 }  // namespace gpuwire

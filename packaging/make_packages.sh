@@ -4,20 +4,48 @@
 set -eu
 cd "$(dirname "$0")/.."
 build=${GPUWIRE_BUILD:-build}
+packages=$build/packages
 
 settings=""
+level=9
 if [ "${1:-}" = --quick ]; then
-  settings="-D CPACK_DEBIAN_COMPRESSION_TYPE=gzip"
-
+  settings="-D CPACK_DEBIAN_COMPRESSION_TYPE=gzip -D CPACK_RPM_COMPRESSION_TYPE=gzip"
+  level=1
 else
   cmake/install_packages.sh
   [ -f "$build/build.ninja" ] || cmake --preset release
   ninja -C "$build" gpuwire_installed
 fi
-rm -rf "$build/packages"
-for generator in DEB TGZ; do
-  cpack --config "$build/CPackConfig.cmake" -G $generator $settings >"$build/packages.log" 2>&1 ||
-    { cat "$build/packages.log" >&2; exit 1; }
-done
-rm -rf "$build/packages/_CPack_Packages"
-ls -l "$build/packages"
+log=$build/packages.log
+
+# logged COMMAND...: what it says is shown when it fails.
+logged() {
+  "$@" >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+}
+
+# pack GENERATOR [SETTINGS...]
+pack() {
+  local generator=$1
+  shift
+  echo "packing: $generator $*"
+  logged cpack --config "$build/CPackConfig.cmake" -G "$generator" $settings "$@"
+}
+
+# cached NAME: of the configured build.
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+
+rm -rf "$packages"
+pack DEB
+for of in client server; do pack TGZ -D GPUWIRE_TARBALL=$of; done
+if command -v rpmbuild >/dev/null; then pack RPM
+else echo "without RPM packages: rpmbuild is missing (Debian package rpm)" >&2
+fi
+rm -rf "$packages/_CPack_Packages"
+
+echo "packing: wheel"
+installed=$(mktemp -d)
+trap 'rm -rf "$installed"' EXIT
+logged cmake --install "$build" --component client --strip --prefix "$installed"
+python3 packaging/python/make_wheel.py --client "$installed" --forwarders "$build/wheel" --level $level \
+  --version "$(cached CMAKE_PROJECT_VERSION)" --glibc "$(cached GPUWIRE_OLDEST_GLIBC)" --output "$packages"
+ls -l "$packages"

@@ -1,4 +1,4 @@
-# The packages: one for each component, and a tarball of the client. `make packages` runs CPack.
+# The packages: a .deb and an .rpm for each component, and tarballs. `make packages` runs CPack.
 set(CPACK_PACKAGE_NAME gpuwire)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
 set(CPACK_PACKAGE_VENDOR "gpuwire")
@@ -29,11 +29,12 @@ set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME gpuwire-client)
 set(CPACK_COMPONENT_CLIENT_DESCRIPTION "CUDA programs on machines without a GPU: client
  Runs CUDA programs, unchanged, on the GPUs of a gpuwire server: libcuda.so.1,
  libnvidia-ml.so.1 and nvidia-smi that speak to it, and gpuwire run and info.")
-set(CPACK_DEBIAN_CLIENT_PACKAGE_DEPENDS "libc6 (>= ${GPUWIRE_CLIENT_GLIBC})")
+set(CPACK_DEBIAN_CLIENT_PACKAGE_DEPENDS "libc6 (>= ${GPUWIRE_OLDEST_GLIBC})")
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SUGGESTS "libucx0 (>= 1.13)")
-set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/client/conffiles)
+set(CPACK_DEBIAN_CLIENT_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/client/conffiles
+  ${CMAKE_CURRENT_LIST_DIR}/debian/client/prerm)
 
-# The server is linked against this machine's C library.
+# The plugins for Slurm are linked against this machine's C library.
 execute_process(COMMAND ldd --version OUTPUT_VARIABLE ldd_version ERROR_QUIET)
 string(REGEX MATCH "[0-9]+\\.[0-9]+" own_glibc "${ldd_version}")
 set(CPACK_DEBIAN_SERVER_PACKAGE_NAME gpuwire-server)
@@ -41,9 +42,8 @@ set(CPACK_COMPONENT_SERVER_DESCRIPTION "CUDA programs on machines without a GPU:
  Offers this machine's GPUs to tenants on other machines: admission, quotas and
  scheduling, a confined process for each session, top, status and metrics, and
  a device in software for machines without a GPU.")
-string(CONCAT CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS
-  "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${own_glibc}), libstdc++6 (>= 12), libgcc-s1, zlib1g, "
-  "adduser | systemd")
+set(CPACK_DEBIAN_SERVER_PACKAGE_DEPENDS
+  "gpuwire-client (= ${PROJECT_VERSION}), libc6 (>= ${GPUWIRE_OLDEST_GLIBC}), adduser | systemd")
 set(CPACK_DEBIAN_SERVER_PACKAGE_SUGGESTS "logrotate, prometheus, libucx0 (>= 1.13)")
 set(server_scripts ${CMAKE_CURRENT_LIST_DIR}/debian/server)
 set(CPACK_DEBIAN_SERVER_PACKAGE_CONTROL_EXTRA ${server_scripts}/conffiles ${server_scripts}/postinst
@@ -60,8 +60,39 @@ set(CPACK_DEBIAN_SLURM_PACKAGE_DEPENDS
 set(CPACK_DEBIAN_SLURM_PACKAGE_SUGGESTS "slurm-client, openssh-client")
 set(CPACK_DEBIAN_SLURM_PACKAGE_CONTROL_EXTRA ${CMAKE_CURRENT_LIST_DIR}/debian/slurm/conffiles)
 
-# The client in one folder, for machines without a package manager: `cpack -G TGZ`.
+# For RHEL 9 and its kin. What a package needs and offers is said here and not found by rpmbuild: it would offer
+# libcuda.so.1 to packages that need NVIDIA's driver.
+set(CPACK_RPM_COMPONENT_INSTALL ON)
+set(CPACK_RPM_FILE_NAME RPM-DEFAULT)
+set(CPACK_RPM_PACKAGE_LICENSE "Apache-2.0")
+set(CPACK_RPM_PACKAGE_AUTOREQPROV OFF)
+set(CPACK_RPM_COMPRESSION_TYPE xz)
+# CPack has listed the files by then: nothing is stripped, compressed or linked to any more.
+set(CPACK_RPM_SPEC_MORE_DEFINE "%define __os_install_post %{nil}\n%define _build_id_links none")
+# Folders of the system, which no package of ours owns.
+set(CPACK_RPM_EXCLUDE_FROM_AUTO_FILELIST_ADDITION /etc/logrotate.d /usr/lib/systemd /usr/lib/systemd/system
+  /usr/lib/sysusers.d /usr/share/man /usr/share/man/man1 /usr/share/man/man5 /usr/share/bash-completion
+  /usr/share/bash-completion/completions /usr/share/zsh /usr/share/zsh/vendor-completions /usr/share/fish
+  /usr/share/fish/vendor_completions.d)
+set(rpm_scripts ${CMAKE_CURRENT_LIST_DIR}/rpm)
+set(CPACK_RPM_CLIENT_PACKAGE_NAME gpuwire-client)
+set(CPACK_RPM_CLIENT_PACKAGE_SUMMARY "CUDA programs on machines without a GPU: client")
+set(CPACK_RPM_CLIENT_PACKAGE_REQUIRES "glibc >= ${GPUWIRE_OLDEST_GLIBC}")
+set(CPACK_RPM_CLIENT_PACKAGE_SUGGESTS ucx)
+set(CPACK_RPM_CLIENT_USER_FILELIST "%config(noreplace) /etc/gpuwire/client.toml")
+set(CPACK_RPM_CLIENT_PRE_UNINSTALL_SCRIPT_FILE ${rpm_scripts}/client_preun.sh)
+set(CPACK_RPM_SERVER_PACKAGE_NAME gpuwire-server)
+set(CPACK_RPM_SERVER_PACKAGE_SUMMARY "CUDA programs on machines without a GPU: server")
+set(CPACK_RPM_SERVER_PACKAGE_REQUIRES "gpuwire-client = ${PROJECT_VERSION}, glibc >= ${GPUWIRE_OLDEST_GLIBC}, systemd")
+set(CPACK_RPM_SERVER_PACKAGE_SUGGESTS "logrotate, ucx")
+set(CPACK_RPM_SERVER_USER_FILELIST "%config(noreplace) /etc/gpuwire/server.toml"
+  "%config(noreplace) /etc/logrotate.d/gpuwire-server")
+set(CPACK_RPM_SERVER_POST_INSTALL_SCRIPT_FILE ${rpm_scripts}/server_post.sh)
+set(CPACK_RPM_SERVER_PRE_UNINSTALL_SCRIPT_FILE ${rpm_scripts}/server_preun.sh)
+set(CPACK_RPM_SERVER_POST_UNINSTALL_SCRIPT_FILE ${rpm_scripts}/server_postun.sh)
+
+# In one folder, for machines without a package manager: `cpack -G TGZ`.
 set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
-set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_LIST_DIR}/tarball.cmake)
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_CURRENT_LIST_DIR}/per_generator.cmake)
 
 include(CPack)

@@ -315,7 +315,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
                         std::max(metrics_.turns, kTurnsLeast);
   if (mix.total >= enough && mix.side_by_side >= kBeginMin) go_together(runners, mix, now);
   else if (!hopeless && mix.total >= kClose * enough && rounds_ + 1 < kRoundsMax && harms_nobody(runners))
-    look_again(now);
+    poll_again(now);
   else give_up(now);
 }
 
@@ -332,7 +332,7 @@ bool CoRunChoice::harms_nobody(std::span<const CoRunner> runners) const {
 }
 
 // Turns and a trial once more, and what this trial has seen is kept.
-void CoRunChoice::look_again(Time now) {
+void CoRunChoice::poll_again(Time now) {
   ++rounds_;
   for (const SessionId id : members_) {
     Record& record = records_[id];

@@ -85,7 +85,7 @@ class CoRunChoice {
   Duration trial_length(std::span<const CoRunner> runners) const;
   double part_of(const Record& record) const;
   void begin_rounds();
-  void look_again(Time now);
+  void poll_again(Time now);
   bool harms_nobody(std::span<const CoRunner> runners) const;
   Mix mix(std::span<const CoRunner> runners) const;
   Mix measure_together(std::span<const CoRunner> runners);

@@ -12,7 +12,7 @@ constexpr Duration kNearHigher = std::chrono::seconds(10);
 constexpr Duration kNearEqual = std::chrono::seconds(2);
 constexpr Duration kSettleEvery = std::chrono::milliseconds(100);
 // At a holder whose gate closes as soon as it is quiet.
-constexpr Duration kLookForPause = std::chrono::microseconds(75);
+constexpr Duration kPollForPause = std::chrono::microseconds(75);
 constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
 }  // namespace
@@ -24,7 +24,7 @@ Duration Policy::State::drain_wait(const Session& session) const {
 }
 
 const Session* Policy::State::undrained_for(const Session& session) const {
-  const Duration wait = drain_wait(session);
+  const Duration usual = drain_wait(session);
   for (const DeviceIndex index : session.devices) {
     for (const Session* other : devices[index].sessions) {
       if (other == &session || !other->seen.in_flight || other->gate.open) continue;
@@ -32,6 +32,9 @@ const Session* Policy::State::undrained_for(const Session& session) const {
       if (other->rank > session.rank) continue;
       // What is in flight behind a gate that has seen its drain came by itself; nobody made way for it.
       if (other->drained || other->overdue) continue;
+      // Beside others a tenant's sessions come one after the other: what does not end is to be known before the next.
+      const bool siblings = other->tenant == session.tenant && beside_others(index, *session.tenant);
+      const Duration wait = siblings ? settings.drain_wait_max : usual;
       if (now - other->closed_at < std::min(wait, drain_wait_of(*other))) return other;
     }
   }
@@ -39,6 +42,7 @@ const Session* Policy::State::undrained_for(const Session& session) const {
 }
 
 bool Policy::State::stays_open(const Session& session) const {
+  if (session.barred_by != nullptr) return false;
   if (all_devices(session, [](const Device& device) { return device.sessions.size() == 1; })) return true;
   if (!session.gate.open || session.candidate) return false;
   return all_devices(session, [&](const Device& device) {
@@ -60,7 +64,10 @@ bool Policy::State::near_higher(const Session& session) const {
 
 Duration Policy::State::in_flight_max(const Session& session) const {
   if (near_higher(session)) return settings.in_flight_max_near_higher;
-  Duration bound{};
+  // A kernel without an end that has another one behind it makes way for a realtime tenant's first request later than
+  // one alone.
+  const bool may_meet_realtime = has_realtime_tenant && session.tenant->policy.service_class != ServiceClass::realtime;
+  Duration bound = may_meet_realtime ? settings.in_flight_max : Duration::zero();
   for (const DeviceIndex index : session.devices) {
     for (const Session* other : devices[index].sessions) {
       if (other == &session || !other->ever_active) continue;
@@ -139,10 +146,10 @@ std::optional<Time> Policy::State::next_due() const {
                                                                     ? settings.slice
                                                                     : settings.drain_wait_max));
     }
-    if (session->seen.in_flight && session->gate.open) by(session->progress_at + settings.drain_wait_max);
+    if (session->seen.in_flight && session->gate.open) by(session->stands_since() + settings.drain_wait_max);
     if (session->seen.waiting && session->ignored_until > now) by(session->ignored_until);
     if (!session->gate.open || (!session->leased && !co_runs(*session))) continue;
-    if (session->leased && pauses_are_long(*session) && lower_wants(*session)) by(now + kLookForPause);
+    if (session->leased && pauses_are_long(*session) && lower_wants(*session)) by(now + kPollForPause);
     if (session->candidate && !session->wants) by(session->quiet_since() + linger_of(*session));
     for (const DeviceIndex index : session->devices) {
       if (session->leased && devices[index].holder_contended) by(now + session->tenant->devices[index].deficit);

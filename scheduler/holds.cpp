@@ -7,6 +7,11 @@ namespace gpuwire::scheduler {
 
 void Policy::State::explain_hold(const Session& session, SessionAccount& account) const {
   if (session.gate.open || !session.seen.waiting) return;
+  if (session.barred_by != nullptr) {
+    account.hold = Hold::sibling;
+    account.held_by = session.barred_by->id;
+    return;
+  }
   if (now < session.ignored_until) {
     account.hold = Hold::no_show;
     return;

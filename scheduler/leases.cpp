@@ -287,8 +287,8 @@ void Policy::State::select() {
   // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another
   // class.
   for (auto& [id, session] : sessions) {
-    if (session->selected || !session->gate.open || !co_runs(*session) || now - session->active_at >= kCoRunQuietMax ||
-        makes_way(*session))
+    if (session->selected || session->barred_by != nullptr || !session->gate.open || !co_runs(*session) ||
+        now - session->active_at >= kCoRunQuietMax || makes_way(*session))
       continue;
     session->selected = all_devices(*session, [&](const Device& device) {
       const auto fits = [&](const Session* other) { return !other->candidate || other->rank == session->rank; };

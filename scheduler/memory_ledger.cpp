@@ -6,7 +6,6 @@ namespace gpuwire::scheduler {
 namespace {
 
 uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 uint64_t to_slab(uint64_t bytes) {
   return sum(bytes, kAllowanceSlabBytes - 1) / kAllowanceSlabBytes * kAllowanceSlabBytes;

@@ -9,7 +9,7 @@
 namespace gpuwire::scheduler {
 namespace {
 
-constexpr unsigned kLooksMax = 8;  // at the queue, when memory that it places is taken at the same moment
+constexpr unsigned kPollsMax = 8;  // at the queue, when memory that it places is taken at the same moment
 
 std::string gpus_text(size_t count) { return count == 1 ? "1 GPU" : fmt::format("{} GPUs", count); }
 std::string bytes_text(uint64_t bytes) {
@@ -60,14 +60,30 @@ size_t Placement::State::sessions_of(TenantId tenant) const {
       std::count_if(running.begin(), running.end(), [&](const auto& one) { return one.second.tenant == tenant; }));
 }
 
-// What is reserved is said in full, used or not: a figure that stays the same while programs run.
+size_t Placement::State::sessions_of(TenantId tenant, const std::string& user) const {
+  return size_t(std::count_if(running.begin(), running.end(),
+                              [&](const auto& one) { return one.second.tenant == tenant && one.second.user == user; }));
+}
+
+std::map<TenantId, size_t> Placement::State::sessions_by_tenant() const {
+  std::map<TenantId, size_t> found;
+  for (const auto& [session, one] : running) ++found[one.tenant];
+  return found;
+}
+
+// What is reserved or guaranteed is said in full, used or not: figures that stay the same while programs run.
 std::string Placement::State::why_no_memory(const PlacementRequest& request) const {
-  std::string why = fmt::format("{} are not free on {} now", bytes_text(request.memory_bytes), gpus_text(request.gpus));
-  uint64_t reserved = 0;
-  if (memory.reserved) {
-    for (DeviceIndex device : possible(request)) reserved += memory.reserved(device);
+  uint64_t most = 0, reserved = 0, guaranteed = 0;
+  for (DeviceIndex device : possible(request)) {
+    most = std::max(most, devices[device].bytes);
+    if (memory.reserved) reserved += memory.reserved(device);
+    if (memory.guaranteed_to_others) guaranteed += memory.guaranteed_to_others(request.tenant, device);
   }
-  return reserved ? fmt::format("{}; {} are reserved by programs that run", why, bytes_text(reserved)) : why;
+  std::string why = fmt::format("{} of {} are not free on {} now", bytes_text(request.memory_bytes), bytes_text(most),
+                                gpus_text(request.gpus));
+  if (guaranteed) why += fmt::format("; {} are guaranteed to other tenants", bytes_text(guaranteed));
+  if (reserved) why += fmt::format("; {} are reserved by programs that run", bytes_text(reserved));
+  return why;
 }
 
 std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex> candidates,
@@ -85,9 +101,15 @@ std::vector<DeviceIndex> Placement::State::least_loaded(std::vector<DeviceIndex>
 std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const Waiting& waiting,
                                                                          const Needs& owed) const {
   const PlacementRequest& request = waiting.request;
+  if (places)
+    if (std::string why = places(request.tenant, sessions_by_tenant()); !why.empty()) return Obstacle{why, true};
   if (request.tenant_sessions_max && sessions_of(request.tenant) >= request.tenant_sessions_max)
     return Obstacle{fmt::format("the tenant has reached its limit of sessions ({})", request.tenant_sessions_max),
                     true};
+  if (request.user_sessions_max && sessions_of(request.tenant, request.user) >= request.user_sessions_max)
+    return Obstacle{fmt::format("the user has reached the limit of sessions ({})", request.user_sessions_max), true};
+  if (why_held)
+    if (std::string why = why_held(request.session); !why.empty()) return Obstacle{why, true};
   std::vector<DeviceIndex> candidates;
   size_t memory = 0, sessions = 0, both = 0, memory_not_owed = 0, sessions_not_owed = 0;
   for (const DeviceIndex device : possible(request)) {
@@ -166,15 +188,15 @@ std::vector<bool> Placement::State::who_holds_back() const {
 
 std::optional<std::pair<SessionId, Placed>> Placement::State::start_one(const std::function<bool(SessionId)>& may,
                                                                         bool waited) {
-  for (unsigned look = 0; look < kLooksMax; ++look) {
+  for (unsigned poll = 0; poll < kPollsMax; ++poll) {
     late = false;
-    if (auto started = look_for_one(may, waited); started || !late) return started;
+    if (auto started = find_one(may, waited); started || !late) return started;
   }
   return std::nullopt;
 }
 
-std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const std::function<bool(SessionId)>& may,
-                                                                           bool waited) {
+std::optional<std::pair<SessionId, Placed>> Placement::State::find_one(const std::function<bool(SessionId)>& may,
+                                                                       bool waited) {
   struct Passed {
     size_t index;
     uint8_t lacks;
@@ -209,16 +231,21 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::look_for_one(const
   if (waited) count_turn(queue[*found]);
   queue.erase(queue.begin() + ptrdiff_t(*found));
   arrange();
-  running[request.session] = {request.tenant, request.memory_bytes, placed.devices, ++arrivals};
+  running[request.session] = {request.tenant, request.memory_bytes, placed.devices, ++arrivals, request.user};
   return std::pair(request.session, std::move(placed));
 }
 
 Placement::Placement(std::vector<Device> devices) : state_(std::make_unique<State>()) {
   state_->devices = std::move(devices);
 }
+Placement::Placement(const State& state) : state_(std::make_unique<State>(state)) {}
 Placement::~Placement() = default;
 
 void Placement::set_memory(Memory memory) { state_->memory = std::move(memory); }
+
+void Placement::set_places(Places places) { state_->places = std::move(places); }
+
+void Placement::set_held(Held held) { state_->why_held = std::move(held); }
 
 void Placement::set_sessions_max(unsigned sessions_max) {
   for (Device& device : state_->devices) device.sessions_max = sessions_max;
@@ -254,9 +281,16 @@ PlacementAnswer Placement::ask(const PlacementRequest& request) {
   return NeverFits{"a session of this number waits already"};
 }
 
-void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices) {
+PlacementAnswer Placement::preview(const PlacementRequest& request) const {
+  Placement copy(*state_);
+  copy.state_->memory.reserve = nullptr;
+  return copy.ask(request);
+}
+
+void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices,
+                      std::string user) {
   std::sort(devices.begin(), devices.end());
-  state_->running[session] = {tenant, memory_bytes, std::move(devices), ++state_->arrivals};
+  state_->running[session] = {tenant, memory_bytes, std::move(devices), ++state_->arrivals, std::move(user)};
 }
 
 std::optional<NeverFits> Placement::wait(const PlacementRequest& request, uint64_t round) {

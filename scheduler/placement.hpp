@@ -19,6 +19,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,8 @@ struct PlacementRequest {
   uint64_t memory_bytes = 0;         // reserved on each of them from the start to the end; 0: whatever there is
   std::vector<DeviceIndex> allowed;  // empty: all
   unsigned tenant_sessions_max = 0;  // 0: no bound
+  std::string user = {};             // who of the tenant; empty: nobody in particular
+  unsigned user_sessions_max = 0;    // 0: no bound
 };
 
 struct Placed {
@@ -74,13 +77,23 @@ class Placement {
     Bytes held;
     std::function<uint64_t(SessionId, DeviceIndex)> held_by;
     Bytes guaranteed;  // without it: nothing is
-    // Of all tenants' sessions, for the reason why somebody waits; without it: none is named.
+    // For the reason why somebody waits; without them: none is named. Of all tenants' sessions; and what is guaranteed
+    // to others than this tenant.
     std::function<uint64_t(DeviceIndex)> reserved;
+    Bytes guaranteed_to_others;
     // Makes what the request wants its own on these devices. False: it cannot be had any more; the request stays in the
     // queue. Without it: only promised here, and never twice. Not asked when no memory is wanted.
     std::function<bool(const PlacementRequest&, const std::vector<DeviceIndex>&)> reserve;
   };
   void set_memory(Memory memory);
+  // Why a session more of the tenant may not begin now wherever it would be, beside so many that run of each tenant, in
+  // words; empty: it may. Without it: everybody may. Who waits for such a place holds up nobody who may.
+  using Places = std::function<std::string(TenantId, const std::map<TenantId, size_t>& running)>;
+  void set_places(Places places);
+  // Why one that waits is not to begin now, whatever is free, in words; empty: it may. Without it: everybody may. Holds
+  // up nobody else.
+  using Held = std::function<std::string(SessionId)>;
+  void set_held(Held held);
   // Of all devices; sessions that there are go on.
   void set_sessions_max(unsigned sessions_max);
 
@@ -89,8 +102,11 @@ class Placement {
 
   // The least loaded devices that fit, or a place in the queue, or the reason why it could never be served.
   PlacementAnswer ask(const PlacementRequest& request);
+  // What ask() would answer now. Nothing changes, and no memory is reserved.
+  PlacementAnswer preview(const PlacementRequest& request) const;
   // One that runs already on these devices, of which there are all; no limit is asked.
-  void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices);
+  void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices,
+             std::string user = {});
   // Takes it into the queue as one that has waited before, in this round, and does not start it: start_waiting() may.
   // In the order of arrivals, before anybody asks. The answer: it could never be served, and is not in the queue.
   std::optional<NeverFits> wait(const PlacementRequest& request, uint64_t round);
@@ -112,6 +128,8 @@ class Placement {
 
  private:
   struct State;
+  explicit Placement(const State& state);
+
   std::unique_ptr<State> state_;
 };
 

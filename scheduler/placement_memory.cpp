@@ -4,12 +4,6 @@
 #include "scheduler/placement_state.hpp"
 
 namespace gpuwire::scheduler {
-namespace {
-
-uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
-
-}  // namespace
-
 uint64_t Placement::State::promised(DeviceIndex device, const TenantId* tenant, const Gone& gone) const {
   uint64_t sum = 0;
   for (const auto& [session, one] : running) {

@@ -36,7 +36,8 @@ struct Placement::State {
     TenantId tenant{};
     uint64_t memory_bytes = 0;
     std::vector<DeviceIndex> devices;
-    uint64_t arrival = 0;  // when it began, in the order of the arrivals
+    uint64_t arrival = 0;   // when it began, in the order of the arrivals
+    std::string user = {};  // who of the tenant
   };
   // What a request may wait for on a device, and another one take from it.
   enum Need : uint8_t {
@@ -62,6 +63,8 @@ struct Placement::State {
 
   std::vector<Device> devices;
   Memory memory;
+  Places places;
+  Held why_held;
   std::vector<Waiting> queue;  // by class, round, arrival
   std::map<ServiceClass, Rounds> rounds;
   std::map<SessionId, Running> running;
@@ -75,6 +78,8 @@ struct Placement::State {
   std::string never(const PlacementRequest& request) const;
   size_t sessions_on(DeviceIndex device, const Gone& gone = {}) const;
   size_t sessions_of(TenantId tenant) const;
+  size_t sessions_of(TenantId tenant, const std::string& user) const;
+  std::map<TenantId, size_t> sessions_by_tenant() const;
   // What sessions there were told they would find free; a second one is not promised the same bytes before the first
   // has taken them.
   uint64_t promised(DeviceIndex device, const TenantId* tenant, const Gone& gone = {}) const;
@@ -119,7 +124,7 @@ struct Placement::State {
   // The first in the queue's order that may start now, of those that `may` says; it runs from now on.
   // `waited`: it has stood in the queue.
   std::optional<std::pair<SessionId, Placed>> start_one(const std::function<bool(SessionId)>& may, bool waited);
-  std::optional<std::pair<SessionId, Placed>> look_for_one(const std::function<bool(SessionId)>& may, bool waited);
+  std::optional<std::pair<SessionId, Placed>> find_one(const std::function<bool(SessionId)>& may, bool waited);
 
   // placement_queue.cpp
   void enter(const PlacementRequest& request, uint64_t round_least);

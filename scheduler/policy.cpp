@@ -65,10 +65,10 @@ void Policy::add_session(SessionId id, TenantId tenant, std::span<const DeviceIn
   state.sessions[id] = std::move(session);
 }
 
-void Policy::remove_session(SessionId id, Time now) {
+Duration Policy::remove_session(SessionId id, Time now) {
   State& state = *state_;
   const auto found = state.sessions.find(id);
-  if (found == state.sessions.end()) return;
+  if (found == state.sessions.end()) return {};
   state.tick(now);
   Session& session = *found->second;
   // It ends in the middle of what others wait for: the next one of its tenant does not begin that anew.
@@ -76,6 +76,9 @@ void Policy::remove_session(SessionId id, Time now) {
     state.shorten_drain_wait(session, state.now - session.closed_at);
   state.end_lease(session);
   std::erase_if(state.claims, [&](const LeaseClaim& claim) { return claim.session == &session; });
+  for (auto& [other_id, other] : state.sessions) {
+    if (other->barred_by == &session) other->barred_by = nullptr;
+  }
   for (const DeviceIndex index : session.devices) {
     Device& device = state.devices[index];
     // What is not settled yet waits for somebody's first start, and this session's part in it is known only while it
@@ -91,7 +94,9 @@ void Policy::remove_session(SessionId id, Time now) {
     state.share(*session.tenant, index).slept = true;
   }
   --session.tenant->sessions;
+  const Duration charged = session.gpu_time;
   state.sessions.erase(found);
+  return charged;
 }
 
 void Policy::observe(SessionId id, const Observation& seen, Time now) {
@@ -106,6 +111,8 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
       seen.last_end == Time{} ? before : std::clamp(state.clock.inside(seen.last_end), before, std::max(at, before));
   own.first_start = seen.first_start == Time{} ? Time{} : std::min(state.clock.inside(seen.first_start), at);
   own.busy = std::max(own.busy, session.seen.busy);
+  own.stuck_since =
+      !seen.in_flight || seen.stuck_since == Time{} ? Time{} : std::min(state.clock.inside(seen.stuck_since), at);
   if (own.completions != session.seen.completions || !session.seen.in_flight) session.progress_at = at;
   // Work ends in order: what is counted ends behind all that is not.
   if (session.uncounted && (!own.in_flight || own.completions != session.seen.completions)) {
@@ -114,8 +121,7 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   }
   if (own.submissions != session.seen.submissions) {
     if (!state.active(session)) state.news = true;
-    session.ever_active = true;
-    session.active_at = at;
+    state.note_active(session, at);
   }
   state.note_pause(session, own);
   session.seen = own;
@@ -142,6 +148,7 @@ std::span<const GateChange> Policy::decide(Time now) {
   state.tick(now);
   state.settle();
   state.watch_progress();
+  state.bar_siblings();
   state.update_wants();
   state.update_ranks();
   state.choose_regimes();
@@ -150,6 +157,11 @@ std::span<const GateChange> Policy::decide(Time now) {
   for (auto& [id, session] : state.sessions) session->held = state.held_up(*session);
   state.due = state.next_due();
   return state.changes;
+}
+
+void Policy::settle(Time now) {
+  state_->tick(now);
+  state_->settle();
 }
 
 std::optional<Time> Policy::next_decision() const {
@@ -171,6 +183,11 @@ SessionAccount Policy::account(SessionId id) const {
   account.drain_wait_max = state_->drain_wait(session);
   state_->explain_hold(session, account);
   return account;
+}
+
+Duration Policy::gpu_time(SessionId session) const {
+  const auto found = state_->sessions.find(session);
+  return found == state_->sessions.end() ? Duration{} : found->second->gpu_time;
 }
 
 Duration Policy::gpu_time(TenantId tenant, DeviceIndex device) const {

@@ -46,6 +46,9 @@ struct Observation {
   uint64_t bursts = 0;  // times that it went from nothing in flight to something
   uint64_t submissions = 0;
   uint64_t completions = 0;  // of submissions: seen done
+  // Since when the oldest of what is in flight has stood still, whatever else of it ends; zero: not known, or it has
+  // not begun.
+  Time stuck_since{};
 };
 
 struct GateChange {
@@ -62,6 +65,7 @@ enum class Hold : uint8_t {
   drain,    // its turn has come, and another's work is still in flight
   gang,     // not all of its devices are free yet
   no_show,  // its turn came, and it did not use it
+  sibling,  // work of another session of its tenant does not end, and other tenants are about
 };
 
 // What `gpuwire top` shows of one session.
@@ -119,17 +123,22 @@ class Policy {
   // `devices`: all of them are leased to the session together, or none. Its gate is open or closed as the next decision
   // says.
   void add_session(SessionId session, TenantId tenant, std::span<const DeviceIndex> devices, Time now);
-  // Ended in any way: its leases are free at once.
-  void remove_session(SessionId session, Time now);
+  // Ended in any way: its leases are free at once. Returns what it was charged in all.
+  Duration remove_session(SessionId session, Time now);
 
   // What the session's page says now; between two decisions at most once for each session.
   void observe(SessionId session, const Observation& seen, Time now);
   // The gates that change. Call it after observations and when next_decision() comes.
   std::span<const GateChange> decide(Time now);
+  // Charges what has been observed up to now and decides nothing, for whoever leaves all gates open. Call it after
+  // observations of all sessions.
+  void settle(Time now);
   // When decide() has to be called again although nothing was observed.
   std::optional<Time> next_decision() const;
 
   SessionAccount account(SessionId session) const;
+  // GPU time charged to the session since it was added, over all its devices.
+  Duration gpu_time(SessionId session) const;
   // GPU time charged to the tenant on the device so far, sessions that ended included.
   Duration gpu_time(TenantId tenant, DeviceIndex device) const;
   // The sum of the turns that the tenant was given there while others of its rank wanted the device, too.

@@ -30,6 +30,7 @@ inline constexpr int kDebtPartOfCredit = 2;
 // Only what was had by turns is held against a tenant in full.
 enum class ChargedFor : uint8_t { lease, trial, co_run };
 
+struct Session;
 struct Tenant;
 
 struct TenantOnDevice {
@@ -48,6 +49,9 @@ struct TenantOnDevice {
   Budget cap, floor;
   bool capped = false;
   bool floor_due = false;
+  // Of the current decision: whose work is overdue for longest. While others are about, no other session of the tenant
+  // is let in.
+  const Session* overdue = nullptr;
 };
 
 struct Tenant {
@@ -83,8 +87,11 @@ struct Session {
   // nobody, until it has drained.
   bool drained = true;
   bool overdue = false;
+  Time overdue_at{};
   bool kept_waiting = false;  // since its gate was closed: others were kept for as long as anybody is, and it is known
   Time progress_at{};         // a submission of it was seen done, or nothing was in flight
+  // Since when its work makes no progress: that of its oldest, where its worker says.
+  Time stands_since() const { return seen.stuck_since != Time{} ? seen.stuck_since : progress_at; }
 
   // Its gate was opened and it did not come: from then on it wants nothing for a while, which is longer each time.
   unsigned no_shows = 0;
@@ -100,9 +107,10 @@ struct Session {
   Time unused_until{};  // it held a lease until then, and nothing was seen of it
 
   // Of the current decision.
-  bool wants = false;      // has work for the gate, or in flight behind an open one
-  bool candidate = false;  // wants, or lingers on its lease
-  bool selected = false;   // its gate shall be open
+  const Session* barred_by = nullptr;  // one of its tenant, whose work does not end: it wants nothing meanwhile
+  bool wants = false;                  // has work for the gate, or in flight behind an open one
+  bool candidate = false;              // wants, or lingers on its lease
+  bool selected = false;               // its gate shall be open
 
   bool lapsed = false;                    // its lease ended because it was quiet, and it has not wanted anything since
   Duration return_gap = Duration::max();  // how long it was quiet when that happened, of late
@@ -142,6 +150,9 @@ struct Device {
   Budget batch_floor;
   bool batch_floor_due = false;
   DeviceTime time;
+  // The tenant that was active here last, when that was, and when the last of all others was.
+  TenantId active{};
+  std::optional<Time> active_at, others_active_at;
   std::vector<Session*> sessions;
   std::vector<Tenant*> ring;  // tenants with sessions here, in the order of the round
   std::array<Tenant*, kRanks> current{};
@@ -169,8 +180,9 @@ struct Policy::State {
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
-  Time regimes_at{};  // when they are chosen anew
-  bool news = false;  // since then a session has become active, or all that it does is counted again
+  Time regimes_at{};                 // when they are chosen anew
+  bool has_realtime_tenant = false;  // of the current decision: among all tenants, also those without a session
+  bool news = false;                 // since then a session has become active, or all that it does is counted again
 
   // policy.cpp
   void tick(Time caller_now);
@@ -203,9 +215,12 @@ struct Policy::State {
   Duration linger_of(const Session& session) const;
   void woke(Session& session);
   bool active(const Session& session) const;
+  void note_active(Session& session, Time at);
 
   // progress.cpp
   void watch_progress();
+  bool beside_others(DeviceIndex index, const Tenant& tenant) const;
+  void bar_siblings();
   bool stalled(const Session& session) const;
   Duration drain_wait_of(const Session& session) const;
   void shorten_drain_wait(const Session& session, Duration by);

@@ -1,5 +1,6 @@
 // Sessions that keep others waiting: work that does not end, and turns that nobody comes for.
 #include <algorithm>
+#include <tuple>
 
 #include "scheduler/policy_state.hpp"
 
@@ -14,13 +15,15 @@ constexpr Duration kDrainWaitGrows = std::chrono::seconds(1);
 // Who does not come to its turn is passed over for so long, twice as long each time.
 constexpr Duration kIgnoredMin = std::chrono::milliseconds(5), kIgnoredMax = std::chrono::milliseconds(100);
 constexpr unsigned kNoShowsMax = 5;
+// Another tenant that was active within this may come again at any moment.
+constexpr Duration kNearOthers = std::chrono::seconds(10);
 
 }  // namespace
 
 // In flight, and nothing of it ends: a host function that waits for the client, pages that travel, an executor
 // that is kept in a driver call, a kernel without an end. From then on whoever is below it runs beside it.
 bool Policy::State::stalled(const Session& session) const {
-  return session.seen.in_flight && now - session.progress_at >= settings.drain_wait_max;
+  return session.seen.in_flight && now - session.stands_since() >= settings.drain_wait_max;
 }
 
 // The tenant's and the device's, and not the session's: programs that come one after the other have no more of it than
@@ -58,12 +61,50 @@ void Policy::State::watch_progress() {
       session->kept_waiting = true;
       shorten_drain_wait(*session, settings.drain_wait_max);
     }
-    session->overdue |= in_flight && (hangs || (draining && waited >= drain_wait_of(*session)));
+    if (!session->overdue && in_flight && (hangs || (draining && waited >= drain_wait_of(*session)))) {
+      session->overdue = true;
+      session->overdue_at = now;
+    }
     if (in_flight) continue;
     // Work that was not waited for and ends in time all the same is long, and does not hang.
     if (draining && !hangs) restore_drain_wait(*session);
     session->overdue = session->kept_waiting = false;
     session->drained = session->drained || closed;
+  }
+}
+
+// A realtime tenant may come at any moment, for the first time, too, and what was let in before it cannot be taken
+// back.
+bool Policy::State::beside_others(DeviceIndex index, const Tenant& tenant) const {
+  if (has_realtime_tenant && tenant.policy.service_class != ServiceClass::realtime) return true;
+  const Device& device = devices[index];
+  const std::optional<Time>& last = device.active == tenant.id ? device.others_active_at : device.active_at;
+  return last && now - *last < kNearOthers;
+}
+
+// The hardware gives every context with work a slice. Of a tenant whose work does not end others have one context
+// beside them, however many sessions it has; which of them goes on is decided once, since what is in flight may wait
+// for more of the same session.
+void Policy::State::bar_siblings() {
+  has_realtime_tenant = std::any_of(tenants.begin(), tenants.end(), [](const auto& entry) {
+    return entry.second->policy.service_class == ServiceClass::realtime;
+  });
+  for (DeviceIndex index = 0; index < devices.size(); ++index) {
+    Device& device = devices[index];
+    for (Tenant* tenant : device.ring) share(*tenant, index).overdue = nullptr;
+    for (const Session* session : device.sessions) {
+      if (!session->overdue || !beside_others(index, *session->tenant)) continue;
+      const Session*& first = share(*session->tenant, index).overdue;
+      if (first == nullptr || std::tie(session->overdue_at, session->id) < std::tie(first->overdue_at, first->id))
+        first = session;
+    }
+  }
+  for (auto& [id, session] : sessions) {
+    session->barred_by = nullptr;
+    for (const DeviceIndex index : session->devices) {
+      const Session* first = share(*session->tenant, index).overdue;
+      if (first != nullptr && first != session.get()) session->barred_by = first;
+    }
   }
 }
 

@@ -20,4 +20,7 @@ using Duration = std::chrono::nanoseconds;
 // clamps).
 using Time = std::chrono::nanoseconds;
 
+// a - b, and no less than none.
+constexpr uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
 }  // namespace gpuwire::scheduler

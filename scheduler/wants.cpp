@@ -23,6 +23,17 @@ bool Policy::State::active(const Session& session) const {
   return session.ever_active && now - session.active_at < kActiveFor;
 }
 
+void Policy::State::note_active(Session& session, Time at) {
+  session.ever_active = true;
+  session.active_at = at;
+  for (const DeviceIndex index : session.devices) {
+    Device& device = devices[index];
+    if (device.active != session.tenant->id) device.others_active_at = device.active_at;
+    device.active = session.tenant->id;
+    device.active_at = at;
+  }
+}
+
 // Several bursts since the last look: the pauses between them were short.
 void Policy::State::note_pause(Session& session, const Observation& seen) const {
   const uint64_t bursts = seen.bursts - std::min(seen.bursts, session.seen.bursts);
@@ -68,6 +79,7 @@ void Policy::State::woke(Session& session) {
 
 bool Policy::State::wants(Session& session) {
   const Observation& seen = session.seen;
+  if (session.barred_by != nullptr) return false;
   if (session.gate.open && seen.waiting && seen.submissions == session.submissions_at_opening &&
       now > session.opened_at + kComeMax) {
     note_no_show(session);
@@ -84,10 +96,7 @@ void Policy::State::update_wants() {
     const bool works = session->wants || session->seen.in_flight;
     if (works && !active(*session)) news = true;
     if (session->wants && session->lapsed) woke(*session);
-    if (works) {
-      session->ever_active = true;
-      session->active_at = now;
-    }
+    if (works) note_active(*session, now);
     session->selected = false;
   }
   for (auto& [id, session] : sessions) session->candidate = session->wants || lingers(*session);

@@ -13,7 +13,7 @@ gpuwire_not_sanitized(${both} TESTS format tidy layers callbacks mirror compatib
   codegen_golden codegen_headers server_ledger_memory_calls suites_cuda_samples_outcomes support_loopback_ports
   slurm_job slurm
   BECAUSE "they look at sources and descriptions, or run scripts beside packages that are installed")
-gpuwire_not_sanitized(${both} TESTS bench_run bench_slow_link bench_network bench_sessions bench_idle bench_plot
+gpuwire_not_sanitized(${both} TESTS bench_run bench_slow_link bench_network bench_sessions bench_plot
   sharing_faults
   BECAUSE "what they measure is not what is measured under a sanitizer; the suites run the same code")
 gpuwire_not_sanitized(${both} TESTS client_memory_test
@@ -41,7 +41,7 @@ gpuwire_not_sanitized(SANITIZERS tsan TESTS software_device_driver_test software
   end_to_end_progress end_to_end_profile
   BECAUSE "kernels that watch words which others write race by the rules of C++ and not by those of the device")
 gpuwire_not_sanitized(SANITIZERS tsan TESTS end_to_end_why end_to_end_queue end_to_end_tenants
-  end_to_end_own_view end_to_end_reservations end_to_end_quotas end_to_end_two_gpus end_to_end_dedup
+  end_to_end_own_view end_to_end_web_page end_to_end_reservations end_to_end_quotas end_to_end_two_gpus end_to_end_dedup
   end_to_end_monitoring end_to_end_restart end_to_end_chaos
   server_service_manager nvml_library nvidia_smi launcher_jax_test
   BECAUSE "they start servers or clients of this tree in ways of their own, or need the worker's memory where programs

@@ -1,7 +1,7 @@
-// Does a tenant find what another has left in memory? "fill MIB" takes so much, fills it with a pattern, and ends
-// without freeing it. "count MIB" takes so much in every way and counts the words that are not zero. "hold MIB" only
-// takes so much, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count as
-// another.
+// Does a tenant find another one's data in memory? "fill MIB" takes this much memory, fills it with a pattern, and ends
+// without freeing it. "count MIB" takes this much in every way and counts the words that are not zero. "hold MIB" only
+// takes this much, and waits for the end of its input. Prints "found N of M words"; run fill as one tenant, then count
+// as another.
 #include <cuda.h>
 
 #include <algorithm>

@@ -40,13 +40,13 @@ struct Options {
   std::string kinds = "plain,pitch,managed,physical,async,pool,array,array3d";
 };
 
-// What the processes share.
+// The state that the processes share.
 struct Shared {
   std::atomic<unsigned> ready, begun, done, failed;
-  std::atomic<uint64_t> limit, base, rounds;  // base: what contexts take
-  std::atomic<uint64_t> streams;              // at most what the threads' streams take
-  std::atomic<uint64_t> held;                 // bytes that programs have: what must never exceed the limit
-  std::atomic<uint64_t> claimed;              // at most what is held or asked for, as the device takes it
+  std::atomic<uint64_t> limit, base, rounds;  // base: the memory of contexts
+  std::atomic<uint64_t> streams;              // at most the memory of the threads' streams
+  std::atomic<uint64_t> held;                 // the programs' bytes, which must never exceed the limit
+  std::atomic<uint64_t> claimed;              // at most the held or requested bytes, as the device takes them
   std::atomic<uint64_t> claims;               // sum of all that was ever claimed
   std::atomic<uint64_t> violations, false_refusals, refusals, allocations, other_errors, held_most;
   std::atomic<bool> coarse;  // a device that takes memory in units
@@ -78,7 +78,7 @@ struct Allocation {
   CUmemGenericAllocationHandle handle = 0;
 };
 
-// Never less than the device takes for it, so that what counts as a false refusal is one.
+// Never less than the device takes for it, so that each counted false refusal is one.
 uint64_t claim_for(Kind kind, uint64_t bytes) {
   // gpuwire's client takes small managed allocations from segments of its own.
   if (kind == Kind::managed) return round_up(bytes, 8 * kMiB);
@@ -133,7 +133,7 @@ class Thread {
     uint64_t claims_before = shared.claims.fetch_add(made.claim);
     uint64_t claimed = shared.claimed.fetch_add(made.claim) + made.claim;
     CUresult result = allocate(made);
-    settle();  // an answer: what this process has freed before has been freed
+    settle();  // an answer: this process's earlier frees have been executed
     if (result == CUDA_SUCCESS) {
       uint64_t held = shared.held.fetch_add(made.bytes) + made.bytes;
       for (uint64_t most = shared.held_most.load();
@@ -159,7 +159,7 @@ class Thread {
     }
   }
 
-  // Rounds the size to what the kind can be.
+  // Rounds the size to a possible size of the kind.
   void shape(Allocation& made, uint64_t bytes) {
     switch (made.kind) {
       case Kind::physical: made.bytes = round_up(bytes, granularity_); break;
@@ -281,7 +281,7 @@ void session(const Options& options, unsigned number) {
   if (!std::strstr(name, "oftware")) shared.coarse = true;
   ++shared.ready;
   wait_for(shared.ready, options.sessions);
-  // All contexts are there and nothing else: what is taken now is taken all the time, but for the threads' streams.
+  // All contexts exist and nothing else: the memory in use now is in use all the time, except for the threads' streams.
   MUST(cuMemGetInfo(&free_bytes, &total));
   shared.limit = total;
   shared.base = std::max<uint64_t>(shared.base, total - free_bytes);
@@ -300,7 +300,7 @@ void session(const Options& options, unsigned number) {
   MUST(cuDeviceGetDefaultMemPool(&standard, 0));
   MUST(cuMemPoolTrimTo(standard, 0));
   MUST(cuCtxSynchronize());
-  // With the context goes what the client and the driver have kept for later.
+  // With the context goes the memory that the client and the driver have cached.
   MUST(cuDevicePrimaryCtxReset(0));
   MUST(cuDevicePrimaryCtxRetain(&context, 0));
   MUST(cuCtxSetCurrent(context));
@@ -364,7 +364,7 @@ int main(int argc, char** argv) {
     if (child == 0) session(options, number);
     children.push_back(child);
   }
-  // The first session is a child, too: whoever waits sees every end.
+  // The first session is a child, too: the waiting process sees every end.
   pid_t first = ::fork();
   if (first == 0) session(options, 0);
   int status = 0, result = 2;

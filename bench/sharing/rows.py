@@ -345,12 +345,16 @@ def hostile(bench):
     settings = {"good": {"class": "batch"}, "bad": {"class": "batch"}}
     neighbours = [
         ("8 processes", [bench.saturating(**kind) for _ in range(8)]),
+        ("16 processes", [bench.saturating(**kind) for _ in range(16)]),
         ("64 contexts", [bench.saturating(**kind, contexts=64)]),
         ("64 streams", [bench.saturating(**kind, streams=64)]),
         ("graphs of 64 kernels", [bench.saturating(**kind, graph=64)]),
         ("kernels of 50 ms", [bench.saturating(kernel_us=50000)]),
         ("a sync after each kernel", [bench.saturating(**kind, sync_every=1)]),
         ("1 s of work queued", [bench.saturating(**kind, ahead_us=1_000_000)]),
+        ("an open capture", [bench.saturating(kernel_us=50000, capturing=1)]),
+        ("kernels of 2 s and heartbeats", [bench.saturating(kernel_us=2_000_000, ahead_us=4_000_000,
+                                                            heartbeat_us=100_000)]),
     ]
     for name, bad in neighbours:
         if not bench.chosen(name):

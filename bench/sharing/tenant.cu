@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -56,7 +57,7 @@ __global__ void work(unsigned iterations, unsigned chunks, unsigned* bins, float
   if (a == 12345.678f) *sum = a;
 }
 
-__global__ void look_at_clock(unsigned long long* ns) { *ns = device_ns(); }
+__global__ void read_clock(unsigned long long* ns) { *ns = device_ns(); }
 
 struct Options {
   std::string mode = "saturate";
@@ -69,6 +70,8 @@ struct Options {
   unsigned sync_every = 0;          // launches; 0: only to bound what is queued
   double gap_us = 0;                // idle time of the host between two launches
   double ahead_us = 20'000;         // GPU time that may be queued
+  bool capturing = false;           // a capture is open in a stream of its own all the time
+  double heartbeat_us = 0;          // so often a tiny kernel runs in a stream of its own; 0: never
   double seconds = 10;
   unsigned launches = 1;   // of one request
   bool sync_each = false;  // of its kernels
@@ -82,7 +85,8 @@ struct Options {
       "tenant: %s\n"
       "usage: tenant --mode calibrate|saturate|request [--kernel-us T] [--chunk-us T] [--iterations-per-us N] "
       "[--blocks N] [--threads N] [--seconds S]\n"
-      "  saturate: [--streams N] [--contexts N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T]\n"
+      "  saturate: [--streams N] [--contexts N] [--graph KERNELS] [--sync-every LAUNCHES] [--gap-us T] [--ahead-us T] "
+      "[--capturing 1] [--heartbeat-us T]\n"
       "  request:  [--launches N] [--sync-each 1] [--pause-us T] [--seed N]\n",
       what);
   std::exit(2);
@@ -106,6 +110,8 @@ Options parse(int argc, char** argv) {
     else if (name == "--sync-every") number(o.sync_every);
     else if (name == "--gap-us") number(o.gap_us);
     else if (name == "--ahead-us") number(o.ahead_us);
+    else if (name == "--capturing") number(o.capturing);
+    else if (name == "--heartbeat-us") number(o.heartbeat_us);
     else if (name == "--seconds") number(o.seconds);
     else if (name == "--launches") number(o.launches);
     else if (name == "--sync-each") number(o.sync_each);
@@ -204,7 +210,7 @@ void print_bins(const std::vector<Kernel>& kernels, unsigned long long clock_at_
 unsigned long long gpu_clock() {
   unsigned long long *ns = nullptr, value = 0;
   CHECK(cudaMalloc(&ns, sizeof *ns));
-  look_at_clock<<<1, 1>>>(ns);
+  read_clock<<<1, 1>>>(ns);
   CHECK(cudaMemcpy(&value, ns, sizeof value, cudaMemcpyDeviceToHost));
   CHECK(cudaFree(ns));
   return value;
@@ -292,6 +298,58 @@ class Lanes {
   int half_ = 0;
 };
 
+cudaStream_t new_stream() {
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+// While it lives, a capture is open that forbids nothing else.
+class OpenCapture {
+ public:
+  explicit OpenCapture(bool wanted) {
+    if (!wanted) return;
+    stream_ = new_stream();
+    CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+  }
+  ~OpenCapture() {
+    cudaGraph_t graph = nullptr;
+    if (stream_) CHECK(cudaStreamEndCapture(stream_, &graph));
+  }
+  OpenCapture(const OpenCapture&) = delete;
+  OpenCapture& operator=(const OpenCapture&) = delete;
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+// While it lives, tiny kernels end again and again, whatever else of the process does not.
+class Heartbeat {
+ public:
+  explicit Heartbeat(double every_us) {
+    if (every_us <= 0) return;
+    CHECK(cudaMalloc(&ns_, sizeof *ns_));
+    thread_ = std::thread([this, every_us, stream = new_stream()] {
+      while (!over_) {
+        read_clock<<<1, 1, 0, stream>>>(ns_);
+        CHECK(cudaStreamSynchronize(stream));
+        std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(every_us));
+      }
+    });
+  }
+  ~Heartbeat() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  Heartbeat(const Heartbeat&) = delete;
+  Heartbeat& operator=(const Heartbeat&) = delete;
+
+ private:
+  unsigned long long* ns_ = nullptr;
+  std::atomic<bool> over_{false};  // a word between two threads, which nothing else hangs on
+  std::thread thread_;
+};
+
 void saturate(const Options& o) {
   Lanes lanes(o);
   // The first launch in a context loads the kernel there.
@@ -302,6 +360,8 @@ void saturate(const Options& o) {
   unsigned half = std::max(1u, unsigned(o.ahead_us / 2 / launch_us));
   say_ready_and_wait();
   unsigned long long clock_at_start = gpu_clock();
+  const OpenCapture capture(o.capturing);
+  const Heartbeat heartbeat(o.heartbeat_us);
   auto start = Clock::now();
   uint64_t launches = 0;
   while (us_since(start) < o.seconds * 1e6) {

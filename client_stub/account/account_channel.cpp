@@ -1,4 +1,5 @@
 #include "client_stub/account/account_channel.hpp"
+#include "protocol/transport/connecting.hpp"
 
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -54,7 +55,7 @@ AccountListener listen_for_accounts() noexcept {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   socklen_t size = sizeof address;
-  // Bound without a name, it gets one that nobody has.
+  // Bound without a name, it gets an unused one.
   if (!out.socket || bind(out.socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address.sun_family) != 0 ||
       listen(out.socket.get(), kWaitingMax) != 0 ||
       getsockname(out.socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0 || size <= kNameAt)
@@ -72,7 +73,8 @@ bool hand_account_over(const char* name, int page) noexcept {
   OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   OwnedDescriptor process = own_process();
   if (!socket || !process ||
-      connect(socket.get(), reinterpret_cast<sockaddr*>(&address), kNameAt + socklen_t(length)) != 0 ||
+      transport::connect_through_signals(socket.get(), reinterpret_cast<sockaddr*>(&address),
+                                         kNameAt + socklen_t(length)) != 0 ||
       !is_of_this_user(socket.get()))
     return false;
   const int descriptors[kDescriptors] = {process.get(), page, STDERR_FILENO};

@@ -1,6 +1,6 @@
-// How a process gives its account's page to the process that prints it when the program cannot: by a socket in the
-// abstract namespace, whose name is in the environment. Nothing stays open between them: the kernel tells of the
-// process's end by its pidfd.
+// The channel by which a process gives its account's page to the process that prints it when the program cannot: a
+// socket in the abstract namespace, whose name is in the environment. Nothing stays open between them: a pidfd reports
+// the process's end.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,7 @@ class OwnedDescriptor {
   int descriptor_ = -1;
 };
 
-// What a process hands over.
+// The objects that a process hands over.
 struct HandedAccount {
   OwnedDescriptor process;  // a pidfd: readable when the process has ended
   OwnedDescriptor page;     // a memfd that holds an AccountPage
@@ -50,7 +50,7 @@ bool hand_account_over(const char* name, int page) noexcept;
 
 // The next connection. Empty: none waits. One of another user is dropped.
 OwnedDescriptor accept_account(const OwnedDescriptor& listener) noexcept;
-// What came by it, once it is readable. Nothing: not what it should be.
+// The received objects, once it is readable. Nothing: they are invalid.
 std::optional<HandedAccount> receive_account(const OwnedDescriptor& connection) noexcept;
 
 // A pidfd of the calling process. Empty: Linux before 5.3.

@@ -1,4 +1,4 @@
-// What `--stats` counts of one process: in memory that is still there when the process is not, however it ended.
+// The counters of `--stats` of one process: in memory that outlives the process, however it ended.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@ enum class AccountDepth : uint32_t { none, summary, calls, why };
 // "0" for the summary.
 AccountDepth account_depth(const char* value) noexcept;
 
-// More than twice the exported names, so that a search is short. What does not fit is counted with the calls that have
-// no name.
+// More than twice the exported names, so that a search is short. A function without a place is counted with the calls
+// that have no name.
 inline constexpr size_t kFunctionsMax = 2048;
 inline constexpr size_t kAccountNameBytes = 64;   // of functions, programs and devices; longer ones are cut
 inline constexpr size_t kServerTextBytes = 256;   // likewise
@@ -43,7 +43,7 @@ struct SessionCounts {
 };
 
 // Lies in memory that the process shares with `gpuwire run`, which reads a copy of it after the process has ended. So
-// it is plain data; what several threads count goes by the functions below. All zero: nothing counted yet.
+// it is plain data; several threads count by the functions below. All zero: nothing counted yet.
 struct AccountPage {
   uint64_t magic;
   uint64_t told;  // the process has printed its account by itself
@@ -64,7 +64,7 @@ static_assert(std::is_trivially_copyable_v<AccountPage>);
 inline void count(uint64_t& counter, uint64_t by) noexcept {
   if (by) std::atomic_ref(counter).fetch_add(by, std::memory_order_relaxed);
 }
-// To a value that only grows: a thread that looked earlier does not take back what a later one has noted.
+// For a value that only grows: a thread with an older reading does not overwrite a newer one.
 inline void raise_to(uint64_t& counter, uint64_t value) noexcept {
   std::atomic_ref shared(counter);
   uint64_t there = shared.load(std::memory_order_relaxed);

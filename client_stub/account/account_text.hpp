@@ -10,12 +10,12 @@
 
 namespace gpuwire::client {
 
-// What is known at the end, and not in the page.
+// Facts that are known at the end, and not in the page.
 struct AccountEnd {
   uint64_t elapsed_ns = 0;            // since the page began
   bool cut_short = false;             // the process ended without its exit handlers
   uint64_t round_trip_ns = 0;         // of the connection; 0: not known
-  std::optional<ServerTimes> server;  // what the server has told
+  std::optional<ServerTimes> server;  // the server's answer
 };
 
 // Lines that begin with "gpuwire: ", of the page's depth. `page`: another process may have written it, so nothing in it

@@ -9,7 +9,7 @@ namespace gpuwire::client {
 
 namespace {
 
-// What is less of the program's time than this is not worth a change.
+// A smaller part of the program's time than this is not worth a change.
 constexpr double kShareMin = 0.03;
 // From this share on the GPU bounds the program.
 constexpr double kGpuBoundShare = 0.8;
@@ -18,7 +18,7 @@ constexpr uint64_t kBulkBytes = 64 << 10;
 constexpr size_t kCallsShown = 3;
 constexpr size_t kChangesShown = 2;
 
-// --- what calls wait for, and what can be done about it --------------------------------------------------------------
+// --- the kinds of calls that wait, and the remedy for each ---------------------------------------------------------
 
 // Rows of kKinds.
 enum class Kind : uint8_t {
@@ -39,10 +39,10 @@ enum class Kind : uint8_t {
 };
 
 struct KindFacts {
-  // What else the wait may be for, which is not to be gained by a change of the call: the GPU's work before it and
-  // others' turns; and what the server had to do before it.
+  // Other causes of the wait, which a change of the call does not save: earlier work on the GPU and others' turns; and
+  // the server's work before it.
   bool awaits_gpu, awaits_server;
-  const char* pageable;  // what to change when most of the waits were for pageable memory; null: the same
+  const char* pageable;  // the change when most of the waits were for pageable memory; null: the same
   const char* change;
 };
 
@@ -88,8 +88,8 @@ constexpr KindFacts kKinds[] = {
 };
 static_assert(std::size(kKinds) == size_t(Kind::ask) + 1);
 
-// Driver functions without their suffixes (_v2, _ptds, _ptsz), under the names that programs know them by. What is not
-// here is Kind::ask under its own name.
+// Driver functions without their suffixes (_v2, _ptds, _ptsz), under the names that programs know them by. A function
+// that is missing here is Kind::ask under its own name.
 struct CallFacts {
   std::string_view stem;
   const char* shown;
@@ -162,7 +162,7 @@ struct Shown {
   std::string name;
   Kind kind = Kind::ask;
   uint64_t waits = 0, stalls = 0, pageable_waits = 0, wait_ns = 0, bytes = 0;
-  uint64_t gain_ns = 0;  // what a change could save, at most
+  uint64_t gain_ns = 0;  // the most that a change could save
 
   bool pageable() const { return pageable_waits * 2 > waits; }
 };
@@ -215,7 +215,7 @@ std::string count_text(uint64_t count) {
 
 std::string times_text(uint64_t count) { return count == 1 ? "once" : count_text(count) + " times"; }
 
-std::string bytes_text(uint64_t bytes) {
+std::string rounded_bytes_text(uint64_t bytes) {
   if (bytes >= 10ull << 30) return text("%.0f GiB", double(bytes) / double(1ull << 30));
   if (bytes >= 10ull << 20) return text("%" PRIu64 " MiB", bytes >> 20);
   return text("%" PRIu64 " KiB", (bytes + 1023) >> 10);
@@ -277,7 +277,7 @@ std::string gpu_change(const RunFigures& figures, const WaitParts&) {
 struct PartChange {
   uint64_t (*gain_ns)(const RunFigures&, const WaitParts&);
   double share_min;
-  std::string (*tell)(const RunFigures&, const WaitParts&);
+  std::string (*describe)(const RunFigures&, const WaitParts&);
 };
 
 constexpr PartChange kPartChanges[] = {
@@ -292,9 +292,9 @@ uint64_t beyond(const Shown& call, const RunFigures& figures) {
   return call.wait_ns - std::min(call.wait_ns, call.waits * figures.round_trip_ns);
 }
 
-// The part of a call's waiting that a change of the call could save. What else is waited for is spread over the calls
-// that may have waited for it as their time beyond the round trips is. Of calls that await earlier ones and bring no
-// bulk, only the round trips are theirs: what nobody has accounted for may be the earlier calls', too.
+// The part of a call's waiting that a change of the call could save. Other causes are spread over the calls that may
+// have waited for them, in proportion to their time beyond the round trips. A call that awaits earlier ones and brings
+// no bulk has only its round trips: unexplained time may be the earlier calls', too.
 void find_gains(std::vector<Shown>& calls, const RunFigures& figures, const WaitParts& parts) {
   auto part_of_each = [&](uint64_t part, bool KindFacts::*awaits) {
     uint64_t all = 0;
@@ -315,7 +315,7 @@ void find_gains(std::vector<Shown>& calls, const RunFigures& figures, const Wait
   }
 }
 
-// What the server did for calls that have a change of their own is no other change.
+// The server's work for calls with a change of their own is not a separate change.
 void leave_to_calls(WaitParts& parts, const std::vector<Shown>& calls, const RunFigures& figures) {
   for (const Shown& call : calls) {
     if (!kKinds[size_t(call.kind)].awaits_server && call.waits)
@@ -329,7 +329,7 @@ std::vector<Change> changes(const std::vector<Shown>& calls, const RunFigures& f
     if (share(call.gain_ns, figures) >= kShareMin) out.push_back({call.gain_ns, call_change(call)});
   for (const PartChange& row : kPartChanges) {
     const uint64_t gain_ns = row.gain_ns(figures, parts);
-    if (share(gain_ns, figures) >= row.share_min) out.push_back({gain_ns, row.tell(figures, parts)});
+    if (share(gain_ns, figures) >= row.share_min) out.push_back({gain_ns, row.describe(figures, parts)});
   }
   std::stable_sort(out.begin(), out.end(), [](const Change& a, const Change& b) { return a.gain_ns > b.gain_ns; });
   return out;
@@ -346,8 +346,9 @@ std::string first_line(const RunFigures& figures) {
 
 std::string parts_line(const RunFigures& figures, const WaitParts& parts) {
   std::string link = figures.round_trip_ns ? text("round trip %.3f ms, ", double(figures.round_trip_ns) / 1e6) : "";
-  std::string out = text("waits: network %s (%ssent %s, received %s)", percent_text(parts.network, figures).c_str(),
-                         link.c_str(), bytes_text(figures.sent).c_str(), bytes_text(figures.received).c_str());
+  std::string out =
+      text("waits: network %s (%ssent %s, received %s)", percent_text(parts.network, figures).c_str(), link.c_str(),
+           rounded_bytes_text(figures.sent).c_str(), rounded_bytes_text(figures.received).c_str());
   if (!figures.server) return out + "; what the server did is not known: it is too old to tell, or was gone";
   out += text(", server %s, GPU %s, others' turns %s", percent_text(parts.server, figures).c_str(),
               percent_text(parts.gpu, figures).c_str(), percent_text(parts.held, figures).c_str());

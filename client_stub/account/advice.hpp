@@ -1,4 +1,4 @@
-// Why a program was slower than it could be, from what was counted while it ran: `gpuwire run --stats=why`. Pure logic.
+// Explains why a program was slower than possible, from the counts of its run: `gpuwire run --stats=why`. Pure logic.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpuwire::client {
 
-// What one driver function waited for, over all its calls.
+// The waits of one driver function, over all its calls.
 struct WaitedCall {
   std::string_view name;
   uint64_t waits = 0;           // round trips
@@ -20,8 +20,8 @@ struct WaitedCall {
   uint64_t bytes = 0;  // both ways
 };
 
-// What the server answers to session_account (protocol/api/session.toml). Without `gpu_counted`, gpu_ns is what calls
-// waited for the device.
+// The server's answer to session_account (protocol/api/session.toml). Without `gpu_counted`, gpu_ns is the time for
+// which calls waited for the device.
 struct ServerTimes {
   uint64_t age_ns = 0, input_ns = 0, device_ns = 0, held_ns = 0, gpu_ns = 0;
   uint64_t held = 0;
@@ -39,16 +39,16 @@ struct RunFigures {
   std::vector<WaitedCall> calls;
 };
 
-// The waiting, by what it was spent on; the parts add up to wait_ns. Each part but `network` is what was counted at the
-// server, at most, because work that went on while the program did not wait is not known apart: round trips come
-// first, then other tenants' turns, the GPU, the server's own work; what is left passed on the way.
+// The causes of the waiting; the parts add up to wait_ns. Each part but `network` is the server's figure, as an upper
+// bound, because it includes work that went on while the program did not wait. Round trips come first, then other
+// tenants' turns, the GPU, the server's own work; the remainder was in transit.
 struct WaitParts {
   uint64_t network = 0, held = 0, gpu = 0, server = 0;
 };
 WaitParts divide_waiting(const RunFigures& figures) noexcept;
 
-// Always five lines: how long it waited; for what; in which calls; and the two changes that would gain most, or that
-// nothing is to be gained.
+// Always five lines: the time of waiting; its causes; the waiting calls; and the two changes that would save the most,
+// or a line that there is none.
 std::vector<std::string> explain_run(const RunFigures& figures);
 
 }  // namespace gpuwire::client

@@ -31,16 +31,17 @@ using client::AccountPage;
 using client::HandedAccount;
 using client::OwnedDescriptor;
 
-// Where the watch finds what it was started with.
+// The place at which the watch finds its start state.
 constexpr int kListener = 3, kProgram = 4;
 // Processes whose accounts are kept at once, and connections that have not said anything yet. Those beyond are on their
 // own.
 constexpr size_t kAccountsMax = 256;
-// A pipe that is ready takes so much at once without blocking (PIPE_BUF).
+// A ready pipe accepts this many bytes at once without blocking (PIPE_BUF).
 constexpr size_t kWrittenAtOnce = 4096;
-constexpr int kWriteTimeoutMs = 10'000;  // a reader that takes nothing for so long gets no more
+constexpr int kWriteTimeoutMs = 10'000;  // a reader that reads nothing for this long gets no more
 
-// Everything but the two, which get their numbers: what the program's callers wait to be closed is not held open.
+// Closes all descriptors except the two, which get their numbers, so that the watch keeps none open that the program's
+// callers wait for.
 void keep_only(int listener, int program) noexcept {
   const int high = std::max({kProgram + 1, listener + 1, program + 1});
   listener = fcntl(listener, F_DUPFD, high);
@@ -58,8 +59,7 @@ void keep_only(int listener, int program) noexcept {
 
 [[noreturn]] void become_watch(int listener, int program) noexcept {
   keep_only(listener, program);
-  // Of the program's group only the program is to be ended by what is typed or sent to the group: its account is still
-  // to be told.
+  // A signal to the program's group, or a typed one, is for the program only: the watch still has to print its account.
   setsid();
   for (int ignored : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTTOU}) std::signal(ignored, SIG_IGN);
   if (rlimit limit{}; getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -82,8 +82,8 @@ void write_all(int descriptor, const std::string& text) noexcept {
   }
 }
 
-// The process has ended. What it counted is copied first: its children may have the memory, too.
-void tell(const HandedAccount& account) {
+// The process has ended. Its counters are copied first: its children may have the memory, too.
+void print(const HandedAccount& account) {
   auto page = std::make_unique<AccountPage>();
   if (pread(account.page.get(), page.get(), sizeof *page, 0) != ssize_t(sizeof *page)) return;
   if (page->magic != client::kAccountMagic || page->told) return;
@@ -116,11 +116,11 @@ class Watch {
   void run() {
     while (program_ || !connections_.empty() || !accounts_.empty()) {
       wait();
-      // Whoever has handed over before the program's end is in the listener's queue by now.
+      // Every process that handed over before the program's end is in the listener's queue by now.
       const bool ended = program_ && is_ready(program_);
       accept();
       receive();
-      tell_ended();
+      notify_ended();
       if (ended) program_ = OwnedDescriptor();
     }
   }
@@ -148,10 +148,10 @@ class Watch {
     });
   }
 
-  void tell_ended() {
+  void notify_ended() {
     std::erase_if(accounts_, [&](const HandedAccount& account) {
       if (!is_ready(account.process)) return false;
-      tell(account);
+      print(account);
       return true;
     });
   }

@@ -1,6 +1,6 @@
 #include "client_stub/launcher/ask_command.hpp"
 
-#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +20,7 @@
 #include "command_line/command_line.hpp"
 #include "command_line/terminal/terminal.hpp"
 #include "command_line/terminal/top_view.hpp"
+#include "protocol/units/day.hpp"
 #include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::launcher {
@@ -42,23 +43,25 @@ constexpr View kViews[] = {
 
 constexpr const char* kFooter =
     "\n"
-    "The server identifies you as for `gpuwire run`: by certificate, token or Unix socket. Nothing is started there.\n"
+    "The server identifies you as for `gpuwire run`: by certificate, token or Unix socket. Nothing is started there. "
+    "Of several servers `queue` and `usage` ask each, `top` the first.\n"
     "\n"
     "Exit code: 0; 1 with a line on stderr when the server cannot be reached or refuses; 2 for wrong usage.";
 
 struct AskOptions {
   bool json = false, csv = false, once = false;
   double interval_s = 2;
-  std::string sort = kTopSorts[0];
+  std::string sort = kTopSorts[0], by = "tenant";
+  std::string since;  // a day; empty: all that there is
 };
 
-// Of what a server sends nothing moves the cursor but the ends of lines.
+// Line ends alone of the server's text may move the cursor.
 std::string harmless(std::string_view text) {
   std::string shown;
   for (;;) {
     const size_t end = text.find('\n');
     std::string line(text.substr(0, end));
-    wire::blank_controls(line);
+    wire::blank_unshown(line);
     shown += line;
     if (end == text.npos) return shown;
     shown += '\n';
@@ -72,10 +75,14 @@ unsigned columns() {
 }
 
 std::string query(std::string_view view, const AskOptions& options, std::string_view sort, size_t columns) {
-  std::string query = std::string(view) + (options.json ? " json" : options.csv ? " csv" : " text");
-  if (!options.csv) query += " " + std::to_string(columns);
+  const std::string format = options.json ? " json" : options.csv ? " csv" : " text";
+  const std::string by = view == "usage" ? " " + options.by : "";
+  // A question of its own: an older server refuses it, instead of leaving the day out.
+  if (!options.since.empty()) return "usage-since" + format + " " + options.since + by;
+  std::string query = std::string(view) + format;
+  if (!options.csv || view == "usage") query += " " + std::to_string(columns);
   if (view == "top") query += " " + std::string(sort);
-  return query;
+  return query + by;
 }
 
 int fail(std::string_view view, const std::string& error) {
@@ -83,22 +90,46 @@ int fail(std::string_view view, const std::string& error) {
   return 1;
 }
 
-// False: it has been told why not.
-bool ask(std::string_view view, const AskOptions& options, std::string& answer) {
+// False: an error was printed.
+bool ask(const std::string& server, std::string_view view, const AskOptions& options, std::string& answer) {
   std::string error;
-  if (client::ask_server(std::getenv("GPUWIRE_SERVER"), query(view, options, options.sort, columns()), answer, error) ==
-      CUDA_SUCCESS)
+  if (client::ask_server(server, query(view, options, options.sort, columns()), answer, error) == CUDA_SUCCESS)
     return true;
   fail(view, error);
   return false;
 }
 
+// Each server's answer under its name; with --json one array of objects `server` and `answer`.
+int ask_all(std::string_view view, const AskOptions& options, const std::vector<std::string>& servers) {
+  int code = 0;
+  auto all = nlohmann::ordered_json::array();
+  for (const std::string& server : servers) {
+    std::string answer;
+    if (!ask(server, view, options, answer)) {
+      code = 1;
+      continue;
+    }
+    if (!options.json) {
+      std::printf("%s%s\n%s", server == servers.front() ? "" : "\n", server.c_str(), harmless(answer).c_str());
+      continue;
+    }
+    auto told = nlohmann::ordered_json::parse(answer, nullptr, false);
+    if (told.is_discarded()) {
+      code = fail(view, server + ": the server's answer cannot be read");
+      continue;
+    }
+    all.push_back({{"server", server}, {"answer", std::move(told)}});
+  }
+  if (options.json) std::puts(all.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  return code;
+}
+
 int again_and_again(const AskOptions& options) {
   std::string answer;
-  if (!ask("top", options, answer)) return 1;  // from here on the server measures
+  if (!ask(named_servers().front(), "top", options, answer)) return 1;  // from here on the server measures
   for (;;) {
     usleep(useconds_t(options.interval_s * 1e6));
-    if (!ask("top", options, answer)) return 1;
+    if (!ask(named_servers().front(), "top", options, answer)) return 1;
     if (std::fputs(harmless(answer).c_str(), stdout) < 0 || std::fflush(stdout) != 0) return 0;
     if (options.once) return 0;
   }
@@ -132,9 +163,18 @@ class Timer {
   int descriptor_;
 };
 
+// Waits for the server, as long as a login may take.
+std::string end_session(const std::string& number) {
+  Question question("end text " + number);
+  while (!question.read()) {}
+  if (!question.well()) return harmless(question.text());
+  if (question.text().starts_with("ended ")) return "session " + number + " was told to end";
+  return "no program that you may end has the number " + number;
+}
+
 // Not empty: why it ended by itself.
 std::string live(Terminal terminal, const AskOptions& options) {
-  TopView view(options.sort);
+  TopView view(options.sort, end_session, "docs/monitoring.md explains the columns.\n", colours_are_wanted());
   std::vector<std::string> lines{"waiting for an answer from " + harmless(std::getenv("GPUWIRE_SERVER")) + " ..."};
   Timer timer;
   std::optional<Question> question;
@@ -193,21 +233,30 @@ int ask_command(std::string_view view, int argc, char** argv) {
   if (!shown) return kUsageError;
   AskOptions options;
   SessionOptions session;
-  CLI::App app{shown->description, "gpuwire " + std::string(view)};
-  app.footer(std::string(kSessionEnvironment) + kConfigurationFiles + kFooter +
-             (view == "top" ? std::string("\n\n") + kTopKeysHelp : ""));
+  CommandLine app{shown->description, "gpuwire " + std::string(view)};
+  const bool keys = view == "top";
+  app.footer({kSessionEnvironment, kConfigurationFiles, kFooter, keys ? "\n\n" : "", keys ? kTopKeysHelp : ""});
   add_session_options(app, session, false);
   app.add_flag("--json", options.json, "Print JSON instead of tables");
-  if (view == "usage") app.add_flag("--csv", options.csv, "Print comma-separated values instead of a table");
+  if (view == "usage") {
+    app.add_flag("--csv", options.csv, "Print comma-separated values instead of a table");
+    app.add_option("--by", options.by, "What a line is of: the tenant, or one of its users (yourself, if you are one)")
+        .type_name("tenant|user")
+        .one_of({"tenant", "user"})
+        .capture_default_str();
+    app.add_option("--since", options.since, "Only from this day (UTC) on")
+        .type_name("YYYY-MM-DD")
+        .check([](const std::string& text) { return units::is_day(text) ? "" : "must be a day, YYYY-MM-DD"; });
+  }
   if (view == "top") {
     app.add_option("-i,--interval", options.interval_s, "Seconds between updates")
-        ->type_name("S")
-        ->check(CLI::Range(kIntervalMinS, kIntervalMaxS))
-        ->capture_default_str();
+        .type_name("S")
+        .between(kIntervalMinS, kIntervalMaxS)
+        .capture_default_str();
     app.add_option("--sort", options.sort, "How to sort the sessions")
-        ->type_name("KEY")
-        ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopSorts), std::end(kTopSorts))))
-        ->capture_default_str();
+        .type_name("KEY")
+        .one_of({std::begin(kTopSorts), std::end(kTopSorts)})
+        .capture_default_str();
     app.add_flag("--once", options.once, "Show one interval, then exit");
   }
   if (auto code = parse_command_line(app, argc, argv)) return *code;
@@ -215,9 +264,18 @@ int ask_command(std::string_view view, int argc, char** argv) {
     std::fprintf(stderr, "gpuwire %s: %s\n", std::string(view).c_str(), set.error().c_str());
     return kUsageError;
   }
-  if (view == "top") return top(options);
+  const std::vector<std::string> servers = named_servers();
+  if (view == "top") {
+    if (servers.size() > 1) {
+      std::fprintf(stderr, "gpuwire top: shows %s, the first of %zu servers\n", servers.front().c_str(),
+                   servers.size());
+      setenv("GPUWIRE_SERVER", servers.front().c_str(), 1);
+    }
+    return top(options);
+  }
+  if (servers.size() > 1) return ask_all(view, options, servers);
   std::string answer;
-  if (!ask(view, options, answer)) return 1;
+  if (!ask(servers.front(), view, options, answer)) return 1;
   std::fputs(harmless(answer).c_str(), stdout);
   return 0;
 }

@@ -1,4 +1,4 @@
-// `gpuwire queue`, and `gpuwire top` and `gpuwire usage` of a server elsewhere: what a user's own tenant has there.
+// `gpuwire queue`, and `gpuwire top` and `gpuwire usage` of a remote server: the view of a user's own tenant.
 #pragma once
 
 #include <string_view>

@@ -8,10 +8,12 @@
 #include <optional>
 #include <sstream>
 
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
-
+#include "client_stub/session/server_list.hpp"
 #include "protocol/units/byte_size.hpp"
+#include "protocol/units/duration.hpp"
+#include "protocol/units/toml.hpp"
+#include "protocol/units/unclosed_string.hpp"
+#include "protocol/wire/gpu_type.hpp"
 #include "protocol/wire/utf8.hpp"
 
 namespace gpuwire::launcher {
@@ -25,7 +27,7 @@ std::string at(const fs::path& file, const toml::node& node, const std::string& 
   return file.string() + ":" + std::to_string(node.source().begin.line) + ": " + what;
 }
 
-// ", got 0" where the value is one that fits the line.
+// ", got 0" for a value that fits the line.
 std::string got(const toml::node& node) {
   constexpr size_t kBytesMax = 40;
   if (node.is_table() || node.is_array()) return {};
@@ -46,6 +48,23 @@ std::string path_of(const std::string& text, const fs::path& file) {
   return (file.parent_path() / text).lexically_normal().string();
 }
 
+constexpr const char* kServerOrServers = "either server or servers can be said, not both";
+
+tl::expected<void, std::string> read_servers(const fs::path& file, const toml::node& node, ClientSettings& settings) {
+  const std::string what = "a list of 1 to " + std::to_string(client::kServersMax) + " names in quotes";
+  const toml::array* list = node.as_array();
+  if (!list || list->empty() || list->size() > client::kServersMax)
+    return Failure(must_be(file, "servers", node, what));
+  if (!settings.server.empty()) return Failure(at(file, node, kServerOrServers));
+  for (const toml::node& one : *list) {
+    auto name = one.value_exact<std::string>();
+    if (!name || name->empty() || name->find(',') != std::string::npos)
+      return Failure(must_be(file, "servers", one, what));
+    settings.server += (settings.server.empty() ? "" : ",") + *name;
+  }
+  return {};
+}
+
 tl::expected<void, std::string> read_setting(const fs::path& file, std::string_view key, const toml::node& node,
                                              ClientSettings& settings) {
   if (key == "gpus") {
@@ -55,12 +74,13 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
     settings.gpus = std::to_string(*count);
     return {};
   }
-  if (key == "progress") {
-    auto shown = node.value_exact<bool>();
-    if (!shown) return Failure(must_be(file, key, node, "true or false"));
-    settings.progress = *shown ? "on" : "off";
+  if (key == "progress" || key == "queue") {
+    auto on = node.value_exact<bool>();
+    if (!on) return Failure(must_be(file, key, node, "true or false"));
+    (key == "progress" ? settings.progress : settings.queue) = *on ? "on" : "off";
     return {};
   }
+  if (key == "servers") return read_servers(file, node, settings);
   auto text = node.value_exact<std::string>();
   if (!text || text->empty()) return Failure(must_be(file, key, node, "a string in quotes"));
   if (key == "memory") {
@@ -71,8 +91,17 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
     if (*text != "auto" && *text != "tcp" && *text != "shm" && *text != "rdma")
       return Failure(must_be(file, key, node, "auto, tcp, shm or rdma"));
     settings.transport = *text;
+  } else if (key == "connect_patience") {
+    if (auto patience_ms = units::parse_duration_ms(*text); !patience_ms)
+      return Failure(at(file, node, "connect_patience: " + patience_ms.error()));
+    settings.connect_patience = *text;
   } else if (key == "server") {
+    if (!settings.server.empty()) return Failure(at(file, node, kServerOrServers));
     settings.server = *text;
+  } else if (key == "gpu_type") {
+    if (text->size() > wire::kGpuTypeBytesMax)
+      return Failure(must_be(file, key, node, "1 to " + std::to_string(wire::kGpuTypeBytesMax) + " characters"));
+    settings.gpu_type = *text;
   } else {
     (key == "identity" ? settings.identity
      : key == "ca"     ? settings.authorities
@@ -82,7 +111,8 @@ tl::expected<void, std::string> read_setting(const fs::path& file, std::string_v
 }
 
 bool is_setting(std::string_view key) {
-  for (std::string_view known : {"server", "gpus", "memory", "identity", "ca", "token_file", "transport", "progress"})
+  for (std::string_view known : {"server", "servers", "gpus", "memory", "gpu_type", "queue", "identity", "ca",
+                                 "token_file", "transport", "progress", "connect_patience"})
     if (key == known) return true;
   return false;
 }
@@ -126,6 +156,8 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
   if (const size_t line = wire::line_without_utf8(*text))
     return Failure(path.string() + ":" + std::to_string(line) + ": is no UTF-8");
   toml::parse_result parsed = toml::parse(*text, path.string());
+  if (const size_t line = parsed ? 0 : units::line_of_unclosed_string(*text))
+    return Failure(path.string() + ":" + std::to_string(line) + ": a quote is opened here and not closed");
   if (!parsed)
     return Failure(path.string() + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
                    std::string(parsed.error().description()));
@@ -151,12 +183,13 @@ tl::expected<File, std::string> read_file(const fs::path& path) {
   return file;
 }
 
-// What `first` leaves open, `second` says.
+// `second` fills the settings that `first` leaves open.
 ClientSettings merged(const ClientSettings& first, const ClientSettings& second) {
   ClientSettings out = first;
   for (auto member :
        {&ClientSettings::server, &ClientSettings::identity, &ClientSettings::authorities, &ClientSettings::token,
-        &ClientSettings::gpus, &ClientSettings::memory, &ClientSettings::transport, &ClientSettings::progress})
+        &ClientSettings::gpus, &ClientSettings::memory, &ClientSettings::transport, &ClientSettings::progress,
+        &ClientSettings::connect_patience, &ClientSettings::gpu_type, &ClientSettings::queue})
     if ((out.*member).empty()) out.*member = second.*member;
   return out;
 }

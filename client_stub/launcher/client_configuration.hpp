@@ -1,5 +1,5 @@
-// The client's configuration files: what `gpuwire run` and its kin use when nothing is said.
-// docs/client_configuration.md describes them.
+// The client's configuration files: the defaults of `gpuwire run` and its kin. docs/client_configuration.md describes
+// them.
 #pragma once
 
 #include <filesystem>
@@ -14,11 +14,14 @@ inline constexpr size_t kConfigurationBytesMax = 1 << 20;
 
 // As the variables of the environment have them; empty: not said.
 struct ClientSettings {
-  std::string server;
+  std::string server;                        // or several, with commas between them
   std::string identity, authorities, token;  // absolute paths
   std::string gpus, memory;                  // numbers; bytes
   std::string transport;                     // auto, tcp, shm or rdma
   std::string progress;                      // on or off
+  std::string gpu_type;
+  std::string queue;             // on or off
+  std::string connect_patience;  // a duration with its unit
 };
 
 struct ClientConfiguration {
@@ -34,8 +37,8 @@ struct ConfigurationFiles {
 // is not in /usr.
 ConfigurationFiles configuration_files(const std::filesystem::path& command_folder);
 
-// What both files say together, the user's before the system's. `profile`: its name, empty for the usual one, if there
-// is one. A file that is not there says nothing. The error names file and line, or the profile that no file has.
+// The settings of both files, the user's before the system's. `profile`: its name, empty for the default profile, if
+// there is one. A missing file has no settings. The error names file and line, or the profile that no file has.
 tl::expected<ClientConfiguration, std::string> read_client_configuration(const ConfigurationFiles& files,
                                                                          const std::string& profile);
 

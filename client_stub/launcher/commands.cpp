@@ -19,25 +19,30 @@ enum class Package { client, server };
 struct Shipped {
   std::string_view command;
   Package package;
-  std::string_view summary;  // empty: only started by others
+  std::string_view summary;    // empty: only started by others
+  std::string_view link_to{};  // another command, whose program this one is under another name
 };
 
 constexpr Shipped kShipped[] = {
     {"run", Package::client, "run a program with its CUDA calls going to a server"},
-    {"shell", Package::client, "start your shell with every program's CUDA calls going to a server"},
-    {"env", Package::client, "print what to export to get the same in your current shell"},
+    {"shell", Package::client, "start your shell with every program's CUDA calls going to a server", "run"},
+    {"env", Package::client, "print what to export to get the same in your current shell", "run"},
+    {"attach", Package::client, "let all programs of a machine or image use a server, without run", "run"},
+    {"detach", Package::client, "take back what attach has done", "run"},
     {"info", Package::client, "show a server's devices, versions, round-trip time and bandwidth"},
-    {"queue", Package::client, "show your programs on a server: which run, which wait, and for what"},
-    {"tenant-top", Package::client, ""},
-    {"tenant-usage", Package::client, ""},
+    {"queue", Package::client, "show your programs on a server: which run, which wait, and for what", "info"},
+    {"end", Package::client, "end programs of your own that run or wait at a server", "info"},
+    {"tenant-top", Package::client, "", "info"},
+    {"tenant-usage", Package::client, "", "info"},
     {"serve", Package::server, "offer this machine's GPUs to clients"},
     {"admin", Package::server, "manage who may use this server (certificates, tokens) and its sessions"},
-    {"top", Package::server, "show what tenants and sessions are doing, live"},
+    {"top", Package::server, "show what sessions are doing and how busy the GPUs are, live"},
     {"status", Package::server, "summarise this machine's server: devices, tenants, sessions, queue"},
     {"usage", Package::server, "show what tenants have used by day"},
     {"metrics", Package::server, "export this machine's server to Prometheus (started by serve)"},
     {"worker", Package::server, ""},
     {"login", Package::server, ""},
+    {"web", Package::server, ""},
     {"keeper", Package::server, ""},
 };
 
@@ -45,6 +50,21 @@ const Shipped* find(const std::string& command) {
   const auto* found = std::find_if(std::begin(kShipped), std::end(kShipped),
                                    [&](const Shipped& one) { return one.command == command; });
   return found == std::end(kShipped) ? nullptr : found;
+}
+
+// Those that a package format without links had to leave out.
+void add_links(const std::string& folder, std::vector<Command>& commands) {
+  const std::vector<Command> there = commands;
+  auto path_of = [&](std::string_view name) {
+    auto found = std::find_if(there.begin(), there.end(), [&](const Command& one) { return one.name == name; });
+    return found == there.end() ? std::string() : found->path;
+  };
+  for (const Shipped& shipped : kShipped) {
+    if (shipped.link_to.empty() || !path_of(shipped.command).empty()) continue;
+    if (const std::string program = path_of(shipped.link_to); !program.empty())
+      commands.push_back({std::string(shipped.command), program,
+                          (fs::path(folder) / (std::string(kPrefix) + std::string(shipped.command))).string()});
+  }
 }
 
 std::string without_dots(const fs::path& folder) {
@@ -67,10 +87,18 @@ std::vector<Command> installed_commands(const std::string& folder) {
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     std::string name = entry->path().filename().string();
     if (name.size() > kPrefix.size() && name.starts_with(kPrefix) && access(entry->path().c_str(), X_OK) == 0)
-      commands.push_back({name.substr(kPrefix.size()), entry->path().string()});
+      commands.push_back({name.substr(kPrefix.size()), entry->path().string(), entry->path().string()});
   }
+  add_links(folder, commands);
   std::sort(commands.begin(), commands.end(), [](const Command& a, const Command& b) { return a.name < b.name; });
   return commands;
+}
+
+std::vector<std::string> client_commands() {
+  std::vector<std::string> names;
+  for (const Shipped& shipped : kShipped)
+    if (shipped.package == Package::client) names.emplace_back(shipped.command);
+  return names;
 }
 
 bool is_internal(const std::string& command) {
@@ -79,7 +107,8 @@ bool is_internal(const std::string& command) {
 }
 
 std::vector<std::string> admin_commands() {
-  return {"init", "add-tenant", "job-token", "revoke", "renew", "list", "sessions", "end", "reload"};
+  return {"init",     "add-tenant", "job-token", "revoke",   "renew", "list",
+          "sessions", "end",        "reload",    "web-code", "users"};
 }
 
 std::string summary_of(const std::string& command) {

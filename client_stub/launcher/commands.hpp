@@ -10,17 +10,22 @@ namespace gpuwire::launcher {
 struct Command {
   std::string name;  // "run"
   std::string path;  // ".../commands/gpuwire-run"
+  // The path of the running program, which selects the command: ".../commands/gpuwire-env".
+  std::string called;
 };
 
-// Folder of the running program; empty if /proc cannot tell.
+// The folder of the running program; empty if /proc is not available.
 std::string program_folder();
 // The folder of the commands, from that of the `gpuwire` command, without dots when it exists.
 std::string command_folder(const std::string& front_door_folder);
-// Every gpuwire-<command> in the folder, by name.
+// Every gpuwire-<command> in the folder, by name. An installation whose package format knows no links (a wheel) lacks
+// those that are links: the programs that they lead to stand for them.
 std::vector<Command> installed_commands(const std::string& folder);
+// The commands of a client's package, by name.
+std::vector<std::string> client_commands();
 // Commands that are only started by others; no list shows them.
 bool is_internal(const std::string& command);
-// What stands behind `gpuwire admin`; a test compares it with the command itself.
+// The commands behind `gpuwire admin`; a test compares them with the command itself.
 std::vector<std::string> admin_commands();
 // One line about a command that ships with gpuwire; empty for others.
 std::string summary_of(const std::string& command);

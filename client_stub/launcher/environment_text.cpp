@@ -6,8 +6,8 @@ namespace gpuwire::launcher {
 
 namespace {
 
-// In single quotes. What these shells do not take literally there is the quote, in fish the backslash, in csh the
-// exclamation mark and the line's end.
+// In single quotes. These shells do not take the quote literally there, fish the backslash, and csh the exclamation
+// mark and the line's end.
 std::string quoted(std::string_view text, ShellKind shell) {
   std::string out = "'";
   for (char byte : text) {

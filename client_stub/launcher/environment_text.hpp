@@ -14,7 +14,7 @@ enum class ShellKind : uint8_t { posix, fish, csh };
 
 // This process's environment.
 Environment current_environment();
-// What is in `after` and not, or otherwise, in `before`.
+// The variables of `after` that `before` lacks or has with another value.
 Environment changed(const Environment& before, const Environment& after);
 // One command for each variable, a line each, quoted so that the shell takes every byte as it is.
 std::string commands_of(const Environment& environment, ShellKind shell);

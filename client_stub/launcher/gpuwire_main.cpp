@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client_stub/launcher/commands.hpp"
@@ -17,20 +19,33 @@ namespace {
 constexpr int kUsageError = 2;
 constexpr int kCannotExecute = 126;
 
+// The words behind `gpuwire`, by name: `top` and `usage` stand for the client's commands as well as for the server's.
+std::vector<std::string> offered(const std::string& folder) {
+  constexpr std::string_view kOfTenant = "tenant-";
+  std::vector<std::string> names;
+  for (const auto& installed : gpuwire::launcher::installed_commands(folder)) {
+    std::string name = installed.name;
+    if (name.starts_with(kOfTenant)) name.erase(0, kOfTenant.size());
+    if (!gpuwire::launcher::is_internal(name) && std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 void print_help(FILE* out, const std::string& folder) {
   std::fputs(
       "gpuwire runs CUDA programs on machines without a GPU: a program's CUDA calls go over the network to a server "
       "that has one.\n"
       "\n"
       "Usage: gpuwire COMMAND [OPTIONS]\n"
-      "       gpuwire --help | --version\n"
+      "       gpuwire --help | --version | -v\n"
       "\n"
       "Commands:\n",
       out);
-  for (const auto& command : gpuwire::launcher::installed_commands(folder))
-    if (!gpuwire::launcher::is_internal(command.name))
-      std::fprintf(out, "  %-10s %s\n", command.name.c_str(), gpuwire::launcher::summary_of(command.name).c_str());
-  std::fputs("\n`gpuwire COMMAND --help` describes a command.\n", out);
+  for (const std::string& name : offered(folder))
+    std::fprintf(out, "  %-10s %s\n", name.c_str(), gpuwire::launcher::summary_of(name).c_str());
+  std::fputs("\n`gpuwire COMMAND --help`, or `gpuwire help COMMAND`, describes a command.\n", out);
 }
 
 std::string without_dashes(std::string word) {
@@ -39,11 +54,9 @@ std::string without_dashes(std::string word) {
 }
 
 std::string advice(const std::string& command, const std::string& folder) {
-  std::vector<std::string> names;
-  for (const auto& installed : gpuwire::launcher::installed_commands(folder))
-    if (!gpuwire::launcher::is_internal(installed.name)) names.push_back(installed.name);
+  const std::vector<std::string> names = offered(folder);
   std::string meant = gpuwire::nearest(command, names);
-  // What stands behind `gpuwire admin`, where that is installed: that very word first, but for its dashes.
+  // The words behind `gpuwire admin`, if that is installed: that very word first, except for its dashes.
   if (std::find(names.begin(), names.end(), "admin") != names.end()) {
     const auto behind = gpuwire::launcher::admin_commands();
     const auto same = std::find_if(behind.begin(), behind.end(), [&](const std::string& name) {
@@ -55,12 +68,19 @@ std::string advice(const std::string& command, const std::string& folder) {
   return meant.empty() ? "`gpuwire --help` lists the commands" : "did you mean " + meant + "?";
 }
 
-// `top` and `usage` are of this machine's server, and of one elsewhere where that is named or none can be here.
+// `top` and `usage` are of this machine's server, and of one elsewhere where that is named, by a word or in the
+// environment, or none can be here.
 std::string program_of(const std::string& command, const std::vector<gpuwire::launcher::Command>& installed, int argc,
                        char** argv) {
   if (command != "top" && command != "usage") return command;
-  bool elsewhere =
-      std::none_of(installed.begin(), installed.end(), [&](const auto& one) { return one.name == command; });
+  auto is_set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return value && *value;
+  };
+  // A word on the command line takes precedence over the environment.
+  bool elsewhere = (is_set("GPUWIRE_SERVER") || is_set("GPUWIRE_USE")) && !is_set("GPUWIRE_CONTROL");
+  for (int i = 2; i < argc; ++i) elsewhere &= !std::string_view(argv[i]).starts_with("--control");
+  elsewhere |= std::none_of(installed.begin(), installed.end(), [&](const auto& one) { return one.name == command; });
   for (int i = 2; i < argc; ++i) {
     std::string_view word = argv[i];
     elsewhere |= word == "-s" || word == "--server" || word.starts_with("--server=") || word == "--use" ||
@@ -78,21 +98,30 @@ int main(int argc, char** argv) {
     return kUsageError;
   }
   std::string command = argv[1];
+  // `gpuwire help run` is `gpuwire run --help`.
+  std::string said_help = "--help";
+  if (command == "help" && argc == 3 && argv[2][0] != '-') {
+    command = argv[2];
+    argv[1] = argv[2];
+    argv[2] = said_help.data();
+  }
   if (command == "--help" || command == "-h" || command == "help") {
     print_help(stdout, folder);
     return 0;
   }
-  if (command == "--version") {
+  if (command == "--version" || command == "-v") {
     std::puts("gpuwire " GPUWIRE_VERSION);
     return 0;
   }
+  // The name that people try first.
+  if (command == "ps") command = "queue";
   const auto commands = gpuwire::launcher::installed_commands(folder);
   const std::string program = program_of(command, commands, argc, argv);
   for (const auto& installed : commands) {
     if (installed.name != program) continue;
-    argv[1] = const_cast<char*>(installed.path.c_str());
+    argv[1] = const_cast<char*>(installed.called.c_str());
     execv(installed.path.c_str(), argv + 1);
-    // The file is there, so what is not is the loader that it names.
+    // The file exists, so the loader that it names is missing.
     if (errno == ENOENT)
       std::fprintf(stderr,
                    "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (musl systems such as "

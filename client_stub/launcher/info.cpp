@@ -20,7 +20,7 @@ using client::Session;
 
 double seconds_since(Clock::time_point begun) { return std::chrono::duration<double>(Clock::now() - begun).count(); }
 
-// Nothing is posted, so there is nothing to be told.
+// Nothing is posted, so no notice can arrive.
 class NoNotices final : public client::NoticeHandler {
  public:
   void notice(wire::NoticeOrdinal, capnp::MessageReader&) override {}
@@ -55,7 +55,7 @@ CUresult begin_piece(Session& session, Way way, std::vector<std::byte>& memory, 
   return error;
 }
 
-// `memory`: what begin_piece() was given.
+// `memory`: the memory that begin_piece() got.
 CUresult finish_piece(Session& session, Way way, std::vector<std::byte>& memory, uint64_t sequence) {
   return way == Way::to_server ? client::send::finish_sink(session, sequence)
                                : client::send::finish_source(session, sequence, {memory.data(), memory.size()});

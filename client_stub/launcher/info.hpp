@@ -1,4 +1,4 @@
-// `gpuwire info`: what a server says about itself, and what the way to it measures.
+// `gpuwire info`: the server's description of itself, and measurements of the connection.
 #pragma once
 
 #include <cstdint>
@@ -37,6 +37,7 @@ struct Info {
   client::ServerFacts server;
   WayFacts way;
   bool measured = false;
+  std::string tenant;  // the server's view of the user, in the requested form: lines, or JSON; empty: none
 };
 
 // The error is the line for the user, without a prefix.

@@ -35,17 +35,17 @@ std::string info_text(const Info& info) {
   std::string text = fmt::format(
       "server      {}, gpuwire {}\n"
       "driver      {}, CUDA {}\n",
-      server.address, server.release, server.driver_name, cuda_version(server.driver_version));
+      server.address, server.release.str(), server.driver_name.str(), cuda_version(server.driver_version));
   text += fmt::format("client      gpuwire {}, protocol {}.{}, CUDA {}\n", GPUWIRE_VERSION, wire::kProtocolMajor,
                       wire::kProtocolMinor, cuda_version(CUDA_VERSION));
   for (size_t i = 0; i < server.devices.size(); ++i) {
     const auto& device = server.devices[i];
     text += fmt::format("device {:<4} {}, compute {}.{}, {} multiprocessors, {:.1f} GiB\n            {}, PCI {}\n", i,
-                        device.name, attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
+                        device.name.str(), attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                         attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
                         attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
                         double(device.total_bytes) / double(1ull << 30), uuid_text(device.uuid),
-                        device.pci_bus_id.empty() ? "-" : device.pci_bus_id);
+                        device.pci_bus_id.empty() ? "-" : device.pci_bus_id.str());
   }
   if (server.devices.empty()) text += "device      none\n";
   text += fmt::format(
@@ -56,15 +56,15 @@ std::string info_text(const Info& info) {
     text += fmt::format("round trip  {:.1f} us (median; least {:.1f})\nbandwidth   {} to the server, {} from it\n",
                         info.way.round_trip_us, info.way.round_trip_least_us, bandwidth(info.way.to_server_bytes_per_s),
                         bandwidth(info.way.from_server_bytes_per_s));
-  return text;
+  return text + info.tenant;
 }
 
 std::string info_json(const Info& info) {
   nlohmann::ordered_json out;
   const auto& server = info.server;
   out["server"] = {{"address", server.address},
-                   {"release", server.release},
-                   {"driver", server.driver_name},
+                   {"release", server.release.str()},
+                   {"driver", server.driver_name.str()},
                    {"driver_version", server.driver_version},
                    {"software", server.software}};
   out["client"] = {{"release", GPUWIRE_VERSION},
@@ -73,13 +73,15 @@ std::string info_json(const Info& info) {
   out["devices"] = nlohmann::ordered_json::array();
   for (const auto& device : server.devices)
     out["devices"].push_back(
-        {{"name", device.name},
+        {{"name", device.name.str()},
          {"uuid", uuid_text(device.uuid)},
-         {"pci_bus_id", device.pci_bus_id},
+         {"pci_bus_id", device.pci_bus_id.str()},
          {"compute_capability", fmt::format("{}.{}", attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                                             attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))},
          {"multiprocessors", attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)},
          {"memory_bytes", device.total_bytes}});
+  if (auto tenant = nlohmann::ordered_json::parse(info.tenant, nullptr, false); tenant.is_object())
+    out["tenant"] = std::move(tenant);
   out["transport"] = info.way.road;
   out["lanes"] = info.way.lanes;
   out["connect_ms"] = info.way.connect_ms;

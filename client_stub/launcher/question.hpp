@@ -1,4 +1,4 @@
-// A question to a server, asked by a process of its own: who waits for the answer can give it up at any time.
+// A query to a server, made by a separate process: the caller can give up the answer at any time.
 #pragma once
 
 #include <string>

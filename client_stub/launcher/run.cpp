@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <string_view>
 
-#include <CLI/CLI.hpp>
-
 #include "client_stub/launcher/account_watch.hpp"
 #include "client_stub/launcher/commands.hpp"
+#include "client_stub/launcher/start_check.hpp"
+#include "command_line/command.hpp"
 
 namespace gpuwire::launcher {
 
@@ -36,7 +36,8 @@ void prepend(const char* variable, const std::string& folder, const char* when_u
   setenv(variable, (rest.empty() ? folder : folder + ":" + before).c_str(), 1);
 }
 
-// What JAX looks for before it loads a CUDA library (jax/_src/hardware_utils.py); without them it leaves CUDA out.
+// The files that JAX needs before it loads a CUDA library (jax/_src/hardware_utils.py); without them it does not use
+// CUDA.
 bool has_device_files() { return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/nvidia0", F_OK) == 0; }
 
 // Behind everything that the program has there: only the name jax_plugins.gpuwire is ours.
@@ -57,21 +58,21 @@ std::string begin_profile(const std::string& file) {
 
 }  // namespace
 
-void add_observation_options(CLI::App& app, RunOptions& options) {
+void add_observation_options(CommandLine& app, RunOptions& options) {
   app.add_option("--trace", options.trace,
                  "Write one line per CUDA call to FILE: time, thread, name, arguments, class, result")
-      ->type_name("FILE");
+      .type_name("FILE");
   app.add_option("--profile", options.profile,
                  "Write to FILE when each CUDA call, wait, kernel and copy began and how long it took, for Perfetto "
                  "(ui.perfetto.dev) and chrome://tracing")
-      ->type_name("FILE");
-  // A flag that may be given a value as --stats=calls: what follows it as a word of its own is the program.
+      .type_name("FILE");
+  // A flag that may have a value as in --stats=calls: a separate word behind it is the program.
   app.add_flag(
          "--stats{summary}", options.stats,
          "When a program ends, print calls by class, bytes, waits and time on stderr; --stats=calls: also for each "
          "function; --stats=why: instead, in five lines, why the program was slower than it could be and what to "
          "change")
-      ->check(CLI::IsMember({"summary", "calls", "why"}));
+      .one_of({"summary", "calls", "why"});
 }
 
 tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
@@ -83,10 +84,12 @@ tl::expected<void, RunError> prepare_environment(const RunOptions& options) {
         RunError{kRunCannotExecute, library + " is missing; the installation of gpuwire is incomplete"});
 
   prepend("LD_LIBRARY_PATH", stubs, "");
-  // NVIDIA's own nvidia-smi runs only over NVIDIA's library, so ours comes before one that is installed here.
+  // NVIDIA's own nvidia-smi runs only over NVIDIA's library, so ours comes before an installed one.
   prepend("PATH", stubs + "/bin", kDefaultPath);
   std::string python = stubs + "/python";
   if (!has_device_files() && access(python.c_str(), R_OK) == 0) append_to_python_path(python);
+  // The module that %load_ext loads in a notebook; no other program uses it.
+  if (std::string notebook = stubs + "/notebook"; access(notebook.c_str(), R_OK) == 0) append_to_python_path(notebook);
   // The program may change its folder before it makes its first call.
   if (!options.trace.empty()) setenv("GPUWIRE_TRACE", std::filesystem::absolute(options.trace).c_str(), 1);
   if (!options.profile.empty()) {
@@ -105,6 +108,7 @@ int run(const char* command, const RunOptions& options) {
   if (options.program.empty())
     return fail(command, kRunUsageError, "no program given: gpuwire run --server HOST:PORT -- PROGRAM ARGS");
 
+  if (options.choose) choose_server(command);
   if (!options.stats.empty()) start_account_watch();
   std::vector<char*> arguments;
   for (const auto& argument : options.program) arguments.push_back(const_cast<char*>(argument.c_str()));

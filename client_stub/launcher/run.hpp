@@ -16,6 +16,7 @@ struct RunOptions {
   std::string profile;               // likewise
   std::string stats;                 // "", "summary" or "calls"
   std::vector<std::string> program;  // and its arguments
+  bool choose = false;               // one server of several, for all processes of the program
 };
 
 // Exit codes of `gpuwire run` itself, as shells have them.
@@ -24,7 +25,7 @@ inline constexpr int kRunCannotExecute = 126;
 inline constexpr int kRunNotFound = 127;
 
 // --trace, --profile and --stats.
-void add_observation_options(CLI::App& app, RunOptions& options);
+void add_observation_options(CommandLine& app, RunOptions& options);
 
 // An error of the user's, or of the installation, with the exit code for it.
 struct RunError {

@@ -1,5 +1,5 @@
-// The commands that prepare an environment: one program under three names, because each copy would carry the C++
-// library again.
+// The commands that prepare an environment, for a program or for a whole machine: one program under several names,
+// because each copy would carry the C++ library again.
 #pragma once
 
 namespace gpuwire::launcher {
@@ -8,5 +8,7 @@ namespace gpuwire::launcher {
 int run_command(int argc, char** argv);
 int shell_command(int argc, char** argv);
 int env_command(int argc, char** argv);
+int attach_command(int argc, char** argv);
+int detach_command(int argc, char** argv);
 
 }  // namespace gpuwire::launcher

@@ -1,44 +1,49 @@
-// The options of a command that opens sessions: which server, who the user is, what the session is to have. They only
-// set the environment for what comes after, where neither the environment nor a configuration file
-// (client_configuration.hpp) has to say anything then.
+// The options of a command that opens sessions: the server, the user's credentials, the session's resources. The
+// options only set the environment for later steps; the environment and the configuration files
+// (client_configuration.hpp) then need no values of their own.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tl/expected.hpp>
 
-namespace CLI {
-class App;
+namespace gpuwire {
+class CommandLine;
 }
 
 namespace gpuwire::launcher {
 
 struct SessionOptions {
-  std::string server;                        // as docs/cli.md says; empty: not said
+  std::string server;                        // as docs/cli.md says, or several with commas; empty: not said
   std::string use;                           // a profile of the configuration files; empty: not said
   std::string identity, authorities, token;  // files; empty: not said
   unsigned gpus = 0;                         // 0: not said
   uint64_t memory_bytes = 0;                 // 0: not said
-  std::string transport;                     // auto, tcp, shm or rdma; empty: not said
+  std::string gpu_type;                      // empty: not said
+  bool no_wait = false;
+  std::string transport;  // auto, tcp, shm or rdma; empty: not said
   bool no_progress = false;
 };
 
-// `resources`: also --gpus and --memory.
-void add_session_options(CLI::App& app, SessionOptions& options, bool resources);
+// `resources`: also the options about a program's resources, and about waiting for them.
+void add_session_options(CommandLine& app, SessionOptions& options, bool resources);
 // Is this word an option that takes the word behind it?
 bool takes_value(std::string_view word);
-// Sets GPUWIRE_SERVER and the other variables, each from the first that says something: the option, the profile that an
-// option names, the environment, the user's configuration, the system's. Files become absolute: a program may change
-// its folder before its first call. The error is a line for the user: what is wrong with a file, or that there is no
-// server.
+// Sets GPUWIRE_SERVER and the other variables, each from the first source that has it: the option, the profile of an
+// option, the environment, the user's configuration, the system's. File names become absolute, because a program may
+// change its folder before its first call. The error is a line for the user: a mistake in a file, a missing server, or
+// an invalid server.
 tl::expected<void, std::string> set_environment(const SessionOptions& options);
+// Those of GPUWIRE_SERVER, after set_environment(): one at least.
+std::vector<std::string> named_servers();
 
 // For --help.
 inline constexpr const char* kSessionEnvironment =
     "Environment:\n"
-    "  GPUWIRE_SERVER          the server, when --server is not given\n"
+    "  GPUWIRE_SERVER          the server, or several, when --server is not given\n"
     "  GPUWIRE_USE             the profile of the configuration, when --use is not given\n"
     "  GPUWIRE_IDENTITY        file with certificate and key, when --identity is not given\n"
     "  GPUWIRE_CA              file with the server's CA, when --ca is not given\n"
@@ -47,7 +52,11 @@ inline constexpr const char* kSessionEnvironment =
 inline constexpr const char* kResourceEnvironment =
     "  GPUWIRE_GPUS            how many GPUs, when --gpus is not given\n"
     "  GPUWIRE_MEMORY          how much memory on each, when --memory is not given\n"
-    "  GPUWIRE_PROGRESS        off: as --no-progress\n";
+    "  GPUWIRE_GPU_TYPE        the type of GPU, when --gpu-type is not given\n"
+    "  GPUWIRE_QUEUE           off: as --no-wait\n"
+    "  GPUWIRE_PROGRESS        off: as --no-progress\n"
+    "  GPUWIRE_CONNECT_PATIENCE  how long a program tries to reach a server that takes no connections; 10s unless "
+    "set\n";
 inline constexpr const char* kConfigurationFiles =
     "\n"
     "Files:\n"

@@ -126,7 +126,7 @@ Value cuda_version(const Card& card) {
   return status ? unknown(card, status) : Value{printed("%d.%d", version / 1000, version % 1000 / 10)};
 }
 
-// --- what it is ----------------------------------------------------------------------------------------------------
+// --- identity ------------------------------------------------------------------------------------------------------
 
 Value index(const Card& card) { return {std::to_string(card.index)}; }
 Value count(const Card& card) { return {std::to_string(card.count)}; }
@@ -236,7 +236,7 @@ Value compute_capability(const Card& card) {
   return status ? unknown(card, status) : Value{printed("%d.%d", major, minor)};
 }
 
-// The library tells "display mode" as attached or not.
+// The library reports "display mode" as attached or not.
 Value display_attached(const Card& card) {
   unsigned value = 0;
   int status = card.call("nvmlDeviceGetDisplayMode", &value);
@@ -273,8 +273,7 @@ Value pci_part(const Card& card, Pci part, bool prefix) {
   return {info.bus_id};
 }
 
-// The device's number and the board's: "2335-895-A1" is told by no function of its own; the first part is the PCI
-// device.
+// The device's number and the board's: no function reports "2335-895-A1"; the first part is the PCI device.
 Value gpu_part_number(const Card& card) { return not_available(card); }
 
 Value link_width(const Card& card, const char* function) {
@@ -299,7 +298,7 @@ Value memory(const Card& card, Part part) {
 }
 
 namespace {
-// The free part is what the other two, rounded down, leave.
+// The free part is the remainder of the other two, rounded down.
 Value three(const Card& card, const char* function, Part part) {
   struct {
     unsigned long long total, free, used;

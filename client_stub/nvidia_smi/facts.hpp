@@ -1,4 +1,4 @@
-// What can be asked of a device, as it is printed.
+// The facts of a device, in printed form.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +48,20 @@ Value one_of_two(const Card& card) {
   return status ? unknown(card, status) : Value{std::to_string(numbers[kWhich]), kUnit.text};
 }
 
+template <unsigned kObject>
+Value inforom(const Card& card) {
+  char text[kTextBytes] = {};
+  int status = card.call("nvmlDeviceGetInforomVersion", kObject, &text[0], unsigned(sizeof text));
+  return status ? unknown(card, status) : Value{text};
+}
+// The library reports the pages; the tool prints their number.
+template <unsigned kCause>
+Value retired(const Card& card) {
+  unsigned pages = 0;
+  int status = card.call("nvmlDeviceGetRetiredPages", kCause, &pages, static_cast<unsigned long long*>(nullptr));
+  return status && status != nvml::kInsufficientSize ? unknown(card, status) : Value{std::to_string(pages)};
+}
+
 Value on_off(const Card& card, int status, unsigned value);
 template <Name kFunction>
 Value enabled(const Card& card) {
@@ -72,7 +86,7 @@ Value watts_of(const Card& card) {
 
 // --- fields (nvmlDeviceGetFieldValues) -----------------------------------------------------------------------------
 
-// What the power fields are about.
+// The subjects of the power fields.
 enum Scope : unsigned { kGpu = 0, kModule = 1, kMemory = 2 };
 int field(const Card& card, unsigned id, unsigned scope, long long& value);
 template <unsigned kId, Name kUnit = "", unsigned kScope = 0>

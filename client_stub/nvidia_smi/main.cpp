@@ -1,5 +1,5 @@
-// nvidia-smi for machines whose GPUs are elsewhere: what scripts and frameworks ask NVIDIA's tool, answered over
-// libnvidia-ml.so.1 alone.
+// nvidia-smi for machines without GPUs of their own: the queries that scripts and frameworks make with NVIDIA's tool,
+// answered over libnvidia-ml.so.1 alone.
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 // NVIDIA's tool exits with these.
 enum Exit : int { kDone = 0, kWrongUse = 2, kNoPermission = 4, kNotFound = 6, kNoDriver = 9 };
 
-// The processes of a device are not told: the header is all there is.
+// The processes of a device are not reported: only the header is printed.
 constexpr struct {
   const char* name;
   const char* unit;
@@ -112,7 +112,7 @@ int refuse_change(const Library& library, const std::vector<Card>& cards, const 
   return kNoPermission;
 }
 
-// The first words are those of NVIDIA's tool, which scripts look for; what cannot be reached is another thing here.
+// The first words are those of NVIDIA's tool, which scripts look for; the unreachable object is another one here.
 std::string no_server() {
   const char* server = std::getenv("GPUWIRE_SERVER");
   if (!server || !*server)

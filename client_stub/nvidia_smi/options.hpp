@@ -34,7 +34,7 @@ struct Options {
   long interval_ms = 0;               // -l, -lms; 0: once
 };
 
-// Not empty: what is wrong, for standard output.
+// Not empty: the fault, for standard output.
 std::string parse(int argc, char** argv, Options& options);
 // False: not csv, or a word that does not exist.
 bool parse_format(const std::string& text, Format& format);

@@ -58,18 +58,6 @@ template <int kWhich>
 Value limit(const Card& card) {
   return power_limit_constraint(card, kWhich);
 }
-template <unsigned kObject>
-Value inforom(const Card& card) {
-  char text[kTextBytes] = {};
-  int status = card.call("nvmlDeviceGetInforomVersion", kObject, &text[0], unsigned(sizeof text));
-  return status ? unknown(card, status) : Value{text};
-}
-template <unsigned kCause>
-Value retired(const Card& card) {
-  unsigned pages = 0;
-  int status = card.call("nvmlDeviceGetRetiredPages", kCause, &pages, static_cast<unsigned long long*>(nullptr));
-  return status && status != nvml::kInsufficientSize ? unknown(card, status) : Value{std::to_string(pages)};
-}
 constexpr auto kEnabledCurrentMig = enabled_of_two<"nvmlDeviceGetMigMode", 0>;
 
 constexpr Property kProperties[] = {

@@ -44,9 +44,9 @@ std::string csv_line(const Card& card, const std::vector<const Property*>& prope
   for (const Property* property : properties) {
     if (!out.empty()) out += ", ";
     Value value = property->get(card);
-    // What has no unit in the header has none behind the value either.
+    // A field without a unit in the header has none behind the value either.
     bool unit = format.units && property->unit;
-    out += !value.known ? "[" + value.text + "]" : unit ? value.with_unit() : value.text;
+    out += !value.known ? "[" + value.text + "]" : unit ? value.with_unit() : value.text.str();
   }
   return out + "\n";
 }

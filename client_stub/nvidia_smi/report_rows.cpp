@@ -57,19 +57,6 @@ template <Name kFunction>
 Value width(const Card& card) {
   return link_width(card, kFunction.text);
 }
-template <unsigned kObject>
-Value inforom(const Card& card) {
-  char text[kTextBytes] = {};
-  int status = card.call("nvmlDeviceGetInforomVersion", kObject, &text[0], unsigned(sizeof text));
-  return status ? unknown(card, status) : Value{text};
-}
-// The library has the pages; what the tool counts is their number.
-template <unsigned kCause>
-Value retired(const Card& card) {
-  unsigned pages = 0;
-  int status = card.call("nvmlDeviceGetRetiredPages", kCause, &pages, static_cast<unsigned long long*>(nullptr));
-  return status && status != nvml::kInsufficientSize ? unknown(card, status) : Value{std::to_string(pages)};
-}
 
 constexpr Row kRows[] = {
     {1, "Product Name", "product_name", text_of<"nvmlDeviceGetName">},

@@ -11,11 +11,13 @@ namespace {
 constexpr size_t kNameWidth = 26;
 
 // As narrow as the table has it: no space before a unit, no fraction.
-std::string narrow(const Value& value) { return value.known ? value.text + value.unit : value.text; }
+std::string narrow(const Value& value) { return value.known ? value.text + value.unit : value.text.str(); }
 std::string whole_watts(const Value& value) {
-  return value.known ? value.text.substr(0, value.text.find('.')) + "W" : value.text;
+  return value.known ? value.text.str().substr(0, value.text.str().find('.')) + "W" : value.text.str();
 }
-std::string mode(const Value& value) { return !value.known ? value.text : value.text == "Enabled" ? "On" : "Off"; }
+std::string mode(const Value& value) {
+  return !value.known ? value.text.str() : value.text == "Enabled" ? "On" : "Off";
+}
 
 std::string now_text() {
   std::time_t now = std::time(nullptr);

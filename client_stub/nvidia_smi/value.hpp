@@ -4,15 +4,16 @@
 #include <string>
 
 #include "client_stub/nvidia_smi/library.hpp"
+#include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::nvidia_smi {
 
 struct Value {
-  std::string text;
+  wire::ForeignText text;
   const char* unit = "";  // "MiB", or none
   bool known = true;      // false: `text` says why not
 
-  std::string with_unit() const { return known && *unit ? text + " " + unit : text; }
+  std::string with_unit() const { return known && *unit ? text + " " + unit : text.str(); }
 };
 
 using Getter = Value (*)(const Card& card);

@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <new>
 
 #include "client/session_sends.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
+#include "client_stub/session/environment.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -50,9 +50,12 @@ void in_child() {
   if (own.connection) new (&own.connection) std::shared_ptr<Connection>;
 }
 
+// The program may have emptied its environment before it first asks.
+__attribute__((constructor)) void load() { client::keep_settings(); }
+
 // Under the lock.
 int connect(State& own) {
-  const char* server = std::getenv("GPUWIRE_SERVER");
+  const char* server = client::setting("GPUWIRE_SERVER");
   std::string error =
       "no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- PROGRAM'";
   std::unique_ptr<client::Session> session;
@@ -65,7 +68,7 @@ int connect(State& own) {
     connected = false;
   }
   if (!connected) {
-    if (!own.said) client::say(error);
+    if (!own.said) client::log_stderr(error);
     own.said = true;
     return kDriverNotLoaded;
   }

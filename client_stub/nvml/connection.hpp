@@ -14,7 +14,7 @@
 
 namespace gpuwire::nvml {
 
-// What a program's nvmlDevice points to. Never taken away, because a program may keep handles beyond nvmlShutdown, and
+// The target of a program's nvmlDevice. Never removed, because a program may keep handles beyond nvmlShutdown, and
 // across fork.
 struct DeviceObject {
   uint32_t unused = 0;
@@ -49,8 +49,7 @@ class Connection {
   std::unordered_map<std::string, std::string> kept_;  // function and arguments -> values; at most kKeptMax
 };
 
-// Counts an initialisation; the first connects. kDriverNotLoaded: no server; what is wrong has been said on stderr
-// once.
+// Counts an initialisation; the first connects. kDriverNotLoaded: no server; the reason was printed on stderr once.
 int initialise();
 int shut_down();
 // Null when the library is not initialised (kUninitialized) or, in a child after fork(), cannot connect anew.

@@ -7,7 +7,7 @@
 
 #include "client_stub/nvml/local.hpp"
 #include "client_stub/nvml/query.hpp"
-#include "nvml/hand.hpp"
+#include "nvml/custom.hpp"
 
 extern "C" GPUWIRE_NVML_EXPORT int nvmlDeviceGetSerial(nvmlDevice device, char* serial, unsigned int length) noexcept;
 
@@ -60,24 +60,24 @@ int find_device(nvmlDevice* device, Matches&& matches) {
 
 }  // namespace
 
-int hand::nvmlDeviceGetCount_v2(unsigned int* count) {
+int custom::nvmlDeviceGetCount_v2(unsigned int* count) {
   int status = kSuccess;
   auto session = connection(status);
   if (status) return status;
   return put(unsigned(std::min<size_t>(session->facts().devices.size(), kDevicesMax)), count);
 }
 
-int hand::nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice* device) {
+int custom::nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice* device) {
   int status = find_device(device, [&](uint32_t i, const client::DeviceFacts&) { return i == index; });
   return status == kNotFound ? int(kInvalidArgument) : status;
 }
 
-int hand::nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice* device) {
+int custom::nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice* device) {
   if (!uuid) return initialised() ? initialised() : int(kInvalidArgument);
   return find_device(device, [&](uint32_t, const client::DeviceFacts& facts) { return uuid_text(facts.uuid) == uuid; });
 }
 
-int hand::nvmlDeviceGetHandleByUUIDV(void* uuid, nvmlDevice* device) {
+int custom::nvmlDeviceGetHandleByUUIDV(void* uuid, nvmlDevice* device) {
   if (int status = initialised()) return status;
   if (!uuid) return kInvalidArgument;
   Uuid asked;
@@ -91,10 +91,10 @@ int hand::nvmlDeviceGetHandleByUUIDV(void* uuid, nvmlDevice* device) {
     });
   if (asked.type != kAsText) return kInvalidArgument;
   asked.value[sizeof asked.value - 1] = 0;
-  return hand::nvmlDeviceGetHandleByUUID(asked.value, device);
+  return custom::nvmlDeviceGetHandleByUUID(asked.value, device);
 }
 
-int hand::nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, nvmlDevice* device) {
+int custom::nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, nvmlDevice* device) {
   if (int status = initialised()) return status;
   Address asked;
   if (!bus_id || !parse(bus_id, asked)) return kInvalidArgument;
@@ -104,7 +104,7 @@ int hand::nvmlDeviceGetHandleByPciBusId_v2(const char* bus_id, nvmlDevice* devic
   });
 }
 
-int hand::nvmlDeviceGetHandleBySerial(const char* serial, nvmlDevice* device) {
+int custom::nvmlDeviceGetHandleBySerial(const char* serial, nvmlDevice* device) {
   if (int status = initialised()) return status;
   if (!serial) return kInvalidArgument;
   return find_device(device, [&](uint32_t i, const client::DeviceFacts&) {
@@ -113,16 +113,16 @@ int hand::nvmlDeviceGetHandleBySerial(const char* serial, nvmlDevice* device) {
   });
 }
 
-int hand::nvmlDeviceGetIndex(nvmlDevice device, unsigned int* out) {
+int custom::nvmlDeviceGetIndex(nvmlDevice device, unsigned int* out) {
   uint32_t index = 0;
   int status = kSuccess;
   if (!find(device, index, status)) return status;
   return put(index, out);
 }
 
-int hand::nvmlDeviceIsMigDeviceHandle(nvmlDevice device, unsigned int* is) { return put_for(device, 0u, is); }
+int custom::nvmlDeviceIsMigDeviceHandle(nvmlDevice device, unsigned int* is) { return put_for(device, 0u, is); }
 
-int hand::nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice device, unsigned int, nvmlDevice* out) {
+int custom::nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice device, unsigned int, nvmlDevice* out) {
   uint32_t index = 0;
   int status = kSuccess;
   if (!find(device, index, status)) return status;

@@ -7,7 +7,7 @@
 #include <climits>
 
 #include "client_stub/nvml/local.hpp"
-#include "nvml/hand.hpp"
+#include "nvml/custom.hpp"
 
 namespace gpuwire::nvml {
 
@@ -23,23 +23,23 @@ bool is_set(void* set) {
 
 }  // namespace
 
-int hand::nvmlEventSetCreate(void* out) {
+int custom::nvmlEventSetCreate(void* out) {
   if (int status = initialised()) return status;
   if (!out) return kInvalidArgument;
   *static_cast<uintptr_t*>(out) = g_sets.fetch_add(1, std::memory_order_relaxed) + 1;
   return kSuccess;
 }
 
-int hand::nvmlEventSetFree(void* set) {
+int custom::nvmlEventSetFree(void* set) {
   if (int status = initialised()) return status;
   return is_set(set) ? kSuccess : kInvalidArgument;
 }
 
-int hand::nvmlDeviceGetSupportedEventTypes(nvmlDevice device, unsigned long long* types) {
+int custom::nvmlDeviceGetSupportedEventTypes(nvmlDevice device, unsigned long long* types) {
   return put_for(device, 0ull, types);
 }
 
-int hand::nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long types, void* set) {
+int custom::nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long types, void* set) {
   uint32_t index = 0;
   int status = kSuccess;
   if (!find(device, index, status)) return status;
@@ -47,7 +47,7 @@ int hand::nvmlDeviceRegisterEvents(nvmlDevice device, unsigned long long types, 
   return types == 0 ? kSuccess : kNotSupported;
 }
 
-int hand::nvmlEventSetWait_v2(void* set, void* data, unsigned int timeout_ms) {
+int custom::nvmlEventSetWait_v2(void* set, void* data, unsigned int timeout_ms) {
   if (int status = initialised()) return status;
   if (!is_set(set) || !data) return kInvalidArgument;
   ::poll(nullptr, 0, int(std::min(timeout_ms, unsigned(INT_MAX))));

@@ -1,11 +1,11 @@
-// The library itself: initialising, errors, and what concerns the client's own machine.
+// The library itself: initialising, errors, and facts about the client's own machine.
 #include <cstdio>
 #include <cstring>
 #include <string_view>
 
 #include "client_stub/nvml/connection.hpp"
 #include "client_stub/nvml/local.hpp"
-#include "nvml/hand.hpp"
+#include "nvml/custom.hpp"
 
 namespace gpuwire::nvml {
 
@@ -52,22 +52,22 @@ constexpr Text kTexts[] = {
 
 }  // namespace
 
-int hand::nvmlInit_v2() { return initialise(); }
+int custom::nvmlInit_v2() { return initialise(); }
 // The flags are about machines without devices or with broken ones; NVIDIA's library takes any.
-int hand::nvmlInitWithFlags(unsigned int) { return initialise(); }
-int hand::nvmlShutdown() { return shut_down(); }
+int custom::nvmlInitWithFlags(unsigned int) { return initialise(); }
+int custom::nvmlShutdown() { return shut_down(); }
 
-const char* hand::nvmlErrorString(unsigned int result) {
+const char* custom::nvmlErrorString(unsigned int result) {
   for (const Text& entry : kTexts)
     if (entry.status == int(result)) return entry.text;
   return "Unknown Error";
 }
 
-int hand::nvmlGetExcludedDeviceCount(unsigned int* count) { return put(0u, count); }
-int hand::nvmlUnitGetCount(unsigned int* count) { return put(0u, count); }
+int custom::nvmlGetExcludedDeviceCount(unsigned int* count) { return put(0u, count); }
+int custom::nvmlUnitGetCount(unsigned int* count) { return put(0u, count); }
 
 // The process identifiers that a program can mean are those of its own machine.
-int hand::nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int length) {
+int custom::nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int length) {
   if (int status = initialised()) return status;
   if (!name || length == 0) return kInvalidArgument;
   char path[32];
@@ -78,7 +78,7 @@ int hand::nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int le
   size_t got = std::fread(text, 1, sizeof text - 1, file);
   std::fclose(file);
   if (got == 0) return kNotFound;
-  text[got] = 0;  // the arguments are separated by zeros: what is left is the program
+  text[got] = 0;  // the arguments are separated by zeros: the first is the program
   std::snprintf(name, length, "%s", text);
   return std::strlen(text) < length ? kSuccess : kInsufficientSize;
 }

@@ -1,4 +1,4 @@
-// What hand-written functions share.
+// The common part of hand-written functions.
 #pragma once
 
 #include "client_stub/nvml/connection.hpp"
@@ -29,7 +29,7 @@ int put(Value value, Value* out) {
   return kSuccess;
 }
 
-// Of a device.
+// For a device.
 template <class Value>
 int put_for(nvmlDevice device, Value value, Value* out) {
   uint32_t index = 0;

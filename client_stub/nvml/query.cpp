@@ -4,6 +4,7 @@
 
 #include "client_stub/nvml/connection.hpp"
 #include "protocol/wire/limits.hpp"
+#include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::nvml {
 
@@ -102,7 +103,9 @@ void Query::take_text(char* out, uint32_t room) noexcept {
   take(&length);
   if (status_ != kSuccess || room == 0) return;
   if (length >= room) return fail(kUnknown);
-  if (take_raw(out, length)) out[length] = 0;
+  if (!take_raw(out, length)) return;
+  wire::blank_unshown(out, length);  // which the program may print
+  out[length] = 0;
 }
 
 void Query::take_versioned(void* out) noexcept {

@@ -1,5 +1,5 @@
-// What the generated functions are made of: one query from its arguments to its values. Nothing is sent after an
-// argument that cannot be, and no byte of a reply is taken that is not there.
+// The base of the generated functions: one query from its arguments to its values. Nothing is sent after an invalid
+// argument, and no byte beyond a reply is read.
 #pragma once
 
 #include <cstddef>
@@ -42,12 +42,12 @@ class Query {
   void bytes(const void* structure, size_t size) noexcept;
   // A structure that begins with its size and version: one of `codes`.
   void versioned(const void* structure, std::initializer_list<uint32_t> codes) noexcept;
-  // How many items there is room for; what is sent is bounded.
+  // The number of items that there is room for; the sent number is bounded.
   unsigned int count(const unsigned int* count) noexcept;
   void room(const void* items) noexcept { value(uint8_t(items != nullptr)); }
   void items(const void* items, int count, size_t item_bytes) noexcept;
 
-  // True: there are values to take. False: status() says what the function returns.
+  // True: there are values to take. False: status() is the function's result.
   bool send() noexcept;
   int status() const noexcept { return status_; }
 
@@ -62,7 +62,7 @@ class Query {
   void take_versioned(void* out) noexcept;
   // At most `room` items.
   void take_items(void* out, uint32_t room, size_t item_bytes) noexcept;
-  // After the last one: what the function returns.
+  // After the last one: the function's result.
   int finish() noexcept;
 
  private:
@@ -81,7 +81,7 @@ class Query {
   size_t taken_ = 0;
 };
 
-// What a function returns that never gets further: kUninitialized before anything else, as the library's own.
+// The result of a function that ends early: kUninitialized before anything else, as in NVIDIA's library.
 int refuse(int status) noexcept;
 
 }  // namespace gpuwire::nvml

@@ -19,18 +19,19 @@ class AddressRotation {
   // `carrier`: the address that has carried the session, if it is known.
   explicit AddressRotation(std::optional<Endpoint> carrier) : carrier_(std::move(carrier)) {}
 
-  // All addresses, whose turn it is first. `found`: what the name stands for now; those that it stood for before keep
-  // their turns and what is known of them. Nothing found: what it stood for before.
+  // All addresses, the one whose turn it is first. `found` has the addresses to which the name resolves now; an address
+  // that the name had before keeps its turn and its state. An empty `found` leaves the addresses as they are.
   std::vector<Endpoint> in_turn(const std::vector<Endpoint>& found);
 
   // It did not take a connection, or did not answer, or not as a server does that has the session.
   void failed(const Endpoint& address) { put_behind(address, Outcome::failed); }
   // A server answered there, and would answer the same again.
   void refused(const Endpoint& address) { put_behind(address, Outcome::refused); }
-  // The session goes on over it. What was known of the others no longer matters.
+  // The session continues over this address, and the state of the other addresses is reset.
   void carries(const Endpoint& address);
 
-  // Every address has refused; or the one that carried the session has, and all others had their turn since.
+  // True if every address has refused, or if the address that carried the session has refused and all others had their
+  // turn since.
   bool exhausted() const noexcept;
   const std::optional<Endpoint>& carrier() const noexcept { return carrier_; }
 

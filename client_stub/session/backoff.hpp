@@ -1,5 +1,5 @@
-// Another attempt at a server that has dropped a connection before it knew who calls, or had no room for it at that
-// moment.
+// The waits between attempts at a server that dropped a connection before it authenticated the caller, or that had no
+// room at that moment.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ class Backoff {
 
   // Waits. False: there were attempts enough.
   bool wait();
-  // For a client that has a place to come back to: from the shortest wait on again, and not so many attempts but so
-  // long.
+  // For a client that has a place to return to: begins again with the shortest wait, and bounds the time in place of
+  // the number of attempts.
   void patient_until(Clock::time_point until);
   bool patient() const { return until_.has_value(); }
 

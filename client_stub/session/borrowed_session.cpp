@@ -9,6 +9,7 @@
 #include "client_stub/session/ask.hpp"
 #include "client_stub/session/road.hpp"
 #include "client_stub/session/session_table.hpp"
+#include "client_stub/session/several_servers.hpp"
 #include "protocol/wire/message_reader.hpp"
 
 namespace gpuwire::client {
@@ -38,7 +39,7 @@ const SessionTable* find_table(std::string& error) {
   return nullptr;
 }
 
-// The library's session, with what reads replies kept apart from it: an exception that a reader throws belongs to this
+// The library's session, with the readers of replies kept apart from it: an exception of a reader belongs to this
 // side's C++ library, and must not pass through frames of the other side's.
 class BorrowedSession final : public Session, public Road {
  public:
@@ -75,7 +76,9 @@ class BorrowedSession final : public Session, public Road {
         sequence,
         [](void* context, capnp::MessageReader& reply) {
           auto& own = *static_cast<Guarded*>(context);
-          own.failed = wire::read_guarded([&] { own.read(own.user, reply); }).has_value();
+          CUresult result = CUDA_ERROR_UNKNOWN;
+          own.failed = wire::read_guarded([&] { result = own.read(own.user, reply); }).has_value();
+          return result;
         },
         &guarded, sink);
     if (!guarded.failed) return waited;
@@ -101,6 +104,17 @@ class BorrowedSession final : public Session, public Road {
 CUresult ask_server(std::string_view server, const std::string& query, std::string& answer, std::string& error) {
   const SessionTable* table = find_table(error);
   return table ? table->ask(server, query, answer, error) : CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
+std::vector<ServerOffer> survey_servers(const std::vector<std::string>& servers) {
+  std::string error;
+  std::vector<ServerOffer> offers(servers.size());
+  if (const SessionTable* table = find_table(error)) {
+    table->survey(servers, offers);
+  } else {
+    for (ServerOffer& offer : offers) offer = {.start = ServerOffer::Start::no, .why = error};
+  }
+  return offers;
 }
 
 CUresult Session::connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,

@@ -1,5 +1,5 @@
-// Session::connect() by the code of the installation's libcuda.so.1. Who links this library instead of
-// gpuwire_client_session says where that is.
+// Session::connect() by the code of the installation's libcuda.so.1. A target that links this library in place of
+// gpuwire_client_session gives the library's path.
 #pragma once
 
 #include <string>

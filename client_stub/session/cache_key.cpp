@@ -1,12 +1,14 @@
 #include "client_stub/session/cache_key.hpp"
 
+#include "client_stub/session/environment.hpp"
+#include "client_stub/session/file_limit.hpp"
+
 #include <fcntl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
-#include <cstdlib>
 
 namespace gpuwire::client {
 
@@ -14,7 +16,7 @@ namespace {
 
 // Only regular files of this user that nobody else may touch.
 std::optional<CacheKey> read_key(const std::string& file, bool& there) {
-  // Not blocking: what lies there may be a pipe.
+  // O_NONBLOCK: the file may be a pipe.
   int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   there = descriptor >= 0;
   if (!there) return std::nullopt;
@@ -44,7 +46,8 @@ void make_key(const std::string& file) {
     ::unlink(temporary.c_str());  // of a process that died in here, so that the next one has its name
     return;
   }
-  bool written = ::write(descriptor, key.data(), key.size()) == ssize_t(key.size());
+  bool written =
+      may_write(descriptor, key.size()) && ::write(descriptor, key.data(), key.size()) == ssize_t(key.size());
   ::close(descriptor);
   if (written) static_cast<void>(::link(temporary.c_str(), file.c_str()));
   ::unlink(temporary.c_str());
@@ -54,11 +57,9 @@ void make_key(const std::string& file) {
 
 std::string cache_key_file() {
   auto absolute = [](const char* value) { return value && value[0] == '/'; };
-  if (const char* file = std::getenv("GPUWIRE_CACHE_KEY_FILE"); file && *file) return absolute(file) ? file : "";
-  if (const char* state = std::getenv("XDG_STATE_HOME"); absolute(state))
-    return std::string(state) + "/gpuwire/cache_key";
-  if (const char* home = std::getenv("HOME"); absolute(home))
-    return std::string(home) + "/.local/state/gpuwire/cache_key";
+  if (const char* file = setting("GPUWIRE_CACHE_KEY_FILE"); file && *file) return absolute(file) ? file : "";
+  if (const char* state = setting("XDG_STATE_HOME"); absolute(state)) return std::string(state) + "/gpuwire/cache_key";
+  if (const char* home = setting("HOME"); absolute(home)) return std::string(home) + "/.local/state/gpuwire/cache_key";
   return "";
 }
 

@@ -13,8 +13,8 @@ namespace gpuwire::client {
 
 using CacheKey = std::array<uint8_t, wire::kCacheKeyBytes>;
 
-// Where it is kept: GPUWIRE_CACHE_KEY_FILE, else gpuwire/cache_key in $XDG_STATE_HOME or ~/.local/state. Empty:
-// nowhere, or "none".
+// The path of the key: GPUWIRE_CACHE_KEY_FILE, or gpuwire/cache_key in $XDG_STATE_HOME or ~/.local/state. Empty if
+// there is no such folder, or with "none".
 std::string cache_key_file();
 
 // Reads the key; makes a random one when there is no file. Empty when there is no place for it, or when the file is not

@@ -22,8 +22,8 @@ constexpr uint32_t message_words(size_t data_bytes = 0, size_t lists = 0) {
   return 1 + size.data + size.pointers + uint32_t((data_bytes + 7) / 8 + 2 * lists);
 }
 
-// The same of one of the session's own messages (generated/wire/session_messages.hpp). What is longer than a message
-// may be is refused.
+// The same for one of the session's own messages (generated/wire/session_messages.hpp). Refuses a message that exceeds
+// the limit.
 template <class Message>
 [[gnu::always_inline]] inline uint32_t words_max(const Message& message) noexcept {
   return uint32_t(std::min<size_t>(words_of(message), wire::kMessageWordsMax + 1));
@@ -39,7 +39,8 @@ template <class Params, class Write>
   if (CUresult error = session.begin(wire::FrameKind::posted, ordinal, context, words_max, bulk, slot)) return error;
   try {
     capnp::FlatMessageBuilder message(slot.words);
-    if (sequence) *sequence = slot.sequence;  // before `write`, which may register what waits for this frame's answer
+    if (sequence)
+      *sequence = slot.sequence;  // before `write`, which may register objects that wait for this frame's answer
     write(message.initRoot<Params>());
     session.commit(slot, message.getSegmentsForOutput()[0].size());
     return CUDA_SUCCESS;
@@ -49,8 +50,8 @@ template <class Params, class Write>
   }
 }
 
-// Appends a called one, whose reply finish_call() has to fetch on the same thread: what comes between goes out with it,
-// in one round trip.
+// Appends a called frame. The same thread has to fetch its reply by finish_call(); frames in between travel in the same
+// round trip.
 template <class Params, class Write>
 CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32_t words_max, Write&& write,
                     uint64_t& sequence, const Bulk& bulk = {}, const BulkSink& sink = {}) noexcept {
@@ -69,8 +70,8 @@ CUresult begin_call(Session& session, uint32_t ordinal, uint32_t context, uint32
   return CUDA_SUCCESS;
 }
 
-// Waits for that reply; `read` gets a Results::Reader, also when the result is an error. Returns the reply's result.
-// Its `deferred` is told by a notice that came before it, and surfaces in leave(). The sink is the one given to
+// Waits for that reply; `read` gets a Results::Reader, also when the result is an error. Returns the reply's result. A
+// notice before the reply has reported its `deferred` already, which surfaces in leave(). The sink is the one given to
 // begin_call().
 template <class Results, class Read>
 CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const BulkSink& sink = {}) noexcept {
@@ -85,6 +86,7 @@ CUresult finish_call(Session& session, uint64_t sequence, Read&& read, const Bul
         auto results = message.getRoot<Results>();
         self.result = cuda_abi::from_peer(results.getResult());
         self.read(results);
+        return self.result;
       },
       &reply, sink);
   return waited ? waited : reply.result;

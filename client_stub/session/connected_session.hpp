@@ -2,14 +2,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "client_stub/session/login.hpp"
-#include "client_stub/session/kept_bulk.hpp"
+#include "client_stub/session/login_settings.hpp"
+#include "client_stub/session/cached_bulk.hpp"
 #include "client_stub/session/lane_opener.hpp"
 #include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/reconnection.hpp"
@@ -27,8 +28,8 @@ namespace gpuwire::client {
 
 class ConnectedSession final : public Session, public Road {
  public:
-  // Enters the server over `transport`, which is connected. As Session::connect(); `address` is what error lines name.
-  // `server`: where it is reached again, if the session is to outlive its connection.
+  // Enters the server over `transport`, which is connected, as Session::connect() does; `address` is the name in error
+  // lines. `server` is the address for reconnecting, if the session is to outlive its connection.
   static CUresult start(std::unique_ptr<transport::Transport> transport, std::string address, NoticeHandler& notices,
                         std::unique_ptr<Session>& session, std::string& error, const Entry& entry = {},
                         const ServerAddress* server = nullptr);
@@ -36,7 +37,8 @@ class ConnectedSession final : public Session, public Road {
   // Hello and welcome over a connection that enter() has given.
   static tl::expected<std::unique_ptr<ConnectedSession>, SessionStartError> greet(
       std::unique_ptr<transport::Transport> transport, const std::string& address, NoticeHandler& notices,
-      const ServerAddress* server = nullptr, const link::LinkLimits& limits = {});
+      const ServerAddress* server = nullptr, const link::LinkLimits& limits = {},
+      std::shared_ptr<const Entry> entry = nullptr);
 
   ConnectedSession(std::unique_ptr<transport::Transport> transport, NoticeHandler& notices,
                    const link::LinkLimits& limits = {});
@@ -58,36 +60,47 @@ class ConnectedSession final : public Session, public Road {
   void note_moved(Direction direction, uint64_t bytes) noexcept override { traffic_.note_beside(direction, bytes); }
   uint64_t appended_bytes() const noexcept override { return outgoing_.appended_bytes(); }
   void flush() noexcept override;
-  void look() noexcept override;
+  void poll() noexcept override;
   const char* road_name() const override { return link_.transport()->road(); }
   Lanes lanes() const noexcept override;
-  // What of what was sent is kept until the server has it.
+  // Sent bytes that are kept until the server has acknowledged them.
   link::Link::Kept kept() const { return link_.kept(); }
   bool give_descriptor(uint64_t number, int descriptor) noexcept override;
   void finish_sending() noexcept override;
   uint64_t last_sequence() const noexcept override { return outgoing_.last_sequence(); }
   void close() noexcept override;
+  void hang_up() noexcept override;
+  void take_back_from_left_call() noexcept override;
   void after_fork_in_child() noexcept override;
 
   // Before the first call: from now on a connection that is lost is replaced, as long as the server keeps the session
   // without one. `heartbeat`: how often it is looked whether it still leads to the server; 0: the system alone finds
   // out.
-  void outlive_connections(std::unique_ptr<Reconnector> reconnector, std::chrono::milliseconds grace,
+  struct LossGraces {
+    std::chrono::milliseconds resume{0};   // how long the server keeps it without one
+    std::chrono::milliseconds hang_up{0};  // the same after a connection that was closed or reset
+  };
+  void outlive_connections(std::unique_ptr<Reconnector> reconnector, const LossGraces& graces,
                            std::chrono::milliseconds heartbeat);
+  // Before the first call: the session ends if the server leaves a call without an answer for this long.
+  void limit_answers(std::chrono::milliseconds most) { answer_time_max_ = most; }
   // Before the first call: transfers that take long are shown there.
   void show_progress(std::unique_ptr<ProgressLine> line, TransferProgress::Now now = TransferProgress::Clock::now);
 
  private:
   friend class SessionThread;
 
+  static constexpr const char* kLacksBytes = "a reply of success with fewer bytes than were asked for";
+
   struct OwnCall {
     PendingCall* call = nullptr;
     ReplyReader read = nullptr;
     void* user = nullptr;
     bool read_in_place = false;
+    std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   };
 
-  // What the receiver reads from: the link, but that waiting for bytes is also getting another connection when there is
+  // The source of the receiver: the link, with one difference: a wait for bytes gets another connection if there is
   // none.
   class Arrivals final : public transport::ByteSource {
    public:
@@ -124,100 +137,124 @@ class ConnectedSession final : public Session, public Road {
   };
 
   // --- receiving (receiving.cpp) -----------------------------------------------------------------------------------
-  // With the receive role, without a lock. What ends the session ends it here. False: nothing whole is there.
+  // With the receive role, without a lock. An error that ends the session ends it here. False: no whole frame has
+  // arrived.
   bool receive_one(OwnCall* own);
   void dispatch(OwnCall* own);
   void take_reply(OwnCall* own);
   void take_notice();
   bool store_bulk(const BulkSink& sink, uint64_t bytes);
-  // Tells the server what has been taken over, when it is due.
+  // Acknowledges received bytes to the server, when an acknowledgement is due.
   void acknowledge_received();
-  // Receives until `done` or the end, with the receive role: looks again and again for a short time, then sleeps in the
-  // transport. Sends what is unsent before `bytes_end` meanwhile.
+  // Receives until `done` or the end, with the receive role: polls for a short time, then sleeps in the transport.
+  // Meanwhile sends the unsent bytes before `bytes_end`.
   template <class Done>
   void lead(OwnCall* own, uint64_t bytes_end, Done done);
   // As Link::wait(), with the receive role.
   unsigned wait_receiving(unsigned interest, transport::Nanoseconds timeout) noexcept;
   // Bulk has passed: lanes may be worth it now. Any thread.
-  void look_at_lanes() noexcept {
-    if (lane_opener_) lane_opener_->look();
+  void poll_lanes() noexcept {
+    if (lane_opener_) lane_opener_->poll();
   }
   // Looks at the heartbeat if that is due. Any thread.
-  void look_at_heartbeat() noexcept {
-    if (heartbeat_) heartbeat_->look(link::Heartbeat::Clock::now());
+  void poll_heartbeat() noexcept {
+    if (heartbeat_) heartbeat_->poll(link::Heartbeat::Clock::now());
   }
   // Shows how far transfers are, if that is due. Any thread.
-  void look_at_progress() noexcept {
-    if (progress_) progress_->look();
+  void poll_progress() noexcept {
+    if (progress_) progress_->poll();
   }
-  // A line for the user, who may be looking at the progress.
-  void tell(const std::string& text);
+  // A line for the user, whose terminal may show the progress.
+  void notify(const std::string& text);
   // How the system is to notice that it leads nowhere.
   void watch_connection(transport::Transport& connection) const noexcept;
   // `wait`, but not past the next look.
-  transport::Nanoseconds until_look(transport::Nanoseconds wait) const noexcept;
+  transport::Nanoseconds until_poll(transport::Nanoseconds wait) const noexcept;
+  // Sleeps until another attempt is due. False: there is none, and the session has ended.
+  bool await_next_attempt(const std::string& cause, CUresult result = CUDA_ERROR_DEVICE_UNAVAILABLE);
+  void give_up_session(CUresult result, const std::string& cause);
+  Reconnection::Graces graces_of_loss() const;
   // With the receive role, while the link is detached. Returns when it is attached again or has ended.
   void reconnect();
   void fault(std::string reason);
   void notify_everybody();
-  // What the calling thread leaves free of the ring.
+  // The room in the ring that the calling thread must leave free.
   static size_t reserve_bytes();
   // Is this thread inside a NoticeHandler?
   static bool in_notice_handler();
+  static void leave_notice_handler();
+  // Takes up the receive role, which is free. With the lock.
+  void take_role() noexcept {
+    receiver_thread_ = pthread_self();
+    receiving_ = true;
+  }
   // Lays down the receive role and wakes a thread that needs it. `lock` is on receive_mutex_.
   void pass_on_role(std::unique_lock<std::mutex>& lock);
-  // For the session thread and look(): takes what is there if no other thread receives or is about to.
+  // For the session thread and poll(): receives arrived frames if no other thread receives or is about to.
   bool receive_if_free();
-  // For the session thread: sleeps until there is something to do, at most so long.
+  // For the session thread: sleeps until there is work, at most for this time.
   void thread_sleep(std::chrono::nanoseconds at_most);
 
   // --- waiting (connected_session.cpp) -----------------------------------------------------------------------------
   void await_reply(OwnCall& own);
+  void give_up_call(uint64_t sequence);
   void await_sent(uint64_t bytes_end);
+  // The calls of a thread that has left them: no thread waits for their replies, and no reply may use their memory.
+  // False: the thread had the role, as `had_received` says, and was filling another thread's reply.
+  bool forget_left_calls(bool had_received);
+  // Is the role that closing needs available soon? A thread that has left a call may hold it forever.
+  bool locks_are_free() noexcept;
   void await_room(uint64_t room_seen);
   class Stall;
   void count_stall(std::chrono::steady_clock::time_point begun) noexcept;
-  // Receives, or waits for who does, until `done` or the end; may return sooner.
+  // Receives, or waits for the receiving thread, until `done` or the end; may return sooner.
   template <class Done>
   void await_change(Done done);
-  // What every way of ending goes through, once. `tell`: it is no wish of this side.
-  void end(CUresult result, std::string reason, bool tell);
+  // Every end of the session passes here, once. `tell`: the end is not this side's wish.
+  void end(CUresult result, std::string reason, bool notify);
   bool ended() const { return ended_result_.load(std::memory_order_acquire) != CUDA_SUCCESS; }
 
   NoticeHandler& notices_;
   std::string address_;
   ServerFacts facts_;
   SessionStats stats_;
-  KeptBulk kept_;
+  CachedBulk kept_;
   link::Link link_;
   Outgoing outgoing_;
 
   // Null: the session ends with its connection. Set before the first call; used by the thread that has the receive
   // role.
   std::unique_ptr<Reconnector> reconnector_;
-  std::chrono::milliseconds resume_grace_{0};
+  LossGraces loss_graces_;
+  std::chrono::milliseconds answer_time_max_ = kAnswerTimeMax;
+  std::optional<Reconnection> attempts_;   // since the streams have moved for the last time
+  uint64_t received_before_ = 0;           // of the server's stream, before the last of them
+  uint64_t server_received_before_ = 0;    // of ours, when the connection was had that has been lost
+  bool server_has_received_ = false;       // more than when the one before it was had
   unsigned lanes_most_ = 0;                // set before the first call
   std::optional<LaneOpener> lane_opener_;  // as well; none: the session has no lanes. Uses the reconnector
   std::optional<link::Heartbeat>
       heartbeat_;  // set before the first call; none: the system alone notices that a connection leads nowhere
 
   LinkTraffic traffic_{link_};
-  std::shared_ptr<TransferProgress> progress_;  // as well; null: nobody is to be told
+  std::shared_ptr<TransferProgress> progress_;  // as well; null: without an observer
 
   // Held by the thread that has the receive role (receiving_).
   Arrivals arrivals_{*this};
   transport::FrameReceiver receiver_;
   uint64_t notices_received_ = 0;
+  bool handling_ = false;  // is in the middle of a received frame, except for bulk on its way into a caller's memory
   std::unique_ptr<std::byte[]> scratch_;
 
   std::mutex receive_mutex_;
   // Guarded by receive_mutex_:
   bool receiving_ = false;           // a thread has the receive role
+  pthread_t receiver_thread_{};      // which one
   bool thread_awaits_role_ = false;  // the session thread sleeps until the role is free
   unsigned awaited_ = 0;             // calls in calls_ whose reply has not arrived, but for those set aside
   unsigned room_waiters_ = 0;
   ReplyTable calls_;
-  std::condition_variable room_changed_;  // for await_room()
+  Condition room_changed_;  // for await_room()
   bool ending_ = false;
 
   // CUDA_SUCCESS until the session ends, then never changed again. Set with release after everything of the end is in
@@ -228,7 +265,7 @@ class ConnectedSession final : public Session, public Road {
   // The caller closes: the end is not an error. Set before the connection is shut down, whose effect the readers see
   // after it.
   std::atomic<bool> closing_{false};
-  std::atomic<int64_t> next_look_ns_{0};  // of look(), by the steady clock; publishes nothing: relaxed
+  std::atomic<int64_t> next_poll_ns_{0};  // of poll(), by the steady clock; publishes nothing: relaxed
 
   SessionThread thread_;
 };

@@ -10,9 +10,9 @@ namespace gpuwire::client {
 
 namespace {
 
-// A fixed table, so that the child needs no lock: one of the parent's threads might have held it. Each entry is
-// published with release by the thread that made the session; the child has one thread, a copy of the one that forked,
-// and its fork() orders what came before.
+// A fixed table, so that the child needs no lock: one of the parent's threads might have held it. The thread that made
+// the session publishes its entry with release. The child has one thread, a copy of the forking one, and fork() orders
+// everything before it.
 std::atomic<Session*> g_guarded[kGuardedSessionsMax];
 
 void in_child() {

@@ -7,11 +7,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <system_error>
 
 #include <capnp/message.h>
 #include <fmt/format.h>
 
 #include "client_stub/session/cache_key.hpp"
+#include "client_stub/session/environment.hpp"
 #include "client_stub/session/printable.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/transport/stream.hpp"
@@ -27,14 +30,13 @@ namespace {
 
 using transport::Received;
 
-constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
 // A worker that was not started ahead first initialises its driver.
 constexpr std::chrono::seconds kWelcomeTimeout{30};
 constexpr size_t kProgramBytesMax = 256;
 
 // GPUWIRE_RESUME=off: the session ends with its connection.
 bool comes_back() {
-  const char* wish = std::getenv("GPUWIRE_RESUME");
+  const char* wish = setting("GPUWIRE_RESUME");
   return !wish || std::string_view(wish) != "off";
 }
 
@@ -64,7 +66,7 @@ bool send_hello(link::Link& link, Outgoing& outgoing, unsigned lanes) {
   return outgoing.all_sent();
 }
 
-std::string text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+wire::ForeignText text_of(capnp::Text::Reader text) { return std::string(text.begin(), text.size()); }
 
 template <class T, class List>
 std::vector<T> vector_of(const List& list) {
@@ -99,6 +101,7 @@ ServerFacts server_facts(schema::Welcome::Reader welcome) {
   facts.driver_version = welcome.getDriverVersion();
   facts.software = welcome.getSoftware();
   facts.same_machine = welcome.getSameMachine();
+  facts.orders_uploads = welcome.getOrdersUploads();
   auto ordinals = welcome.getOrdinals();
   facts.ordinals.assign(ordinals.begin(), ordinals.end());
   for (auto device : welcome.getDevices()) facts.devices.push_back(device_facts(device));
@@ -123,8 +126,21 @@ void take_resume_facts(schema::Welcome::Reader welcome, Begun& begun) {
   std::copy(id.begin(), id.end(), begun.id.begin());
   std::copy(secret.begin(), secret.end(), begun.secret.begin());
   begun.resume_grace = std::chrono::milliseconds(welcome.getResumeGraceMs());
+  begun.hang_up_grace = std::chrono::milliseconds(welcome.getHangUpGraceMs());
+  // An older server says nothing of it.
+  if (begun.hang_up_grace.count() == 0) begun.hang_up_grace = begun.resume_grace;
   begun.heartbeats = welcome.getHeartbeats();
   begun.lanes = welcome.getLanes();
+}
+
+}  // namespace
+
+namespace {
+
+// By the causes that connect_tcp() and connect_unix() name. A socket's file is gone while its server is started again.
+bool nobody_listens(std::string_view cause) {
+  return cause.starts_with("connection refused") || cause == std::system_category().message(ECONNREFUSED) ||
+         cause == std::system_category().message(ENOENT);
 }
 
 }  // namespace
@@ -133,8 +149,9 @@ tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(con
   auto connected = address.kind == ServerAddress::Kind::local
                        ? transport::connect_unix(address.path)
                        : transport::connect_tcp(address.endpoint, kConnectTimeout);
-  if (!connected) return not_ready(connected.error());
-  return std::move(*connected);
+  if (connected) return std::move(*connected);
+  const bool absent = nobody_listens(connected.error());
+  return tl::unexpected<SessionStartError>({.cause = std::move(connected.error()), .absent = absent});
 }
 
 tl::expected<Begun, SessionStartError> begin_session(link::Link& link, Outgoing& outgoing,

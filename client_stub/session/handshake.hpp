@@ -1,4 +1,4 @@
-// The two ends of a session's beginning: connecting, and hello and welcome. What lies between them is in login.hpp.
+// The two ends of a session's beginning: connecting, and Hello and Welcome. login.hpp has the steps between them.
 #pragma once
 
 #include <chrono>
@@ -17,20 +17,21 @@
 
 namespace gpuwire::client {
 
-// What connecting may take, over all addresses of a name.
+// The bound of connecting, over all addresses of a name.
 inline constexpr std::chrono::milliseconds kConnectTimeout{5000};
-// Connects. Errors: CUDA_ERROR_SYSTEM_NOT_READY.
+// Connects. Errors: CUDA_ERROR_SYSTEM_NOT_READY; `absent` where nobody listens.
 tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> reach(const ServerAddress& address);
 
-// Hello and welcome, the first frames of a link over the connection that login.hpp's enter() has given; waits 30 s for
-// a worker to begin the session. `receiver` is positioned behind the welcome. Errors: CUDA_ERROR_SYSTEM_NOT_READY, or
-// what the server asks for.
+// Hello and Welcome, the first frames of a link over the connection of login.hpp's enter(). Waits 30 s for a worker to
+// begin the session. `receiver` is positioned behind the Welcome. Errors: CUDA_ERROR_SYSTEM_NOT_READY, or the error
+// that the server names.
 struct Begun {
   ServerFacts facts;
   // When the server keeps the session without a connection for a while; 0: it does not.
   resume::SessionId id{};
   resume::Secret secret{};
   std::chrono::milliseconds resume_grace{0};
+  std::chrono::milliseconds hang_up_grace{0};  // the same after a connection that was closed or reset
   bool heartbeats = false;
   unsigned lanes = 0;  // further connections for bulk that may be opened; not 0: bulk comes in parts
 };

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <csignal>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
+#include "client_stub/session/environment.hpp"
 #include "protocol/threads/cores.hpp"
 
 namespace gpuwire::client {
@@ -22,7 +22,7 @@ constexpr unsigned kCoresPerLane = 2, kLanesUsual = 8;
 
 unsigned lanes_wanted(std::string_view road) {
   if (road != "tcp" && road != "tls") return 0;
-  if (const char* wish = std::getenv("GPUWIRE_LANES"); wish && *wish) {
+  if (const char* wish = setting("GPUWIRE_LANES"); wish && *wish) {
     unsigned lanes = 0;
     std::string_view text = wish;
     auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), lanes);
@@ -37,7 +37,7 @@ LaneOpener::~LaneOpener() {
   if (thread_.joinable()) thread_.join();
 }
 
-void LaneOpener::look() noexcept {
+void LaneOpener::poll() noexcept {
   uint64_t passed = link_.bulk_bytes() - link_.lane_bytes();
   if (passed < worth_from_.load(std::memory_order_relaxed) || opening_.load(std::memory_order_acquire) ||
       stopping_.load(std::memory_order_relaxed))

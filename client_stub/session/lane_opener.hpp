@@ -12,8 +12,8 @@
 
 namespace gpuwire::client {
 
-// GPUWIRE_LANES, else what this process's cores allow, over a connection of this kind (Transport::road()). Below 2:
-// none.
+// GPUWIRE_LANES, or the number that this process's cores allow over a connection of this kind (Transport::road()).
+// Below 2: no lanes.
 unsigned lanes_wanted(std::string_view road);
 
 // Opens all lanes one after the other, on a thread of its own that ends with that. A failure costs nothing but another
@@ -34,7 +34,7 @@ class LaneOpener {
   LaneOpener& operator=(const LaneOpener&) = delete;
 
   // Begins if that pays now. Any thread; a few loads where there is nothing to do.
-  void look() noexcept;
+  void poll() noexcept;
   // No more are opened. Does not wait.
   void stop() noexcept { stopping_.store(true, std::memory_order_relaxed); }
 
@@ -51,8 +51,8 @@ class LaneOpener {
   // Used by the thread; one comes after the other.
   uint32_t set_ = 0;
   unsigned failures_ = 0;
-  // How much bulk has to have passed the connection: written by the thread before open_ falls, read by who looks:
-  // relaxed, a hint.
+  // The amount of bulk that must have passed the connection. Written by the thread that lowers open_, before it does
+  // so; read as a hint, so relaxed is enough.
   std::atomic<uint64_t> worth_from_{kBulkBytesMin};
   std::atomic<bool> opening_{false};   // release when the thread has done, acquire before another one
   std::atomic<bool> stopping_{false};  // relaxed: looked at between two lanes

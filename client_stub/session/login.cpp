@@ -7,14 +7,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 #include <optional>
 
 #include <capnp/message.h>
 #include <fmt/format.h>
 
+#include "client_stub/session/ask.hpp"
 #include "client_stub/session/printable.hpp"
 #include "client_stub/session/rdma_library.hpp"
 #include "client_stub/session/wait_observer.hpp"
+#include "protocol/tls/token_challenge.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/frame_receiver.hpp"
 #include "protocol/transport/rdma_setup.hpp"
@@ -34,8 +37,7 @@ using Clock = std::chrono::steady_clock;
 template <class T>
 using Result = tl::expected<T, SessionStartError>;
 
-constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
-// Until the server first says something about a login: it may have to start what answers.
+// The bound until the server's first answer to a login: the server may have to start a process for it.
 constexpr std::chrono::seconds kLoginTimeout{20};
 // One wait of a client in the queue; repeated as long as the connection lives.
 constexpr std::chrono::hours kQueueWait{1};
@@ -45,7 +47,7 @@ constexpr size_t kNameBytesMax = 256;
 constexpr unsigned kQueueLinesMax = 1000;
 constexpr size_t kAnswerBytesMax = 1 << 20;  // to a query
 
-std::string text_of(capnp::Text::Reader text) { return printable({text.begin(), text.size()}); }
+std::string printable_text(capnp::Text::Reader text) { return printable({text.begin(), text.size()}); }
 
 // --- prefaces ------------------------------------------------------------------------------------------------------
 
@@ -58,8 +60,8 @@ SessionStartError refusal(Transport& connection, const wire::Preface& preface) {
           code != wire::RefusalCode::busy};
 }
 
-// Reads the server's preface byte by byte as far as needed to know what is there: a stranger may send less than 64
-// bytes and wait. Takes not one byte of what follows it.
+// Reads the server's preface byte by byte as far as needed to identify the peer: a stranger may send less than 64 bytes
+// and wait. Takes no byte behind the preface.
 Result<wire::Preface> receive_preface(Transport& connection) {
   wire::PrefaceBytes bytes;
   wire::Preface preface;
@@ -97,7 +99,7 @@ Result<wire::Preface> exchange_prefaces(Transport& connection, const Entry& entr
   auto bytes = wire::encode(own);
   iovec piece{bytes.data(), bytes.size()};
   auto sent = send_all(connection, {&piece, 1}, kAnswerTimeout);
-  // A server that refuses may have closed already; what it said is more telling than the failed send.
+  // A server that refuses may have closed already; its text says more than the failed send.
   auto answer = receive_preface(connection);
   if (!answer) return answer;
   if (sent.status != transport::IoStatus::ok) return dropped("the connection was lost during the handshake");
@@ -123,22 +125,14 @@ Result<std::unique_ptr<tls::TlsChannel>> shake_hands(const tls::Context& context
 
 // --- logging in ----------------------------------------------------------------------------------------------------
 
-bool send_login(Transport& connection, const Entry& entry) {
-  capnp::MallocMessageBuilder message;
-  auto login = message.initRoot<schema::Login>();
-  login.setToken(entry.secrets.token);
-  login.setGpus(entry.gpus);
-  login.setMemoryBytes(entry.memory_bytes);
-  login.setProgram(std::string(program_invocation_short_name).substr(0, kNameBytesMax));
-  char host[kNameBytesMax] = {};
-  gethostname(host, sizeof host - 1);
-  login.setHost(host);
-  login.setProcessId(uint32_t(getpid()));
-  login.setRelease(GPUWIRE_VERSION);
-  login.setResume({reinterpret_cast<const kj::byte*>(entry.resume.data()), entry.resume.size()});
-  if (entry.place)
-    login.setTicket({reinterpret_cast<const kj::byte*>(entry.place->ticket.data()), entry.place->ticket.size()});
-  if (!entry.query.empty()) login.setQuery(entry.query);
+// The client's state of the challenge by which it shows its token.
+struct TokenShowing {
+  tls::TokenHash hash{};
+  tls::TokenChallenge challenge;
+  bool proven = false;  // the server knows the token
+};
+
+bool send_frame(Transport& connection, capnp::MallocMessageBuilder& message) {
   auto segments = message.getSegmentsForOutput();
   if (segments.size() != 1) return false;
   auto bytes = segments[0].asBytes();
@@ -149,12 +143,51 @@ bool send_login(Transport& connection, const Entry& entry) {
   return send_all(connection, pieces, kAnswerTimeout).status == transport::IoStatus::ok;
 }
 
+template <class Bytes>
+capnp::Data::Reader data_of(const Bytes& bytes) {
+  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
+
+bool send_sealed_token(Transport& connection, const TokenShowing& showing, const std::string& token) {
+  capnp::MallocMessageBuilder message;
+  message.initRoot<schema::Login>().setSealedToken(data_of(tls::sealed_token(showing.hash, showing.challenge, token)));
+  return send_frame(connection, message);
+}
+
+// `showing`: null where the token may be sent as it is.
+bool send_login(Transport& connection, const Entry& entry, const TokenShowing* showing) {
+  capnp::MallocMessageBuilder message;
+  auto login = message.initRoot<schema::Login>();
+  if (showing) {
+    login.setTokenName(tls::token_name(showing->hash));
+    login.setTokenNonce(data_of(showing->challenge.client));
+  } else {
+    login.setToken(entry.secrets->token);
+  }
+  login.setGpus(entry.gpus);
+  login.setMemoryBytes(entry.memory_bytes);
+  if (!entry.gpu_type.empty()) login.setGpuType(entry.gpu_type);
+  login.setProgram(std::string(program_invocation_short_name).substr(0, kNameBytesMax));
+  char host[kNameBytesMax] = {};
+  gethostname(host, sizeof host - 1);
+  login.setHost(host);
+  login.setProcessId(uint32_t(getpid()));
+  login.setRelease(GPUWIRE_VERSION);
+  login.setResume(data_of(entry.resume));
+  if (entry.place) login.setTicket(data_of(entry.place->ticket));
+  if (!entry.query.empty()) login.setQuery(entry.query);
+  return send_frame(connection, message);
+}
+
 // One answer of the server to a login.
 struct Answer {
-  enum class Kind : uint8_t { admitted, queued, refused, told, told_all } kind = Kind::refused;
+  enum class Kind : uint8_t { admitted, queued, refused, told, told_all, challenge } kind = Kind::refused;
   uint32_t place = 0, waiting = 0;
   std::string text;  // why
   std::string ticket = {};
+  int64_t identity_ends_unix_s = 0;  // with `admitted`; 0: nothing ends
+  tls::TokenNonce nonce{};           // of a challenge
+  tls::TokenProof proof{};
 };
 
 Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const capnp::word> words) {
@@ -167,18 +200,32 @@ Result<Answer> read_answer(const wire::FrameHeader& header, kj::ArrayPtr<const c
   auto bad = wire::read_guarded([&] {
     auto root = message.getRoot<schema::LoginAnswer>();
     switch (root.which()) {
-      case schema::LoginAnswer::ADMITTED: answer.kind = Answer::Kind::admitted; break;
-      case schema::LoginAnswer::REFUSED: answer = {Answer::Kind::refused, 0, 0, text_of(root.getRefused())}; break;
+      case schema::LoginAnswer::ADMITTED:
+        answer.kind = Answer::Kind::admitted;
+        answer.identity_ends_unix_s = root.getIdentityEndsUnixS();
+        break;
+      case schema::LoginAnswer::REFUSED:
+        answer = {Answer::Kind::refused, 0, 0, printable_text(root.getRefused())};
+        break;
       case schema::LoginAnswer::TOLD: {
         auto part = root.getTold();
         auto text = part.getText();
         answer = {part.getLast() ? Answer::Kind::told_all : Answer::Kind::told, 0, 0, {text.begin(), text.size()}};
         break;
       }
+      case schema::LoginAnswer::CHALLENGE: {
+        auto nonce = root.getChallenge().getNonce(), proof = root.getChallenge().getProof();
+        known = nonce.size() == answer.nonce.size() && proof.size() == answer.proof.size();
+        if (!known) break;
+        answer.kind = Answer::Kind::challenge;
+        std::copy_n(nonce.begin(), nonce.size(), answer.nonce.begin());
+        std::copy_n(proof.begin(), proof.size(), answer.proof.begin());
+        break;
+      }
       case schema::LoginAnswer::QUEUED: {
         auto queued = root.getQueued();
         auto ticket = queued.getTicket();
-        answer = {Answer::Kind::queued, queued.getPlace(), queued.getWaiting(), text_of(queued.getWhy())};
+        answer = {Answer::Kind::queued, queued.getPlace(), queued.getWaiting(), printable_text(queued.getWhy())};
         if (ticket.size() == sizeof wire::Preface::session_id)
           answer.ticket.assign(ticket.asChars().begin(), ticket.size());
         break;
@@ -199,15 +246,65 @@ std::string queue_line(const Entry& entry, const Answer& answer) {
   return answer.text.empty() ? line : fmt::format("{} ({})", line, answer.text);
 }
 
+// For a program that does not wait in the queue.
+SessionStartError would_wait(const Answer& answer) {
+  return {
+      .cause = fmt::format("the program would wait at place {} of {}{}, and is not to (--no-wait, GPUWIRE_QUEUE=off)",
+                           answer.place, answer.waiting, answer.text.empty() ? "" : fmt::format(" ({})", answer.text)),
+      .refused = true,
+      .full = true};
+}
+
 std::string admitted_line(const Entry& entry, Clock::duration waited) {
   return fmt::format("admitted at {} after {}", entry.host.empty() ? "the server" : entry.host,
                      waited_text(std::chrono::duration_cast<std::chrono::seconds>(waited)));
 }
 
-// `why`: what TLS knows about an end, or nothing.
-Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
+// Empty: nothing ends soon.
+std::string expiry_line(const Entry& entry, int64_t ends_unix_s, int64_t now_unix_s) {
+  if (ends_unix_s <= 0) return {};
+  const int64_t left_s = ends_unix_s - now_unix_s;
+  if (left_s > std::chrono::seconds(kExpiryNotice).count()) return {};
+  std::tm utc{};
+  const std::time_t ends = ends_unix_s;
+  char day[sizeof "2026-12-05"] = "";
+  if (!gmtime_r(&ends, &utc) || !std::strftime(day, sizeof day, "%Y-%m-%d", &utc)) return {};
+  const int64_t days = left_s / 86'400;
+  const std::string in =
+      left_s < 86'400 ? "in less than a day" : fmt::format("in {} day{}", days, days == 1 ? "" : "s");
+  return fmt::format("your {} for {} expires on {}, {}: ask the server's administrator for a new one",
+                     entry.secrets->credentials.certificate ? "certificate" : "token",
+                     entry.host.empty() ? "the server" : entry.host, day, in);
+}
+
+// Without TLS any program that listens at the address could receive the token.
+Result<std::optional<TokenShowing>> show_token_to(const Entry& entry) {
+  if (entry.encrypted || entry.secrets->token.empty()) return std::nullopt;
+  auto nonce = tls::new_token_nonce();
+  if (!nonce) return not_ready("no random bytes to show a token by");
+  return TokenShowing{.hash = tls::token_hash(entry.secrets->token), .challenge = {.client = *nonce}};
+}
+
+constexpr const char* kNotProven =
+    "the server has not proven that it knows the token, which was not sent (is it the server that you mean?)";
+
+Result<void> answer_challenge(Transport& connection, const Entry& entry, const Answer& answer,
+                              std::optional<TokenShowing>& showing) {
+  if (!showing || showing->proven) return not_ready("the server asks for a token that was not offered");
+  showing->challenge.server = answer.nonce;
+  showing->proven = tls::same(answer.proof, tls::token_proof(showing->hash, showing->challenge));
+  if (!showing->proven) return not_ready(kNotProven);
+  if (!send_sealed_token(connection, *showing, entry.secrets->token))
+    return dropped("the connection was lost during the login");
+  return {};
+}
+
+// `why` has TLS's reason of the end, or is empty.
+Result<void> log_in(Transport& connection, const Entry& entry, QueueNotice told,
                     const std::function<std::string()>& why) {
-  if (!send_login(connection, entry)) {
+  auto showing = show_token_to(entry);
+  if (!showing) return tl::unexpected(showing.error());
+  if (!send_login(connection, entry, *showing ? &**showing : nullptr)) {
     std::string reason = why();
     return reason.empty() ? dropped("the connection was lost during the login") : not_ready(reason);
   }
@@ -229,7 +326,15 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
     }
     auto answer = read_answer(receiver.header(), receiver.message());
     if (!answer) return tl::unexpected(answer.error());
+    if (answer->kind == Answer::Kind::challenge) {
+      if (auto answered = answer_challenge(connection, entry, *answer, *showing); !answered) return answered;
+      continue;
+    }
+    // A peer without this proof would get the program's data in the server's place.
+    if (answer->kind != Answer::Kind::refused && *showing && !(*showing)->proven) return not_ready(kNotProven);
     if (answer->kind == Answer::Kind::admitted) {
+      if (std::string line = expiry_line(entry, answer->identity_ends_unix_s, std::time(nullptr)); !line.empty())
+        told(line);
       if (since) told(admitted_line(entry, std::chrono::nanoseconds(note_wait(WaitKind::queue, *since))));
       return {};
     }
@@ -243,8 +348,9 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
     if (answer->kind == Answer::Kind::refused)
       return tl::unexpected<SessionStartError>(
           {CUDA_ERROR_SYSTEM_NOT_READY, "the server refuses: " + answer->text, false, true});
-    if (!since) since = Clock::now();
-    if (entry.place && !answer->ticket.empty()) *entry.place = {answer->ticket, true};
+    if (!entry.waits) return tl::unexpected(would_wait(*answer));
+    if (!since) since = entry.place && entry.place->since ? *entry.place->since : Clock::now();
+    if (entry.place && !answer->ticket.empty()) *entry.place = {answer->ticket, true, since};
     std::string line = queue_line(entry, *answer);
     if (line != said && lines++ < kQueueLinesMax) told(line);
     said = std::move(line);
@@ -253,11 +359,11 @@ Result<void> log_in(Transport& connection, const Entry& entry, QueueTold told,
 
 // Both handshakes, with the login between them.
 Result<std::unique_ptr<Transport>> enter_encrypted(std::unique_ptr<Transport> connection, const Entry& entry,
-                                                   QueueTold told) {
-  auto context = tls::client_context(entry.secrets.credentials);
+                                                   QueueNotice told) {
+  auto context = tls::client_context(entry.secrets->credentials);
   if (!context) return not_ready(context.error());
   auto first =
-      shake_hands(*context, connection->descriptor(), {entry.host, entry.secrets.credentials.authorities_from});
+      shake_hands(*context, connection->descriptor(), {entry.host, entry.secrets->credentials.authorities_from});
   if (!first) return tl::unexpected(first.error());
   tls::TlsChannel& channel = **first;
   auto inside = tls::tls_view(*connection, channel);
@@ -327,6 +433,9 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
               .kind = kind,
               // A few queries are over before the memory would pay.
               .shared_memory = local && settings->transport != TransportChoice::tcp && kind == SessionKind::program};
+  entry.answer_time_max = settings->answer_time_max;
+  entry.waits = settings->waits;
+  entry.gpu_type = settings->gpu_type;
   if (!local && kind == SessionKind::program) entry.rdma = rdma_wish(settings->transport);
   const bool has_identity = !settings->identity.empty() || !settings->token.empty();
   entry.identity_unused = !entry.encrypted && !local && address.kind == ServerAddress::Kind::network && has_identity &&
@@ -335,14 +444,14 @@ Result<Entry> plan_entry(const ServerAddress& address, const Transport& connecti
   if (!secrets) return not_ready(secrets.error());
   if (!secrets->token.empty() && !entry.encrypted && !here)
     return not_ready("a token is not sent unencrypted: use tls://HOST:PORT");
-  entry.secrets = std::move(*secrets);
+  entry.secrets = std::make_shared<const LoginSecrets>(std::move(*secrets));
   return entry;
 }
 
 namespace {
 
 Result<std::unique_ptr<Transport>> go_on_in_shared_memory(std::unique_ptr<Transport> connection, uint32_t server_flags,
-                                                          QueueTold told) {
+                                                          QueueNotice told) {
   if (!(server_flags & wire::kPrefaceSharedMemory)) {
     told("the server offers no shared memory; the session goes over its Unix socket");
     return connection;
@@ -355,7 +464,7 @@ Result<std::unique_ptr<Transport>> go_on_in_shared_memory(std::unique_ptr<Transp
 }
 
 Result<std::unique_ptr<Transport>> go_on_by_rdma(std::unique_ptr<Transport> connection, uint32_t server_flags,
-                                                 Entry::Rdma wish, QueueTold told) {
+                                                 Entry::Rdma wish, QueueNotice told) {
   auto slower = [&](const std::string& why) {
     told(fmt::format("no RDMA with the server ({}); the session goes over {}", why, connection->road()));
   };
@@ -378,7 +487,7 @@ Result<std::unique_ptr<Transport>> go_on_by_rdma(std::unique_ptr<Transport> conn
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, const Entry& entry, QueueTold told) {
+Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, const Entry& entry, QueueNotice told) {
   auto preface = exchange_prefaces(*connection, entry);
   if (!preface) return tl::unexpected(preface.error());
   if (entry.encrypted) {
@@ -391,13 +500,16 @@ Result<std::unique_ptr<Transport>> enter(std::unique_ptr<Transport> connection, 
     return tl::unexpected<SessionStartError>({CUDA_ERROR_SYSTEM_NOT_READY,
                                               "the server refuses: this server requires a certificate or a token",
                                               false, true});
-  // A server that knows no tenants asks nobody who they are.
+  // A stranger may listen at the address of a server that is not running.
+  if (!entry.secrets->token.empty() && !(preface->flags & wire::kPrefaceTokenChallenge))
+    return not_ready("the server does not prove that it knows the token, which is not sent to it without TLS");
+  // A server without tenants authenticates nobody.
   if (preface->flags & wire::kPrefaceLogin)
     if (auto in = log_in(*connection, entry, told, [] { return std::string(); }); !in)
       return tl::unexpected(in.error());
   if (!entry.query.empty()) {
     if (preface->flags & wire::kPrefaceLogin) return nullptr;
-    return not_ready("the server does not answer queries");
+    return not_ready(kAnswersNoQueries);
   }
   if (entry.shared_memory) return go_on_in_shared_memory(std::move(connection), preface->flags, told);
   return go_on_by_rdma(std::move(connection), preface->flags, entry.rdma, told);

@@ -1,19 +1,22 @@
 #include "client_stub/session/login_settings.hpp"
 
+#include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "client_stub/session/environment.hpp"
 #include "protocol/units/byte_size.hpp"
+#include "protocol/units/duration.hpp"
+#include "protocol/wire/gpu_type.hpp"
 
 namespace gpuwire::client {
 
 namespace {
 
 const char* variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = setting(name);
   return value && *value ? value : nullptr;
 }
 
@@ -62,19 +65,44 @@ tl::expected<LoginSettings, std::string> login_settings() {
     if (!bytes) return tl::unexpected("GPUWIRE_MEMORY: " + bytes.error());
     settings.memory_bytes = *bytes;
   }
+  if (const char* type = variable("GPUWIRE_GPU_TYPE")) {
+    settings.gpu_type = type;
+    if (settings.gpu_type.size() > wire::kGpuTypeBytesMax)
+      return tl::unexpected(fmt::format("GPUWIRE_GPU_TYPE has {} characters at most", wire::kGpuTypeBytesMax));
+  }
+  if (const char* queue = variable("GPUWIRE_QUEUE")) {
+    settings.waits = std::string_view(queue) != "off";
+    if (settings.waits && std::string_view(queue) != "on")
+      return tl::unexpected(fmt::format("GPUWIRE_QUEUE must be on or off, got {}", queue));
+  }
+  if (const char* given = variable("GPUWIRE_ANSWER_TIMEOUT")) {
+    const std::string_view text = given;
+    uint32_t seconds = 0;
+    auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+    const bool whole = error == std::errc() && rest == text.data() + text.size() && seconds != 0;
+    if (!whole && text != "off")
+      return tl::unexpected(fmt::format("GPUWIRE_ANSWER_TIMEOUT must be a number of seconds, or off, got {}", text));
+    settings.answer_time_max = whole ? std::chrono::seconds(seconds) : kAnswerTimeOff;
+  }
   if (const char* name = variable("GPUWIRE_TRANSPORT")) {
     auto transport = transport_named(name);
     if (!transport)
       return tl::unexpected(fmt::format("GPUWIRE_TRANSPORT must be auto, tcp, shm or rdma, got {}", name));
     settings.transport = *transport;
   }
+  if (const char* text = variable(kConnectPatienceVariable)) {
+    auto patience_ms = units::parse_duration_ms(text);
+    if (!patience_ms) return tl::unexpected(fmt::format("{}: {}", kConnectPatienceVariable, patience_ms.error()));
+    settings.connect_patience =
+        std::chrono::milliseconds(std::min(*patience_ms, uint64_t(kConnectPatienceMost.count())));
+  }
   return settings;
 }
 
 tl::expected<LoginSecrets, std::string> read_secrets(const LoginSettings& settings, bool encrypted) {
   LoginSecrets secrets;
-  // Who names a token (a batch system, for a job) wants to be that tenant, and not the one whose certificate lies in
-  // the home folder.
+  // A caller that names a token (a batch system, for a job) wants to be the token's tenant, and not the tenant of the
+  // certificate in the home folder.
   bool identity = !settings.identity.empty() && (settings.identity_given || (encrypted && !settings.token_given));
   // A token beside an identity that nobody has named is the weaker of two defaults.
   bool token = !settings.token.empty() && (settings.token_given || (encrypted && !identity));

@@ -1,6 +1,7 @@
-// What the environment says about who the user is and what the session is to have. docs/cli.md describes the variables.
+// The credentials and the session's resources that the environment asks for. docs/cli.md describes the variables.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -13,6 +14,13 @@
 namespace gpuwire::client {
 
 inline constexpr uint32_t kGpusAskedMax = 1024;
+// How long a program that starts tries to reach a server that takes no connections: longer than a restart takes.
+inline constexpr std::chrono::milliseconds kConnectPatience{10'000}, kConnectPatienceMost{24 * 3600 * 1000};
+inline constexpr const char* kConnectPatienceVariable = "GPUWIRE_CONNECT_PATIENCE";
+// How long a call may be without its answer where nobody says. A synchronise waits for as long as its kernel runs, and
+// some run for days.
+inline constexpr std::chrono::seconds kAnswerTimeMax = std::chrono::hours(7 * 24);
+inline constexpr std::chrono::seconds kAnswerTimeOff = std::chrono::hours(100 * 365 * 24);
 
 // How the bytes of a session are to travel.
 enum class TransportChoice : uint8_t {
@@ -28,17 +36,25 @@ struct LoginSettings {
   bool identity_given = false, authorities_given = false, token_given = false;
   uint32_t gpus = 0;          // 0: not said
   uint64_t memory_bytes = 0;  // 0: not said
+  std::string gpu_type;       // a part of the GPUs' names (wire::is_of_type()); empty: any
+  bool waits = true;          // in a queue, for as long as it takes
   TransportChoice transport = TransportChoice::automatic;
+  std::chrono::milliseconds connect_patience = kConnectPatience;
+  std::chrono::seconds answer_time_max = kAnswerTimeMax;
 };
 
-// GPUWIRE_IDENTITY, GPUWIRE_CA, GPUWIRE_TOKEN_FILE, GPUWIRE_GPUS, GPUWIRE_MEMORY, GPUWIRE_TRANSPORT. The error names
-// the variable.
+// GPUWIRE_IDENTITY, GPUWIRE_CA, GPUWIRE_TOKEN_FILE, GPUWIRE_GPUS, GPUWIRE_MEMORY, GPUWIRE_GPU_TYPE, GPUWIRE_QUEUE,
+// GPUWIRE_TRANSPORT, GPUWIRE_CONNECT_PATIENCE, GPUWIRE_ANSWER_TIMEOUT. The error names the variable.
 tl::expected<LoginSettings, std::string> login_settings();
 
-// What the files hold.
+// The content of the files.
 struct LoginSecrets {
   tls::Credentials credentials;
   std::string token;
+
+  bool name_anybody() const noexcept {
+    return credentials.certificate || !credentials.authorities.empty() || !token.empty();
+  }
 };
 // `encrypted`: for a connection over TLS, the only one for which files are read that nobody has named. The error names
 // the file.

@@ -7,7 +7,12 @@ namespace gpuwire::client {
 
 namespace {
 
-bool external(const Bulk& bulk) { return bulk.bytes > wire::kPostedBulkBytesMax; }
+// Does the bulk stay where it is instead of being copied into the window? Mid-sized bulk stays if it is kept or waited
+// for: the ring's memory is overwritten completely before the ring returns to it, which is slow for such bulk.
+bool external(wire::FrameKind kind, const Bulk& bulk) {
+  if (bulk.bytes > wire::kPostedBulkBytesMax) return true;
+  return bulk.bytes > kInlineBulkBytesMax && !bulk.gather && (bulk.keeper || kind == wire::FrameKind::called);
+}
 
 // Relaxed and not atomic as a whole: all writers hold the lock, readers are statistics.
 void count(std::atomic<uint64_t>& counter) {
@@ -21,14 +26,17 @@ using Lock = std::unique_lock<const link::Link>;
 Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max,
                                 const Bulk& bulk, size_t reserve_bytes, Session::Slot& slot, uint64_t& room_seen) {
   bool lasts = kind == wire::FrameKind::called || ((bulk.stays || bulk.keeper) && !bulk.gather);
-  if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(bulk) && !lasts))
+  if (words_max > wire::kMessageWordsMax || bulk.bytes > wire::kBulkBytesMax || (external(kind, bulk) && !lasts))
     return Begun::too_large;
   size_t message_bytes = size_t(words_max) * sizeof(capnp::word);
-  size_t inline_bytes = external(bulk) ? 0 : bulk.bytes;
+  const bool outside = external(kind, bulk);
+  size_t inline_bytes = outside ? 0 : bulk.bytes;
   link_.lock();
+  appending_ = true;
   std::byte* at = link_.reserve(sizeof frame_ + message_bytes + inline_bytes, bulk.bytes - inline_bytes, reserve_bytes);
   if (!at) {
     room_seen = link_.room_changes();
+    appending_ = false;
     link_.unlock();
     return Begun::full;
   }
@@ -39,6 +47,7 @@ Outgoing::Begun Outgoing::begin(wire::FrameKind kind, uint32_t ordinal, uint32_t
             .bulk_bytes = bulk.bytes};
   frame_at_ = at;
   frame_bulk_ = bulk;
+  frame_outside_ = outside;
   std::memset(at + sizeof frame_, 0, message_bytes);
   slot.words = kj::arrayPtr(reinterpret_cast<capnp::word*>(at + sizeof frame_), words_max);
   slot.sequence = next_sequence_;
@@ -53,13 +62,14 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
   size_t bytes = sizeof frame_ + words_used * sizeof(capnp::word);
   link::ExternalBulk outside{static_cast<const std::byte*>(frame_bulk_.data), frame_bulk_.bytes, frame_bulk_.gather,
                              std::move(frame_bulk_.keeper)};
-  committed.external = external(frame_bulk_);
+  committed.external = frame_outside_;
   committed.bulk_bytes = frame_bulk_.bytes;
   if (!committed.external && frame_bulk_.bytes) {
     if (frame_bulk_.gather) (*frame_bulk_.gather)(0, {frame_at_ + bytes, frame_bulk_.bytes});
     else std::memcpy(frame_at_ + bytes, frame_bulk_.data, frame_bulk_.bytes);
     bytes += frame_bulk_.bytes;
   }
+  appending_ = false;
   if (!link_.publish(bytes, committed.external ? &outside : nullptr)) {
     committed.failed = true;
     return committed;
@@ -86,6 +96,26 @@ Outgoing::Committed Outgoing::commit(size_t words_used) {
 
 void Outgoing::abandon() {
   frame_bulk_.keeper.reset();
+  appending_ = false;
+  link_.unlock();
+}
+
+bool Outgoing::take_back_from_left_call() {
+  if (!link_.is_locked_by_this_thread() || !appending_) return false;
+  abandon();
+  return true;
+}
+
+void Outgoing::try_goodbye(bool receives) {
+  if (!link_.try_lock()) return;
+  const bool inside = link_.is_inside(receives);
+  const wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                                 .ordinal = uint32_t(wire::ControlOrdinal::goodbye)};
+  if (std::byte* at = link_.reserve(sizeof header, 0, 0)) {
+    std::memcpy(at, &header, sizeof header);
+    link_.publish_at_end(sizeof header);
+  }
+  if (!inside) link_.send_at_end();
   link_.unlock();
 }
 

@@ -1,5 +1,5 @@
-// The sending side of a session: the one ordered stream of frames that all threads append to, and who pushes it into
-// the link when.
+// The sending side of a session: the one ordered stream of frames to which all threads append, and the rules by which a
+// thread pushes it into the link.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,13 @@ namespace gpuwire::client {
 
 // Appended bytes at which the appending thread sends them itself.
 inline constexpr size_t kFlushBytes = 64 * 1024;
+// Longer bulk that is kept, or waited for, stays where it is until it has been sent.
+inline constexpr size_t kInlineBulkBytesMax = 64 * 1024;
+static_assert(kInlineBulkBytesMax <= wire::kPostedBulkBytesMax);
 // Kept free of ordinary frames, for those that a notice handler posts: the thread that runs it cannot wait for room,
 // because room comes with the acknowledgements that the same thread receives.
 inline constexpr size_t kNoticeReserveBytes = 512 * 1024;
-// And so much more for the answers to host functions: the server may take nothing over until it has got one.
+// Additional room for the answers to host functions: the server may acknowledge nothing until it has received one.
 inline constexpr size_t kAnswerReserveBytes = 1024 * 1024;
 
 class Outgoing {
@@ -29,7 +32,7 @@ class Outgoing {
   Begun begin(wire::FrameKind kind, uint32_t ordinal, uint32_t context, uint32_t words_max, const Bulk& bulk,
               size_t reserve_bytes, Session::Slot& slot, uint64_t& room_seen);
 
-  // What the committing thread has to do next, without the lock.
+  // The next step of the committing thread, without the lock.
   struct Committed {
     bool flush = false;         // much is unsent, or nobody else would send it
     bool start_thread = false;  // the first posted frame of the session
@@ -41,6 +44,14 @@ class Outgoing {
   };
   Committed commit(size_t words_used);
   void abandon();
+  // Called for a thread that has left begin() or commit(), or the code between them, by siglongjmp(). False: the thread
+  // was not appending.
+  bool take_back_from_left_call();
+  // With the link's lock: the sequence that the frame under construction has, or the next one.
+  uint64_t next_sequence() const { return next_sequence_; }
+  // Appends a goodbye and sends it with everything before it. Does so only if no thread has the lock, and no thread is
+  // in the connection; the calling thread has the role of receiving if it `receives`.
+  void try_goodbye(bool receives);
 
   uint64_t appended_bytes() const;
   bool all_sent() const;
@@ -67,6 +78,9 @@ class Outgoing {
   wire::FrameHeader frame_;  // under construction
   std::byte* frame_at_ = nullptr;
   Bulk frame_bulk_;
+  bool frame_outside_ = false;  // it stays where it is
+  // From begin() until the frame is published: the steps so far can be undone.
+  bool appending_ = false;
   uint64_t next_sequence_ = 1;
   Thread thread_ = Thread::none;
 

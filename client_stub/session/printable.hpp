@@ -1,4 +1,4 @@
-// What the other side wrote, on its way to the terminal of the client's user.
+// Makes text of the other side safe for the terminal of the client's user.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline constexpr size_t kPrintableBytesMax = wire::kRefusalBytesMax;
 // One line that does nothing to a terminal.
 inline std::string printable(std::string_view text) {
   std::string line(text.substr(0, std::min(text.size(), kPrintableBytesMax)));
-  wire::blank_controls(line);
+  wire::blank_unshown(line);
   return line;
 }
 

@@ -4,10 +4,10 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <mutex>
 
+#include "client_stub/session/environment.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 
 namespace gpuwire::client {
@@ -15,7 +15,7 @@ namespace gpuwire::client {
 namespace {
 
 std::string plugin_path() {
-  if (const char* named = std::getenv("GPUWIRE_RDMA_PLUGIN"); named && *named) return named;
+  if (const char* named = setting("GPUWIRE_RDMA_PLUGIN"); named && *named) return named;
   Dl_info holder{};
   if (!::dladdr(reinterpret_cast<const void*>(&rdma_fabric), &holder) || !holder.dli_fname) return kGpuwireRdmaLibrary;
   return (std::filesystem::path(holder.dli_fname).parent_path() / kGpuwireRdmaLibrary).string();
@@ -30,7 +30,7 @@ pid_t g_opened_by = 0;
 
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric() {
   std::lock_guard lock(g_mutex);
-  // UCX does not survive fork(): what it has opened stays the parent's.
+  // UCX does not survive fork(): its open objects stay the parent's.
   if (g_opened_by != 0 && g_opened_by != ::getpid())
     return tl::unexpected(std::string("the program was forked by one that uses it"));
   if (auto fabric = g_fabric.lock()) return fabric;

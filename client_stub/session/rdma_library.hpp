@@ -1,4 +1,4 @@
-// What this process uses for RDMA, if it is there.
+// This process's RDMA library, if there is one.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace gpuwire::client {
 
-// The one of all its sessions; opened with the first, closed with the last. The plug-in lies beside this library, or is
-// what GPUWIRE_RDMA_PLUGIN names. Any thread. The error: why there is none, one line.
+// The library of all sessions of the process, opened with the first session and closed with the last. The plug-in lies
+// beside this library, or GPUWIRE_RDMA_PLUGIN names it. Any thread. The error is one line with the reason.
 tl::expected<std::shared_ptr<transport::RdmaFabric>, std::string> rdma_fabric();
 
 }  // namespace gpuwire::client

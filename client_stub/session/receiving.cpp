@@ -1,6 +1,7 @@
-// The receiving side of ConnectedSession: what becomes of what arrives, and who reads next.
+// The receiving side of ConnectedSession: the handling of each received frame, and the choice of the next reader.
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -18,7 +19,7 @@ namespace {
 using transport::Received;
 
 constexpr size_t kScatterBytes = 256 * 1024;
-// The session thread's sleeps; what ends them is an event, the bound is for the one that was overlooked.
+// The session thread's sleeps. An event ends a sleep; the bound covers an event that was missed.
 constexpr std::chrono::seconds kThreadSleep{10};
 
 thread_local bool t_in_notice_handler = false;
@@ -30,6 +31,7 @@ struct InNoticeHandler {
 }  // namespace
 
 bool ConnectedSession::in_notice_handler() { return t_in_notice_handler; }
+void ConnectedSession::leave_notice_handler() { t_in_notice_handler = false; }
 
 void ConnectedSession::fault(std::string reason) {
   end(CUDA_ERROR_DEVICE_UNAVAILABLE, "the server sent something invalid (" + reason + "); the session is over", true);
@@ -37,7 +39,11 @@ void ConnectedSession::fault(std::string reason) {
 
 bool ConnectedSession::receive_one(OwnCall* own) {
   switch (receiver_.try_next()) {
-    case Received::frame: dispatch(own); return true;
+    case Received::frame:
+      handling_ = true;
+      dispatch(own);
+      handling_ = false;
+      return true;
     case Received::nothing: return false;
     case Received::fault: fault(receiver_.reason()); return false;
     case Received::ended: {
@@ -91,15 +97,19 @@ void ConnectedSession::take_reply(OwnCall* own) {
   if (!call) return fault(fmt::format("a reply to no call, sequence {}", header.sequence));
   bool mine = own && own->call == call;
   // Bulk that was not asked for is not thrown away, as a notice's may be: no reply of a peer of ours has it.
-  const bool asked_for = header.bulk_bytes <= sink.bytes;
+  const bool asked_for = header.bulk_bytes <= sink.bytes || call->left;
   if (!asked_for) fault(fmt::format("a reply with {} bytes where {} were asked for", header.bulk_bytes, sink.bytes));
+  // The receiver counts the arrived bytes of bulk, even if its reader stops in the middle.
+  handling_ = false;
   bool stored = asked_for && store_bulk(sink, header.bulk_bytes);
+  handling_ = true;
+  const bool lacks_bytes = header.bulk_bytes < sink.bytes;
   auto bad = wire::read_guarded([&] {
-    if (!stored) return;
+    if (!stored || call->left) return;
     if (mine) {
       own->read_in_place = true;
       wire::SegmentReader message(receiver_.message());
-      own->read(own->user, message);
+      if (own->read(own->user, message) == CUDA_SUCCESS && lacks_bytes) throw std::runtime_error(kLacksBytes);
     } else {
       auto words = receiver_.message();
       call->reply.assign(words.begin(), words.end());
@@ -110,9 +120,11 @@ void ConnectedSession::take_reply(OwnCall* own) {
     call->filling = false;
     if (stored && !bad) {
       call->arrived = true;
+      call->lacks_bytes = lacks_bytes;
       call->reply_bytes = sizeof header + header.message_words * sizeof(capnp::word) + header.bulk_bytes;
       if (!call->aside) --awaited_;
     }
+    if (call->left) return calls_.remove(call);
     if (call->asleep) call->changed.notify_one();
   }
   if (bad) fault(*bad);
@@ -137,7 +149,7 @@ bool ConnectedSession::store_bulk(const BulkSink& sink, uint64_t bytes) {
   } else {
     stored = receiver_.skip_bulk();
   }
-  if (bytes > wire::kPostedBulkBytesMax) look_at_lanes();
+  if (bytes > wire::kPostedBulkBytesMax) poll_lanes();
   if (!stored)
     end(CUDA_ERROR_DEVICE_UNAVAILABLE,
         "the connection to the server was lost in the middle of a copy: " + receiver_.reason(), true);
@@ -199,7 +211,7 @@ bool ConnectedSession::receive_if_free() {
     std::lock_guard lock(receive_mutex_);
     // A caller that has sent a call is about to receive itself, and would have to wait for this thread to hand over.
     if (receiving_ || awaited_ || ending_) return false;
-    receiving_ = true;
+    take_role();
   }
   bool any = false;
   for (bool needed = true; needed && receive_one(nullptr);) {
@@ -214,7 +226,7 @@ bool ConnectedSession::receive_if_free() {
 }
 
 void ConnectedSession::thread_sleep(std::chrono::nanoseconds at_most) {
-  const transport::Nanoseconds sleep = until_look(std::min<std::chrono::nanoseconds>(kThreadSleep, at_most));
+  const transport::Nanoseconds sleep = until_poll(std::min<std::chrono::nanoseconds>(kThreadSleep, at_most));
   unsigned interest = transport::kWoken;
   {
     std::lock_guard lock(receive_mutex_);

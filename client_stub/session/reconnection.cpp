@@ -1,6 +1,7 @@
 #include "client_stub/session/reconnection.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,15 +10,23 @@ namespace gpuwire::client {
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 
-Reconnection::Reconnection(milliseconds grace, std::function<void(const std::string& line)> tell)
-    : grace_(grace), tell_(std::move(tell)), random_(unsigned(lost_.time_since_epoch().count())) {}
+Reconnection::Reconnection(const Graces& graces, std::string loss, std::function<void(const std::string& line)> notify)
+    : graces_(graces),
+      loss_(std::move(loss)),
+      notify_(std::move(notify)),
+      random_(unsigned(lost_.time_since_epoch().count())) {}
 
 milliseconds Reconnection::next_delay(Clock::time_point now, const std::string& cause) {
-  auto left = duration_cast<milliseconds>(lost_ + grace_ - now);
+  auto left = duration_cast<milliseconds>(lost_ + graces_.tried - now);
   if (left.count() <= 0) return milliseconds(-1);
-  if (!told_ && now - lost_ >= kTellAfter) {
-    told_ = true;
-    tell_(fmt::format("the connection was lost ({}); trying for {} s to reconnect", cause, left.count() / 1000));
+  if (!notified_ && now - lost_ >= kNotifyAfter) {
+    notified_ = true;
+    // The server's view of the loss, and its deadline. The server may know more about the loss, so this side tries for
+    // longer.
+    const auto told = std::max(duration_cast<milliseconds>(lost_ + graces_.told - now), milliseconds(0));
+    notify_(fmt::format("the connection was lost ({}{}{}); trying for {} s to reconnect", loss_,
+                        cause == loss_ ? "" : "; now: ", cause == loss_ ? "" : cause,
+                        std::min(told, left).count() / 1000));
   }
   // Half of the delay to all of it.
   milliseconds delay(delay_.count() / 2 + random_() % (delay_.count() / 2 + 1));
@@ -26,10 +35,10 @@ milliseconds Reconnection::next_delay(Clock::time_point now, const std::string& 
 }
 
 std::chrono::nanoseconds Reconnection::succeeded(Clock::time_point now) {
-  if (told_)
-    tell_(fmt::format("connected again after {:.1f} s; the session goes on",
-                      std::chrono::duration<double>(now - lost_).count()));
-  return now - lost_;
+  if (notified_ && !std::exchange(notified_found_, true))
+    notify_(fmt::format("connected again after {:.1f} s; the session goes on",
+                        std::chrono::duration<double>(now - lost_).count()));
+  return now - std::exchange(found_, now);
 }
 
 }  // namespace gpuwire::client

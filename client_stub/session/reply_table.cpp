@@ -16,7 +16,8 @@ PendingCall* ReplyTable::add(uint64_t sequence, const BulkSink& sink) try {
   call->sequence = sequence;
   call->sink = sink;
   call->bytes_end = call->reply_bytes = 0;
-  call->external = call->filling = call->arrived = call->asleep = call->aside = false;
+  call->external = call->filling = call->arrived = call->asleep = call->aside = call->left = call->lacks_bytes = false;
+  call->thread = pthread_self();
   call->reply.clear();
   calls_.append(call);
   ++size_;

@@ -1,7 +1,9 @@
-// The calls that are under way: who waits for which reply, and where its bytes go. Plain data; its owner has the lock.
+// The calls in flight: the waiting thread of each reply, and the target of its bytes. Plain data; its owner has the
+// lock.
 #pragma once
 
-#include <condition_variable>
+#include <pthread.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -9,6 +11,7 @@
 #include <capnp/common.h>
 
 #include "client_stub/session/session.hpp"
+#include "protocol/threads/condition.hpp"
 
 namespace gpuwire::client {
 
@@ -22,9 +25,12 @@ struct PendingCall {
   bool arrived = false;      // the reply is here: in `reply`, unless the thread that waits has read it itself
   bool asleep = false;       // the waiting thread is on `changed`
   bool aside = false;        // nobody is about to wait for it
+  bool left = false;         // and nobody will: its thread has left the call
+  pthread_t thread{};        // whose call it is
   uint64_t reply_bytes = 0;  // of the whole frame, set with `arrived`
+  bool lacks_bytes = false;  // fewer came than the sink takes; set with `arrived`
   std::vector<capnp::word> reply;
-  std::condition_variable changed;
+  Condition changed;
   PendingCall* older = nullptr;
   PendingCall* newer = nullptr;
 };
@@ -40,6 +46,15 @@ class ReplyTable {
   void set_aside(PendingCall* call, bool aside);
   size_t size() const { return size_; }
   PendingCall* oldest() const { return calls_.oldest; }
+  // Visits all calls, including those set aside. `visit` may remove the call that it gets.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (PendingCall* first : {calls_.oldest, aside_.oldest})
+      for (PendingCall *call = first, *next = nullptr; call; call = next) {
+        next = call->newer;
+        visit(call);
+      }
+  }
 
  private:
   struct List {

@@ -1,4 +1,4 @@
-// What carries a session's bytes, and what it carries beside them.
+// The channel of a session's bytes, and the objects that it carries beside them.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ class Road {
     uint64_t bytes = 0;   // that have passed them, both ways
   };
   virtual Lanes lanes() const noexcept = 0;
-  // Gives the server a file descriptor, before what is sent from now on; the frame that needs it names it by `number`.
-  // The caller keeps its own. False: the connection carries none, or not now. One that is lost with its connection is
-  // not given again by itself.
+  // Gives the server a file descriptor, before all bytes that are sent from now on; the frame that needs the descriptor
+  // names it by `number`. The caller keeps its own. False: the connection cannot carry descriptors, or not at present.
+  // A descriptor that is lost with its connection is not given again automatically.
   virtual bool give_descriptor(uint64_t number, int descriptor) noexcept = 0;
 
  protected:

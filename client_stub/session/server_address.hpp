@@ -25,7 +25,7 @@ struct ServerAddress {
   const std::string& host() const { return kind == Kind::local ? path : endpoint.host; }
 };
 
-// The error says what is wrong with the text.
+// The error describes the mistake in the text.
 tl::expected<ServerAddress, std::string> parse_server_address(std::string_view text);
 
 }  // namespace gpuwire::client

@@ -1,18 +1,19 @@
 #include "client_stub/session/server_reconnector.hpp"
 
+#include <fcntl.h>
+
 #include <exception>
 
 #include "client_stub/session/handshake.hpp"
 #include "client_stub/session/login.hpp"
 #include "protocol/resume/exchange.hpp"
 #include "protocol/transport/stream.hpp"
+#include "protocol/transport/unix.hpp"
 #include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client {
 
 namespace {
-
-constexpr std::chrono::milliseconds kAnswerTimeout{wire::kHandshakeTimeoutMs};
 
 tl::unexpected<ReconnectFailure> failed(const SessionStartError& why) {
   return tl::unexpected<ReconnectFailure>({!why.refused, why.result, why.cause});
@@ -23,15 +24,22 @@ std::optional<transport::Endpoint> endpoint_of(std::string_view peer) {
   return endpoint ? std::optional(std::move(*endpoint)) : std::nullopt;
 }
 
+int open_folder_of(const std::string& path) {
+  return ::open(path.substr(0, path.rfind('/') + 1).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
 }  // namespace
 
 ServerReconnector::ServerReconnector(ServerAddress address, const resume::SessionId& session,
-                                     const resume::Secret& secret, bool lanes, std::string_view peer, Resolve resolve)
+                                     const resume::Secret& secret, bool lanes, std::string_view peer, Resolve resolve,
+                                     std::shared_ptr<const Entry> entry)
     : address_(std::move(address)),
       session_(session),
       secret_(secret),
       lanes_(lanes),
       resolve_(std::move(resolve)),
+      entry_(std::move(entry)),
+      folder_(address_.kind == ServerAddress::Kind::local ? open_folder_of(address_.path) : -1),
       rotation_(address_.kind == ServerAddress::Kind::local ? std::nullopt : endpoint_of(peer)) {}
 
 ServerReconnector::Connected ServerReconnector::connect_in_turn(std::vector<Endpoint>& order) {
@@ -58,11 +66,32 @@ ServerReconnector::Connected ServerReconnector::connect_to_carrier() {
   return transport::connect_first({*carrier}, kConnectTimeout);
 }
 
+// A program may have changed its root folder since.
+tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> ServerReconnector::connect_here() {
+  auto connection = reach(address_);
+  if (connection || !folder_.is_ours()) return connection;
+  auto beside = transport::connect_unix_in(folder_.get(), address_.path.substr(address_.path.rfind('/') + 1));
+  if (beside) return std::move(*beside);
+  return connection;
+}
+
+// The identity is read anew, so that a token that was exchanged meanwhile counts. The program may have given up what it
+// needs to read the files: its user, its root folder or its environment. Then the identity of the session's begin is
+// used.
+tl::expected<Entry, SessionStartError> ServerReconnector::plan(const transport::Transport& connection) const {
+  auto entry = plan_entry(address_, connection, SessionKind::program);
+  if (!entry_) return entry;
+  if (!entry || (entry_->secrets->name_anybody() && !entry->secrets->name_anybody())) return *entry_;
+  entry->encrypted = entry_->encrypted;
+  entry->shared_memory = entry_->shared_memory;
+  entry->rdma = entry_->rdma;
+  return entry;
+}
+
 tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(
     std::unique_ptr<transport::Transport> connection, uint64_t attempt, uint64_t received,
     std::optional<resume::Lane> lane) {
-  // Identities are read anew: a token that was exchanged meanwhile counts.
-  auto entry = plan_entry(address_, *connection, SessionKind::program);
+  auto entry = plan(*connection);
   if (!entry) return failed(entry.error());
   entry->resume.assign(session_.begin(), session_.end());
   if (lanes_) entry->rdma = Entry::Rdma::no;
@@ -81,7 +110,7 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_again(
 
 tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_in_turn(uint64_t received) {
   if (address_.kind == ServerAddress::Kind::local) {
-    auto connection = reach(address_);
+    auto connection = connect_here();
     if (!connection) return failed(connection.error());
     return enter_again(std::move(*connection), attempts_, received, std::nullopt);
   }
@@ -108,7 +137,7 @@ tl::expected<Reconnected, ReconnectFailure> ServerReconnector::enter_in_turn(uin
   return unless_exhausted(std::move(entered.error()));
 }
 
-// What the session's own server has said tells a user more than how another address failed afterwards.
+// The answer of the session's own server tells a user more than the later failure of another address.
 tl::unexpected<ReconnectFailure> ServerReconnector::unless_exhausted(ReconnectFailure failure) const {
   if (rotation_.exhausted() && refusal_) return tl::unexpected(*refusal_);
   failure.again = true;

@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "client_stub/session/address_rotation.hpp"
+#include "client_stub/session/login.hpp"
 #include "client_stub/session/reconnection.hpp"
 #include "client_stub/session/server_address.hpp"
 #include "protocol/resume/proof.hpp"
+#include "protocol/transport/own_descriptor.hpp"
 #include "protocol/transport/tcp.hpp"
 
 namespace gpuwire::client {
@@ -23,10 +25,12 @@ class ServerReconnector final : public Reconnector {
   using Endpoint = transport::Endpoint;
   using Resolve = std::function<tl::expected<std::vector<Endpoint>, std::string>(const Endpoint& name)>;
 
-  // `lanes`: the session may have some. They are beside TCP, so it stays there. `peer`: where the session's first
-  // connection has led (Transport::peer()). `resolve`: what finds the addresses of the server's name.
+  // `lanes`: the session may have lanes. They belong to TCP, so the session then stays on TCP. `peer`: the peer of the
+  // session's first connection (Transport::peer()). `resolve` resolves the server's name. `entry`: the identity with
+  // which the session began; null: without one.
   ServerReconnector(ServerAddress address, const resume::SessionId& session, const resume::Secret& secret, bool lanes,
-                    std::string_view peer, Resolve resolve = transport::resolve);
+                    std::string_view peer, Resolve resolve = transport::resolve,
+                    std::shared_ptr<const Entry> entry = nullptr);
 
   // One attempt is at one address of the server's name, the first in turn that takes a connection. A refusal there is
   // the session's end only when no other address is left.
@@ -37,9 +41,12 @@ class ServerReconnector final : public Reconnector {
  private:
   using Connected = tl::expected<transport::ConnectedFirst, std::string>;
 
-  // A connection to the first address in turn that takes one; `order` is what was tried.
+  // A connection to the first address in turn that accepts one; `order` has the tried addresses.
   Connected connect_in_turn(std::vector<Endpoint>& order);
   Connected connect_to_carrier();
+  tl::expected<std::unique_ptr<transport::Transport>, SessionStartError> connect_here();
+  // The identity for resuming, over a connection.
+  tl::expected<Entry, SessionStartError> plan(const transport::Transport& connection) const;
   // The way in; `claim` knows neither session nor secret. A failure without `again` is a refusal.
   tl::expected<Reconnected, ReconnectFailure> enter_again(std::unique_ptr<transport::Transport> connection,
                                                           uint64_t attempt, uint64_t received,
@@ -52,9 +59,11 @@ class ServerReconnector final : public Reconnector {
   const resume::Secret secret_;
   const bool lanes_;
   const Resolve resolve_;
-  std::mutex mutex_;  // over the next line; a leaf
+  const std::shared_ptr<const Entry> entry_;
+  transport::OwnDescriptor folder_;  // of the server's socket, where it is on this machine
+  std::mutex mutex_;                 // over the next line; a leaf
   AddressRotation rotation_;
-  // By who reconnects.
+  // Used by the reconnecting thread.
   uint64_t attempts_ = 0;
   std::optional<ReconnectFailure> refusal_;  // since the session was last carried
   std::atomic<uint64_t> carrying_{

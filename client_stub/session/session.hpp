@@ -20,18 +20,19 @@
 
 #include "protocol/wire/frame.hpp"
 #include "protocol/wire/ordinals.hpp"
+#include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::client {
 
-// What the server told about one device at session start; nothing of it is asked again.
+// The server's facts about one device at session start; the client never asks for them again.
 struct DeviceFacts {
-  std::string name;
+  wire::ForeignText name;
   CUuuid uuid{};
   char luid[8] = {};
   uint64_t total_bytes = 0;
   std::vector<int32_t> attributes;        // by CUdevice_attribute
   std::vector<int32_t> attribute_errors;  // CUresult of each
-  std::string pci_bus_id;
+  wire::ForeignText pci_bus_id;
   std::vector<uint64_t> limits;  // by CUlimit; ~0: not available
   int32_t stream_priority_least = 0, stream_priority_greatest = 0;
   std::vector<bool> peers;
@@ -39,8 +40,8 @@ struct DeviceFacts {
 
 struct ServerFacts {
   std::string address;  // HOST:PORT as the user gave it
-  std::string release;
-  std::string driver_name;
+  wire::ForeignText release;
+  wire::ForeignText driver_name;
   int32_t driver_version = 0;
   bool software = false;
   std::vector<DeviceFacts> devices;  // all of the server; the client applies CUDA_VISIBLE_DEVICES
@@ -50,17 +51,18 @@ struct ServerFacts {
   enum class Chunks : uint8_t { none, plain, keyed };
   Chunks chunks = Chunks::none;
   std::array<uint8_t, 32> chunk_key{};
-  bool same_machine = false;  // nothing but this machine's own system is between the two
+  bool same_machine = false;    // nothing but this machine's own system is between the two
+  bool orders_uploads = false;  // every stream waits for copies that the program takes for done (Welcome.ordersUploads)
   bool knows(uint32_t ordinal) const noexcept {
     return ordinal / 8 < ordinals.size() && (ordinals[ordinal / 8] >> (ordinal % 8) & 1);
   }
 };
 
-// Raw bytes to send behind a message. Up to kPostedBulkBytesMax they are copied at once; more may only go with call(),
-// which returns when the server has taken them over, so the memory may be reused after either. With `stays` more may be
-// posted, too: the memory must then keep its contents until the server has executed the frame, and stay mapped until
-// then or until finish_sending() has returned. With a `keeper`, too: `data` lies in what Session::keep() has given,
-// which the session holds until it needs it no more.
+// Raw bytes to send behind a message. Bulk up to kPostedBulkBytesMax is copied at once. Larger bulk goes only with
+// call(), which returns when the server has consumed the bytes. In both cases the memory may be reused afterwards. With
+// `stays`, larger bulk may be posted: the memory must then keep its contents until the server has executed the frame,
+// and stay mapped until then or until finish_sending() has returned. With a `keeper`, larger bulk may be posted too:
+// `data` lies in memory of Session::keep(), which the session holds as long as it needs it.
 struct Bulk {
   const void* data = nullptr;
   size_t bytes = 0;
@@ -72,15 +74,16 @@ struct Bulk {
   const std::function<void(size_t offset, std::span<std::byte> out)>* gather = nullptr;
 };
 
-// Where the raw bytes of a reply go. More bytes than `bytes` end the session.
+// Where the raw bytes of a reply go. More bytes than `bytes` end the session, and so does a reply of success with
+// fewer.
 struct BulkSink {
   void* data = nullptr;
   size_t bytes = 0;
   const std::function<void(size_t offset, std::span<const std::byte> piece)>* scatter = nullptr;
 };
 
-// Who takes what comes unasked. Called on whichever thread reads the connection, with no session lock held; must not
-// call back into the session except post(). One object for the whole session (client_stub/driver/session/notices.cpp).
+// The receiver of notices. Called on the thread that reads the connection, with no session lock held; must not call
+// back into the session except post(). One object for the whole session (client_stub/driver/session/notices.cpp).
 class NoticeHandler {
  public:
   virtual ~NoticeHandler() = default;
@@ -90,13 +93,13 @@ class NoticeHandler {
   // For copy_data and output, also when there are 0 bytes: where its bulk goes. Asked before the bulk is read; a sink
   // of 0 bytes: thrown away; a smaller one: the session ends.
   virtual BulkSink bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) = 0;
-  // After the bulk has been stored (copy_data, output). `text`: what was stored at the sink's `data`.
+  // Called after the bulk has been stored (copy_data, output). `text`: the bytes stored at the sink's `data`.
   virtual void bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message,
                            std::span<const std::byte> text) = 0;
   // The session has ended, not by close(); every later call returns `result`. Any thread, once.
   virtual void ended(CUresult result, std::string_view reason) = 0;
-  // What has to be done now and then: on the session's own thread, with no lock, after each frame that was posted and
-  // when the time is over that was given. May post.
+  // Periodic work: runs on the session's own thread, with no lock, after each posted frame and at the given time. May
+  // post.
   virtual std::chrono::nanoseconds upkeep(std::chrono::steady_clock::time_point) noexcept {
     return std::chrono::nanoseconds::max();
   }
@@ -113,15 +116,15 @@ struct SessionStats {
   std::atomic<uint64_t> losses{0}, bytes_sent_again{0}, detached_ns{0};  // connections that were lost and replaced
 };
 
-// What the calling thread has sent and waited for, over all sessions; differences are the cost of one call. `waits` are
-// round trips: several calls that were begun before the first of them was waited for are one. `bytes_received` are
-// replies only.
+// The calling thread's sent bytes and waits, over all sessions; the difference of two readings is the cost of one call.
+// `waits` are round trips: several calls that were begun before the first of them was waited for count as one.
+// `bytes_received` counts replies only.
 struct ThreadTraffic {
   uint64_t waits = 0, wait_ns = 0, bytes_sent = 0, bytes_received = 0, stalls = 0;
 };
 extern thread_local constinit ThreadTraffic t_traffic __attribute__((tls_model("initial-exec")));
 
-// What a session is for: a program's CUDA calls, or management queries, which need no context on a device.
+// The purpose of a session: a program's CUDA calls, or management queries, which need no context on a device.
 enum class SessionKind : uint8_t { program, management };
 
 class Session {
@@ -130,14 +133,14 @@ class Session {
 
   // Connects, shakes hands and starts nothing else; the session thread starts with the first posted call. `server` is
   // HOST:PORT. On failure `error` gets one line that names host and cause ("HOST:PORT: connection refused..."), and the
-  // result is the CUDA error to give the program: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, else
-  // CUDA_ERROR_SYSTEM_NOT_READY or what the server asks for. Nothing is printed: that is the caller's. A session that
-  // ends later prints its one line on stderr itself, before ended().
+  // result is the CUDA error for the program: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH for another protocol version, otherwise
+  // CUDA_ERROR_SYSTEM_NOT_READY or the error that the server names. The function prints nothing; printing is up to the
+  // caller. A session that ends later prints its one line on stderr itself, before ended().
   static CUresult connect(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
                           std::string& error, SessionKind kind = SessionKind::program);
 
-  // While one exists on a thread, what the thread posts may use room in the send window that is kept for answers to the
-  // server: it may take nothing over before it has got them.
+  // While an object exists on a thread, the thread's posts may use the room in the send window that is reserved for
+  // answers to the server, which may acknowledge nothing before it has received them.
   struct Answering {
     Answering() noexcept;
     ~Answering();
@@ -169,9 +172,9 @@ class Session {
   // Drops the frame under construction (the writer threw), releases the lock.
   virtual void abandon(Slot& slot) noexcept = 0;
 
-  // Reads the reply of a called frame in place; must not block. May throw kj::Exception (bad bytes): the session then
-  // ends.
-  using ReplyReader = void (*)(void* user, capnp::MessageReader& reply);
+  // Reads the reply of a called frame in place, and returns its result; must not block. May throw kj::Exception (bad
+  // bytes): the session then ends. So it does when the result is success, and less than the sink's bytes have come.
+  using ReplyReader = CUresult (*)(void* user, capnp::MessageReader& reply);
   // Flushes, then waits for the reply of `sequence`, on the thread that called expect_reply() for it; several may be
   // expected before the first is waited for. The calling thread itself reads the connection when nobody else does. The
   // sink is the one given to expect_reply().
@@ -179,26 +182,26 @@ class Session {
   // For called frames: registers the wait before the frame is published, so that a reply cannot come too early. Called
   // between begin and commit.
   virtual void expect_reply(Slot& slot, const BulkSink& sink) noexcept = 0;
-  // Of a call without bulk whose reply is expected: nobody waits for it for now, so that whoever reads takes it. Some
-  // thread, any one, has to wait() for it in the end, which then counts as no round trip.
+  // Sets a call without bulk aside whose reply is expected: no thread waits for it for now, so the reading thread takes
+  // the reply. Some thread has to wait() for it in the end, which then counts as no round trip.
   virtual void set_aside(uint64_t) noexcept {}
 
   // Memory of at least `bytes` for a Bulk with a keeper. Null: it cannot be had just now, or never; then the bulk goes
   // with a call. Any thread.
   virtual std::shared_ptr<std::byte> keep(size_t) noexcept { return nullptr; }
 
-  // Where transfers that a caller waits for are told of (transfer_progress.hpp). Null: nobody wants to know.
+  // The observer of transfers that a caller waits for (transfer_progress.hpp). Null: no observer.
   virtual std::shared_ptr<TransferProgress> progress() const noexcept { return nullptr; }
   // Bytes of such transfers that have gone by memory which the server has, too, and not over the connection.
   virtual void note_moved(Direction, uint64_t) noexcept {}
   // The position behind the last frame that was appended.
   virtual uint64_t appended_bytes() const noexcept { return 0; }
 
-  // Sends what is buffered now.
+  // Sends the buffered bytes now.
   virtual void flush() noexcept = 0;
-  // Takes what has come unasked, for a program that asks again and again for what a notice will tell. Waits for
-  // nothing, and does nothing if some thread has looked a moment ago.
-  virtual void look() noexcept {}
+  // Receives arrived notices, for a program that polls for a result that a notice will bring. Waits for nothing, and
+  // does nothing if a thread has polled a moment ago.
+  virtual void poll() noexcept {}
   // Returns when everything that was appended before has been sent, or the session has ended: nobody reads a caller's
   // memory any more.
   virtual void finish_sending() noexcept = 0;
@@ -207,6 +210,12 @@ class Session {
   // Orderly end: goodbye, a short bounded effort to send, close. Never blocks on the server's answer. Later calls
   // return CUDA_ERROR_DEINITIALIZED.
   virtual void close() noexcept = 0;
+  // The end when the program exits from within a call: from a signal handler that interrupted one, whose locks this
+  // very thread may hold. A goodbye that only tries: waits for nothing and allocates nothing. The kernel does the rest.
+  virtual void hang_up() noexcept {}
+  // For a thread that has left a call by siglongjmp() and begins another one: releases what the thread held. A state
+  // that cannot be repaired ends the session. Any thread, not inside a call.
+  virtual void take_back_from_left_call() noexcept {}
   // In the child after fork(): closes the descriptors without sending anything and forgets all waits.
   // Async-signal-safe. The session sees to it itself (pthread_atfork). The object must not be destroyed in a child:
   // locks of the parent's threads may be held in its copy.

@@ -7,9 +7,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <cuda.h>
 
+#include "client_stub/session/server_offer.hpp"
 #include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
@@ -23,6 +25,7 @@ struct SessionTable {
   CUresult (*connect)(std::string_view server, NoticeHandler& notices, std::unique_ptr<Session>& session,
                       std::string& error, SessionKind kind) = nullptr;
   CUresult (*ask)(std::string_view server, const std::string& query, std::string& answer, std::string& error) = nullptr;
+  void (*survey)(const std::vector<std::string>& servers, std::vector<ServerOffer>& offers) = nullptr;
 };
 
 }  // namespace gpuwire::client

@@ -24,9 +24,12 @@ bool SessionThread::start() noexcept {
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return false;
   pthread_attr_setstacksize(&attributes, kStackBytes);
-  // The program's signals are for its own threads. The mask is inherited from the creating thread.
+  // The program's signals are for its own threads, but for faults: the thread copies from and to memory of the program,
+  // which may have a handler that makes it good. The mask is inherited from the creating thread.
   sigset_t all, before;
   sigfillset(&all);
+  sigdelset(&all, SIGSEGV);
+  sigdelset(&all, SIGBUS);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   bool created = pthread_create(&thread_, &attributes, enter, this) == 0;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -69,8 +72,8 @@ void SessionThread::run() {
     bool received = session_.receive_if_free();
     bool busy = received || session_.link_.bytes_sent() != before;
     quiet = busy ? 0 : quiet + 1;
-    session_.look_at_heartbeat();
-    session_.look_at_progress();
+    session_.poll_heartbeat();
+    session_.poll_progress();
     const std::chrono::nanoseconds rest = session_.notices_.upkeep(std::chrono::steady_clock::now());
     if (quiet < kQuietTicksMax) {
       timespec tick{0, kTickNs};

@@ -1,5 +1,4 @@
-// The one thread of a session: sends what posted calls have appended and nobody has flushed, and receives while no
-// caller does.
+// The one thread of a session: it sends posted calls that no caller has flushed, and receives while no caller does.
 #pragma once
 
 #include <pthread.h>
@@ -28,8 +27,8 @@ class SessionThread {
 
   ConnectedSession& session_;
   pthread_t thread_{};
-  // Written by start() and stop(). start() runs in the one commit() that is told to; stop() runs when no call is under
-  // way any more.
+  // Written by start() and stop(). The one commit() that is asked to calls start(); stop() runs when no call is in
+  // flight any more.
   std::atomic<bool> started_{false};
   // Partner: run()'s loop; the wake-up that follows the store orders it well enough, since the loop reads it again at
   // every turn.

@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 
 #include <fmt/format.h>
+
+#include "client_stub/session/environment.hpp"
 
 namespace gpuwire::client {
 
@@ -30,7 +31,7 @@ class StandardError final : public ProgressLine {
       ready = foreground < 0 || foreground == getpgrp();
     }
     pollfd room{STDERR_FILENO, POLLOUT, 0};
-    ready = ready && poll(&room, 1, 0) == 1 && (room.revents & POLLOUT) != 0;
+    ready = ready && ::poll(&room, 1, 0) == 1 && (room.revents & POLLOUT) != 0;
     errno = error;
     return ready;
   }
@@ -63,7 +64,7 @@ std::string size_text(double bytes) {
 std::unique_ptr<ProgressLine> standard_error_line() { return std::make_unique<StandardError>(); }
 
 bool progress_is_wanted() {
-  const char* wish = std::getenv("GPUWIRE_PROGRESS");
+  const char* wish = setting("GPUWIRE_PROGRESS");
   return isatty(STDERR_FILENO) != 0 && (!wish || std::string_view(wish) != "off");
 }
 
@@ -115,7 +116,7 @@ void TransferProgress::posted_begun(uint64_t bytes, uint64_t position) noexcept 
   posted_until_ = position;
 }
 
-// What was posted is over when nobody looks.
+// A posted transfer is over when no thread polls any more.
 void TransferProgress::settle() noexcept {
   if (!any_posted_ || !traffic_.has_left(posted_until_)) return;
   Streak& streak = streaks_[size_t(Direction::to_gpu)];
@@ -125,9 +126,9 @@ void TransferProgress::settle() noexcept {
   close(streak);
 }
 
-void TransferProgress::look() noexcept {
+void TransferProgress::poll() noexcept {
   if (!active_.load(std::memory_order_relaxed)) return;
-  // Who finds somebody there leaves the line to them.
+  // A thread that finds another one drawing leaves the line to it.
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock || stopped_) return;
   settle();

@@ -1,4 +1,4 @@
-// What a user sees of copies and uploads that take long: one line on the terminal, which goes when they are done.
+// The progress of long copies and uploads: one line on the terminal, which disappears when they are done.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace gpuwire::client {
 
-// How long bytes have to be on their way until the user is told, and how often the line changes at most.
+// The time after which a transfer is shown, and the shortest time between two changes of the line.
 inline constexpr std::chrono::seconds kProgressAfter{2};
 inline constexpr std::chrono::milliseconds kProgressInterval{200};
 
@@ -38,7 +38,7 @@ bool progress_is_wanted();
 
 enum class Direction : uint8_t { to_gpu, from_gpu };
 
-// What a session's connection has moved.
+// The bytes that a session's connection has moved.
 class Traffic {
  public:
   virtual ~Traffic() = default;
@@ -47,8 +47,8 @@ class Traffic {
   virtual bool has_left(uint64_t position) const noexcept = 0;
 };
 
-// Of one session. Transfers that overlap are one to the user: bytes of all, since the first began. Nothing of it has a
-// thread: who waits for the server looks. Any thread; one leaf lock.
+// The progress of one session. Overlapping transfers are one for the user: the bytes of all of them, since the first
+// began. The object has no thread: threads that wait for the server poll it. Any thread; one leaf lock.
 class TransferProgress {
  public:
   using Clock = std::chrono::steady_clock;
@@ -65,9 +65,9 @@ class TransferProgress {
   // A transfer to the GPU that has begun becomes one of those.
   void posted_begun(uint64_t bytes, uint64_t position) noexcept;
 
-  // Draws what there is to say when it is due. Costs one atomic load when nothing is on its way.
-  void look() noexcept;
-  // Until look() is worth it again; the most that there is when nothing is on its way.
+  // Draws the line when it is due. Costs one atomic load when no transfer is in flight.
+  void poll() noexcept;
+  // Until poll() is worth it again; the most that there is when nothing is on its way.
   std::chrono::nanoseconds left() const noexcept;
   // Something else is about to be written where the line is.
   void clear() noexcept;
@@ -106,7 +106,7 @@ class TransferProgress {
   std::atomic<bool> active_{false};
 };
 
-// A transfer from its beginning to the end of the object; none without a progress to tell.
+// A transfer from its beginning to the end of the object; none without a progress.
 class LongTransfer {
  public:
   LongTransfer() = default;
@@ -130,7 +130,7 @@ class LongTransfer {
   uint64_t bytes_ = 0;
 };
 
-// Short ones, which a window of the connection holds, are told of to nobody.
+// Short transfers, which fit a window of the connection, are not shown.
 inline bool may_be_long(uint64_t bytes) noexcept { return bytes > wire::kPostedBulkBytesMax; }
 inline LongTransfer long_transfer(const Session& session, Direction direction, uint64_t bytes) noexcept {
   return may_be_long(bytes) ? LongTransfer(session.progress(), direction, bytes) : LongTransfer();

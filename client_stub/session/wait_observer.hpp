@@ -1,4 +1,4 @@
-// What threads wait for in a session, told to whoever writes a profile.
+// The threads' waits in a session, reported to the writer of a profile.
 #pragma once
 
 #include <atomic>

@@ -1,13 +1,20 @@
 // What libstdc++, libgcc and the headers of a newer glibc expect and glibc 2.31 lacks, in terms of what it has. Linked
 // into each program and library that is to run with it, and seen by nobody else.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <link.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define INTERNAL __attribute__((visibility("hidden")))
 
@@ -20,6 +27,51 @@ INTERNAL uint32_t arc4random(void) {
   if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number)
     abort();  // a request of this size is not cut short
   return number;
+}
+
+// Calls `act` for each open descriptor from `first` to `last`, not for the one that reads the list. Returns 0, or what
+// `act` has returned first that is not 0; ENOSYS without /proc.
+static int each_descriptor(unsigned first, unsigned last, int (*act)(int descriptor, void* context), void* context) {
+  DIR* list = opendir("/proc/self/fd");
+  if (!list) return ENOSYS;
+  int error = 0;
+  for (struct dirent* entry; error == 0 && (entry = readdir(list));) {
+    if (entry->d_name[0] == '.') continue;
+    const int descriptor = atoi(entry->d_name);
+    if (descriptor == dirfd(list) || (unsigned)descriptor < first || (unsigned)descriptor > last) continue;
+    error = act(descriptor, context);
+  }
+  closedir(list);
+  return error;
+}
+
+static int close_one(int descriptor, void* context) {
+  (void)context;
+  close(descriptor);
+  return 0;
+}
+
+// glibc 2.34. Linux 5.9 has the system call, and only that knows flags.
+INTERNAL int close_range(unsigned first, unsigned last, int flags) {
+  if (syscall(SYS_close_range, first, last, flags) == 0) return 0;
+  if (errno != ENOSYS || flags != 0) return -1;
+  const int error = each_descriptor(first, last, close_one, NULL);
+  if (error == 0) return 0;
+  errno = error;
+  return -1;
+}
+
+static int close_in_child(int descriptor, void* actions) {
+  const int flags = fcntl(descriptor, F_GETFD);
+  if (flags < 0 || (flags & FD_CLOEXEC)) return 0;
+  return posix_spawn_file_actions_addclose(actions, descriptor);
+}
+
+// glibc 2.34. An older posix_spawn() has no such action: the descriptors that the new program would inherit are closed
+// one by one. What another thread opens meanwhile is closed too if it is opened to be closed in new programs.
+INTERNAL int posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t* actions, int first) {
+  if (first < 0) return EBADF;
+  return each_descriptor((unsigned)first, INT_MAX, close_in_child, actions);
 }
 
 // glibc 2.33 made functions of these; before, headers turned them into calls with the layout's number in front.
@@ -49,7 +101,7 @@ struct Search {
   struct dl_find_object* facts;
 };
 
-static int look_into(struct dl_phdr_info* object, size_t bytes, void* context) {
+static int inspect_object(struct dl_phdr_info* object, size_t bytes, void* context) {
   (void)bytes;
   struct Search* search = context;
   const ElfW(Phdr)* unwinding = NULL;
@@ -74,6 +126,6 @@ static int look_into(struct dl_phdr_info* object, size_t bytes, void* context) {
 INTERNAL int _dl_find_object(void* address, struct dl_find_object* facts) {
   memset(facts, 0, sizeof *facts);
   struct Search search = {(uintptr_t)address, facts};
-  dl_iterate_phdr(look_into, &search);
+  dl_iterate_phdr(inspect_object, &search);
   return facts->dlfo_eh_frame ? 0 : -1;
 }

@@ -122,11 +122,12 @@ def main():
     }
     for library in FORMER_LIBRARIES:
         make(options.compiler, library, {}, options.output)
-    # As the installed libc.so does: what every program has a copy of, and the loader for those that need it.
+    # As the installed libc.so does: what every program has a copy of, and the loader for those that need it. Paths are
+    # quoted: a tree's may have a space.
     script = made[LIBC]
     os.rename(script, script.replace(".so", "_stub.so"))
     with open(script, "w", encoding="ascii") as file:
-        file.write("GROUP ( %s %s AS_NEEDED ( %s ) )\n" %
+        file.write('GROUP ( "%s" "%s" AS_NEEDED ( "%s" ) )\n' %
                    (script.replace(".so", "_stub.so"), path_of(options.compiler, "libc_nonshared.a"), made[LOADER]))
 
 

@@ -10,7 +10,8 @@ import completions
 import markdown_page
 import roff
 
-CLIENT = ("run", "shell", "env", "info", "queue")
+# `top` and `usage` are in both packages, of which the server's has the client's with it.
+CLIENT = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "top", "usage")
 # The documents that describe a file: page, package, what NAME says.
 CONFIGURATIONS = {
     "gpuwire-server.toml": ("docs/configuration.md", "server", "the configuration of a gpuwire server"),

@@ -1,4 +1,4 @@
-"""generated/client/: forward.hpp, hand.hpp, forward_<family>.cpp, exports_<family>.cpp, symbols.{hpp,cpp}."""
+"""generated/client/: forward.hpp, custom.hpp, forward_<family>.cpp, exports_<family>.cpp, symbols.{hpp,cpp}."""
 
 import re
 
@@ -85,6 +85,9 @@ def kind_name(p):
     return f"wire::HandleKind::{p.kind}"
 
 
+NOTES_FOREIGN = "note_foreign_records(caller, sent);"
+
+
 class Client:
     """Collects the pieces of one forward function."""
 
@@ -102,6 +105,7 @@ class Client:
         )
         self.results_checks = []  # where the results go
         self.lists = 0
+        self.looked_through = False  # for addresses of pinned memory
         described = [p for p in function.params if p.kind != "host"]
         # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is
         # wrong with the call.
@@ -144,9 +148,10 @@ class Client:
         else:
             self.add_scalar(p)
 
-    def look_through(self, p, data):
+    def scan_words(self, p, data):
         """Pinned memory that the device is told of becomes known to it before the frame leaves."""
         look = f"note_addresses_in(caller, {data});"
+        self.looked_through = True
         self.checks.append(f"if ({p.local}) {look}" if p.opt else look)
 
     def declare_error(self):
@@ -164,12 +169,6 @@ class Client:
     def add_scalar(self, p):
         if p.kind == "device" and p.direction == "in":
             return self.add_device(p)
-        if p.kind == "device" and p.direction == "in":
-            self.declare_error()
-            self.checks.append(f"int32_t {p.local}_server = server_device({p.local}, error);")
-            self.checks.append("if (error) return error;")
-            self.sets.append(f"params.set{self.field}({p.local}_server);")
-            return
         wire = "int32_t" if p.kind == "enum" else ""
         value = dereferenced(p)
         if p.kind == "pointer":
@@ -203,7 +202,9 @@ class Client:
             else:
                 self.reads.append(f"{p.local}_given = results.get{self.field}();")
                 self.creates.append(f"uint64_t {p.local}_given = 0;")
-                after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});")
+                # Of an event that only the driver knew, nothing is known here.
+                new = f" else hand_over_event({wire});" if p.kind == "event" else ""
+                after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});{new}")
                 after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({p.local}_given);")
             return
         if p.kind != "stream" or p.direction != "in":
@@ -213,6 +214,8 @@ class Client:
             if p.nonnull:
                 self.check(f"!{wire}", "CUDA_ERROR_INVALID_VALUE")
             self.check(f"{optional}!{known}", p.unknown_error)
+            if p.knowledge == "foreign":
+                self.checks.append(f"hand_over_event({wire});")
         self.sets.append(f"params.set{self.field}({wire});")
         if p.direction == "destroy":
             self.after.append(f"forget_handle({kind_name(p)}, {wire});")
@@ -230,7 +233,7 @@ class Client:
             )
             self.checks.append(f"Flat {p.local}_flat;")
             self.checks.append(f"if ({p.local}) {{ {pack} }}" if p.opt else pack)
-            self.look_through(p, f"{p.local}_flat.view()")
+            self.scan_words(p, f"{p.local}_flat.view()")
             self.bytes.append(f"{p.local}_flat.bytes()")
             self.lists += 1
             guard = f"if ({p.local}) " if p.opt else ""
@@ -260,7 +263,7 @@ class Client:
             self.checks.append(f"if ({p.local}) {{ {translate} }}" if p.opt else translate)
             address = f"&{p.local}_wire"
         if p.direction in ("in", "inout"):
-            self.look_through(p, f"std::as_bytes(std::span({address}, 1))")
+            self.scan_words(p, f"std::as_bytes(std::span({address}, 1))")
             self.bytes.append(f"sizeof({p.value_type})")
             self.lists += 1
             guard = f"if ({p.local}) " if p.opt else ""
@@ -311,7 +314,7 @@ class Client:
             guard = f"if ({p.local}) " if p.opt else ""
             items = p.local
             if p.item.kind == "struct":
-                self.look_through(p, f"std::as_bytes(std::span({p.local}, {count}))")
+                self.scan_words(p, f"std::as_bytes(std::span({p.local}, {count}))")
             if p.translated:
                 items = f"{p.local}_flat.data().begin()"
                 self.checks.append(f"Flat {p.local}_flat;")
@@ -348,10 +351,14 @@ class Client:
         f = self.function
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
         lines += self.checks
-        if f.minds_kept_memory:
-            lines.append("give_back_kept_memory(caller);")
+        if f.waits_for_work:
+            lines.append("if (CUresult failed = await_work(caller)) return failed;")
+        if f.releases_cached_memory:
+            lines.append("give_back_cached_memory(caller);")
         if f.sends_to_stream:
             lines.append("if (CUresult unsent = before_work(caller)) return unsent;")
+        elif self.looked_through:
+            lines.append("take_profiled_allocations(caller);")
         if self.lists > 1:
             lines.append(f"if ({self.words()} > wire::kMessageWordsMax) return CUDA_ERROR_INVALID_VALUE;")
         return lines + self.creates
@@ -360,6 +367,9 @@ class Client:
         return f"*caller.session, {self.function.ordinal}, caller.context, {self.words()}"
 
     def writer(self):
+        # Before the frame leaves, so that nothing the server says of an event afterwards is taken for an older record.
+        if self.function.records_foreign and NOTES_FOREIGN not in self.sets:
+            self.sets.append(NOTES_FOREIGN)
         builder = f"schema::{self.function.pascal}Params::Builder" + (" params" if self.sets else "")
         return f"[&]({builder}) {{ {' '.join(self.sets)} }}".replace("{  }", "{}")
 
@@ -398,26 +408,28 @@ class Client:
             lines.append(f"    {self.writer()}, {{}}, &sent);")
         else:
             # What could not be given back without a wait may be what is short.
-            begin, end = ("auto ask = [&] { return", " };") if f.minds_kept_memory else ("CUresult result =", "")
+            begin, end = ("auto ask = [&] { return", " };") if f.releases_cached_memory else ("CUresult result =", "")
             lines.append(f"{begin} call<schema::{f.pascal}Params, schema::{f.results_struct}>({self.common()},")
             lines.append(f"    {self.writer()},")
             lines += self.reader(f");{end}")
-            if f.minds_kept_memory:
+            if f.releases_cached_memory:
                 lines.append("CUresult result = ask();")
-                lines.append("if (result == CUDA_ERROR_OUT_OF_MEMORY && free_kept_memory(caller)) result = ask();")
+                lines.append("if (result == CUDA_ERROR_OUT_OF_MEMORY && free_cached_memory(caller)) result = ask();")
         lines += self.always
         if self.failed:
             lines.append("if (result) {")
             lines += ["  " + line for line in self.failed + ["return result;"]]
             lines.append("}")
-        elif self.after or f.cls == "posted":
+        elif self.after or f.cls == "posted" or f.gives_stream_work:
             lines.append("if (result) return result;")
         lines += self.after
+        # What is waited for takes and moves memory in the stream's order, but writes none of the program's.
+        sent = "sent" if f.cls == "posted" else "caller.session->last_sequence(), false"
+        if f.gives_stream_work:
+            lines.append(f"note_stream_work(caller, {f.stream_param.local}_wire, {sent});")
+        elif f.cls == "posted" and f.null_stream:
+            lines.append("note_stream_work(caller, wire::kStreamNull, sent);")
         if f.cls == "posted":
-            if f.stream_param:
-                lines.append(f"note_stream_work(caller, {f.stream_param.local}_wire, sent);")
-            elif f.null_stream:
-                lines.append("note_stream_work(caller, wire::kStreamNull, sent);")
             lines.append("if (sequence) *sequence = sent;")
         lines.append("return result;")
         return f"{forward_signature(f, False)} {{\n{block(lines)}}}\n"
@@ -443,7 +455,7 @@ namespace gpuwire::client::forward {{
 # --- hand ------------------------------------------------------------------------------------------------------------
 
 
-def hand_header(api):
+def custom_header(api):
     declarations = []
     for family in api.families:
         hand = [f for f in family.functions if f.is_hand]
@@ -458,9 +470,9 @@ def hand_header(api):
 
 #include "cuda_names.hpp"
 
-namespace gpuwire::client::hand {{
+namespace gpuwire::client::custom {{
 {"".join(declarations)}
-}}  // namespace gpuwire::client::hand
+}}  // namespace gpuwire::client::custom
 """
 
 
@@ -504,9 +516,9 @@ def entry_body(function, per_thread):
     if f.unsafe_in_capture == "handle_first":
         permit = f"if (!{first_is_known(f)}) return {first_handle(f).unknown_error}; {permit}"
     if f.via and f.target.is_hand:
-        return f"return hand::{f.target.name}({names(function, ['nullptr', per_thread])});"
+        return f"return custom::{f.target.name}({names(function, ['nullptr', per_thread])});"
     if f.is_hand:
-        return permit + f"return hand::{f.name}({names(function, flag)});"
+        return permit + f"return custom::{f.name}({names(function, flag)});"
     needs = f"Needs::{f.needs}"
     entered = "if (caller.error) return caller.error;"
     if f.handle_before_fault:
@@ -555,7 +567,7 @@ def exports_source(family):
 // The header then declares every exported symbol under its own name, and the compiler compares each definition below with it.
 #define __CUDA_API_VERSION_INTERNAL
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/trace.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/stream/capture.hpp"

@@ -37,19 +37,19 @@ def sizes_header(nvml):
 # --- the client ------------------------------------------------------------------------------------------------------
 
 
-def hand_header(nvml):
+def custom_header(nvml):
     lines = [
         BANNER,
         (
             '#pragma once\n\n#include "protocol/nvml/abi.hpp"\n\n// Written by hand in client_stub/nvml.\nnamespace'
-            " gpuwire::nvml::hand {\n\n"
+            " gpuwire::nvml::custom {\n\n"
         ),
     ]
     for function in nvml.functions:
         if function.cls == "local":
             result = "const char*" if function.name == "nvmlErrorString" else "int"
             lines.append(f"{result} {function.name}({signature(function)});\n")
-    lines.append("\n}  // namespace gpuwire::nvml::hand\n")
+    lines.append("\n}  // namespace gpuwire::nvml::custom\n")
     return "".join(lines)
 
 
@@ -113,7 +113,7 @@ def export(nvml, function):
         target = function.same_as or function.name
         if target == "nvmlErrorString":
             head = head.replace(" int ", " const char* ")
-        return head + signature(function) + f") noexcept {{ return hand::{target}({names}); }}\n"
+        return head + signature(function) + f") noexcept {{ return custom::{target}({names}); }}\n"
     body = [f"Query query_({function.ordinal}, {'Kept::always' if function.fixed else 'Kept::never'});"]
     body += write_arguments(nvml, function)
     body.append("if (!query_.send()) return query_.status();")
@@ -124,7 +124,8 @@ def export(nvml, function):
 
 def exports_source(nvml):
     parts = [
-        BANNER, '#include "client_stub/nvml/query.hpp"\n#include "nvml/hand.hpp"\n\nusing namespace gpuwire::nvml;\n\n'
+        BANNER, '#include "client_stub/nvml/query.hpp"\n#include "nvml/custom.hpp"\n\n'
+        'using namespace gpuwire::nvml;\n\n'
     ]
     for family in nvml.families:
         parts.append(f"// --- {family.title}\n\n")

@@ -1,4 +1,4 @@
-"""generated/server/: driver_table.{hpp,cpp}, hand.hpp, replay_<family>.{cpp}, replay_table.cpp."""
+"""generated/server/: driver_table.{hpp,cpp}, custom.hpp, replay_<family>.{cpp}, replay_table.cpp."""
 
 import re
 
@@ -313,7 +313,7 @@ namespace gpuwire::server::generated {{
 """
 
 
-def hand_header(api):
+def custom_header(api):
     declarations = "".join(
         since(f.since, f"void {f.name}(Replay& replay, Call& call);\n") for f in api.functions
         if f.travels and f.server == "hand")
@@ -323,10 +323,10 @@ def hand_header(api):
 #include "cuda_names.hpp"
 #include "server/replay/replay.hpp"
 
-namespace gpuwire::server::hand {{
+namespace gpuwire::server::custom {{
 
 {declarations}
-}}  // namespace gpuwire::server::hand
+}}  // namespace gpuwire::server::custom
 """
 
 
@@ -334,14 +334,14 @@ def replay_table_source(api):
     entries = {}
     for f in api.functions:
         if f.travels:
-            target = f"hand::{f.name}" if f.server == "hand" else f"generated::replay_{f.name}"
+            target = f"custom::{f.name}" if f.server == "hand" else f"generated::replay_{f.name}"
             entry = f'{{&{target}, "{f.name}", {"true" if f.cls == "posted" else "false"}}}'
             entries[f.ordinal] = since(f.since, f"    table[{f.ordinal - FIRST_ORDINAL}] = {entry};\n")
     last = max(entries, default=FIRST_ORDINAL - 1)
     assignments = "".join(entry for _, entry in sorted(entries.items()))
     return f"""{banner()}#include <array>
 
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/replay_functions.hpp"
 
 namespace gpuwire::server {{

@@ -28,9 +28,10 @@ def client_handle(member):
         return f"if (CUresult error = stream_to_wire(caller, {field}, per_thread)) return error;"
     if member.kind == "device":
         return f"if (CUresult error = device_to_wire({field})) return error;"
+    foreign = f"\n    hand_over_event(word({field}));" if member.knowledge == "foreign" else ""
     return (
         f"if (CUresult error = check_handle(wire::HandleKind::{member.kind}, word({field}),"
-        f" {'true' if member.opt else 'false'})) return error;"
+        f" {'true' if member.opt else 'false'})) return error;{foreign}"
     )
 
 

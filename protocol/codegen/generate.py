@@ -11,10 +11,9 @@ from pathlib import Path
 import emit_captures
 import emit_client
 import emit_coverage
-import emit_gate
+import emit_layers
 import emit_mocks
 import emit_names
-import emit_profiler
 import emit_schema
 import emit_server
 import emit_session
@@ -31,7 +30,7 @@ def outputs(api):
         "cuda_names.hpp": emit_names.emit(api),
         "forbidden_by_captures.hpp": emit_captures.emit(api),
         "client/forward.hpp": emit_client.forward_header(api),
-        "client/hand.hpp": emit_client.hand_header(api),
+        "client/custom.hpp": emit_client.custom_header(api),
         "client/structures.hpp": emit_structures.client_header(api),
         "server/structures.hpp": emit_structures.server_header(api),
         "client/symbols.hpp": emit_client.symbols_header(api),
@@ -40,9 +39,7 @@ def outputs(api):
         "client/trace.cpp": emit_trace.source(),
         "server/driver_table.hpp": emit_server.driver_table_header(api),
         "server/driver_table.cpp": emit_server.driver_table_source(api),
-        "server/gated_driver.cpp": emit_gate.source(api),
-        "server/timed_driver.cpp": emit_profiler.source(api),
-        "server/hand.hpp": emit_server.hand_header(api),
+        "server/custom.hpp": emit_server.custom_header(api),
         "server/replay_functions.hpp": emit_server.replay_functions_header(api),
         "server/replay_table.cpp": emit_server.replay_table_source(api),
     }
@@ -52,7 +49,7 @@ def outputs(api):
             files[f"schema/api_{family.name}.capnp"] = emit_schema.emit(family)
             files[f"client/forward_{family.name}.cpp"] = emit_client.forward_source(family)
             files[f"server/replay_{family.name}.cpp"] = emit_server.replay_source(family)
-    return files | emit_session.outputs(api.session)
+    return files | emit_layers.outputs(api) | emit_session.outputs(api.session)
 
 
 def write_if_changed(path, text):

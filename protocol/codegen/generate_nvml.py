@@ -19,7 +19,7 @@ def outputs(nvml):
     """Path under the output folder -> text."""
     return {
         "nvml/sizes.hpp": emit_nvml.sizes_header(nvml),
-        "nvml/hand.hpp": emit_nvml.hand_header(nvml),
+        "nvml/custom.hpp": emit_nvml.custom_header(nvml),
         "nvml/exports.cpp": emit_nvml.exports_source(nvml),
         "nvml/table.hpp": emit_nvml.table_header(nvml),
         "nvml/replay.cpp": emit_nvml.replay_source(nvml),

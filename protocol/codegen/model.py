@@ -20,6 +20,44 @@ GATE_EFFECTS = {
     "ends_context": "context", "ends_primary": "device", "ends_green": "green_context", "ends_stream": "stream"
 }
 
+# What a call has to do with memory that the server charges to a tenant, and whether the ledger wraps it for that
+# (server/ledger/worker/wrap_*.cpp).
+CHARGES = {
+    "takes": (True, "takes memory of a device or of the server: charged before the driver is called"),
+    "frames": (True, "a kernel's local memory and its library's place are charged before its first launch or node"),
+    "places": (True, "gives a library a place in a context at its first use there, which is charged before"),
+    "gives_back": (True, "what was charged is given back"),
+    "follows": (True, "not charged itself; decides how long, to whom, or as what other memory is charged"),
+    "settles": (True, "finds work done: what pools have given back since is seen"),
+    "shows": (True, "tells the tenant's figures"),
+    "asks": (False, "asks, and changes nothing"),
+    "work": (False, "gives work to a stream, or waits for it; the memory that it uses is there"),
+    "managed": (False, "about managed memory, which is charged in full where it is made"),
+    "setting": (False, "sets something; takes nothing"),
+    "pools": (False, "which pool is used next, and pointers into pools; pools are charged by what they have reserved"),
+    "addresses": (False, "addresses without memory behind them"),
+    "multicast": (False, "an object without memory of its own; what is bound to it is charged where it is made"),
+    "shared": (False, "closes or opens what another session made and is charged for"),
+    "objects": (
+        False, "a small object in memory that the driver keeps for a context and that the context's charge covers; "
+        "their number in a session is bounded (wire/limits.hpp)"
+    ),
+    "parts": (False, "a part of a loaded module, which was charged in full when it was loaded"),
+    "capture": (
+        False, "begins or steers a capture; what it makes is charged when it ends, allocations when they are made"
+    ),
+    "graph": (False, "changes a graph without making it larger"),
+    "linker": (False, "works in host memory, which the replay charges; its result is charged when it is loaded"),
+    "files": (False, "names a file of the server; the replay never calls it"),
+    "partitions": (
+        False, "divides the multiprocessors of a primary context, which is charged; memory taken in a part is charged "
+        "like all other"
+    ),
+    "legacy": (False, "counts holders of a context on the client; the replay never calls it"),
+    "staged": (
+        False, "kept on the client until its launch, which comes as a launch of its own; the replay never calls it"),
+}
+
 # The oldest toolkit whose headers generated code fits; what `since` says of older ones is not needed.
 OLDEST_TOOLKIT = 11080
 
@@ -54,6 +92,9 @@ OLD_ABI_TYPES = re.compile(
 )
 
 PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst", "nonnull")
+# What a call does to what the client knows of the completion of an event or a stream that it is given. Every event has
+# one of them; a stream has work after the call unless it is examined.
+KNOWLEDGE = ("recorded", "awaited", "examined", "foreign")
 # Names that generated functions use themselves.
 RESERVED = {
     "result", "deferred", "caller", "replay", "call", "params", "sequence", "incoming", "function", "reply", "results",
@@ -69,6 +110,7 @@ class Param:
     opt: bool = False
     nonconst: bool = False
     nonnull: bool = False
+    knowledge: str = ""  # of KNOWLEDGE
     # A key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
     kind: str = ""
     type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
@@ -163,14 +205,17 @@ class Function:
     unsafe_in_capture: bool | str = False  # "handle_first": a handle that is none is the error
     handle_before_fault: bool = False
     fault_before_capture: bool = False
-    minds_kept_memory: bool = False
+    releases_cached_memory: bool = False
+    waits_for_work: bool = False
     adds_sync_duties: bool = False
     in_halves: bool = False
+    records_foreign: bool = False
     gives_work: str = ""
     work_key: list = field(default_factory=list)  # C expressions over parameter names
     work_bytes: str = ""
     work_stream: str = ""
     gate_effect: str = ""
+    charges: str = ""
     since: int = 0  # the CUDA_VERSION of the first toolkit whose headers have it; 0: all have
     variants: list = field(default_factory=list)
     target: "Function | None" = None  # of same_as and via
@@ -202,6 +247,11 @@ class Function:
     @property
     def stream_param(self):
         return next((p for p in self.params if p.kind == "stream" and p.direction == "in"), None)
+
+    @property
+    def gives_stream_work(self):
+        """May the stream have something to do after the call?"""
+        return self.stream_param is not None and self.stream_param.knowledge != "examined"
 
     @property
     def sends_to_stream(self):
@@ -236,6 +286,7 @@ class Member:
     type: str = ""
     count: str = ""
     opt: bool = False
+    knowledge: str = ""  # of KNOWLEDGE
     condition: str = ""
     since: int = 0
 
@@ -318,9 +369,11 @@ def parse_param(text, where):
     name, rest = name.strip(), rest.strip()
     param = Param(name=name, text=rest)
     words = rest.split(" ")
-    while len(words) > 1 and words[0] in PREFIXES:
+    while len(words) > 1 and words[0] in PREFIXES + KNOWLEDGE:
         word = words.pop(0)
-        if word == "opt":
+        if word in KNOWLEDGE:
+            param.knowledge = word
+        elif word == "opt":
             param.opt = True
         elif word == "nonconst":
             param.nonconst = True
@@ -348,11 +401,24 @@ def parse_param(text, where):
     return param
 
 
+def check_knowledge(kind, direction, knowledge, where):
+    """What the client may answer by itself about an event is never left open."""
+    if kind == "event" and direction == "in":
+        good = bool(knowledge)
+    elif kind == "stream" and direction == "in":
+        good = knowledge in ("", "examined")
+    else:
+        good = not knowledge
+    if not good:
+        raise DescriptionError(f"{where}: an event that is given is one of {KNOWLEDGE}, a stream may be examined")
+
+
 FUNCTION_KEYS = {
     "ordinal", "class", "params", "needs", "client", "server", "unsupported", "variants", "same_as", "via",
     "null_stream", "since", "results_always", "unsafe_in_capture", "handle_before_fault", "fault_before_capture",
-    "minds_kept_memory", "adds_sync_duties",
-    "in_halves", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
+    "releases_cached_memory", "waits_for_work", "adds_sync_duties",
+    "in_halves", "records_foreign", "gives_work", "work_key", "work_bytes", "work_stream", "gate_effect",
+    "charges",
 }
 
 
@@ -378,14 +444,17 @@ def parse_function(name, table, family):
         unsafe_in_capture=table.get("unsafe_in_capture", False),
         handle_before_fault=table.get("handle_before_fault", False),
         fault_before_capture=table.get("fault_before_capture", False),
-        minds_kept_memory=table.get("minds_kept_memory", False),
+        releases_cached_memory=table.get("releases_cached_memory", False),
+        waits_for_work=table.get("waits_for_work", False),
         adds_sync_duties=table.get("adds_sync_duties", False),
         in_halves=table.get("in_halves", False),
+        records_foreign=table.get("records_foreign", False),
         gives_work=table.get("gives_work", ""),
         work_key=table.get("work_key", []),
         work_bytes=table.get("work_bytes", ""),
         work_stream=table.get("work_stream", ""),
         gate_effect=table.get("gate_effect", ""),
+        charges=table.get("charges", ""),
         since=parse_version(table.get("since", ""), where),
         variants=table.get("variants", []),
     )
@@ -406,6 +475,7 @@ def check_function(function, table, where):
     demand(function.client in ("generated", "hand"), "client")
     demand(function.server in ("generated", "hand", "none"), "server")
     demand(set(function.variants) <= {"ptsz", "ptds"}, "variants")
+    demand(not function.charges or function.charges in CHARGES, "charges")
     if "class" in table and function.server != "none":
         demand(function.travels, "what travels needs an ordinal")
         demand(function.cls != "local", "what travels is not local")
@@ -423,10 +493,12 @@ def check_function(function, table, where):
            "fault_before_capture is for what a capture forbids")
     demand(not function.adds_sync_duties or function.travels and function.server == "generated",
            "adds_sync_duties is for what is replayed by generated functions")
+    demand(not function.records_foreign or function.travels and function.cls == "posted",
+           "records_foreign is for what is posted")
     demand(function.gives_work in WORK, "gives_work")
     demand(function.gate_effect in GATE_EFFECTS and not (function.gate_effect and function.gives_work), "gate_effect")
     if function.in_halves:
-        demand(function.cls == "called" and not function.takes_per_thread and not function.minds_kept_memory,
+        demand(function.cls == "called" and not function.takes_per_thread and not function.releases_cached_memory,
                "in_halves is for plain called functions")
         demand(all(p.direction == "in" or p.direction == "out" and not p.opt and not p.is_handle and
                    p.kind not in ("list", "bytes", "by_attribute", "host") for p in function.params),
@@ -437,21 +509,26 @@ def check_function(function, table, where):
         demand({word for word in re.findall(r"(?<![>.\w])[A-Za-z_]\w*", expression)} <= names,
                f"'{expression}' is over unknown parameters")
     for p in function.params:
+        if "class" in table:
+            of_items = p.item if p.kind == "list" else p
+            check_knowledge(of_items.kind, p.direction, of_items.knowledge, f"{where}: {p.name}")
         demand(set(p.count_names) <= names, f"{p.name}: count over unknown parameter")
         if function.travels and p.kind == "list" and p.item.is_handle:
             demand(p.direction in ("in", "given"), f"{p.name}: an array of handles is in or given")
 
 
 def parse_member(text, where):
-    match = re.fullmatch(r"([\w.]+): (opt )?(\w+)(?:\[([\w.]+)\])?(?: if (.*?))?(?: since (\S+))?", text)
+    match = re.fullmatch(
+        rf"([\w.]+): (opt )?(?:({'|'.join(KNOWLEDGE)}) )?(\w+)(?:\[([\w.]+)\])?(?: if (.*?))?(?: since (\S+))?", text)
     if not match:
         raise DescriptionError(f"{where}: cannot read '{text}'")
-    path, opt, what, count, condition, first = match.groups()
+    path, opt, knowledge, what, count, condition, first = match.groups()
+    check_knowledge(what, "in", knowledge or "", f"{where}: {path}")
     others = {"condition": condition or "", "since": parse_version(first, where)}
     if count:
         return Member(path, type=what, count=count, **others)
     if what in HANDLES or what == "device":
-        return Member(path, kind=what, opt=bool(opt), **others)
+        return Member(path, kind=what, opt=bool(opt), knowledge=knowledge or "", **others)
     return Member(path, type=what, **others)
 
 

@@ -218,6 +218,4 @@ def parse_session(tables, where):
 
 
 def read_session(path):
-    if not path.exists():
-        return SessionDescription([], [], [RESULT])
     return parse_session(tomllib.loads(path.read_text()), path.name)

@@ -1,7 +1,11 @@
 #include "protocol/cuda_abi/context_local_storage.hpp"
 
+#include <pthread.h>
+
 #include <array>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <vector>
 
 namespace gpuwire::cuda_abi {
@@ -18,11 +22,38 @@ struct CachedLookup {
 };
 
 constexpr size_t kCacheRows = 8;
-thread_local std::array<CachedLookup, kCacheRows> lookup_cache;
+using LookupCache = std::array<CachedLookup, kCacheRows>;
 
-CachedLookup& cache_row(CUcontext context, void* key) noexcept {
+// A pointer alone: a library that is loaded late shares a few hundred bytes of static thread-local storage with others
+// (glibc.rtld.optional_static_tls), and is not loaded at all where those do not suffice.
+thread_local constinit LookupCache* lookup_cache = nullptr;
+
+void end_cache(void* cache) noexcept {
+  lookup_cache = nullptr;
+  delete static_cast<LookupCache*>(cache);
+}
+
+// The calling thread's, freed when it ends. Null: no memory.
+LookupCache* make_cache() noexcept {
+  static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
+    pthread_key_t made{};
+    return pthread_key_create(&made, end_cache) == 0 ? std::optional(made) : std::nullopt;
+  }();
+  if (!key) return nullptr;
+  auto* made = new (std::nothrow) LookupCache;
+  if (made && pthread_setspecific(*key, made) != 0) {
+    delete made;
+    return nullptr;
+  }
+  return lookup_cache = made;
+}
+
+// Null: there is none.
+CachedLookup* cache_row(CUcontext context, void* key) noexcept {
+  LookupCache* cache = lookup_cache ? lookup_cache : make_cache();
+  if (!cache) return nullptr;
   const auto mixed = (reinterpret_cast<uintptr_t>(context) ^ reinterpret_cast<uintptr_t>(key)) * 0x9E3779B97F4A7C15u;
-  return lookup_cache[mixed >> 61];
+  return &(*cache)[mixed >> 61];
 }
 
 }  // namespace
@@ -54,9 +85,9 @@ CUresult ContextLocalStorage::remove(CUcontext context, void* key) {
 
 CUresult ContextLocalStorage::get(CUcontext context, void* key, void** value) const {
   const uint64_t generation = generation_.load(std::memory_order_acquire);
-  CachedLookup& row = cache_row(context, key);
-  if (row.generation == generation && row.context == context && row.key == key) {
-    *value = row.value;
+  CachedLookup* const row = cache_row(context, key);
+  if (row && row->generation == generation && row->context == context && row->key == key) {
+    *value = row->value;
     return CUDA_SUCCESS;
   }
   const std::shared_lock lock(mutex_);
@@ -64,7 +95,7 @@ CUresult ContextLocalStorage::get(CUcontext context, void* key, void** value) co
   if (found == entries_.end()) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
-  row = {generation, context, key, found->second.value};
+  if (row) *row = {generation, context, key, found->second.value};
   *value = found->second.value;
   return CUDA_SUCCESS;
 }

@@ -41,8 +41,8 @@ class ContextLocalStorage {
   mutable std::shared_mutex mutex_;
   std::map<Key, Entry> entries_;
   // Changes with every change of entries_, under mutex_. Unique over all instances. Partner: the per-thread caches in
-  // get(), whose rows name the generation read before the lookup, so that a row can only be older than what it is
-  // compared with, never newer.
+  // get(), whose rows name the generation read before the lookup, so that a row can only be older than the generation
+  // that it is compared with, never newer.
   std::atomic<uint64_t> generation_;
 };
 

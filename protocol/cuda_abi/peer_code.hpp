@@ -8,9 +8,9 @@
 
 namespace gpuwire::cuda_abi {
 
-// What a code stands for that this side does not know: a newer server's driver has more of them, and a hostile one
-// sends any number. It must not get into the enumeration, where the program, and what looks codes up, may find only
-// CUDA's own.
+// The value for a code that this side does not know: a newer server's driver has more codes, and a hostile server sends
+// any number. Such a number must not get into the enumeration, in which the program, and the functions that look codes
+// up, may find only CUDA's own.
 inline constexpr CUresult kUnknownPeerCode = CUDA_ERROR_UNKNOWN;
 
 namespace peer_code {

@@ -41,7 +41,8 @@ CUresult load_fat_binary(CUmodule* module, const void* wrapper, void* /*options*
   return host().load_module(module, wrapper);
 }
 
-// It tells at its exit that it forgets a fat binary; the module has gone with its context, or goes with the process.
+// cudart reports at its exit that it forgets a fat binary; the module has gone with its context, or goes with the
+// process.
 CUresult forget_fat_binary(const void* /*wrapper*/) noexcept { return CUDA_SUCCESS; }
 
 // --- TOOLS_RUNTIME_CALLBACK_HOOKS: flags that say which runtime calls a profiler wants to see; all zero: none.

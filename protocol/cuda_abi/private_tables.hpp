@@ -1,7 +1,7 @@
-// The tables behind cuGetExportTable that cudart 11.8 to 13, cuBLAS and cuFFT cannot do without, shared by the client's
-// stub and the software device. Which slots are called, with what, and what breaks without them was measured on driver
-// 580.159.04 (cudart 13) and by programs of cudart 11.8 and 12.4; docs/toolkits.md has the facts. All other slots
-// answer CUDA_ERROR_NOT_SUPPORTED, and tables that nobody needs (driver log, nvrtc's cache, NVML, CUPTI) are refused.
+// The tables behind cuGetExportTable that cudart 11.8 to 13, cuBLAS and cuFFT require, shared by the client's stub and
+// the software device. The called slots, their arguments and the effects of their absence were measured on driver
+// 580.159.04 (cudart 13) and by programs of cudart 11.8 and 12.4; docs/compatibility.md has the facts. All other slots
+// answer CUDA_ERROR_NOT_SUPPORTED, and unneeded tables (driver log, nvrtc's cache, NVML, CUPTI) are refused.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct ModuleFunction {
   const char* name = nullptr;
 };
 
-// What the tables ask of the library that hands them out. All members must be set; all are called from any thread and
-// must not throw.
+// The functions that the tables need from the library that hands them out. All members must be set; all are called from
+// any thread and must not throw.
 struct PrivateTableHost {
   int (*driver_version)() noexcept = nullptr;  // as cuDriverGetVersion says
   // The handle that cuDevicePrimaryCtxRetain will return, without retaining anything. CUDA_ERROR_INVALID_DEVICE leaves

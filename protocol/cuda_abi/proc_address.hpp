@@ -8,7 +8,7 @@
 
 namespace gpuwire::cuda_abi {
 
-// What cuGetProcAddress_v2 answers, with the function's symbol in place of its address.
+// The answer of cuGetProcAddress_v2, with the function's symbol in place of its address.
 struct ProcAddress {
   CUresult result = CUDA_SUCCESS;
   // The exported symbol, terminated by zero; null: no function. When `result` is an error, nothing is to be written to

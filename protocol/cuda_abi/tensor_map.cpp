@@ -13,7 +13,7 @@ constexpr uint64_t kSizeMax = uint64_t(1) << 32;
 constexpr uint64_t kStrideEnd = uint64_t(1) << 40;
 constexpr uint32_t kStepMax = 8, kBoxMax = 256, kPixelsMax = 1024;
 constexpr uint64_t kBoxBytesMax = 228 * 1024;  // all of a multiprocessor's shared memory
-constexpr uint64_t kChunkBytes = 16;           // what everything is counted in: addresses, strides, the rows of a box
+constexpr uint64_t kChunkBytes = 16;           // the unit of addresses, strides and the rows of a box
 
 // The map as the hardware reads it: 32-bit words, little-endian.
 struct Words {
@@ -26,7 +26,7 @@ struct Words {
       steps;     // less one, 3 bits a dimension; bits 24 to 31: elements of the box along the first dimension, less one
   uint32_t box;  // tiled: the other dimensions of the box, less one, 8 bits each. im2col: corners, see corner_bits()
   uint32_t pixels;     // im2col: pixels of a column, less one
-  uint32_t box_bytes;  // what one copy puts into shared memory
+  uint32_t box_bytes;  // the bytes that one copy puts into shared memory
   uint32_t unused;
   uint32_t shared_alignment_bytes;  // of the place in shared memory
   uint32_t zero[13];
@@ -60,7 +60,7 @@ std::optional<Element> element_of(CUtensorMapDataType type) noexcept {
   }
 }
 
-// What the three functions have in common.
+// The common part of the three functions.
 struct Tensor {
   CUtensorMapDataType type;
   uint32_t rank;

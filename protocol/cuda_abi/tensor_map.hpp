@@ -8,8 +8,8 @@ namespace gpuwire::cuda_abi {
 
 // The functions of the same names in cuda.h, for a device of compute capability 9.0: the same results and the same
 // bytes. Any thread; no context, no state. CUDA_ERROR_INVALID_VALUE leaves `map` as it was. Source of layout and rules:
-// the documentation in cuda.h, and what driver 580.159.04 does on an H200 (test/protocol/cuda_abi/tensor_maps.txt),
-// which is laxer in places: `map` needs no alignment.
+// the documentation in cuda.h, and the behaviour of driver 580.159.04 on an H200
+// (test/protocol/cuda_abi/tensor_maps.txt), which is laxer in places: `map` needs no alignment.
 CUresult encode_tensor_map_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                  const cuuint64_t* sizes, const cuuint64_t* strides_bytes, const cuuint32_t* box,
                                  const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,

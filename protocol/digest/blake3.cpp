@@ -89,7 +89,7 @@ Digest blake3(std::span<const std::byte> input, const Key* key, Lanes lanes) noe
   }
   if (input.size() > kInputBytesMax) input = input.first(kInputBytesMax);
   alignas(64) std::byte values[kPartsMax * kDigestBytes];
-  // The leaves: whole parts side by side, what is left one by one.
+  // The leaves: whole parts side by side, the remaining ones one by one.
   const size_t whole = input.size() / kPartBytes;
   size_t count = 0;
   while (whole - count >= wide_kernel.width) {

@@ -21,8 +21,8 @@ Lanes lanes_here() noexcept;
 // The longest input.
 inline constexpr size_t kInputBytesMax = 1u << 20;
 
-// The hash of at most kInputBytesMax bytes; with a key, the keyed hash: without it nobody can tell what a digest stands
-// for, or find two inputs with the same one. Any thread; allocates nothing.
+// The hash of at most kInputBytesMax bytes; with a key, the keyed hash: without the key nobody can find the input of a
+// digest, or two inputs with the same digest. Any thread; allocates nothing.
 Digest blake3(std::span<const std::byte> input, const Key* key = nullptr, Lanes lanes = lanes_here()) noexcept;
 
 }  // namespace gpuwire::digest

@@ -1,6 +1,6 @@
-// What BLAKE3 spends its time with: the compression function, on W inputs side by side. Included by one source for each
-// width, which is compiled for a processor of that width; so nothing here may be shared with other sources, and nothing
-// of the library is used whose code could be. Section numbers are those of the BLAKE3 paper.
+// The most expensive part of BLAKE3: the compression function, on W inputs side by side. Included by one source for
+// each width, which is compiled for a processor of that width; so nothing here may be shared with other sources, and
+// nothing of the library is used whose code could be. Section numbers are those of the BLAKE3 paper.
 #pragma once
 
 #include <cstddef>

@@ -61,8 +61,6 @@ T load(std::span<const uint8_t> bytes, size_t offset) {
   return value;
 }
 
-tl::unexpected<Error> fail(std::string message) { return tl::unexpected(Error{std::move(message)}); }
-
 // `entry` spans the entry's header. A bad offset leaves the options out: only the marks in them are lost.
 std::string read_options(std::span<const uint8_t> entry, const EntryHeader& header) {
   if (header.options_offset == 0 || header.kind != kKindPtx || header.options_offset > entry.size() ||
@@ -138,7 +136,10 @@ tl::expected<std::vector<Entry>, Error> read_container(std::span<const uint8_t> 
   if (header.payload_bytes > container.size() - header.header_bytes) {
     return fail("fat binary: truncated, its header promises " + std::to_string(header.payload_bytes) + " bytes");
   }
-  std::span<const uint8_t> rest = container.subspan(header.header_bytes, header.payload_bytes);
+  return read_entries(container.subspan(header.header_bytes, header.payload_bytes));
+}
+
+tl::expected<std::vector<Entry>, Error> read_entries(std::span<const uint8_t> rest) {
   std::vector<Entry> entries;
   while (!rest.empty()) {
     if (rest.size() < sizeof(EntryHeader)) {

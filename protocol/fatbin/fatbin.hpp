@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <tl/expected.hpp>
@@ -17,13 +18,15 @@ namespace gpuwire::fatbin {
 inline constexpr uint32_t kWrapperMagic = 0x466243B1;
 inline constexpr uint32_t kContainerMagic = 0xBA55ED50;
 inline constexpr size_t kContainerHeaderBytes = 16;
-// A payload that claims to decompress to more is refused: it is far above what nvcc produces and below what hurts.
+// A payload that claims a larger decompressed size is refused: the limit is far above the output of nvcc and below a
+// harmful size.
 inline constexpr uint64_t kDecompressedBytesMax = uint64_t{1} << 30;
 inline constexpr size_t kEntriesMax = 4096;
 
 struct Error {
   std::string message;
 };
+inline tl::unexpected<Error> fail(std::string message) { return tl::unexpected(Error{std::move(message)}); }
 
 enum class Kind : uint8_t { ptx, cubin, other };
 enum class Compression : uint8_t { none, lz4, zstd };
@@ -52,11 +55,14 @@ struct ComputeCapability {
 // Lists the entries of a container (without the wrapper). Bytes behind the size that its header names are ignored.
 tl::expected<std::vector<Entry>, Error> read_container(std::span<const uint8_t> container);
 
+// The entries of bytes that are nothing else, as behind a container's header.
+tl::expected<std::vector<Entry>, Error> read_entries(std::span<const uint8_t> entries);
+
 // The entry's contents. PTX comes without the terminating zeros.
 tl::expected<std::vector<uint8_t>, Error> decompress(const Entry& entry);
 
-// The entry a driver would take for that device: the newest cubin that runs on it, else the newest PTX that may be
-// compiled for it. Null when there is none. With ptx_only cubins are passed over.
+// The entry that a driver would choose for that device: the newest cubin that runs on it, or else the newest PTX that
+// may be compiled for it. Null when there is none. With ptx_only cubins are skipped.
 const Entry* select_entry(std::span<const Entry> entries, ComputeCapability device, bool ptx_only = false);
 
 }  // namespace gpuwire::fatbin

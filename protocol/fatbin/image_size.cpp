@@ -18,8 +18,6 @@ struct Wrapper {
 constexpr uint32_t kWrapperVersionLinked = 2;
 constexpr size_t kLinkedContainersMax = 65536;
 
-tl::unexpected<Error> fail(const char* message) { return tl::unexpected(Error{message}); }
-
 // Whether [offset, offset + count * size) lies in the span.
 bool holds(std::span<const uint8_t> image, uint64_t offset, uint64_t count, uint64_t size) {
   return offset <= image.size() && (size == 0 || count <= (image.size() - offset) / size);

@@ -18,12 +18,12 @@ inline constexpr uint64_t kImageBytesMax = uint64_t{1} << 32;
 
 enum class ImageKind : uint8_t { wrapper, container, elf, text };
 
-// By the first bytes: what is no wrapper, container or ELF file is taken for PTX text. Reads at most 8 bytes.
+// By the first bytes: an image that is no wrapper, container or ELF file is taken for PTX text. Reads at most 8 bytes.
 ImageKind image_kind(std::span<const uint8_t> image);
 
-// Total size of a container or ELF file, from its own header. The span limits what may be read; the result may lie
-// beyond it, so that a prefix is enough for a container. For an ELF file the tables it points to must be within the
-// span.
+// Total size of a container or ELF file, from its own header. The span limits the bytes that may be read; the result
+// may lie beyond it, so that a prefix is enough for a container. For an ELF file the tables it points to must be within
+// the span.
 tl::expected<uint64_t, Error> container_bytes(std::span<const uint8_t> image);
 tl::expected<uint64_t, Error> elf_bytes(std::span<const uint8_t> image);
 

@@ -7,8 +7,8 @@
 namespace gpuwire::fatbin {
 namespace {
 
-// Little-endian, like the containers behind it; each container begins at a multiple of kAlignment, which is what
-// drivers find in programs.
+// Little-endian, like the containers behind it; each container begins at a multiple of kAlignment, as drivers find them
+// in programs.
 struct Header {
   uint32_t magic = kLinkedImageMagic;
   uint32_t containers = 0;
@@ -16,8 +16,6 @@ struct Header {
 constexpr size_t kAlignment = 16;
 
 constexpr size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-tl::unexpected<Error> fail(const char* message) { return tl::unexpected(Error{message}); }
 
 }  // namespace
 

@@ -32,7 +32,8 @@ bool is_linked_image(std::span<const uint8_t> image);
 // The containers in an image that nobody vouches for: each lies within `image` and is as long as its own header says.
 tl::expected<std::vector<std::span<const uint8_t>>, Error> read_linked_image(std::span<const uint8_t> image);
 
-// What a driver is given: a wrapper around containers that lie in memory already, and that must outlive it.
+// The image in the form that a driver gets: a wrapper around containers that lie in memory already, and that must
+// outlive it.
 class LinkedWrapper {
  public:
   // The first container is the linked one. Must not be empty.

@@ -11,7 +11,7 @@ Nanoseconds Heartbeat::left(Clock::time_point now) const {
                   Nanoseconds(Clock::duration(next_.load(std::memory_order_relaxed)) - now.time_since_epoch()));
 }
 
-bool Heartbeat::look(Clock::time_point now) {
+bool Heartbeat::poll(Clock::time_point now) {
   if (now.time_since_epoch().count() < next_.load(std::memory_order_relaxed)) return false;
   std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return false;
@@ -24,12 +24,12 @@ bool Heartbeat::look(Clock::time_point now) {
   Come come{connection, link_.bytes_come(), connection->unread()};
   if (!(come == come_)) {
     come_ = std::move(come);
-    silent_looks_ = 0;
-  } else if (come.unread < kUnreadBytesMax && ++silent_looks_ >= kSilentLooksMax) {
+    silent_polls_ = 0;
+  } else if (come.unread < kUnreadBytesMax && ++silent_polls_ >= kSilentPollsMax) {
     come_ = {};
     return link_.give_up(
         *connection,
-        fmt::format("nothing has come over it for {} s", silent_looks_ * interval_ / std::chrono::seconds(1)), how_);
+        fmt::format("nothing has come over it for {} s", silent_polls_ * interval_ / std::chrono::seconds(1)), how_);
   }
   if (link_.bytes_sent() == sent_) {
     link_.append_heartbeat();

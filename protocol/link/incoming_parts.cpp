@@ -5,7 +5,7 @@
 namespace gpuwire::link {
 
 bool IncomingParts::begin(uint64_t bytes) try {
-  kept_.reserve(kLookBytes);
+  kept_.reserve(kPollBytes);
   fault_.reserve(64);
   scanner_.stop_before_bulk(bytes);
   on_ = true;
@@ -22,12 +22,12 @@ void IncomingParts::begin_connection() {
 }
 
 std::span<std::byte> IncomingParts::room(std::span<std::byte> out) noexcept {
-  if (scanner_.bulk_left() == 0) return out.first(std::min(out.size(), kLookBytes));
+  if (scanner_.bulk_left() == 0) return out.first(std::min(out.size(), kPollBytes));
   if (here_left_ != 0) return out.first(size_t(std::min<uint64_t>(out.size(), here_left_)));
   return std::as_writable_bytes(std::span(&header_, 1)).subspan(have_);
 }
 
-size_t IncomingParts::take_kept(std::span<std::byte> into) noexcept {
+size_t IncomingParts::take_cached(std::span<std::byte> into) noexcept {
   size_t bytes = std::min(into.size(), kept_.size() - kept_at_);
   std::memcpy(into.data(), kept_.data() + kept_at_, bytes);
   kept_at_ += bytes;
@@ -44,7 +44,7 @@ size_t IncomingParts::take_header(size_t bytes) noexcept {
   return 0;
 }
 
-// What stands behind the header moves up, or is kept.
+// The bytes behind the header move up, or are stored.
 std::span<std::byte> IncomingParts::cut_header_out(std::span<std::byte> bytes) noexcept {
   size_t piece = std::min(bytes.size(), sizeof header_ - have_);
   std::memcpy(reinterpret_cast<std::byte*>(&header_) + have_, bytes.data(), piece);

@@ -14,24 +14,24 @@
 
 namespace gpuwire::link {
 
-// Takes the headers of parts out of what a connection brings, and keeps what comes behind one whose bytes come over
-// lanes until they are there. One thread at a time.
+// Removes the headers of parts from the bytes of a connection, and stores the bytes behind a header whose part comes
+// over lanes until that part has arrived. One thread at a time.
 class IncomingParts {
  public:
   // Bytes that are looked at at once, and kept at most.
-  static constexpr size_t kLookBytes = 64u << 10;
+  static constexpr size_t kPollBytes = 64u << 10;
 
   explicit IncomingParts(AcknowledgementScanner& scanner) : scanner_(scanner) {}
   // From the next frame on, bulk of more than `bytes` comes in parts. False: no memory.
   bool begin(uint64_t bytes);
   bool on() const { return on_; }
-  // Another connection: what the last one has left half is said again.
+  // Another connection: a header that the last one had sent in part is repeated.
   void begin_connection();
 
-  // What is left of the part that comes over lanes; 0: the stream goes on here.
+  // The remainder of the part that comes over lanes; 0: the stream continues here.
   uint64_t lanes_left() const { return lanes_left_; }
   uint32_t lane_set() const { return header_.lane_set; }
-  // So many of its bytes have come.
+  // This many of its bytes have arrived.
   void came_over_lanes(uint64_t bytes) {
     lanes_left_ -= bytes;
     scanner_.pass_bulk(bytes);
@@ -41,7 +41,7 @@ class IncomingParts {
   std::span<std::byte> room(std::span<std::byte> out) noexcept;
   // Bytes that came before their time: as many as fit into room().
   bool keeps() const { return kept_at_ != kept_.size(); }
-  size_t take_kept(std::span<std::byte> into) noexcept;
+  size_t take_cached(std::span<std::byte> into) noexcept;
   // room() has got these. Calls back for each acknowledgement. How many bytes of the stream now stand where they began.
   template <class Found>
   size_t take(std::span<std::byte> bytes, Found&& found) {
@@ -49,7 +49,7 @@ class IncomingParts {
     size_t stream = 0;
     while (!bytes.empty() && !faulty()) {
       if (scanner_.bulk_left() == 0) {
-        size_t walked = scanner_.look(bytes, found);
+        size_t walked = scanner_.scan(bytes, found);
         stream += walked;
         bytes = bytes.subspan(walked);
       } else if (here_left_ != 0) {
@@ -86,7 +86,7 @@ class IncomingParts {
   uint64_t here_left_ = 0;  // of the part that comes here
   uint64_t lanes_left_ = 0;
   uint64_t passed_ = 0;
-  std::vector<std::byte> kept_;  // from kept_at_ on; never grows past kLookBytes
+  std::vector<std::byte> kept_;  // from kept_at_ on; never grows past kPollBytes
   size_t kept_at_ = 0;
   std::string fault_;
 };

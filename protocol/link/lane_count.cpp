@@ -12,7 +12,7 @@ void LaneCount::sent(uint64_t bytes, std::chrono::nanoseconds took) {
   bytes_ = 0;
   took_ = {};
   if (!searching_) {
-    if (++settled_ < kTrialsUntilLook) return;
+    if (++settled_ < kTrialsUntilPoll) return;
     searching_ = true;
     rates_ = {};
     now_ = most_;

@@ -1,4 +1,4 @@
-// Over how many lanes the next part goes, by what the last ones have measured.
+// The number of lanes for the next part, by the measurements of the last ones.
 #pragma once
 
 #include <array>
@@ -17,8 +17,8 @@ class LaneCount {
   // Parts from which a rate is taken, and how much better a lane more has to be.
   static constexpr uint64_t kBytesPerTrial = 64u << 20;
   static constexpr double kGain = 1.05;
-  // After so many trials without a change it is looked again whether the best is still the best.
-  static constexpr unsigned kTrialsUntilLook = 64;
+  // After this many trials without a change the best number is verified again.
+  static constexpr unsigned kTrialsUntilPoll = 64;
 
   explicit LaneCount(size_t most) : most_(most), now_(most) {}
 

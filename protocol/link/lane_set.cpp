@@ -7,8 +7,7 @@
 #include <csignal>
 #include <utility>
 
-#include "protocol/threads/cores.hpp"
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 
 namespace gpuwire::link {
 
@@ -19,24 +18,18 @@ using transport::kReadable;
 using transport::kWoken;
 using transport::kWritable;
 
-// With fewer cores the peer on the same machine, or the thread that this one waits for, needs the core.
-constexpr unsigned kLookCoresMin = 8;
-// What ends a sleep is an event; the bound is for the one that was overlooked.
+// An event ends a sleep; the bound covers an event that was missed.
 constexpr std::chrono::seconds kSleep{10};
 constexpr std::chrono::milliseconds kInOrderWait{1};
 constexpr std::chrono::milliseconds kStopWait{500};
 constexpr uint32_t kNoStripe = ~0u;
-
-std::chrono::nanoseconds look_time() {
-  return usable_cores() >= kLookCoresMin ? std::chrono::nanoseconds(kLookAlone) : std::chrono::nanoseconds(0);
-}
 
 }  // namespace
 
 LaneSet::LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first)
     : number_(number),
       sends_first_(sends_first),
-      look_(look_time()),
+      poll_(brief_poll()),
       count_(std::min<size_t>(lanes.size(), wire::kLanesMax)) {
   for (auto& connection : lanes) {
     if (lanes_.size() == wire::kLanesMax) break;
@@ -51,7 +44,7 @@ LaneSet::LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint3
 }
 
 void LaneSet::simulate(size_t stripe_bytes, std::function<bool()> others) {
-  look_ = {};
+  poll_ = {};
   stripe_bytes_ = stripe_bytes;
   others_ = std::move(others);
 }
@@ -70,9 +63,12 @@ void LaneSet::finish() {
 
 bool LaneSet::start(Events events) {
   events_ = std::move(events);
-  // The program's signals are for its own threads. The mask is inherited from the creating thread.
+  // The program's signals are for its own threads, but for faults in its memory. The mask is inherited from the
+  // creating thread.
   sigset_t all, before;
   sigfillset(&all);
+  sigdelset(&all, SIGSEGV);
+  sigdelset(&all, SIGBUS);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   size_t started = 0;
   {
@@ -107,10 +103,10 @@ void LaneSet::run(Lane& lane) noexcept {
       idle = {};
       continue;
     }
-    if (look_.count() != 0) {
+    if (poll_.count() != 0) {
       auto now = Clock::now();
       if (idle == Clock::time_point{}) idle = now;
-      if (now - idle < look_) {
+      if (now - idle < poll_) {
         relax();
         continue;
       }
@@ -179,7 +175,7 @@ bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
   return true;
 }
 
-// The next one that no lane has, if this lane is in use.
+// The next stripe without a lane, if this lane is in use.
 bool LaneSet::take_stripe(Lane& lane) noexcept {
   std::lock_guard lock(mutex_);
   if (!out_active_ || out_.next == out_.stripes || closed()) return false;
@@ -330,7 +326,7 @@ void LaneSet::placed(Lane& lane, size_t bytes) noexcept {
   if (missing == 0 || place_.empty() || (place_in_order_ && bytes != 0)) placed_changed_.notify_all();
 }
 
-// --- receiving: who wants the bytes --------------------------------------------------------------------------------
+// --- receiving: which thread wants the bytes -----------------------------------------------------------------------
 
 void LaneSet::expect(uint64_t position, uint64_t bytes) {
   std::lock_guard lock(mutex_);
@@ -356,8 +352,8 @@ IoResult LaneSet::receive(uint64_t position, std::span<std::byte> out, Order ord
       if (!others_() && order == Order::any && !over() && stop()) close(sends_first_);
     } while (order == Order::any && !over());
   }
-  if (order == Order::any && look_.count() != 0)
-    for (auto begun = Clock::now(); !over() && Clock::now() - begun < look_;) relax();
+  if (order == Order::any && poll_.count() != 0)
+    for (auto begun = Clock::now(); !over() && Clock::now() - begun < poll_;) relax();
   std::unique_lock lock(mutex_);
   if (order == Order::any) {
     while (!placed_changed_.wait_for(lock, kStopWait, over)) {

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <bitset>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "protocol/link/lane_count.hpp"
+#include "protocol/threads/condition.hpp"
 #include "protocol/transport/transport.hpp"
 #include "protocol/wire/lanes.hpp"
 
@@ -25,8 +25,8 @@ using transport::IoResult;
 using transport::IoStatus;
 using transport::Nanoseconds;
 
-// All of them live and die together: bytes that a lane has taken with it are known to nobody, so the link goes back to
-// what its peer has received.
+// All lanes live and end together: bytes that were lost with a lane are unknown to both sides, so the link goes back to
+// the position that its peer has received.
 class LaneSet {
  public:
   // Told on a lane's thread, without a lock.
@@ -39,17 +39,18 @@ class LaneSet {
   // `number` is the client's, other than of each set before. `sends_first`: the client's side, which says on every lane
   // that all of them are ready.
   LaneSet(std::vector<std::unique_ptr<transport::Transport>> lanes, uint32_t number, bool sends_first);
-  // Without threads, before start(): others call turn() for each lane until the set is over, on one thread, and who
-  // waits for bytes calls `others`, which lets them, in place of sleeping. False: nothing has moved.
+  // Without threads, before start(): another driver calls turn() for each lane until the set is over, on one thread. A
+  // thread that waits for bytes calls `others`, which runs the lanes, instead of sleeping. False: nothing has moved.
   void simulate(size_t stripe_bytes, std::function<bool()> others);
-  // Simulated: what a lane's thread does between two sleeps; not inside another turn of the same lane. False: nothing.
+  // Simulated: the work of a lane's thread between two sleeps; not inside another turn of the same lane. False: no
+  // work.
   bool turn(size_t lane) noexcept;
   // Ends the set and waits for its threads. Not on one of them.
   ~LaneSet();
   LaneSet(const LaneSet&) = delete;
   LaneSet& operator=(const LaneSet&) = delete;
 
-  // Once. False: the system gives no threads; over() has been or will be told, where any has started.
+  // Once. False: the system gives no threads; over() has been or will be called, if any thread has started.
   bool start(Events events);
 
   uint32_t number() const { return number_; }
@@ -64,12 +65,12 @@ class LaneSet {
   bool send(uint64_t position, std::span<const std::byte> part);
 
   // --- receiving: one thread at a time -----------------------------------------------------------------------------
-  // A part of so many bytes begins at `position`, and all bytes before have been received.
+  // A part of this many bytes begins at `position`, and all bytes before have been received.
   void expect(uint64_t position, uint64_t bytes);
   enum class Order : uint8_t {
-    any,      // until `out` is full, or the set is over, or `stop` says so; asked at least once in kLaneLookMs
-    as_sent,  // only what comes next; returns after about a millisecond without it. For memory that may be another one
-              // the next time
+    any,      // until `out` is full, or the set is over, or `stop` says so; asked at least once in kStopWait
+    as_sent,  // only the next bytes; returns after about a millisecond without them. For memory that may be
+              // different the next time
   };
   // Bytes of that part from `position` on, which is where the last call ended. would_block: none have come, or the set
   // is over.
@@ -82,7 +83,7 @@ class LaneSet {
   // Does not wait: each lane's thread ends its connection. `resets`: as Transport::reset(), so that the peer does not
   // take it for the end of a program.
   void close(bool resets) noexcept;
-  // Closed: waits for its threads, and for what they tell. One thread at a time, none of them.
+  // Closed: waits for its threads, and for their reports. One thread at a time, none of the set's.
   void finish();
   bool closed() const { return closed_.load(std::memory_order_acquire); }
   // After Events::over, of a set that nobody has closed: how the first of its lanes ended; peer_closed: as Transport's.
@@ -146,13 +147,13 @@ class LaneSet {
   const bool sends_first_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // fixed from the beginning
   Events events_;
-  std::chrono::nanoseconds look_;  // how long a thread looks at its connection before it sleeps
+  std::chrono::nanoseconds poll_;  // how long a thread looks at its connection before it sleeps
   // Of simulate(), before start():
   size_t stripe_bytes_ = wire::kStripeBytes;
   std::function<bool()> others_;
 
   mutable std::mutex mutex_;  // a leaf
-  std::condition_variable placed_changed_;
+  Condition placed_changed_;
   // Guarded by mutex_:
   Outgoing out_;
   bool out_active_ = false;
@@ -172,8 +173,7 @@ class LaneSet {
 
   // Grows when a lane may have something new to do; seq_cst, with Lane::sleeps.
   std::atomic<uint64_t> changes_{0};
-  // Of place_: bytes that have not come. Falls under mutex_; read by who looks before it sleeps, and again under the
-  // mutex.
+  // The missing bytes of place_. Falls under mutex_; a thread reads it before it sleeps, and again under the mutex.
   std::atomic<size_t> missing_{0};
   std::atomic<uint64_t> bytes_received_{0};  // relaxed: only compared
   std::atomic<size_t> in_use_{0};            // relaxed: for people

@@ -18,10 +18,11 @@ using transport::kWoken;
 using transport::kWritable;
 
 constexpr size_t kBounceBytes = 256u << 10;
-// How long one who waits for what lanes bring sleeps at most, where it cannot be told.
-constexpr std::chrono::milliseconds kLanesLook{1};
-// How long one who waits to send sleeps at most: of a connection that is left to its peer's reading, it is not told.
-constexpr std::chrono::milliseconds kPushLook{50};
+// The longest sleep of a thread that waits for bytes of lanes, if it cannot be notified.
+constexpr std::chrono::milliseconds kLanesPoll{1};
+// The longest sleep of a thread that waits to send: it gets no notification while the peer does not read the
+// connection.
+constexpr std::chrono::milliseconds kPushPoll{50};
 // In place of bulk whose owner has taken its memory back. Never written.
 std::byte g_zeros[64u << 10];
 
@@ -68,9 +69,10 @@ bool Link::pump() {
 }
 
 void Link::pump(std::unique_lock<std::mutex>& lock) {
-  // The thread that is sending looks again before it leaves, so what was appended up to now is in good hands.
+  // The sending thread checks again before it leaves, so it will send the bytes that were appended up to now.
   if (sending_) return;
   sending_ = true;
+  sender_ = pthread_self();
   while (sends() && !drop_when_back_ && send_some(lock)) {}
   if (lanes_sending_.load(std::memory_order_relaxed))
     return;  // the lanes have the role now, and go on here when they are done
@@ -98,46 +100,45 @@ void Link::push(uint64_t position, Nanoseconds stall) {
       break;
     }
     lock.unlock();
-    // Not for another connection, which may have to wait for who pushes over this one.
-    wait(kWritable, std::min<Nanoseconds>(stall - (now - moved), kPushLook), WaitFor::this_connection);
+    // Does not wait for another connection, which may itself wait for the thread that pushes over this one.
+    wait(kWritable, std::min<Nanoseconds>(stall - (now - moved), kPushPoll), WaitFor::this_connection);
     lock.lock();
   }
   pushing_ = false;
 }
 
 bool Link::send_some(std::unique_lock<std::mutex>& lock) {
-  SendWindow::Next next = window_.next();
+  const SendWindow::Next next = window_.next(bulk_in_ring_max_);
   if (!next.external && !next.ring_pieces) {
     blocked_.store(false, std::memory_order_relaxed);
     return false;
   }
-  if (next.external && sends_parts_.load(std::memory_order_relaxed) && window_.sent() >= part_until_ &&
-      part_header_left_ == 0)
-    begin_part(next);
+  const bool in_parts =
+      next.external && sends_parts_.load(std::memory_order_relaxed) && next.external->bytes > bulk_in_ring_max_;
+  if (in_parts && window_.sent() >= part_until_ && part_header_left_ == 0) begin_part(next);
   if (next.external && part_header_left_ != 0 && part_header_.way == uint8_t(wire::PartWay::lanes))
     return send_lane_header(lock, next);
-  // What is to be sent stays where it is until it has been sent and acknowledged. Its owner may take external bulk
-  // back, but waits for who reads it.
+  // Bytes stay in place until they have been sent and acknowledged. The owner of external bulk may take it back, but
+  // waits for the thread that reads it.
   ExternalBulk external;
   if (next.external) {
     external.data = next.external->data;
     external.gather = next.external->gather;
     external.bytes = next.external->bytes;
-    reading_until_ = window_.sent() - next.offset + external.bytes;
+    reading_until_ = window_.sent() + next.ring_bytes - next.offset + external.bytes;
   }
-  uint64_t position = window_.sent();
+  uint64_t position = window_.sent() + next.ring_bytes;
   transport::Transport& transport = *transport_;
   lock.unlock();
-  iovec both[2];
-  std::span<const iovec> pieces(next.ring, next.ring_pieces);
-  size_t header = next.external ? part_header_left_ : 0;
+  iovec all[kRingPiecesMax + 2];
+  size_t count = size_t(std::copy_n(next.ring, next.ring_pieces, all) - all);
+  size_t header = in_parts ? part_header_left_ : 0;
+  if (header != 0) all[count++] = part_header_rest();
   if (next.external) {
-    both[0] = part_header_rest();
-    both[1] = external_piece(external, next.offset, position);
-    if (sends_parts_.load(std::memory_order_relaxed))
-      both[1].iov_len = std::min<size_t>(both[1].iov_len, part_until_ - position);
-    pieces = std::span<const iovec>(both).subspan(header == 0);
+    iovec& bulk = all[count++] = external_piece(external, next.offset, position);
+    if (in_parts) bulk.iov_len = std::min<size_t>(bulk.iov_len, part_until_ - position);
   }
+  std::span<const iovec> pieces(all, count);
   IoResult result = transport.try_send(pieces);
   lock.lock();
   if (reading_until_) changed_.notify_all();
@@ -145,18 +146,41 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   blocked_.store(result.status == IoStatus::would_block, std::memory_order_relaxed);
   if (result.status == IoStatus::would_block) return false;
   if (result.status != IoStatus::ok) {
-    // What the peer said last may still be readable and names the cause; who receives finds the end of it.
+    // The peer's last bytes may still be readable and name the cause; the receiving thread finds their end.
     send_failure_ = result;
     break_sending();
     return false;
   }
-  header = std::min(header, result.bytes);
-  part_header_left_ -= header;
-  count_sent(result.bytes);
-  if (next.external)
-    bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + result.bytes - header, std::memory_order_relaxed);
-  if (result.bytes != header) publish_positions(window_.sent(result.bytes - header));
+  count_step(result.bytes, header, in_parts);
   return true;
+}
+
+void Link::count_step(size_t bytes, size_t header, bool in_parts) {
+  header = std::min(header, bytes);
+  part_header_left_ -= header;
+  count_sent(bytes);
+  if (in_parts)
+    bulk_sent_.store(bulk_sent_.load(std::memory_order_relaxed) + bytes - header, std::memory_order_relaxed);
+  if (bytes != header) publish_positions(window_.sent(bytes - header));
+}
+
+bool Link::publish_at_end(size_t bytes) noexcept {
+  return state_.load(std::memory_order_relaxed) != State::ended && !window_.must_grow() &&
+         window_.publish(bytes, nullptr);
+}
+
+// Bulk outside the ring ends it: its owner, its parts and its lanes have locks of their own. Memory that is not needed
+// any more is freed by whoever sends next.
+void Link::send_at_end() noexcept {
+  while (sends() && !drop_when_back_ && part_header_left_ == 0) {
+    const SendWindow::Next next = window_.next(0);
+    if (!next.ring_pieces) return;
+    IoResult result = transport_->try_send({next.ring, next.ring_pieces});
+    if (result.status != IoStatus::ok) return;
+    count_sent(result.bytes);
+    window_.advance(result.bytes);
+    sent_.store(window_.sent(), std::memory_order_release);
+  }
 }
 
 void Link::count_sent(size_t bytes) {
@@ -170,9 +194,9 @@ void Link::break_sending() {
   announce();
 }
 
-void Link::tell(State state) {
+void Link::notify(State state) {
   if (!observer_) return;
-  std::lock_guard telling(telling_);
+  std::lock_guard telling(notifying_);
   if (this->state() == state) observer_(state);
 }
 
@@ -229,7 +253,7 @@ Link::Kept Link::kept() const {
 
 // --- receiving -----------------------------------------------------------------------------------------------------
 
-// Null: there is no connection. Else nobody takes it away until leave_receiving().
+// Null: there is no connection. Otherwise the connection stays valid until leave_receiving().
 transport::Transport* Link::enter_receiving() noexcept {
   receiving_.store(true, std::memory_order_seq_cst);
   if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]]
@@ -257,10 +281,10 @@ IoResult Link::receive(std::span<std::byte> out, Taking taking) noexcept {
   if (result.status == IoStatus::ok) {
     received_.store(received() + result.bytes, std::memory_order_relaxed);
     if (!parts_.on())
-      scanner_.look(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
+      scanner_.scan(out.first(result.bytes), [this](uint64_t position) { found_acknowledgement(position); });
     short_frame_bytes_.store(scanner_.short_frame_bytes(), std::memory_order_relaxed);
     if (scanner_.goodbye()) [[unlikely]]
-      said_goodbye_.store(true, std::memory_order_relaxed);
+      sent_goodbye_.store(true, std::memory_order_relaxed);
   }
   leave_receiving();
   if (result.status == IoStatus::closed || result.status == IoStatus::failed)
@@ -277,7 +301,7 @@ void Link::found_acknowledgement(uint64_t position) {
 
 namespace {
 
-// A reset that comes behind the peer's end is EPIPE: it answers what was sent meanwhile.
+// A reset that follows the peer's end is EPIPE: it answers bytes that were sent meanwhile.
 Loss kind_of(transport::Transport& connection, const IoResult& end) {
   if (end.status == IoStatus::closed || end.error == EPIPE || connection.peer_closed()) return Loss::closed;
   return end.error == ECONNRESET ? Loss::reset : Loss::broken;
@@ -293,13 +317,13 @@ IoResult Link::connection_ended(const transport::Transport* which, const IoResul
     return result;
   }
   if (transport_.get() == which && state_.load(std::memory_order_relaxed) == State::attached) {
-    // Who sends may have been told first, and then who receives finds an end and nothing else.
+    // The sending thread may have been notified first; the receiving thread then finds an end and nothing else.
     loss_ = send_failure_.status == IoStatus::failed ? send_failure_ : result;
     kind_of_loss_ = kind_of(*transport_, loss_);
     why_given_up_.clear();
     detach_locked();
     lock.unlock();
-    tell(State::detached);
+    notify(State::detached);
   }
   return {state_.load(std::memory_order_relaxed) == State::ended ? IoStatus::closed : IoStatus::would_block};
 }
@@ -317,7 +341,7 @@ void Link::append_heartbeat() {
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
                            .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
   std::lock_guard lock(mutex_);
-  // What waits to be sent says as much when it leaves, and each heartbeat behind it would take room.
+  // Waiting bytes serve as a heartbeat when they leave, and each heartbeat behind them would take room.
   if (!sends() || !everything_sent()) return;
   std::byte* at = window_.reserve(sizeof header, 0);
   if (!at) return;
@@ -327,9 +351,9 @@ void Link::append_heartbeat() {
 
 uint64_t Link::consumed(uint64_t position, bool now) {
   const uint64_t short_frames = short_frame_bytes_.load(std::memory_order_relaxed);
-  const bool enough = position - told_ >= wire::kAcknowledgeBytes ||
-                      short_frames - told_short_frames_ >= wire::kAcknowledgeShortFrameBytes;
-  if (!(enough || now) || position == told_) [[likely]]
+  const bool enough = position - notified_ >= wire::kAcknowledgeBytes ||
+                      short_frames - acknowledged_short_frames_ >= wire::kAcknowledgeShortFrameBytes;
+  if (!(enough || now) || position == notified_) [[likely]]
     return 0;
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position};
   std::lock_guard lock(mutex_);
@@ -337,8 +361,8 @@ uint64_t Link::consumed(uint64_t position, bool now) {
   if (!at) return 0;  // tried again with the next frame
   std::memcpy(at, &header, sizeof header);
   if (!publish(sizeof header)) return 0;
-  told_ = position;
-  told_short_frames_ = short_frames;
+  notified_ = position;
+  acknowledged_short_frames_ = short_frames;
   return window_.appended();
 }
 
@@ -361,13 +385,13 @@ unsigned Link::wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexce
       return what == WaitFor::this_connection &&
              (state() == State::detached || send_broken_.load(std::memory_order_relaxed));
     };
-    // A connection that takes nothing any more would be writable again and again until who receives has found its end.
-    // While lanes send, the connection takes nothing of what comes behind.
+    // A connection that accepts nothing any more would be reported writable again and again until the receiving thread
+    // has found its end. While lanes send, the connection accepts none of the following bytes.
     auto takes_nothing = [&] {
       return send_broken_.load(std::memory_order_relaxed) || lanes_sending_.load(std::memory_order_relaxed);
     };
     auto nothing = [&] { return state() == State::detached || (takes_nothing() && !(interest & kReadable)); };
-    // Who waits to send is told of that once.
+    // A thread that waits to send is notified of this once.
     auto breaks = [&] { return send_broken_.load(std::memory_order_relaxed) != was_broken; };
     if (!over() && !woken() && nothing())
       slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || gone() || breaks() || !nothing(); });
@@ -383,7 +407,7 @@ unsigned Link::wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexce
     transport = transport_;
   }
   if ((interest & kReadable) && lanes_are_next_.load(std::memory_order_relaxed)) [[unlikely]]
-    return kReadable | transport->wait(interest & kWoken, std::min<Nanoseconds>(timeout, kLanesLook));
+    return kReadable | transport->wait(interest & kWoken, std::min<Nanoseconds>(timeout, kLanesPoll));
   return transport->wait(interest, timeout);
 }
 
@@ -450,7 +474,7 @@ uint64_t Link::detach() noexcept {
   }
   changed_.wait(lock, [&] { return !sending_ && !receiving_.load(std::memory_order_seq_cst); });
   lock.unlock();
-  if (lost) tell(State::detached);
+  if (lost) notify(State::detached);
   return received();
 }
 
@@ -464,7 +488,7 @@ bool Link::give_up(const transport::Transport& which, std::string why, GivingUp 
     why_given_up_ = std::move(why);
     detach_locked(how);
   }
-  tell(State::detached);
+  notify(State::detached);
   return true;
 }
 
@@ -490,10 +514,10 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
     send_failure_ = {};
     state_.store(State::attached, std::memory_order_seq_cst);
   }
-  // Who still waits for it sleeps, where this side has left it open.
+  // A thread that still waits for the connection sleeps, if this side has left it open.
   old->shutdown();
   slot_changed_.notify_all();
-  tell(State::attached);
+  notify(State::attached);
   pump();
   return true;
 }
@@ -522,6 +546,32 @@ void Link::end() noexcept {
   else drop_unsent();
   changed_.notify_all();
   announce();
+}
+
+bool Link::take_back_from_left_call(bool had_received) noexcept {
+  take_from_this_thread(slot_mutex_);
+  take_from_this_thread(notifying_);
+  bool well = !take_from_this_thread(mutex_);
+  auto connection = transport();
+  std::unique_lock lock(mutex_);
+  const bool sent =
+      sending_ && !lanes_sending_.load(std::memory_order_relaxed) && pthread_equal(sender_, pthread_self());
+  const bool received = had_received && receiving_.exchange(false, std::memory_order_seq_cst);
+  if (sent) {
+    sending_ = false;
+    reading_until_ = 0;
+    if (drop_when_back_) drop_unsent();
+  }
+  changed_.notify_all();
+  if (connection->take_back_from_left_call(sent, received)) return well;
+  if (state_.load(std::memory_order_relaxed) != State::attached) return well;
+  if (!outlives_.load(std::memory_order_relaxed) || !connection->can_be_left()) return false;
+  kind_of_loss_ = Loss::given_up;
+  why_given_up_ = "the program left a call in the middle";
+  detach_locked(GivingUp::leaves);
+  lock.unlock();
+  notify(State::detached);
+  return well;
 }
 
 void Link::abandon_after_fork() noexcept {

@@ -1,4 +1,4 @@
-// What Link does about bulk that comes in parts, and about lanes. README.md has the threads.
+// Link's handling of bulk that comes in parts, and of lanes. README.md has the threads.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -9,9 +9,9 @@ namespace gpuwire::link {
 
 namespace {
 
-// Lanes that bring nothing in so many looks of who waits for them (LaneSet, half a second each), while their peer goes
-// on, lead nowhere.
-constexpr unsigned kSilentLooksMax = 20;
+// Lanes that bring nothing in this many checks of a waiting thread (LaneSet, half a second each), while their peer
+// continues, are dead.
+constexpr unsigned kSilentLanePollsMax = 20;
 
 }  // namespace
 
@@ -68,7 +68,7 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
       return false;
     retire_lanes(comes_back_);
     over.swap(retired_);
-    retired_.reserve(2);  // what retires the new ones must not fail
+    retired_.reserve(2);  // retiring the new ones must not fail
   }
   // With their last words, which must not be taken for those of the new ones.
   for (auto& set : over) set->finish();
@@ -160,7 +160,7 @@ void Link::lanes_sent(uint64_t position, bool all) {
     pump(lock);
     if (everything_sent() || lanes_sending_.load(std::memory_order_relaxed)) return;
   }
-  // What is left is somebody else's to send, who may not know of it.
+  // Another thread has to send the remaining bytes, and may not know of them.
   wake();
 }
 
@@ -172,11 +172,11 @@ void Link::lanes_over(const LaneSet& set) {
   bool current = lanes_.get() == &set;
   if (current) retire_lanes(comes_back_);
   if (state_.load(std::memory_order_relaxed) != State::attached) return;  // given up with their connection
-  // Others have taken their place. What they were sending is half under way even so.
+  // Other lanes have replaced these. The part that they were sending is half on its way even so.
   if (!current && !was_sending) return;
   std::string fault = set.fault();
-  // What they had sent, and the peer has not got, the side that comes back misses when it reads of it; the other side
-  // cannot have it asked for, so the one that comes back does so at once.
+  // The side that reconnects notices missing bytes of the lanes when it reads the part's header. The other side cannot
+  // ask for them, so the side that reconnects does so at once.
   bool outstanding = was_sending || (comes_back_ && window_.acknowledged() < lanes_until_) || !fault.empty();
   damage_ = fault;
   if (outstanding)
@@ -184,10 +184,10 @@ void Link::lanes_over(const LaneSet& set) {
   else pump(lock);
 }
 
-// With the lock: what the peer has of the bytes that were given to lanes is not known, so the streams go on over
-// another connection. This side gets it, or waits for it: then the peer has to find out, which it does where it reads
-// of a part that lanes bring, has not got all of it, and has no such lanes. So the connection has announced such a
-// part.
+// With the lock: it is unknown how many of the lanes' bytes the peer has, so the streams continue over another
+// connection. This side opens it, or waits for it. In the second case the peer has to notice the loss: it does so when
+// it reads the header of a part over lanes, has not received all of the part, and has no such lanes. So the connection
+// has announced such a part.
 void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why) {
   if (state_.load(std::memory_order_relaxed) != State::attached) return;
   if (!comes_back_ && damage_.empty()) {
@@ -201,18 +201,18 @@ void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why
   why_given_up_ = std::move(why);
   detach_locked(damage_.empty() ? GivingUp::leaves : GivingUp::closes);
   lock.unlock();
-  tell(State::detached);
+  notify(State::detached);
   lock.lock();
 }
 
-// --- receiving: by who receives ------------------------------------------------------------------------------------
+// --- receiving, on the receiving thread ----------------------------------------------------------------------------
 
 IoResult Link::receive_parts(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept {
   for (;;) {
     if (parts_.lanes_left() != 0) return receive_from_lanes(transport, out, taking);
     std::span<std::byte> room = parts_.room(out);
     IoResult result{IoStatus::ok};
-    if (parts_.keeps()) result.bytes = parts_.take_kept(room);
+    if (parts_.keeps()) result.bytes = parts_.take_cached(room);
     else result = taking == Taking::all ? transport.receive_bulk(room) : transport.try_receive(room);
     if (result.status != IoStatus::ok) return result;
     uint64_t passed = parts_.passed();
@@ -242,15 +242,15 @@ IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std
     LaneSet& lanes;
     transport::Transport& transport;
     uint64_t come;
-    unsigned silent_looks = 0;
+    unsigned silent_polls = 0;
   } waiting{*this, *lanes, transport, lanes->bytes_received()};
   IoResult result = lanes->receive(
       received(), out, taking == Taking::now ? LaneSet::Order::as_sent : LaneSet::Order::any, [&waiting] {
-        if (waiting.link.look_) waiting.link.look_();
+        if (waiting.link.poll_) waiting.link.poll_();
         uint64_t come = waiting.lanes.bytes_received();
         bool silent = come == std::exchange(waiting.come, come) && waiting.transport.unread() != 0;
-        waiting.silent_looks = silent ? waiting.silent_looks + 1 : 0;
-        return waiting.silent_looks >= kSilentLooksMax ||
+        waiting.silent_polls = silent ? waiting.silent_polls + 1 : 0;
+        return waiting.silent_polls >= kSilentLanePollsMax ||
                waiting.link.stop_receiving_.load(std::memory_order_relaxed) || waiting.link.state() != State::attached;
       });
   if (result.status != IoStatus::ok) return result;
@@ -261,11 +261,11 @@ IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std
   return result;
 }
 
-// Nothing can be received of what the connection goes on with; that it ends is still found.
+// The following bytes of the connection cannot be received; its end is still found.
 IoResult Link::lanes_are_gone(transport::Transport& transport) noexcept {
   {
     std::unique_lock lock(mutex_);
-    // Of this side's making, so one that is not there, or not there any more, does not come.
+    // This side creates lane sets, so a set that is missing, or gone, will not come.
     bool lost = !lanes_ || lanes_->number() != parts_.lane_set();
     if (lost && comes_back_ && transport_.get() == &transport) give_up_for_lanes(lock, "a lane was lost");
     if (state_.load(std::memory_order_relaxed) != State::attached) return {IoStatus::would_block};

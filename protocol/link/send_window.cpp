@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace gpuwire::link {
 
@@ -40,8 +41,13 @@ std::byte* SendWindow::reserve(size_t bytes, size_t reserve_bytes) {
   return reserve(large, bytes, reserve_bytes);
 }
 
-// Frames lie one behind the other in one piece, but for the end of the ring and what aligns a frame behind bulk of odd
-// length.
+void SendWindow::append(Piece piece) {
+  if (pieces_.full()) pieces_.set_capacity(2 * pieces_.capacity());
+  pieces_.push_back(std::move(piece));
+}
+
+// Frames lie one behind the other in one piece, except at the end of the ring and for the alignment of a frame behind
+// bulk of odd length.
 bool SendWindow::append_ring(size_t bytes) {
   Piece* last = pieces_.empty() ? nullptr : &pieces_.back();
   if (last && last->ring == reserved_in_ && last->ring_at + last->bytes == reserved_at_ &&
@@ -51,7 +57,7 @@ bool SendWindow::append_ring(size_t bytes) {
     return true;
   }
   try {
-    pieces_.push_back({.begin = appended_, .bytes = bytes, .ring_at = reserved_at_, .ring = reserved_in_});
+    append({.begin = appended_, .bytes = bytes, .ring_at = reserved_at_, .ring = reserved_in_});
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -62,12 +68,12 @@ bool SendWindow::append_ring(size_t bytes) {
 bool SendWindow::publish(size_t bytes, const ExternalBulk* external) {
   if (external) {
     try {
-      pieces_.push_back({.begin = appended_, .bytes = bytes, .ring_at = reserved_at_, .ring = reserved_in_});
+      append({.begin = appended_, .bytes = bytes, .ring_at = reserved_at_, .ring = reserved_in_});
     } catch (const std::bad_alloc&) {
       return false;
     }
     try {
-      pieces_.push_back({.begin = appended_ + bytes, .bytes = external->bytes, .bulk = *external});
+      append({.begin = appended_ + bytes, .bytes = external->bytes, .bulk = *external});
     } catch (const std::bad_alloc&) {
       pieces_.pop_back();
       return false;
@@ -90,13 +96,14 @@ size_t SendWindow::piece_at(uint64_t position) const {
   return size_t(behind - pieces_.begin());
 }
 
-SendWindow::Next SendWindow::next() {
+SendWindow::Next SendWindow::next(size_t joined_bytes_max) {
   Next next;
   uint64_t offered = sent_;
   for (size_t i = sending_; i < pieces_.size() && next.ring_pieces < kRingPiecesMax; ++i) {
     const Piece& piece = pieces_[i];
     size_t skip = size_t(offered - piece.begin);
-    if (piece.external() && next.ring_pieces) break;
+    const bool joined = piece.bulk.data && piece.bulk.bytes <= joined_bytes_max;
+    if (piece.external() && next.ring_pieces && !joined) break;
     offered = piece.end();
     if (piece.external()) {
       next.external = &piece.bulk;
@@ -104,12 +111,15 @@ SendWindow::Next SendWindow::next() {
       break;
     }
     next.ring[next.ring_pieces++] = {piece.ring->at(piece.ring_at + skip), size_t(piece.bytes) - skip};
+    next.ring_bytes += size_t(piece.bytes) - skip;
   }
   offered_ = std::max(offered_, offered);
   return next;
 }
 
-bool SendWindow::sent(size_t bytes) {
+bool SendWindow::must_grow() const { return pieces_.full(); }
+
+void SendWindow::advance(size_t bytes) {
   const uint64_t until = sent_ + bytes;
   while (sending_ < pieces_.size() && sent_ < until) {
     const Piece& piece = pieces_[sending_];
@@ -118,6 +128,10 @@ bool SendWindow::sent(size_t bytes) {
     sent_ += step;
     if (sent_ == piece.end()) ++sending_;
   }
+}
+
+bool SendWindow::sent(size_t bytes) {
+  advance(bytes);
   const uint64_t tails = rings_[0].tail + rings_[1].tail;
   const size_t external = external_bytes_;
   free_acknowledged();
@@ -161,7 +175,7 @@ bool SendWindow::acknowledge(uint64_t position) {
   return true;
 }
 
-// What has been acknowledged while a thread is still sending it stays until that thread is back.
+// Acknowledged bytes that a thread is still sending stay until that thread is back.
 void SendWindow::free_acknowledged() {
   uint64_t limit = std::min(acknowledged_, sent_);
   while (!pieces_.empty() && pieces_.front().end() <= limit) {

@@ -47,7 +47,7 @@ bool make_random(std::span<uint8_t> out) { return ::getrandom(out.data(), out.si
 // --- the client ----------------------------------------------------------------------------------------------------
 
 tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, Nanoseconds timeout) {
-  // The client speaks first, as in each handshake: what read its login's answer may have read on.
+  // The client sends first, as in each handshake: the reader of its login's answer may have read on.
   capnp::MallocMessageBuilder question;
   question.initRoot<schema::ResumeChallenge>();
   if (!send_control(connection, ControlOrdinal::resume_challenge, question, timeout))
@@ -83,7 +83,7 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
     received = resumed.getReceived();
     auto reason = resumed.getRefused();
     refused.assign(reason.begin(), std::min<size_t>(reason.size(), wire::kRefusalBytesMax));
-    wire::blank_controls(refused);
+    wire::blank_unshown(refused);
   });
   if (!heard) return tl::unexpected<Failure>({false, heard.error()});
   if (!refused.empty()) return tl::unexpected<Failure>({true, refused});
@@ -92,8 +92,8 @@ tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, N
 
 // --- the server ----------------------------------------------------------------------------------------------------
 
-tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& session, const Secret& secret,
-                                      Nanoseconds timeout) {
+tl::expected<Request, std::string> receive_request(Transport& connection, const SessionId& session,
+                                                   const Secret& secret, Nanoseconds timeout) {
   if (auto asked = receive(connection, ControlOrdinal::resume_challenge, timeout, [](capnp::MessageReader&) {}); !asked)
     return tl::unexpected(asked.error());
   Challenge challenge;
@@ -102,7 +102,7 @@ tl::expected<Heard, std::string> hear(Transport& connection, const SessionId& se
   question.initRoot<schema::ResumeChallenge>().setNonce(data_of(challenge));
   if (!send_control(connection, ControlOrdinal::resume_challenge, question, timeout))
     return tl::unexpected(std::string("the connection was lost"));
-  Heard heard;
+  Request heard;
   Proof proof{};
   bool whole = false;
   auto answer = receive(connection, ControlOrdinal::resume, timeout, [&](capnp::MessageReader& message) {

@@ -1,5 +1,5 @@
-// What is said over a new connection before a session's streams go on over it: challenge, proof, positions. Both ends;
-// nothing behind the last frame is read.
+// The exchange over a new connection before a session's streams continue over it: challenge, proof, positions. Both
+// ends; no byte behind the last frame is read.
 #pragma once
 
 #include <cstdint>
@@ -34,15 +34,15 @@ tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Clai
 
 // --- the server ----------------------------------------------------------------------------------------------------
 
-struct Heard {
+struct Request {
   uint64_t attempt = 0, received = 0;
-  std::string address, machine;  // what the client says of its end
+  std::string address, machine;  // the client's description of its end
   std::optional<Lane> lane = {};
 };
-// Waits to be asked, sends a challenge and checks the answer. Error: why it is no proof, one line for the log; the
-// client has been told that it is refused.
-tl::expected<Heard, std::string> hear(transport::Transport& connection, const SessionId& session, const Secret& secret,
-                                      transport::Nanoseconds timeout);
+// Waits for the request, sends a challenge and checks the answer. Error: the reason why the proof is wrong, one line
+// for the log; the client has received the refusal.
+tl::expected<Request, std::string> receive_request(transport::Transport& connection, const SessionId& session,
+                                                   const Secret& secret, transport::Nanoseconds timeout);
 // The last word before the streams go on. False: the connection did not take it.
 bool accept(transport::Transport& connection, uint64_t received, transport::Nanoseconds timeout);
 void refuse(transport::Transport& connection, const std::string& reason, transport::Nanoseconds timeout);

@@ -1,4 +1,4 @@
-// By what a client proves, over a new connection, that a session is its own.
+// The proof by which a client shows, over a new connection, that a session is its own.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace gpuwire::resume {
 
 using SessionId = std::array<uint8_t, 16>;
-using Secret = std::array<uint8_t, wire::kResumeSecretBytes>;        // the worker's random bytes, told in Welcome
+using Secret = std::array<uint8_t, wire::kResumeSecretBytes>;        // the worker's random bytes, sent in Welcome
 using Challenge = std::array<uint8_t, wire::kResumeChallengeBytes>;  // random for each connection
 using Proof = std::array<uint8_t, wire::kResumeProofBytes>;
 
@@ -21,8 +21,8 @@ struct Lane {
   uint8_t number = 0, count = 0;
 };
 
-// HMAC-SHA256 under the secret. `binding`: what only the two ends of this connection can compute
-// (Transport::binding()), or nothing: a proof that was made for one connection is none for another.
+// HMAC-SHA256 under the secret. `binding`: bytes that only the two ends of this connection can compute
+// (Transport::binding()), or nothing; a proof for one connection is invalid for another.
 Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session,
                uint64_t attempt);
 // The same of a connection that is to be a lane; neither is the other.

@@ -41,6 +41,9 @@ struct Welcome {
                                 # (wire/lanes.hpp). Never more than Hello.lanes, never without resumeSecret
   chunks @12 :UInt8;            # the server keeps chunks of copies to the device: 0: no; 1: by their BLAKE3; 2: by their BLAKE3 under Hello.cacheKey
   sameMachine @13 :Bool;        # nothing but this machine's own system is between the client and the server
+  ordersUploads @14 :Bool;      # a stream that does not wait for the NULL stream waits for copies that the program takes for done, before it is given work
+  hangUpGraceMs @15 :UInt32;    # how long it stays without a connection that was closed or reset, by the client's end or by something between; 0: nothing
+                                # is said of it
 }
 
 struct ResumeChallenge {

@@ -7,8 +7,8 @@
 
 namespace gpuwire {
 
-// Starts `count` threads that run `body`, or as many as the system gives. Of signals they take those alone that a fault
-// raises, for what they read may be memory whose faults the program serves. Their owner joins them.
+// Starts `count` threads that run `body`, or as many as the system gives. They take only the signals that a fault
+// raises, for they may read memory whose faults the program handles. Their owner joins them.
 std::vector<std::thread> start_helper_threads(unsigned count, const std::function<void()>& body) noexcept;
 
 }  // namespace gpuwire

@@ -6,13 +6,13 @@
 
 #include "protocol/threads/cores.hpp"
 #include "protocol/threads/helper_threads.hpp"
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 
 namespace gpuwire {
 
 Parallel::~Parallel() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ending_ = true;
     left_.store(1, std::memory_order_relaxed);  // nobody goes on looking
   }
@@ -20,55 +20,54 @@ Parallel::~Parallel() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Parallel::take_pieces(std::unique_lock<std::mutex>& lock) {
+void Parallel::take_pieces() {
   while (next_ < count_) {
     size_t piece = next_++;
     const auto* work = work_;
     left_.store(count_ - next_, std::memory_order_relaxed);
-    lock.unlock();
+    mutex_.unlock();
     (*work)(piece);
-    lock.lock();
+    mutex_.lock();
     if (unfinished_.fetch_sub(1, std::memory_order_relaxed) == 1) done_.notify_all();
   }
 }
 
-// Without the lock.
 template <class Done>
-void Parallel::look(std::unique_lock<std::mutex>& lock, Done&& done) const {
-  lock.unlock();
+void Parallel::poll(Done&& done) {
+  mutex_.unlock();
   const auto begun = std::chrono::steady_clock::now();
   while (!done()) {
     const auto spent = std::chrono::steady_clock::now() - begun;
-    if (spent >= look_) break;
+    if (spent >= poll_) break;
     relax(spent);
   }
-  lock.lock();
+  mutex_.lock();
 }
 
 void Parallel::help() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-digest");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!ending_) {
-    take_pieces(lock);
+    take_pieces();
     if (ending_) return;
-    look(lock, [this] { return left_.load(std::memory_order_relaxed) != 0; });
-    if (!ending_ && next_ == count_) changed_.wait(lock);
+    poll([this] { return left_.load(std::memory_order_relaxed) != 0; });
+    if (!ending_ && next_ == count_) changed_.wait(lock.native());
   }
 }
 
 void Parallel::run(size_t count, const std::function<void(size_t)>& work) noexcept {
   if (count > 1 && threads_.empty() && helpers_) threads_ = start_helper_threads(helpers_, [this] { help(); });
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   work_ = &work;
   next_ = 0;
   count_ = count;
   unfinished_.store(count, std::memory_order_relaxed);
   left_.store(count, std::memory_order_relaxed);
   if (count > 1) changed_.notify_all();
-  take_pieces(lock);
+  take_pieces();
   auto done = [this] { return unfinished_.load(std::memory_order_relaxed) == 0; };
-  if (!done()) look(lock, done);
-  done_.wait(lock, done);
+  if (!done()) poll(done);
+  done_.wait(lock.native(), done);
   work_ = nullptr;
   count_ = next_ = 0;
 }

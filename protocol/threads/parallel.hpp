@@ -10,16 +10,17 @@
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
+
 namespace gpuwire {
 
 // One thread at a time calls it, and works, too.
 class Parallel {
  public:
-  // `helpers`: threads beside the caller's; they are started by the first run() that has work for them. Of signals they
-  // take those alone that a fault raises, for what they read may be memory whose faults the program serves. With fewer,
-  // or none, the work takes longer. `look`: for how long they look for more work, and the caller for its end, before
-  // they sleep.
-  explicit Parallel(unsigned helpers, std::chrono::microseconds look) : helpers_(helpers), look_(look) {}
+  // `helpers`: threads beside the caller's; the first run() with work for them starts them. They take only the signals
+  // that a fault raises, for they may read memory whose faults the program handles. With fewer or no helpers the work
+  // takes longer. `look`: the time for which helpers poll for more work, and the caller for its end, before they sleep.
+  explicit Parallel(unsigned helpers, std::chrono::microseconds poll) : helpers_(helpers), poll_(poll) {}
   ~Parallel();
   Parallel(const Parallel&) = delete;
   Parallel& operator=(const Parallel&) = delete;
@@ -29,18 +30,19 @@ class Parallel {
 
  private:
   void help() noexcept;
-  void take_pieces(std::unique_lock<std::mutex>& lock);
+  // Both give the lock up meanwhile.
+  void take_pieces() REQUIRES(mutex_);
   template <class Done>
-  void look(std::unique_lock<std::mutex>& lock, Done&& done) const;
+  void poll(Done&& done) REQUIRES(mutex_);
 
   const unsigned helpers_;
-  const std::chrono::microseconds look_;
+  const std::chrono::microseconds poll_;
   std::vector<std::thread> threads_;
-  std::mutex mutex_;  // guards what follows; not held while a piece is worked on
+  Mutex mutex_;  // not held while a piece is worked on
   std::condition_variable changed_, done_;
-  const std::function<void(size_t)>* work_ = nullptr;
-  size_t next_ = 0, count_ = 0;
-  bool ending_ = false;
+  const std::function<void(size_t)>* work_ GUARDED_BY(mutex_) = nullptr;
+  size_t next_ GUARDED_BY(mutex_) = 0, count_ GUARDED_BY(mutex_) = 0;
+  bool ending_ GUARDED_BY(mutex_) = false;
   // Pieces that nobody has taken; 1 when it ends. Pieces that are not done. Written under the lock; read without it
   // they are hints whether the lock is worth it: relaxed.
   std::atomic<size_t> left_{0}, unfinished_{0};

@@ -11,6 +11,8 @@
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 
+#include "protocol/threads/held_mutex.hpp"
+
 namespace gpuwire::tls {
 
 namespace {
@@ -121,7 +123,7 @@ TlsChannel::Step TlsChannel::step_locked() {
   }
   const bool over = error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE;
   if (over) note_failure();
-  // An alert leaves too, so that the other side can say what is wrong.
+  // An alert is sent too, so that the other side can report the fault.
   auto flushed = socket_.flush();
   if (over) {
     fail(socket_.error() ? socket_.error() : EPROTO);
@@ -287,7 +289,7 @@ IoResult TlsChannel::receive_ended(int error) {
     return {IoStatus::closed};
   }
   note_failure();
-  // Without close_notify the end may be somebody else's doing, and what was to come is missing.
+  // Without close_notify a third party may have caused the end, and bytes are missing.
   return fail(socket_.error() ? socket_.error() : socket_.ended() ? ECONNRESET : EPROTO);
 }
 
@@ -307,7 +309,7 @@ IoResult TlsChannel::receive(std::span<std::byte> out) {
     result = receive_ended(SSL_get_error(connection_.get(), read));
     break;
   } while (pending_ && got < out.size());
-  // The other side's wish for a new key is answered by a record; whether it leaves is seen by who sends next.
+  // A record answers the other side's wish for a new key; the next sending thread sees whether it leaves.
   if (socket_.unsent()) socket_.flush();
   if (got) return {IoStatus::ok, got};
   return result;
@@ -352,6 +354,15 @@ bool TlsChannel::unsent() const noexcept {
 bool TlsChannel::drained() const noexcept {
   std::lock_guard lock(mutex_);
   return !held_bytes_ && !more_here();
+}
+
+// OpenSSL is in the middle of something, and is not asked for anything any more.
+bool TlsChannel::take_back_from_left_call() noexcept {
+  if (!is_held_by_this_thread(mutex_)) return false;
+  shut_ = true;
+  if (!broken_) broken_ = EPROTO;
+  mutex_.unlock();
+  return true;
 }
 
 void TlsChannel::close_notify() noexcept {

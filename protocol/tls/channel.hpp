@@ -13,6 +13,7 @@
 
 #include <tl/expected.hpp>
 
+#include "protocol/threads/held_mutex.hpp"
 #include "protocol/tls/context.hpp"
 #include "protocol/tls/failure.hpp"
 #include "protocol/tls/openssl.hpp"
@@ -27,17 +28,17 @@ using transport::Nanoseconds;
 
 // TLS asks for a new key after at most 2^24.5 records of AES-GCM; bulk gets there within the hour.
 inline constexpr uint64_t kRecordsPerKey = 1ull << 23;
-// What one try_send() encrypts at most: the other direction waits for the lock meanwhile.
+// The most bytes that one try_send() encrypts: the other direction waits for the lock meanwhile.
 inline constexpr size_t kSendBytesMax = 256u << 10;
-// A look ahead shows at most so much: a frame's header, with room.
+// The most bytes of a look ahead: a frame's header, with room.
 inline constexpr size_t kPeekBytesMax = 64;
 
 // Threads: one may send while another receives, any may ask the rest; one mutex lets them in one after the other. The
 // descriptor stays its owner's, outlives the channel, and may be blocking or not.
 class TlsChannel {
  public:
-  // This side is the client; the server's certificate has to be for `wanted.host`, a name or an address. No host: none
-  // is checked, because a key proves who the server is (key_client_context()). Null: out of memory.
+  // This side is the client; the server's certificate has to be for `wanted.host`, a name or an address. Without a host
+  // no name is checked, because a key authenticates the server (key_client_context()). Null: out of memory.
   static std::unique_ptr<TlsChannel> connect(const Context& context, int descriptor, Wanted wanted = {});
   static std::unique_ptr<TlsChannel> accept(const Context& context, int descriptor);
   ~TlsChannel();
@@ -45,7 +46,7 @@ class TlsChannel {
   // Shakes hands, waiting for the peer for `timeout` in all. Error: one line. With a key context: fails unless the key
   // was used.
   tl::expected<void, std::string> handshake(Nanoseconds timeout);
-  // For who waits by other means: one step without waiting.
+  // For callers that wait by other means: one step without waiting.
   enum class Step : uint8_t { done, wants_read, wants_write, failed };
   Step step();
 
@@ -61,11 +62,16 @@ class TlsChannel {
   bool pending() const noexcept;
   // Encrypted bytes wait for the socket; they leave with the next call that sends or receives.
   bool unsent() const noexcept;
-  // No byte beyond what try_receive() has given was taken from the socket.
+  // No byte beyond those that try_receive() has returned was read from the socket.
   bool drained() const noexcept;
 
   // Says that nothing more will be sent (close_notify), if the socket takes it at once. The socket stays open.
   void close_notify() noexcept;
+  // A thread that was inside has left by siglongjmp(): if it is the calling one, its lock is given back, and the
+  // channel is broken. True: it was.
+  bool take_back_from_left_call() noexcept;
+  // In a signal handler: may the calling thread be inside?
+  bool is_inside() noexcept { return !is_seen_free(mutex_); }
 
   tl::expected<SessionKey, std::string> exported_key();
   // Bytes that only the two ends of this connection can compute. Empty: it has failed.
@@ -112,7 +118,7 @@ class TlsChannel {
   bool established_ = false;
   bool shut_ = false;  // close_notify was called
   bool pending_ = false;
-  std::array<std::byte, kPeekBytesMax> held_;  // what a look ahead took and nobody has received yet
+  std::array<std::byte, kPeekBytesMax> held_;  // bytes of a look ahead that nobody has received yet
   size_t held_bytes_ = 0;
   int broken_ = 0;        // errno that all later calls give; 0: none
   size_t owed_ = 0;       // bytes encrypted by earlier calls, of which no call has said yet that they were sent

@@ -16,7 +16,7 @@ constexpr char kCipherName[] = "TLS_AES_128_GCM_SHA256";
 // The fastest on processors with AES instructions comes first.
 constexpr char kCiphers[] = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384";
 
-// What every context has in common.
+// The common settings of all contexts.
 bool restrict(SSL_CTX* context) {
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX);

@@ -1,5 +1,4 @@
-// What the two handshakes of a session are made with (README.md). Everything is TLS 1.3, without tickets, early data or
-// resumption.
+// The contexts of a session's two handshakes (README.md). All use TLS 1.3, without tickets, early data or resumption.
 #pragma once
 
 #include <array>
@@ -15,10 +14,10 @@
 
 namespace gpuwire::tls {
 
-// What the first handshake leaves to the second: known to both ends and to nobody between them.
+// The key that the first handshake leaves to the second: known to both ends and to nobody between them.
 inline constexpr size_t kSessionKeyBytes = 32;
 inline constexpr std::string_view kExporterLabel = "EXPORTER-gpuwire-session";
-// What binds the proof of a session to the connection that is to carry it on.
+// Binds the proof of a session to the connection that is to resume it.
 inline constexpr std::string_view kBindingLabel = "EXPORTER-gpuwire-resume";
 using SessionKey = std::array<uint8_t, kSessionKeyBytes>;
 

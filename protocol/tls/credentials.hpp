@@ -1,4 +1,4 @@
-// The files that say who a client is and whom it trusts. docs/security.md has their format.
+// The files of a client's credentials and of the authorities that it trusts. docs/security.md has their format.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace gpuwire::tls {
 inline constexpr size_t kCredentialBytesMax = 256u << 10;  // of a file
 inline constexpr size_t kTokenBytesMin = 16, kTokenBytesMax = 512;
 
-// What a client shows and what it trusts. Move-only.
+// A client's credentials and its trusted authorities. Move-only.
 struct Credentials {
   Certificate certificate;  // with `key`, or neither: a client that names itself by a token
   PrivateKey key;
@@ -22,7 +22,7 @@ struct Credentials {
   std::string authorities_from;          // the file, for error texts
 };
 
-// Errors of all of these are one line that names the file and what to do about it.
+// Errors of all of these are one line that names the file and the remedy.
 
 // A bundle: private key, the client's certificate, certificates of authorities. Refused when others than the owner may
 // read it.

@@ -88,7 +88,7 @@ std::string certificate_text(const CertificateFault& fault, const Wanted& wanted
 
 bool is_alert(int reason) { return reason > SSL_AD_REASON_OFFSET && reason <= SSL_AD_REASON_OFFSET + 255; }
 
-// What the other side said before it closed. Empty: it is no such error.
+// The reason that the other side sent before it closed. Empty: the error is of another kind.
 std::string alert_text(int reason, bool client) {
   if (!is_alert(reason)) return {};
   const char* other = client ? "the server" : "the client";

@@ -1,4 +1,4 @@
-// Why a TLS connection did not come about or ended, in words for the person who has to do something about it.
+// The reason why a TLS connection was not established or ended, in words for the person who has to act on it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace gpuwire::tls {
 
-// What the check of the server's certificate found, noted while it is made: afterwards OpenSSL has forgotten the
+// The result of the check of the server's certificate, recorded during the check: afterwards OpenSSL has forgotten the
 // certificate.
 struct CertificateFault {
   int error = 0;      // X509_V_ERR_*; 0: none
@@ -26,7 +26,7 @@ struct Wanted {
   std::string authorities_from;  // the file whose authorities count
 };
 
-// Is the calling thread's first error an alert, the other side's own word for what is wrong?
+// Is the calling thread's first error an alert, the other side's own report of the fault?
 bool alert_came();
 
 // One line out of the calling thread's errors, and takes these away. `client`: this side is the client.

@@ -31,9 +31,8 @@ using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 // program that brings its own OpenSSL has another copy.
 void start_openssl() noexcept;
 
-// Held around what touches OpenSSL's process-wide state (contexts, handshakes, random numbers), never around a wait:
-// fork() waits for it, so that a child finds none of OpenSSL's own locks held. Reading and writing records needs it
-// not.
+// Held around uses of OpenSSL's process-wide state (contexts, handshakes, random numbers), never around a wait: fork()
+// waits for it, so that a child finds none of OpenSSL's own locks held. Reading and writing records does not need it.
 class ForkSafe {
  public:
   ForkSafe();

@@ -1,5 +1,4 @@
-// What an OpenSSL connection reads from and writes to: a socket that is never waited for, and that raises no SIGPIPE in
-// other people's programs.
+// The socket below an OpenSSL connection: it never blocks, and raises no SIGPIPE in other people's programs.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +9,8 @@
 
 namespace gpuwire::tls {
 
-// The socket with what is written but not sent yet, and what is received but not asked for: OpenSSL takes and gives a
-// record or less at a time, the system calls here are for many. One thread at a time. Not movable: the BIO points to
-// it.
+// The socket with written bytes that are not sent yet, and received bytes that nobody has asked for: OpenSSL moves a
+// record or less at a time, a system call here moves many. One thread at a time. Not movable: the BIO points to it.
 class SocketBio {
  public:
   explicit SocketBio(int descriptor);  // not owned
@@ -23,12 +21,12 @@ class SocketBio {
   bool attach(SSL* connection);
 
   enum class Flushed : uint8_t { all, blocked, failed };
-  // Sends what was written, as far as the socket takes it; failed: error() says why.
+  // Sends written bytes, as far as the socket takes them; failed: error() has the reason.
   Flushed flush() noexcept;
   bool unsent() const { return begin_ != end_; }
   // Bytes were taken from the socket that OpenSSL has not asked for.
   bool received() const { return in_begin_ != in_end_; }
-  // Is there room for what `bytes` of plain data become in records of kRecordBytes?
+  // Is there room for `bytes` of plain data in records of kRecordBytes?
   bool room_for(size_t bytes) const;
 
   // Since forget_block(): the socket had nothing more to read.

@@ -1,5 +1,7 @@
 #include "protocol/tls/transport.hpp"
 
+#include <cerrno>
+
 namespace gpuwire::tls {
 
 namespace {
@@ -11,8 +13,12 @@ class TlsTransport : public transport::Transport {
  public:
   TlsTransport(Transport& stream, TlsChannel& channel) : stream_(stream), channel_(channel) {}
 
-  IoResult try_send(std::span<const iovec> pieces) noexcept override { return channel_.try_send(pieces); }
-  IoResult try_receive(std::span<std::byte> out) noexcept override { return channel_.try_receive(out); }
+  IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    return is_ours() ? channel_.try_send(pieces) : IoResult{IoStatus::failed, 0, EBADF};
+  }
+  IoResult try_receive(std::span<std::byte> out) noexcept override {
+    return is_ours() ? channel_.try_receive(out) : IoResult{IoStatus::failed, 0, EBADF};
+  }
 
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override {
     if (!(interest & kReadable) || !channel_.pending()) return stream_.wait(interest, timeout);
@@ -21,11 +27,11 @@ class TlsTransport : public transport::Transport {
 
   void wake() noexcept override { stream_.wake(); }
   void finish() noexcept override {
-    channel_.close_notify();
+    if (is_ours()) channel_.close_notify();
     stream_.finish();
   }
   void shutdown() noexcept override {
-    channel_.close_notify();
+    if (is_ours()) channel_.close_notify();
     stream_.shutdown();
   }
   void stop_receiving() noexcept override { stream_.stop_receiving(); }
@@ -37,10 +43,16 @@ class TlsTransport : public transport::Transport {
   std::string failure() const override { return channel_.failure(); }
   std::string binding() override { return channel_.binding(); }
   int descriptor() const noexcept override { return stream_.descriptor(); }
+  bool is_ours() noexcept override { return stream_.is_ours(); }
   // The channel's lock may be held by a thread that the child does not have; without its descriptor it can do no harm.
   void abandon_after_fork() noexcept override { stream_.abandon_after_fork(); }
   std::string peer() const override { return stream_.peer(); }
   const char* road() const noexcept override { return "tls"; }
+  bool take_back_from_left_call(bool sending, bool receiving) noexcept override {
+    return !channel_.take_back_from_left_call() && stream_.take_back_from_left_call(sending, receiving);
+  }
+  bool is_inside() noexcept override { return channel_.is_inside() || stream_.is_inside(); }
+  bool can_be_left() const noexcept override { return stream_.can_be_left(); }
 
  private:
   Transport& stream_;

@@ -1,5 +1,5 @@
-// One control frame at a time over a connection, without a byte of what comes behind it: for what is said before the
-// streams of a session begin or go on.
+// Reads and writes one control frame at a time over a connection, without a byte behind it: for the messages before the
+// streams of a session begin or continue.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace gpuwire::transport {
 // False: the connection did not take it within `timeout`.
 bool send_control(Transport& connection, wire::ControlOrdinal ordinal, capnp::MessageBuilder& message,
                   Nanoseconds timeout);
-// Exactly one frame, of this ordinal and at most so many words; each part of it is waited for at most `timeout`. The
-// error: what came instead, one line.
+// Exactly one frame, of this ordinal and at most this many words; the wait for each part of it is bounded by `timeout`.
+// The error describes what arrived instead, in one line.
 tl::expected<void, std::string> receive_control(Transport& connection, wire::ControlOrdinal ordinal, uint32_t words_max,
                                                 Nanoseconds timeout,
                                                 const std::function<void(capnp::MessageReader&)>& read);

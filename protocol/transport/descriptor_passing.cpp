@@ -11,16 +11,39 @@
 namespace gpuwire::transport {
 namespace {
 
-union ControlBuffer {
-  char bytes[CMSG_SPACE(kPassedDescriptorsMax * sizeof(int))];
+template <size_t kDescriptors>
+union ControlBufferOf {
+  char bytes[CMSG_SPACE(kDescriptors * sizeof(int))];
   cmsghdr align;
 };
+using ControlBuffer = ControlBufferOf<kPassedDescriptorsMax>;
+constexpr size_t kWithOneMessageMax = 253;  // the kernel's SCM_MAX_FD
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());  // which neither call writes to
   message.msg_iovlen = parts.size();
   return message;
+}
+
+template <class Take>
+ReceivedBytes receive(int socket, std::span<const iovec> parts, std::span<char> control, bool wait, Take&& take) {
+  msghdr message = message_of(parts);
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t got;
+  do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
+  while (got < 0 && errno == EINTR);
+  if (got < 0) return {got};
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; at + CMSG_LEN(sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
+      int passed = -1;
+      std::memcpy(&passed, CMSG_DATA(header) + at, sizeof passed);
+      take(passed);
+    }
+  }
+  return {got, (message.msg_flags & MSG_TRUNC) != 0, (message.msg_flags & MSG_CTRUNC) != 0};
 }
 
 }  // namespace
@@ -62,23 +85,14 @@ ssize_t send_with_descriptors(int socket, std::span<const iovec> parts, std::spa
 
 ReceivedBytes receive_with_descriptors(int socket, std::span<const iovec> parts, PassedDescriptors& descriptors,
                                        bool wait) {
-  msghdr message = message_of(parts);
   ControlBuffer control{};
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof control.bytes;
-  ssize_t got;
-  do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | (wait ? 0 : MSG_DONTWAIT));
-  while (got < 0 && errno == EINTR);
-  if (got < 0) return {got};
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t at = 0; at + CMSG_LEN(sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
-      int passed = -1;
-      std::memcpy(&passed, CMSG_DATA(header) + at, sizeof passed);
-      descriptors.add(passed);
-    }
-  }
-  return {got, (message.msg_flags & MSG_TRUNC) != 0, (message.msg_flags & MSG_CTRUNC) != 0};
+  return receive(socket, parts, control.bytes, wait, [&](int passed) { descriptors.add(passed); });
+}
+
+ReceivedBytes receive_with_all_descriptors(int socket, std::span<const iovec> parts,
+                                           const std::function<void(int)>& take) {
+  ControlBufferOf<kWithOneMessageMax> control;
+  return receive(socket, parts, control.bytes, false, take);
 }
 
 }  // namespace gpuwire::transport

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <span>
 
 #include <sys/types.h>
@@ -12,7 +13,7 @@ namespace gpuwire::transport {
 
 inline constexpr size_t kPassedDescriptorsMax = 8;  // at once
 
-// What came with some bytes: closed unless they are taken. Of no thread in particular.
+// The descriptors that came with some bytes: closed unless they are taken. Not bound to a thread.
 class PassedDescriptors {
  public:
   PassedDescriptors() = default;
@@ -39,7 +40,12 @@ struct ReceivedBytes {
   bool cut = false;               // there was no room for more bytes of the packet, which are lost
   bool descriptors_lost = false;  // more than kPassedDescriptorsMax, or than this process may open
 };
-// Receives once. What comes closes on exec. `wait`: blocks until something comes.
+// Receives once with all descriptors that came, however many their sender has passed: none is closed in here, where the
+// kernel closes those for which there is no room, and one whose end waits for somebody would keep the caller. `take` is
+// called with each, which is its own from then on. descriptors_lost: more than this process may open.
+ReceivedBytes receive_with_all_descriptors(int socket, std::span<const iovec> parts,
+                                           const std::function<void(int)>& take);
+// Receives once. Received descriptors close on exec. `wait`: blocks until something arrives.
 ReceivedBytes receive_with_descriptors(int socket, std::span<const iovec> parts, PassedDescriptors& descriptors,
                                        bool wait = false);
 

@@ -1,7 +1,10 @@
 #include "protocol/transport/frame_receiver.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+
+#include "protocol/threads/polling.hpp"
 
 namespace gpuwire::transport {
 
@@ -73,6 +76,8 @@ bool FrameReceiver::skip_bulk() {
 }
 
 bool FrameReceiver::receive_some(std::span<std::byte> out, size_t& got) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begun{};
   while (!ended_) {
     IoResult result = source_.receive_in_place(out);
     if (result.status == IoStatus::ok) {
@@ -80,8 +85,20 @@ bool FrameReceiver::receive_some(std::span<std::byte> out, size_t& got) {
       bytes_received_ += got;
       return true;
     }
-    if (result.status == IoStatus::would_block) source_.wait(kReadable, kBulkWait);
-    else end(result);
+    if (result.status != IoStatus::would_block) {
+      end(result);
+      break;
+    }
+    // The rest of a frame is on its way.
+    if (poll_.count() != 0) {
+      const auto now = Clock::now();
+      if (begun == Clock::time_point{}) begun = now;
+      if (now - begun < poll_) {
+        relax();
+        continue;
+      }
+    }
+    source_.wait(kReadable, kBulkWait);
   }
   return false;
 }

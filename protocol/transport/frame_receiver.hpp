@@ -15,12 +15,15 @@ enum class Received : uint8_t {
   frame,    // header(), message() and the bulk functions are for it, until the next try_next() or next()
   nothing,  // no whole frame yet
   ended,    // closed or failed: reason()
-  fault,    // the peer sent what cannot be valid: reason()
+  fault,    // the peer sent invalid bytes: reason()
 };
 
 class FrameReceiver {
  public:
   FrameReceiver(ByteSource& source, wire::Sender sender) : source_(source), decoder_(sender) {}
+
+  // How long a wait for more bulk looks for it before it sleeps. Before the first frame; at the beginning: not at all.
+  void poll_for_bulk(Nanoseconds time) { poll_ = time; }
 
   // Bulk that the owner has left of the last frame is thrown away first (that may wait, see read_bulk()).
   // Does not wait for a frame.
@@ -33,8 +36,8 @@ class FrameReceiver {
 
   // Bytes of the frame's bulk that have not been read.
   uint64_t bulk_left() const { return decoder_.bulk_left(); }
-  // Fills `out` from the bulk, waiting as long as the connection lives: straight from the connection except for what
-  // had already been buffered. False: more than bulk_left() was asked for, or the connection ended: reason().
+  // Fills `out` from the bulk, waiting as long as the connection lives: straight from the connection except for bytes
+  // that were already buffered. False: the call asked for more than bulk_left(), or the connection ended: reason().
   bool read_bulk(std::span<std::byte> out);
   bool skip_bulk();
 
@@ -51,6 +54,7 @@ class FrameReceiver {
 
   ByteSource& source_;
   wire::FrameDecoder decoder_;
+  Nanoseconds poll_{0};
   bool ended_ = false;
   std::string reason_;
   uint64_t bytes_received_ = 0;

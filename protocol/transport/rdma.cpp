@@ -18,7 +18,8 @@
 #include <vector>
 
 #include "protocol/threads/cores.hpp"
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/held_mutex.hpp"
+#include "protocol/threads/polling.hpp"
 #include "protocol/transport/rdma_plugin.hpp"
 #include "protocol/transport/rdma_window.hpp"
 
@@ -32,20 +33,21 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 static_assert(sizeof(Header) <= kGpuwireRdmaHeaderBytesMax);
-constexpr size_t kMemoryBytes = 2 * kWindowBytes;  // what comes, then what goes
-// What an end that closes waits for the peer to have everything: a round trip, unless the peer is stopped or gone.
+constexpr size_t kMemoryBytes = 2 * kWindowBytes;  // the receive window, then the send window
+// The longest wait of a closing end for the peer to have received everything: a round trip, unless the peer is stopped
+// or gone.
 constexpr auto kEndSeenMax = 500ms;
 // While others look, this end's thread looks now and then.
 constexpr auto kThreadPause = 1ms;
 // When the fabric breaks because the peer has died, its system closes the connection beside it, too; on a busy machine
 // it takes a while to get from the one descriptor to the other.
 constexpr std::chrono::milliseconds kEndBesideMax = 3s;
-constexpr unsigned kLookingCoresMin = 3;
+constexpr unsigned kPollingCoresMin = 3;
 constexpr unsigned kProgressRounds = 64;
 
-Nanoseconds look_time() noexcept {
+Nanoseconds poll_time() noexcept {
   static const Nanoseconds time = [] {
-    return usable_cores() >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
+    return usable_cores() >= kPollingCoresMin ? Nanoseconds(kPollAlone) : Nanoseconds(0);
   }();
   return time;
 }
@@ -81,7 +83,7 @@ class Memory {
 // Messages outside the stream, each with a header that has to stay while the fabric sends it.
 enum Control : size_t { kGreeting, kTaken, kEnd, kEndSeen, kControls };
 constexpr Kind kKinds[kControls] = {Kind::greeting, Kind::taken, Kind::end, Kind::end_seen};
-// Tags of what is sent: the number of a message of the stream, or one of these and a Control.
+// Tags of sent messages: the number of a message of the stream, or one of these and a Control.
 constexpr uint64_t kControlTag = 1ull << 63;
 
 class RdmaConnection final : public RdmaEnd, public Transport {
@@ -120,6 +122,7 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   std::string binding() override { return beside_->binding(); }
   std::string peer() const override { return beside_->peer(); }
   const char* road() const noexcept override { return "rdma"; }
+  bool is_inside() noexcept override { return !is_seen_free(mutex_) || beside_->is_inside(); }
 
  private:
   // How much of the connection there still is. Grows.
@@ -132,23 +135,23 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   void fetch_waiting();
   void broken(const char* why);
   void break_rules(const char* why);
-  void say(Control what);
-  void say_taken_if_due();
+  void send_control(Control what);
+  void send_taken_if_due();
   void post(const Outgoing::Message& message);
   void connect_locked();
-  bool usable() const { return greeting_said_ && !broken_ && life_ == Life::whole; }
+  bool usable() const { return greeting_sent_ && !broken_ && life_ == Life::whole; }
   bool input_over() const { return life_ == Life::over || receiving_over_; }
   unsigned ready(unsigned interest);
   void changed() {
     if (sleepers_ != 0) changed_.notify_all();
   }
-  void tell_thread() noexcept;
+  void notify_thread() noexcept;
   void end_locked() noexcept;
 
   // --- without it
   void run() noexcept;
-  void look_beside() noexcept;
-  bool look(unsigned interest, Clock::time_point until) noexcept;
+  void poll_beside() noexcept;
+  bool poll(unsigned interest, Clock::time_point until) noexcept;
 
   static RdmaConnection& of(void* user) { return *static_cast<RdmaConnection*>(user); }
   static const GpuwireRdmaEvents kEvents;
@@ -164,7 +167,7 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   Memory memory_;
   std::thread thread_;
 
-  mutable std::mutex mutex_;  // over the end and all below; a leaf, but for what the fabric locks inside
+  mutable std::mutex mutex_;  // over the end and all members below; a leaf, except for locks inside the fabric
   std::condition_variable changed_;
   unsigned sleepers_ = 0;
   Outgoing out_{nullptr};
@@ -181,21 +184,21 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   std::string peer_address_;
   Token peer_token_{};
   bool connect_when_greeted_ = false, connected_ = false;
-  bool greeting_said_ = false, greeting_heard_ = false;
+  bool greeting_sent_ = false, greeting_received_ = false;
   bool broken_ = false;
   std::string failure_;
   Life life_ = Life::whole;
   IoResult end_beside_{IoStatus::closed};  // how the connection beside it has ended; of this side's own: closed
   bool sending_over_ = false, receiving_over_ = false;
   bool end_seen_ = false;       // by the peer: it has everything
-  bool end_seen_said_ = false;  // by us
+  bool end_seen_sent_ = false;  // by us
   bool woken_ = false;
-  uint64_t told_bytes_ = 0, told_messages_ = 0;
-  uint64_t looks_ = 0;          // of threads other than ours
+  uint64_t notified_bytes_ = 0, notified_messages_ = 0;
+  uint64_t polls_ = 0;          // of threads other than ours
   bool thread_pauses_ = false;  // it leaves looking to them
   bool stopping_ = false;
 
-  // Relaxed: figures, and what is read behind an end that the mutex has published.
+  // Relaxed: figures, and values that are read behind an end that the mutex has published.
   std::atomic<uint64_t> refused_{0};
   std::atomic<bool> damaged_{false};
 };
@@ -261,13 +264,13 @@ tl::expected<void, std::string> RdmaConnection::begin() {
 }
 
 RdmaConnection::~RdmaConnection() {
-  // What was sent still arrives, as over a socket that is closed.
+  // Sent bytes still arrive, as over a socket that is closed.
   if (beside_) shutdown();
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
     life_ = Life::over;
-    tell_thread();
+    notify_thread();
   }
   if (thread_.joinable()) thread_.join();
   if (end_ && !plugin_.close(end_)) memory_.leave();
@@ -280,7 +283,7 @@ tl::expected<void, std::string> RdmaConnection::greet(std::string_view address, 
   peer_token_ = token;
   connect_locked();
   if (broken_) return tl::unexpected(failure_);
-  tell_thread();
+  notify_thread();
   return {};
 }
 
@@ -289,29 +292,29 @@ void RdmaConnection::greet_back(std::string_view address, const Token& token) {
   peer_address_ = address;
   peer_token_ = token;
   connect_when_greeted_ = true;
-  tell_thread();
+  notify_thread();
 }
 
 void RdmaConnection::connect_locked() {
   connected_ = true;
   char error[256] = "the end of the process";
   if (!plugin_.connect(end_, peer_address_.data(), peer_address_.size(), error, sizeof error)) return broken(error);
-  greeting_said_ = true;
-  say(kGreeting);
+  greeting_sent_ = true;
+  send_control(kGreeting);
 }
 
 bool RdmaConnection::await_greeting(Nanoseconds timeout) {
   std::unique_lock lock(mutex_);
   ++sleepers_;
-  changed_.wait_for(lock, timeout, [&] { return (greeting_heard_ && greeting_said_) || broken_; });
+  changed_.wait_for(lock, timeout, [&] { return (greeting_received_ && greeting_sent_) || broken_; });
   --sleepers_;
-  return greeting_heard_ && greeting_said_ && !broken_;
+  return greeting_received_ && greeting_sent_ && !broken_;
 }
 
 void RdmaConnection::carry_beside(std::unique_ptr<Transport> beside) {
   std::lock_guard lock(mutex_);
   beside_ = std::move(beside);
-  tell_thread();
+  notify_thread();
 }
 
 // --- the fabric ----------------------------------------------------------------------------------------------------
@@ -319,13 +322,13 @@ void RdmaConnection::carry_beside(std::unique_ptr<Transport> beside) {
 void RdmaConnection::progress() {
   if (broken_) return;
   for (unsigned round = 0; round < kProgressRounds && plugin_.progress(end_) != 0; ++round) {}
-  if (connect_when_greeted_ && greeting_heard_ && !connected_) connect_locked();
+  if (connect_when_greeted_ && greeting_received_ && !connected_) connect_locked();
   fetch_waiting();
   for (size_t control = 0; control < kControls; ++control)
-    if (control_due_[control]) say(Control(control));
-  if (in_.whole() && !end_seen_said_) {
-    end_seen_said_ = true;
-    say(kEndSeen);
+    if (control_due_[control]) send_control(Control(control));
+  if (in_.whole() && !end_seen_sent_) {
+    end_seen_sent_ = true;
+    send_control(kEndSeen);
   }
 }
 
@@ -337,18 +340,18 @@ void RdmaConnection::take_in(const void* header_bytes_at, size_t header_bytes, c
     return;
   }
   std::memcpy(&header, header_bytes_at, sizeof header);
-  // Whoever else is on the fabric has not been given the token, and is nobody to us.
+  // Others on the fabric have not received the token; their messages are ignored.
   if (header.magic != Header::kMagic || !same(header.token, token_)) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   if (broken_) return;
-  if (header.kind != Kind::greeting && !greeting_said_) return break_rules("the peer speaks before it was greeted");
+  if (header.kind != Kind::greeting && !greeting_sent_) return break_rules("the peer speaks before it was greeted");
   if (!out_.taken(header.taken_bytes, header.taken_messages))
     return break_rules("the peer claims to have taken what was not sent");
   if (header.kind != Kind::data && bytes != 0) return break_rules("bytes where there should be none");
   switch (header.kind) {
-    case Kind::greeting: greeting_heard_ = true; break;
+    case Kind::greeting: greeting_received_ = true; break;
     case Kind::data:
       if (header.bytes != bytes) return break_rules("a message is not as long as it says");
       taken = take_data(header, data, arrival);
@@ -391,8 +394,8 @@ void RdmaConnection::fetch_waiting() {
 
 void RdmaConnection::post(const Outgoing::Message& message) {
   message.header->token = peer_token_;
-  message.header->taken_bytes = told_bytes_ = in_.taken();
-  message.header->taken_messages = told_messages_ = in_.taken_messages();
+  message.header->taken_bytes = notified_bytes_ = in_.taken();
+  message.header->taken_messages = notified_messages_ = in_.taken_messages();
   switch (
       plugin_.send(end_, message.header, sizeof *message.header, message.data, message.header->bytes, message.number)) {
     case kGpuwireRdmaDone: out_.released(message.number); break;
@@ -401,13 +404,13 @@ void RdmaConnection::post(const Outgoing::Message& message) {
   }
 }
 
-void RdmaConnection::say(Control what) {
+void RdmaConnection::send_control(Control what) {
   control_due_[what] = control_busy_[what];
-  if (control_busy_[what] || broken_ || !greeting_said_) return;
+  if (control_busy_[what] || broken_ || !greeting_sent_) return;
   Header& header = controls_[what];
   header = {.kind = kKinds[what], .token = peer_token_, .number = out_.messages(), .position = out_.sent()};
-  header.taken_bytes = told_bytes_ = in_.taken();
-  header.taken_messages = told_messages_ = in_.taken_messages();
+  header.taken_bytes = notified_bytes_ = in_.taken();
+  header.taken_messages = notified_messages_ = in_.taken_messages();
   control_busy_[what] = true;
   switch (plugin_.send(end_, &header, sizeof header, nullptr, 0, kControlTag | what)) {
     case kGpuwireRdmaDone: control_busy_[what] = false; break;
@@ -416,18 +419,19 @@ void RdmaConnection::say(Control what) {
   }
 }
 
-void RdmaConnection::say_taken_if_due() {
-  if (in_.taken() - told_bytes_ >= kTellBytes || in_.taken_messages() - told_messages_ >= kTellMessages) say(kTaken);
+void RdmaConnection::send_taken_if_due() {
+  if (in_.taken() - notified_bytes_ >= kNotifyBytes || in_.taken_messages() - notified_messages_ >= kNotifyMessages)
+    send_control(kTaken);
 }
 
-// How it has ended does not change any more: what fails on the fabric afterwards fails because of that end.
+// The reason of the end does not change any more: later failures on the fabric follow from that end.
 void RdmaConnection::broken(const char* why) {
   if (broken_ || life_ == Life::over) return;
   broken_ = true;
   failure_ = std::string("RDMA: ") + why;
   // Its thread first looks whether the peer has ended.
   if (life_ == Life::whole) life_ = beside_ ? Life::breaking : Life::over;
-  tell_thread();
+  notify_thread();
   changed_.notify_all();
 }
 
@@ -440,39 +444,39 @@ void RdmaConnection::break_rules(const char* why) {
 
 // --- the thread ----------------------------------------------------------------------------------------------------
 
-void RdmaConnection::tell_thread() noexcept {
+void RdmaConnection::notify_thread() noexcept {
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(bell_, &one, sizeof one);
 }
 
-// Moves on what is under way while nobody else does, and looks whether the peer is still there.
+// Drives the operations in flight while no other thread does, and checks whether the peer is still there.
 void RdmaConnection::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-rdma");
   uint64_t looks = 0;
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     progress();
-    bool others_look = sleepers_ == 0 && looks_ != looks;
-    looks = looks_;
+    bool others_poll = sleepers_ == 0 && polls_ != looks;
+    looks = polls_;
     bool breaking = life_ == Life::breaking;
     bool over = broken_ || life_ == Life::over;
-    if (!over && !others_look && !plugin_.arm(end_)) {
+    if (!over && !others_poll && !plugin_.arm(end_)) {
       lock.unlock();
-      relax(2 * kLookAlone);
+      relax(2 * kPollAlone);
       lock.lock();
       continue;
     }
-    thread_pauses_ = others_look;
+    thread_pauses_ = others_poll;
     pollfd polled[3] = {{bell_, POLLIN, 0},
                         {beside_ && life_ != Life::over ? beside_->descriptor() : -1, POLLIN | POLLRDHUP, 0},
-                        {over || others_look ? -1 : events_descriptor_, POLLIN, 0}};
+                        {over || others_poll ? -1 : events_descriptor_, POLLIN, 0}};
     lock.unlock();
-    int found = poll(polled, 3, breaking ? int(kEndBesideMax.count()) : others_look ? int(kThreadPause.count()) : -1);
+    int found = ::poll(polled, 3, breaking ? int(kEndBesideMax.count()) : others_poll ? int(kThreadPause.count()) : -1);
     if (polled[0].revents) {
       uint64_t count;
       [[maybe_unused]] ssize_t taken = read(bell_, &count, sizeof count);
     }
-    if (found > 0 && polled[1].revents) look_beside();
+    if (found > 0 && polled[1].revents) poll_beside();
     lock.lock();
     thread_pauses_ = false;
     if (breaking && found == 0) end_locked();
@@ -480,15 +484,15 @@ void RdmaConnection::run() noexcept {
 }
 
 // Nothing is said there any more.
-void RdmaConnection::look_beside() noexcept {
+void RdmaConnection::poll_beside() noexcept {
   std::byte byte;
   IoResult result = beside_->try_receive({&byte, 1});
   if (result.status == IoStatus::would_block) return;
   std::lock_guard lock(mutex_);
   if (result.status == IoStatus::ok) return break_rules("the peer goes on beside the fabric");
-  // What it sent before its end is here or will never be.
+  // The bytes that it sent before its end are here or will never arrive.
   progress();
-  if (life_ == Life::breaking) broken_ = false;  // its end is what has broken it
+  if (life_ == Life::breaking) broken_ = false;  // the connection's end is the cause of the failure
   if (life_ != Life::over) end_beside_ = result;
   end_locked();
 }
@@ -502,7 +506,7 @@ void RdmaConnection::end_locked() noexcept {
 
 IoResult RdmaConnection::try_send(std::span<const iovec> pieces) noexcept {
   std::lock_guard lock(mutex_);
-  ++looks_;
+  ++polls_;
   progress();
   if (sending_over_ || life_ == Life::over) return {IoStatus::failed, 0, broken_ ? EIO : EPIPE};
   if (!usable()) return {IoStatus::would_block};
@@ -529,11 +533,11 @@ IoResult RdmaConnection::try_send(std::span<const iovec> pieces) noexcept {
 
 IoResult RdmaConnection::try_receive(std::span<std::byte> out) noexcept {
   std::lock_guard lock(mutex_);
-  ++looks_;
+  ++polls_;
   if (receiving_over_) return {IoStatus::closed};
   progress();
   if (size_t got = in_.take(out)) {
-    say_taken_if_due();
+    send_taken_if_due();
     return {IoStatus::ok, got};
   }
   if (in_.finished()) return {IoStatus::closed};
@@ -556,12 +560,12 @@ size_t RdmaConnection::unread() noexcept {
   return in_.available();
 }
 
-bool RdmaConnection::look(unsigned interest, Clock::time_point until) noexcept {
+bool RdmaConnection::poll(unsigned interest, Clock::time_point until) noexcept {
   auto begun = Clock::now();
   for (auto now = begun; now < until; now = Clock::now()) {
     {
       std::lock_guard lock(mutex_);
-      ++looks_;
+      ++polls_;
       progress();
       if (ready(interest & ~unsigned(kWoken))) return true;
       if ((interest & kWoken) && woken_) return true;
@@ -576,15 +580,15 @@ unsigned RdmaConnection::wait(unsigned interest, Nanoseconds timeout) noexcept {
   constexpr Nanoseconds kForever = std::chrono::hours(24 * 365);
   auto begun = Clock::now();
   auto deadline = begun + std::clamp(timeout, Nanoseconds(0), kForever);
-  if (interest & kWritable) look(interest, std::min(deadline, begun + look_time()));
+  if (interest & kWritable) poll(interest, std::min(deadline, begun + poll_time()));
   std::unique_lock lock(mutex_);
-  ++looks_;
+  ++polls_;
   progress();
   ++sleepers_;
   unsigned found = ready(interest);
   if (!found && timeout > Nanoseconds(0)) {
     // From here on its thread looks.
-    if (thread_pauses_) tell_thread();
+    if (thread_pauses_) notify_thread();
     changed_.wait_until(lock, deadline, [&] { return (found = ready(interest)) != 0; });
   }
   --sleepers_;
@@ -602,10 +606,10 @@ void RdmaConnection::finish() noexcept {
   if (std::exchange(sending_over_, true)) return;
   if (usable()) {
     progress();
-    say(kEnd);
+    send_control(kEnd);
   }
   changed_.notify_all();
-  tell_thread();
+  notify_thread();
 }
 
 void RdmaConnection::shutdown() noexcept {
@@ -613,7 +617,7 @@ void RdmaConnection::shutdown() noexcept {
   {
     std::unique_lock lock(mutex_);
     ++sleepers_;
-    if (thread_pauses_) tell_thread();
+    if (thread_pauses_) notify_thread();
     // Behind the end of the connection beside it nothing more would arrive.
     if (connected_) changed_.wait_for(lock, kEndSeenMax, [&] { return end_seen_ || broken_ || life_ == Life::over; });
     --sleepers_;
@@ -627,7 +631,7 @@ void RdmaConnection::reset() noexcept {
     std::lock_guard lock(mutex_);
     sending_over_ = true;
     end_locked();
-    tell_thread();
+    notify_thread();
   }
   beside_->reset();
 }

@@ -1,5 +1,6 @@
-// A connection whose bytes go by RDMA, with the TCP connection that brought its ends together beside it: that one knows
-// who the peer is, and when it has gone. The library that moves messages is loaded by name (rdma_plugin.hpp).
+// A connection whose bytes go by RDMA, with the TCP connection beside it that brought its ends together: the TCP
+// connection authenticates the peer, and reports its end. The library that moves messages is loaded by name
+// (rdma_plugin.hpp).
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ struct GpuwireRdmaFabric;
 
 namespace gpuwire::transport {
 
-// What a process has opened to use RDMA. Outlives its ends. Any thread.
+// A process's open RDMA devices. Outlives its ends. Any thread.
 class RdmaFabric {
  public:
   // `plugin`: the library's path, or its name, then it is looked for as any library is. `confined`: the process is
@@ -38,7 +39,7 @@ class RdmaFabric {
   GpuwireRdmaFabric* const handle_;
 };
 
-// One end, from its making until it carries a session. A thread of its own moves on what is under way.
+// One end, from its creation until it carries a session. A thread of its own drives the operations in flight.
 class RdmaEnd {
  public:
   static tl::expected<std::unique_ptr<RdmaEnd>, std::string> make(std::shared_ptr<RdmaFabric> fabric);
@@ -48,7 +49,7 @@ class RdmaEnd {
   virtual const std::string& address() const = 0;
   virtual const rdma::Token& token() const = 0;
 
-  // Greets the peer, which shows that what it gave has come here. The error: there is no way to it.
+  // Greets the peer, which shows that the peer's address has arrived here. The error: there is no route to the peer.
   virtual tl::expected<void, std::string> greet(std::string_view address, const rdma::Token& token) = 0;
   // The same as soon as the peer has greeted.
   virtual void greet_back(std::string_view address, const rdma::Token& token) = 0;

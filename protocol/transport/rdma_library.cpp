@@ -14,9 +14,9 @@ namespace gpuwire::transport {
 
 namespace {
 
-// What UCX is told while it is loaded, because it acts on it before anybody can call it. It is a guest in a program
-// that knows nothing of it: it must not take the program's signals, print on its output, or put itself before its
-// malloc, mmap and CUDA. A user's own UCX_ variables that are not among these hold.
+// UCX's settings while it is loaded, because it applies them before anybody can call it. UCX is a guest in a program
+// that does not know it: it must not take the program's signals, print on its output, or replace its malloc, mmap and
+// CUDA. A user's own UCX_ variables beyond these apply.
 constexpr const char* kGuestRules[] = {
     "UCX_HANDLE_ERRORS=none",
     "UCX_ERROR_SIGNALS=",
@@ -40,9 +40,9 @@ constexpr const char* kGuestRules[] = {
 
 std::string_view name_of(std::string_view variable) { return variable.substr(0, variable.find('=')); }
 
-// Puts the rules before the environment, by one store to `environ`: whoever reads it on another thread sees the one
-// array or the other, and both stay. Taken back unless somebody has changed the environment meanwhile, whose array has
-// the rules then, too.
+// Puts these settings before the environment, by one store to `environ`: another thread that reads it sees one array or
+// the other, and both stay. The store is reverted unless the environment was changed meanwhile; the new array then has
+// the settings, too.
 class GuestRules {
  public:
   GuestRules() : before_(environ) {

@@ -1,6 +1,6 @@
-// What the two ends of an RDMA connection say to each other, and the rules by which each believes it. Both are on a
-// fabric on which others may send messages, too, so each message carries the token that its receiver has given to its
-// peer, over a connection that knows who that is.
+// The messages between the two ends of an RDMA connection, and the rules by which each checks the other's. Others on
+// the same fabric may send messages, too, so each message carries the token that its receiver has given to its peer,
+// over a connection that authenticates the peer.
 #pragma once
 
 #include <array>
@@ -12,22 +12,22 @@ namespace gpuwire::transport::rdma {
 inline constexpr uint32_t kVersion = 1;
 using Token = std::array<uint8_t, 16>;
 
-// Of each direction. What a sender has sent and the receiver's owner has not taken is at most so much, so that a
-// message always has a place where it arrives. The place of a byte is its position modulo the window, at both ends.
+// For each direction. A sender has at most this many bytes in flight that the receiver's owner has not consumed, so
+// that each message has a place at its arrival. The place of a byte is its position modulo the window, at both ends.
 inline constexpr size_t kWindowBytes = 4u << 20;
 inline constexpr size_t kMessagesMax = 256;
 // No message is longer; none goes over the end of the window.
 inline constexpr size_t kMessageBytesMax = 256u << 10;
-// How much is taken before the sender is told. What it has not been told of is less than its room.
-inline constexpr uint64_t kTellBytes = kWindowBytes / 4;
-inline constexpr uint64_t kTellMessages = kMessagesMax / 4;
+// The consumed bytes after which the sender is notified. Its room is smaller by the bytes of which it was not notified.
+inline constexpr uint64_t kNotifyBytes = kWindowBytes / 4;
+inline constexpr uint64_t kNotifyMessages = kMessagesMax / 4;
 // Of the fabric's address of an end: a peer's that is longer is not used.
 inline constexpr size_t kAddressBytesMax = 8192;
 
 enum class Kind : uint8_t {
   greeting = 1,  // the first: I have your token
   data = 2,      // `bytes` of the stream from `position` on, message `number` of this direction
-  taken = 3,     // nothing but what the fields of that name say
+  taken = 3,     // nothing but the fields of that name
   end = 4,       // the stream ends at `position`, and had `number` messages
   end_seen = 5,  // everything before your end has come
 };
@@ -40,7 +40,7 @@ struct Header {
   Token token{};
   uint64_t number = 0;
   uint64_t position = 0;
-  // Of the other direction: what this side's owner has taken, all in all. Grows.
+  // For the other direction: the total that this side's owner has consumed. Grows.
   uint64_t taken_bytes = 0;
   uint64_t taken_messages = 0;
   uint32_t bytes = 0;

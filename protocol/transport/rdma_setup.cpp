@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kWordsMax = rdma::kAddressBytesMax / 8 + 64;
 constexpr size_t kReasonBytesMax = 256;
-// How often who waits for a greeting looks whether the server is still there.
-constexpr std::chrono::milliseconds kGreetingLook{20};
+// The interval at which a thread that waits for a greeting checks whether the server is still there.
+constexpr std::chrono::milliseconds kGreetingPoll{20};
 
 // One word of the agreement.
 struct Word {
@@ -90,20 +90,20 @@ Word word_of(const RdmaEnd& end) {
 }
 Word declined(std::string why) { return {.kind = Word::Kind::declined, .why = std::move(why)}; }
 
-// Does the client ask for RDMA with what it says first? Waits for so much of it that this can be told.
+// Do the client's first bytes ask for RDMA? Waits for as many of them as the answer needs.
 bool asks(Transport& connection, const Peek& peek, Nanoseconds timeout) {
   auto deadline = Clock::now() + timeout;
   wire::FrameHeader header;
   for (;;) {
     auto left = deadline - Clock::now();
     if (left.count() <= 0 || !connection.wait(kReadable, left)) return false;
-    const bool closed = connection.peer_closed();  // before the look: then nothing comes behind what it shows
+    const bool closed = connection.peer_closed();  // before the check: then nothing follows the bytes that it shows
     IoResult seen = peek(std::as_writable_bytes(std::span(&header, 1)));
     if (seen.status == IoStatus::would_block) continue;
     if (seen.status != IoStatus::ok) return false;
     if (seen.bytes == sizeof header) break;
     if (closed) return false;
-    ::poll(nullptr, 0, 1);  // the rest is on its way; what is there already would end every other wait
+    ::poll(nullptr, 0, 1);  // more bytes are on their way; the present ones would end every other wait
   }
   return header.magic == wire::FrameHeader::kMagic && header.kind == uint8_t(wire::FrameKind::control) &&
          header.ordinal == uint32_t(wire::kRdmaOrdinal);
@@ -114,7 +114,7 @@ bool await_greeting(RdmaEnd& end, Transport& connection, Nanoseconds timeout) {
   auto deadline = Clock::now() + timeout;
   for (;;) {
     const Nanoseconds left = deadline - Clock::now();
-    if (end.await_greeting(std::clamp<Nanoseconds>(left, Nanoseconds(0), kGreetingLook))) return true;
+    if (end.await_greeting(std::clamp<Nanoseconds>(left, Nanoseconds(0), kGreetingPoll))) return true;
     if (left.count() <= 0 || !end.failure().empty() || connection.input()) return false;
   }
 }
@@ -171,7 +171,7 @@ Agreed offer_rdma(std::unique_ptr<Transport> connection, const Peek& peek, std::
   auto verdict = receive(*connection, timeout + kRdmaGreetingMax);
   if (!verdict) return {std::move(connection), verdict.error(), true};
   if (verdict->kind == Word::Kind::declined) return {std::move(connection), "no RDMA with the client: " + verdict->why};
-  // Who says so has been greeted, and so has greeted before.
+  // The peer that sends this has received a greeting, and so has sent one before.
   if (verdict->kind != Word::Kind::use || !(*end)->await_greeting(Nanoseconds(0)))
     return {std::move(connection), "the client goes on by RDMA without having greeted", true};
   return {RdmaEnd::carry(std::move(*end), std::move(connection)), {}};

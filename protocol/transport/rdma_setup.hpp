@@ -1,6 +1,6 @@
-// How the two ends of a connection agree on going on by RDMA (wire/rdma.hpp, schema/handshake.capnp). Before the
-// first frame of a session or of a connection that carries one on. Who the peer is, is known by then; nobody else gets
-// to see the tokens.
+// The negotiation of RDMA between the two ends of a connection (wire/rdma.hpp, schema/handshake.capnp), before the
+// first frame of a session or of a connection that resumes one. The peer is authenticated by then; nobody else sees the
+// tokens.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace gpuwire::transport {
 
-// Until both have heard of each other over the fabric.
+// Until both have received the other's greeting over the fabric.
 inline constexpr std::chrono::seconds kRdmaGreetingMax{5};
 
 // The client: asks, tries, says how it went. `timeout`: for each of the server's words. Agreed::declined: the streams
@@ -22,7 +22,7 @@ inline constexpr std::chrono::seconds kRdmaGreetingMax{5};
 Agreed ask_for_rdma(std::unique_ptr<Transport> connection, std::shared_ptr<RdmaFabric> fabric, Nanoseconds timeout,
                     Nanoseconds greeting_max = kRdmaGreetingMax);
 
-// What is there to be received, without taking it.
+// The available bytes, without consuming them.
 using Peek = std::function<IoResult(std::span<std::byte>)>;
 // For a connection without TLS.
 IoResult peek_socket(const Transport& connection, std::span<std::byte> out);

@@ -1,5 +1,5 @@
-// The two directions of an RDMA connection without the fabric: what may be sent, what has come, what was taken. Plain
-// data, under the connection's lock.
+// The two directions of an RDMA connection without the fabric: the bytes that may be sent, that have arrived, and that
+// were consumed. Plain data, under the connection's lock.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace gpuwire::transport::rdma {
 
-// What the window still takes at a position, in one message.
+// The bytes that the window accepts at a position, in one message.
 inline size_t until_edge(uint64_t position) { return kWindowBytes - size_t(position % kWindowBytes); }
 
 // Bytes on their way to the peer. A place is used again when the peer's owner has taken its bytes and the fabric does
@@ -56,7 +56,7 @@ class Outgoing {
   // The peer says so. False: it cannot have.
   bool taken(uint64_t bytes, uint64_t messages) {
     if (bytes > sent_ || messages > messages_) return false;
-    // It may have been said before what has come already.
+    // The message may be older than one that has arrived already.
     taken_ = std::max(taken_, bytes);
     taken_messages_ = std::max(taken_messages_, messages);
     return true;
@@ -78,7 +78,7 @@ class Outgoing {
   uint64_t released_ = 0, released_messages_ = 0;
 };
 
-// Bytes that come from the peer, who may say anything: a message is taken only where there is a place for it.
+// The bytes that come from the peer, which is not trusted: a message is accepted only if there is a place for it.
 class Incoming {
  public:
   explicit Incoming(std::byte* window) : window_(window) {}
@@ -93,7 +93,7 @@ class Incoming {
     slot = {header.position, header.bytes, true, false};
     return window_ + header.position % kWindowBytes;
   }
-  // Its bytes are there. False: they are not those that follow what was before.
+  // Its bytes have arrived. False: they do not follow the bytes before them.
   bool come(uint64_t number) {
     slots_[number % kMessagesMax].come = true;
     for (Slot* slot = &slots_[next_ % kMessagesMax]; slot->expected && slot->come;
@@ -120,7 +120,7 @@ class Incoming {
   bool finished() const { return end_known_ && taken_ == end_; }
   uint64_t received() const { return come_; }
 
-  // Copies out what is there; how much that was.
+  // Copies the available bytes out; returns their number.
   size_t take(std::span<std::byte> out) {
     size_t got = 0;
     while (got < out.size() && taken_ != come_) {

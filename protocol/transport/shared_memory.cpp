@@ -2,22 +2,23 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <mutex>
 #include <system_error>
 
 #include "protocol/transport/descriptor_passing.hpp"
+#include "protocol/transport/own_descriptor.hpp"
+#include "protocol/threads/condition.hpp"
 #include "protocol/threads/cores.hpp"
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/held_mutex.hpp"
+#include "protocol/threads/polling.hpp"
 #include "protocol/transport/shared_ring.hpp"
 
 namespace gpuwire::transport {
@@ -28,17 +29,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Copied and told to the other end at once, so that it copies out what has come while we copy in the next.
+// Copied and announced to the other end in pieces of this size, so that it copies one piece out while this end copies
+// in the next.
 constexpr size_t kStepBytes = 64u << 10;
-constexpr unsigned kLookingCoresMin = 3;
+constexpr unsigned kPollingCoresMin = 3;
 // One sleep in receive_bulk(); repeated as long as the connection lives.
 constexpr Nanoseconds kBulkSleep = std::chrono::seconds(10);
 
-// For what comes within the time of a copy. Who waits for the other end's thinking looks by itself, for as long as it
-// sees fit.
-Nanoseconds look_time() noexcept {
+// For bytes that arrive within the time of a copy. A caller that waits for the other end's work polls by itself, for as
+// long as it wants.
+Nanoseconds poll_time() noexcept {
   static const Nanoseconds time = [] {
-    return usable_cores() >= kLookingCoresMin ? Nanoseconds(kLookAlone) : Nanoseconds(0);
+    return usable_cores() >= kPollingCoresMin ? Nanoseconds(kPollAlone) : Nanoseconds(0);
   }();
   return time;
 }
@@ -54,27 +56,28 @@ std::byte* data_of(const SharedMemoryFile& file, bool to_client) {
 // The records on the socket. Any thread.
 class SideChannel {
  public:
-  explicit SideChannel(int socket) : socket_(socket) {}
+  explicit SideChannel(const OwnDescriptor& socket) : own_(socket), socket_(socket.get()) {}
   ~SideChannel() {
     if (unnamed_ >= 0) close(unnamed_);
     for (const Waiting& waiting : waiting_) close(waiting.descriptor);
   }
 
-  enum class Heard : uint8_t { nothing_more, ended, fault };
+  enum class Received : uint8_t { nothing_more, ended, fault };
 
   // Reads all that is there. `bells`: there was one.
-  Heard drain(bool& bells) noexcept {
+  Received drain(bool& bells) noexcept {
     std::lock_guard lock(mutex_);
+    if (!own_.is_ours()) return Received::ended;
     for (;;) {
       std::byte bytes[256];
       iovec piece{bytes, sizeof bytes};
       PassedDescriptors passed;
       ReceivedBytes got = receive_with_descriptors(socket_, {&piece, 1}, passed);
-      if (got.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Heard::nothing_more;
-      if (got.bytes <= 0) return Heard::ended;
-      if (got.descriptors_lost || !take_descriptor(passed)) return Heard::fault;
+      if (got.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::nothing_more;
+      if (got.bytes <= 0) return Received::ended;
+      if (got.descriptors_lost || !take_descriptor(passed)) return Received::fault;
       for (ssize_t i = 0; i < got.bytes; ++i)
-        if (!take_byte(bytes[i], bells)) return Heard::fault;
+        if (!take_byte(bytes[i], bells)) return Received::fault;
     }
   }
 
@@ -94,12 +97,18 @@ class SideChannel {
     std::memcpy(record + 1, &number, sizeof number);
     iovec piece{record, sizeof record};
     // So few bytes go as a whole.
-    return send_with_descriptors(socket_, {&piece, 1}, {&descriptor, 1}) == ssize_t(sizeof record);
+    return own_.is_ours() && send_with_descriptors(socket_, {&piece, 1}, {&descriptor, 1}) == ssize_t(sizeof record);
   }
 
-  // False: the socket is gone. A socket that is full has bells in it that the other end has not heard.
+  // The calling thread has left by siglongjmp(). True: in the middle of reading.
+  bool take_back_from_left_call() noexcept { return take_from_this_thread(mutex_); }
+
+  bool is_inside() noexcept { return !is_seen_free(mutex_); }
+
+  // False: the socket is gone. A full socket contains bells that the other end has not received.
   bool ring() noexcept {
     auto bell = std::byte(SocketRecord::bell);
+    if (!own_.is_ours_lately()) return false;
     return send(socket_, &bell, sizeof bell, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0 || errno == EAGAIN ||
            errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS;
   }
@@ -138,8 +147,9 @@ class SideChannel {
     return true;
   }
 
+  const OwnDescriptor& own_;
   const int socket_;
-  std::mutex mutex_;  // a leaf: the members below, and the order of what is read
+  std::mutex mutex_;  // a leaf: the members below, and the order of reads
   std::deque<Waiting> waiting_;
   int unnamed_ = -1;  // a descriptor whose number is still to come
   std::byte number_[sizeof(uint64_t)] = {};
@@ -148,11 +158,13 @@ class SideChannel {
 
 class SharedMemoryTransport final : public Transport {
  public:
-  SharedMemoryTransport(SharedMemoryFile file, int socket, int event, SharedMemorySide side, std::string peer)
+  SharedMemoryTransport(SharedMemoryFile file, OwnDescriptor socket, Waker waker, SharedMemorySide side,
+                        std::string peer)
       : file_(std::move(file)),
-        socket_(socket),
-        event_(event),
-        channel_(socket),
+        own_(std::move(socket)),
+        socket_(own_.get()),
+        waker_(std::move(waker)),
+        channel_(own_),
         peer_(std::move(peer)),
         out_(indices_of(file_, side == SharedMemorySide::server), data_of(file_, side == SharedMemorySide::server),
              file_.ring_bytes()),
@@ -160,12 +172,9 @@ class SharedMemoryTransport final : public Transport {
             file_.ring_bytes()) {
     file_.close_descriptor();
   }
-  ~SharedMemoryTransport() override {
-    close(socket_);
-    close(event_);
-  }
 
   IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    send_began_at_ = out_.position();
     if (sending_over_.load(std::memory_order_relaxed) || ended_.load(std::memory_order_acquire))
       return {IoStatus::failed, 0, EPIPE};
     size_t room = out_.room();
@@ -178,7 +187,7 @@ class SharedMemoryTransport final : public Transport {
         if (room == 0) break;
         size_t step = std::min({bytes.size(), room, kStepBytes});
         out_.put(bytes.first(step));
-        if (out_.reader_must_be_told()) ring();
+        if (out_.must_notify_reader()) ring();
         bytes = bytes.subspan(step);
         room -= step;
         sent += step;
@@ -197,24 +206,25 @@ class SharedMemoryTransport final : public Transport {
     if (timeout <= Nanoseconds(0)) return wait_nothing(interest);
     auto begun = Clock::now();
     auto deadline = timeout > kForever ? begun + kForever : begun + timeout;
-    if (interest & kWritable) look(interest, begun, std::min(deadline, begun + look_time()));
+    if (interest & kWritable) poll(interest, begun, std::min(deadline, begun + poll_time()));
     std::unique_lock lock(mutex_);
     for (;;) {
       if (unsigned ready = ready_locked(interest)) return ready;
       if (Clock::now() >= deadline) return 0;
-      if (interest & (kReadable | kWritable)) say_that_we_sleep(interest);
+      if (interest & (kReadable | kWritable)) announce_sleep(interest);
       if (ready_now(interest)) continue;
       if (watched_ || !(interest & (kReadable | kWritable))) {
         changed_.wait_until(lock, deadline);
         continue;
       }
       watched_ = true;
+      watcher_ = pthread_self();
       watch_for_wake_ = interest & kWoken;
       lock.unlock();
       bool interrupted = !watch(deadline);
       lock.lock();
       watched_ = false;
-      // One of the others watches now, and all look for themselves at what has come.
+      // Another thread watches now, and all check the arrived bytes for themselves.
       changed_.notify_all();
       if (interrupted) return ready_locked(interest);
     }
@@ -230,12 +240,12 @@ class SharedMemoryTransport final : public Transport {
   void finish() noexcept override {
     sending_over_.store(true, std::memory_order_relaxed);
     out_.finish();
-    if (out_.reader_must_be_told()) ring();
+    if (out_.must_notify_reader()) ring();
   }
 
   void shutdown() noexcept override {
     finish();
-    ::shutdown(socket_, SHUT_RDWR);
+    if (own_.is_ours()) ::shutdown(socket_, SHUT_RDWR);
     end();
   }
 
@@ -244,8 +254,23 @@ class SharedMemoryTransport final : public Transport {
   void abandon_after_fork() noexcept override {
     // The parent's connection lives on: the socket is shared, so it must not be shut down. The memory is not here
     // (MADV_DONTFORK).
-    close(socket_);
-    close(event_);
+    own_.close();
+    waker_.close();
+  }
+
+  bool is_inside() noexcept override { return !is_seen_free(mutex_) || channel_.is_inside(); }
+
+  bool take_back_from_left_call(bool sending, bool receiving) noexcept override {
+    take_from_this_thread(mutex_);
+    bool well = !channel_.take_back_from_left_call();
+    {
+      std::lock_guard lock(mutex_);
+      if (watched_ && pthread_equal(watcher_, pthread_self())) watched_ = false;
+      changed_.notify_all();
+    }
+    if (sending) well = well && out_.position() == send_began_at_;
+    if (receiving) well = well && in_.position() == receive_began_at_;
+    return well;
   }
 
   std::string failure() const override {
@@ -267,9 +292,10 @@ class SharedMemoryTransport final : public Transport {
   static constexpr Nanoseconds kForever = std::chrono::hours(24 * 365);
 
   IoResult receive(std::span<std::byte> out, bool wait_for_all) noexcept {
+    receive_began_at_ = in_.position();
     size_t got = 0;
     while (got < out.size()) {
-      // Before the ring is looked at: what came before the end is there then.
+      // Before the ring is read: bytes sent before the end are there then.
       bool over = ended_.load(std::memory_order_acquire) || in_.finished();
       size_t there = in_.available();
       if (in_.damage() != Damage::none) return got ? IoResult{IoStatus::ok, got} : damaged(in_.damage());
@@ -277,7 +303,7 @@ class SharedMemoryTransport final : public Transport {
         size_t step = std::min({there, out.size() - got, kStepBytes});
         in_.take(out.subspan(got, step));
         got += step;
-        if (in_.writer_must_be_told()) ring();
+        if (in_.must_notify_writer()) ring();
         continue;
       }
       if (got && !wait_for_all) break;
@@ -291,11 +317,11 @@ class SharedMemoryTransport final : public Transport {
   // In the middle of bulk the other end is at work on it.
   void await_more() noexcept {
     auto begun = Clock::now();
-    if (!look(kReadable, begun, begun + look_time())) wait(kReadable, kBulkSleep);
+    if (!poll(kReadable, begun, begun + poll_time())) wait(kReadable, kBulkSleep);
   }
 
   // Until something is ready, without sleeping.
-  bool look(unsigned interest, Clock::time_point begun, Clock::time_point until) noexcept {
+  bool poll(unsigned interest, Clock::time_point begun, Clock::time_point until) noexcept {
     for (auto now = begun; now < until; now = Clock::now()) {
       if (ready_now(interest)) return true;
       relax(now - begun);
@@ -323,29 +349,26 @@ class SharedMemoryTransport final : public Transport {
   unsigned wait_nothing(unsigned interest) noexcept {
     if ((interest & (kReadable | kWritable)) && !ready_now(interest)) {
       pollfd polled{socket_, POLLRDHUP, 0};
-      if (poll(&polled, 1, 0) > 0) end();
+      if (::poll(&polled, 1, 0) > 0) end();
     }
     std::lock_guard lock(mutex_);
     return ready_locked(interest);
   }
 
-  void say_that_we_sleep(unsigned interest) noexcept {
+  void announce_sleep(unsigned interest) noexcept {
     if (interest & kReadable) in_.about_to_sleep();
     if (interest & kWritable) out_.about_to_sleep();
   }
 
   // Sleeps until there is something on the socket, a wake-up or the deadline. False: a signal came.
   bool watch(Clock::time_point deadline) noexcept {
-    pollfd polled[2] = {{socket_, POLLIN | POLLRDHUP, 0}, {event_, POLLIN, 0}};
+    pollfd polled[2] = {{socket_, POLLIN | POLLRDHUP, 0}, {waker_.descriptor(), POLLIN, 0}};
     auto left = std::max<Nanoseconds>(deadline - Clock::now(), Nanoseconds(0)).count();
     timespec limit{time_t(left / 1'000'000'000), long(left % 1'000'000'000)};
     int found = ppoll(polled, 2, &limit, nullptr);
     if (found < 0) return errno != EINTR;
-    if (polled[1].revents) {
-      uint64_t count;
-      [[maybe_unused]] ssize_t taken = read(event_, &count, sizeof count);
-    }
-    // A socket that has ended first gives what was said before.
+    if (polled[1].revents) waker_.drain();
+    // A socket that has ended first delivers the bytes that were sent before.
     if (polled[0].revents) hear_socket(true);
     if (polled[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) end();
     return true;
@@ -354,14 +377,14 @@ class SharedMemoryTransport final : public Transport {
   void hear_socket(bool watching) noexcept {
     bool bells = false;
     switch (channel_.drain(bells)) {
-      case SideChannel::Heard::nothing_more: break;
-      case SideChannel::Heard::ended: return end();
-      case SideChannel::Heard::fault:
+      case SideChannel::Received::nothing_more: break;
+      case SideChannel::Received::ended: return end();
+      case SideChannel::Received::fault:
         fail("the other side has sent something that is neither a bell nor a descriptor");
         return end();
     }
-    // Who watches lets the others look when it is back. Else the bell may have been for who watches, and does not hear
-    // it any more.
+    // The watching thread wakes the others when it is back. Otherwise the bell may have been for the watching thread,
+    // which does not receive it any more.
     if (!bells || watching) return;
     std::lock_guard lock(mutex_);
     if (watched_) interrupt_watch();
@@ -372,10 +395,7 @@ class SharedMemoryTransport final : public Transport {
     if (!channel_.ring()) end();
   }
 
-  void interrupt_watch() noexcept {
-    uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = write(event_, &one, sizeof one);
-  }
+  void interrupt_watch() noexcept { waker_.wake(); }
 
   void end() noexcept {
     ended_.store(true, std::memory_order_release);
@@ -394,37 +414,43 @@ class SharedMemoryTransport final : public Transport {
   }
 
   SharedMemoryFile file_;
-  const int socket_;
-  const int event_;  // ends a watch()
+  OwnDescriptor own_;
+  const int socket_;  // its number
+  Waker waker_;       // ends a watch()
   SideChannel channel_;
   const std::string peer_;
 
   alignas(kApart) RingWriter out_;
+  uint64_t send_began_at_ = 0;  // by the sending thread: where the last try_send() began
   alignas(kApart) RingReader in_;
+  uint64_t receive_began_at_ = 0;  // by the receiving thread
 
-  // The other process has gone, or this side has shut the connection down. Release, after what it is concluded from;
-  // acquire, before the ring is looked at for the last time.
+  // The other process has gone, or this side has shut the connection down. Release, after the evidence of it; acquire,
+  // before the ring is read for the last time.
   alignas(kApart) std::atomic<bool> ended_{false};
-  // finish() has been called. Relaxed: who sends finds it sooner or later, and the other end is told in its own way.
+  // finish() has been called. Relaxed: the sending thread finds it sooner or later, and the other end is notified
+  // separately.
   std::atomic<bool> sending_over_{false};
-  // Null, then one text for good. Release and acquire: it is read by who has seen the end that it caused.
+  // Null, then one text for good. Release and acquire: it is read by a thread that has seen the end that it caused.
   std::atomic<const char*> failure_{nullptr};
 
   std::mutex mutex_;  // a leaf; the members below. Not held while a thread sleeps in the system.
-  std::condition_variable changed_;
+  Condition changed_;
   bool woken_ = false;
   bool watched_ = false;         // a thread sleeps at the socket, for all
-  bool watch_for_wake_ = false;  // and wants to hear of wake()
+  pthread_t watcher_{};          // which one
+  bool watch_for_wake_ = false;  // and waits for wake()
 };
 
 }  // namespace
 
 std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side,
                                                std::string peer) {
-  int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (event < 0) return nullptr;
+  Waker waker = Waker::make();
+  if (!waker.valid()) return nullptr;
   fcntl(socket, F_SETFD, FD_CLOEXEC);
-  return std::make_unique<SharedMemoryTransport>(std::move(file), socket, event, side, std::move(peer));
+  return std::make_unique<SharedMemoryTransport>(std::move(file), OwnDescriptor(socket), std::move(waker), side,
+                                                 std::move(peer));
 }
 
 tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(

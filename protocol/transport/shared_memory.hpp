@@ -22,7 +22,7 @@ class SharedMemoryFile {
  public:
   // A new one, whose pages the system has and which nobody can resize. The server's.
   static tl::expected<SharedMemoryFile, std::string> create(uint32_t ring_bytes = shared_memory::kRingBytes);
-  // One that the server has sent; takes `descriptor` over. The error says what is wrong with it.
+  // A file that the server has sent; takes `descriptor` over. The error describes what is wrong with it.
   static tl::expected<SharedMemoryFile, std::string> open(int descriptor);
 
   SharedMemoryFile(SharedMemoryFile&& other) noexcept { *this = std::move(other); }

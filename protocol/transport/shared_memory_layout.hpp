@@ -3,8 +3,8 @@
 // the file itself.
 //
 //   offset                  bytes        what                               written by
-//   0                       128          Header                             the server, before the client has the file;
-//   never changes kIndicesOffset          512          RingIndices of the ring to the server
+//   0                       128          Header                             the server, once: never changes after
+//   kIndicesOffset          512          RingIndices of the ring to the server
 //   + 512                   512          RingIndices of the ring to the client
 //   kDataOffset             ring_bytes   bytes on their way to the server   the client
 //   kDataOffset+ring_bytes  ring_bytes   bytes on their way to the client   the server
@@ -24,11 +24,11 @@ inline constexpr uint32_t kVersion = 1;
 // A client takes no other sizes from a server.
 inline constexpr uint32_t kRingBytesMin = 64u << 10;
 inline constexpr uint32_t kRingBytesMax = 64u << 20;
-// What a server makes: both rings stay in the second-level caches of two cores, and a sender is a fraction of a
-// millisecond ahead at most.
+// The size in a server's files: both rings stay in the second-level caches of two cores, and a sender is a fraction of
+// a millisecond ahead at most.
 inline constexpr uint32_t kRingBytes = 1u << 20;
 
-// Two lines of the cache: processors fetch them in pairs, and what two processes write must not share a pair.
+// Two lines of the cache: processors fetch them in pairs, and words that two processes write must not share a pair.
 inline constexpr size_t kApart = 128;
 
 struct Header {
@@ -45,11 +45,11 @@ struct RingIndices {
   // By the writer, once, after its last `written`: nothing follows. Read before `written` is read for the last time.
   std::atomic<uint32_t> finished;
   // By the reader, after the bytes before it have been copied out, and perhaps more: less than a quarter of the ring
-  // (told_every()). The writer's acquire lets it use their places again.
+  // (notify_every()). The writer's acquire lets it use their places again.
   alignas(kApart) std::atomic<uint64_t> read;
-  // 1: set by a reader that is about to sleep, before it looks at `written` once more; the writer takes it back (0)
-  // after it has moved `written`, and rings. All four accesses are seq_cst: either the reader sees what was written, or
-  // the writer sees that the reader sleeps.
+  // 1: set by a reader that is about to sleep, before it reads `written` once more; the writer resets it to 0 after it
+  // has moved `written`, and rings. All four accesses are seq_cst: either the reader sees the written bytes, or the
+  // writer sees that the reader sleeps.
   alignas(kApart) std::atomic<uint32_t> reader_sleeps;
   // The same for a writer that waits for room, and `read`.
   alignas(kApart) std::atomic<uint32_t> writer_sleeps;
@@ -57,10 +57,10 @@ struct RingIndices {
 static_assert(sizeof(RingIndices) == 512 && std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-// A reader says how far it has come only when it has come so much further, because the line with its index would
-// otherwise go to and fro between the processors with each frame, while one of them waits for it. A writer counts on no
-// more: with all read, it has three quarters of the ring at least.
-constexpr size_t told_every(size_t ring_bytes) { return ring_bytes / 4; }
+// A reader publishes its position only after this many more bytes, because the line with its index would otherwise go
+// to and fro between the processors with each frame, while one of them waits for it. A writer relies on the published
+// room only: when everything has been read, it has three quarters of the ring at least.
+constexpr size_t notify_every(size_t ring_bytes) { return ring_bytes / 4; }
 
 inline constexpr size_t kIndicesOffset = kApart;
 inline constexpr size_t kDataOffset = 4096;

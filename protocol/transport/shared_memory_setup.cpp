@@ -106,7 +106,8 @@ Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds time
 Agreed offer_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeout, uint32_t ring_bytes) {
   wire::FrameHeader asked;
   if (!socket->wait(kReadable, timeout)) return {std::move(socket), {}};
-  // Who asks sends these bytes at once. Fewer are left to whoever reads frames, and are none there.
+  // A client that asks sends these bytes at once. Fewer bytes are left to the reader of frames, for which they are no
+  // frame.
   ssize_t seen = recv(socket->descriptor(), &asked, sizeof asked, MSG_PEEK | MSG_DONTWAIT);
   if (seen != ssize_t(sizeof asked) || !is_setup_frame(asked)) return {std::move(socket), {}};
   recv(socket->descriptor(), &asked, sizeof asked, MSG_DONTWAIT);

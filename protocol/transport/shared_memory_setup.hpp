@@ -10,7 +10,7 @@
 
 namespace gpuwire::transport {
 
-// What a session goes on with: shared memory, or the socket as it was, and then why.
+// The result of the negotiation: shared memory, or the socket as it was, with the reason.
 struct Agreed {
   std::unique_ptr<Transport> connection;
   std::string declined;

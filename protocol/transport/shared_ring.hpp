@@ -12,7 +12,7 @@
 
 namespace gpuwire::transport::shared_memory {
 
-// What is wrong with an index of the other end's. Sticky: an end that has found one uses the ring no more.
+// The fault of an index of the other end's. Sticky: an end that has found one no longer uses the ring.
 enum class Damage : uint8_t { none, backwards, beyond };
 constexpr const char* text_of(Damage damage) {
   switch (damage) {
@@ -24,9 +24,9 @@ constexpr const char* text_of(Damage damage) {
 }
 
 inline constexpr size_t kLineBytes = 64;
-// With what follows in an empty ring a short frame begins, or all of it is that. Its reader has these lines at hand, so
-// that they come along with the index when both are written: fetched behind it, they took a short frame's round trip a
-// third longer.
+// In an empty ring these bytes hold a short frame, or its beginning. Its reader has these lines at hand, so that they
+// arrive along with the index when both are written: fetched behind it, they made a short frame's round trip a third
+// longer.
 inline constexpr size_t kWatchedBytes = 2 * kLineBytes;
 
 // Makes the line at `at` this processor's before it is written: the reader's has it, and a store that has to wait for
@@ -62,23 +62,25 @@ class RingWriter {
     if (first < from.size()) std::memcpy(data_, from.data() + first, from.size() - first);
     written_.store(at + from.size(), std::memory_order_relaxed);
     shared_.written.store(at + from.size(), std::memory_order_seq_cst);
-    // What comes next is seldom longer.
+    // The next frame is seldom longer.
     for (size_t line = kWatchedBytes + kLineBytes; line < kFetchedAheadBytes; line += kLineBytes)
       fetch_for_writing(data_at(at + from.size() + line));
   }
   void finish() noexcept { shared_.finished.store(1, std::memory_order_seq_cst); }
   Damage damage() const noexcept { return damage_; }
 
-  // Is there room for so much that it is worth a wake-up, which a reader tells of (told_every())? True also if the
-  // index makes no sense: room() says so.
+  // Is there so much room that a wake-up pays, which a reader announces (notify_every())? True also if the index is
+  // invalid: room() reports it.
   bool writable() const noexcept {
     uint64_t used = written() - shared_.read.load(std::memory_order_seq_cst);
-    return used > bytes_ || bytes_ - used >= told_every(bytes_);
+    return used > bytes_ || bytes_ - used >= notify_every(bytes_);
   }
+  // How much has been written.
+  uint64_t position() const noexcept { return written(); }
   // Before a sleep for room, which writable() has to come after.
   void about_to_sleep() noexcept { shared_.writer_sleeps.store(1, std::memory_order_seq_cst); }
-  // After put() and finish(): the reader has said that it sleeps, and has to be told.
-  bool reader_must_be_told() noexcept {
+  // After put() and finish(): the reader has announced that it sleeps, and has to be woken.
+  bool must_notify_reader() noexcept {
     return shared_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
            shared_.reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
   }
@@ -92,8 +94,8 @@ class RingWriter {
   RingIndices& shared_;
   std::byte* const data_;
   const size_t bytes_;
-  // Our own, of which the shared one is a copy. Written by who writes, which is handed from thread to thread by a lock;
-  // others compare with it only.
+  // Our own index, of which the shared one is a copy. Written by the writing thread, a role that a lock hands from
+  // thread to thread; others compare with it only.
   std::atomic<uint64_t> written_{0};
   uint64_t seen_ = 0;  // the reader's index when it was last looked at
   Damage damage_ = Damage::none;
@@ -127,22 +129,24 @@ class RingReader {
     if (first < to.size()) std::memcpy(to.data() + first, data_, to.size() - first);
     at += to.size();
     read_.store(at, std::memory_order_relaxed);
-    tells_ = at - told_ >= told_every(bytes_);
-    if (!tells_) return;
-    told_ = at;
+    notifies_ = at - notified_ >= notify_every(bytes_);
+    if (!notifies_) return;
+    notified_ = at;
     shared_.read.store(at, std::memory_order_seq_cst);
   }
-  // The other end has said that nothing follows what is there.
+  // The other end has announced that nothing follows the present bytes.
   bool finished() const noexcept { return shared_.finished.load(std::memory_order_seq_cst) != 0; }
   Damage damage() const noexcept { return damage_; }
 
+  // How much has been read.
+  uint64_t position() const noexcept { return read(); }
   // True also if the index makes no sense: available() says so.
   bool readable() const noexcept { return shared_.written.load(std::memory_order_seq_cst) != read() || finished(); }
   // Before a sleep for bytes, which readable() has to come after.
   void about_to_sleep() noexcept { shared_.reader_sleeps.store(1, std::memory_order_seq_cst); }
   // After take(): the writer has said that it sleeps, and there is more room than there was.
-  bool writer_must_be_told() noexcept {
-    return tells_ && shared_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
+  bool must_notify_writer() noexcept {
+    return notifies_ && shared_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
            shared_.writer_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
@@ -152,12 +156,12 @@ class RingReader {
   RingIndices& shared_;
   const std::byte* const data_;
   const size_t bytes_;
-  // Our own, of which the shared one is an earlier copy. Written by who reads, which is handed from thread to thread;
-  // others compare with it only.
+  // Our own index, of which the shared one is an earlier copy. Written by the reading thread, a role that is handed
+  // from thread to thread; others compare with it only.
   std::atomic<uint64_t> read_{0};
-  uint64_t told_ = 0;   // that copy
-  bool tells_ = false;  // the last take() has changed it
-  uint64_t seen_ = 0;   // the writer's index when it was last looked at
+  uint64_t notified_ = 0;  // that copy
+  bool notifies_ = false;  // the last take() has changed it
+  uint64_t seen_ = 0;      // the writer's index when it was last looked at
   Damage damage_ = Damage::none;
 };
 

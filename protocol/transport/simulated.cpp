@@ -16,7 +16,7 @@ namespace {
 struct Direction {
   std::deque<std::byte> bytes;
   size_t visible = 0;       // how many of `bytes` the receiver may take
-  unsigned looks_left = 0;  // until the rest becomes visible
+  unsigned polls_left = 0;  // until the rest becomes visible
   uint64_t delivered = 0;
   uint64_t cut_after = ~0ull;
   uint64_t sent = 0;
@@ -52,13 +52,13 @@ struct Link {
     return options.piece_bytes_max && bytes > 1 ? 1 + random() % bytes : bytes;
   }
   void sent(Direction& direction) {
-    if (!options.delay_looks_max) direction.visible = direction.bytes.size();
-    else if (!direction.looks_left) direction.looks_left = 1 + random() % options.delay_looks_max;
+    if (!options.delay_polls_max) direction.visible = direction.bytes.size();
+    else if (!direction.polls_left) direction.polls_left = 1 + random() % options.delay_polls_max;
   }
-  void look(Direction& direction, unsigned count) {
-    if (!direction.looks_left) return;
-    direction.looks_left -= std::min(count, direction.looks_left);
-    if (!direction.looks_left) direction.visible = direction.bytes.size();
+  void poll(Direction& direction, unsigned count) {
+    if (!direction.polls_left) return;
+    direction.polls_left -= std::min(count, direction.polls_left);
+    if (!direction.polls_left) direction.visible = direction.bytes.size();
   }
 };
 
@@ -96,7 +96,7 @@ class SimulatedTransport final : public Transport {
     std::lock_guard lock(link_->mutex);
     Direction& in = incoming();
     if (link_->stopped[side_]) return {IoStatus::closed};
-    link_->look(in, 1);
+    link_->poll(in, 1);
     size_t uncut = size_t(std::min<uint64_t>(in.cut_after - in.delivered, in.bytes.size()));
     size_t visible = std::min({in.visible, uncut, into.size()});
     if (visible) {
@@ -151,15 +151,15 @@ class SimulatedTransport final : public Transport {
   void finish() noexcept override {
     std::lock_guard lock(link_->mutex);
     outgoing().finished = true;
-    link_->look(outgoing(), ~0u);
+    link_->poll(outgoing(), ~0u);
     link_->changed.notify_all();
   }
 
   void shutdown() noexcept override {
     std::lock_guard lock(link_->mutex);
     outgoing().closed = true;
-    // What has not been delivered when a side closes still arrives, as with TCP, and at once.
-    link_->look(outgoing(), ~0u);
+    // Bytes that are undelivered when a side closes still arrive, as with TCP, and at once.
+    link_->poll(outgoing(), ~0u);
     link_->changed.notify_all();
   }
 
@@ -177,7 +177,7 @@ class SimulatedTransport final : public Transport {
   // As the receiver sees it.
   bool ended(const Direction& in) const { return !link_->swallows && (in.finished || in.closed); }
 
-  // The sender's system takes what its buffer holds, and waits for acknowledgements that do not come.
+  // The sender's system takes as much as its buffer holds, and waits for acknowledgements that do not come.
   IoResult swallow(Direction& out, size_t offered) {
     size_t moved =
         std::min(offered, link_->options.window_bytes - std::min(link_->options.window_bytes, out.swallowed));
@@ -195,7 +195,7 @@ class SimulatedTransport final : public Transport {
     Direction& out = outgoing();
     bool over = link_->broken || out.closed || (in.closed && ended(in));
     // A delay is over as soon as somebody waits for it: virtual time jumps forward.
-    if (interest & kReadable) link_->look(in, ~0u);
+    if (interest & kReadable) link_->poll(in, ~0u);
     if (in.visible || ended(in) || over || link_->stopped[side_]) ready |= kReadable;
     size_t under_way = link_->swallows ? out.swallowed : out.bytes.size();
     if (under_way < link_->options.window_bytes || over) ready |= kWritable;

@@ -1,5 +1,5 @@
-// A connection inside one process, with the faults of a bad network and no clock: what a seed decided once, it decides
-// again. Delays are counted in looks at the connection, and a wait that only time could end ends at once.
+// A connection inside one process, with the faults of a bad network and no clock: the same seed makes the same
+// decisions. Delays are counted in polls of the connection, and a wait that only time could end ends at once.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace gpuwire::transport {
 
 struct SimulatedOptions {
   uint64_t seed = 1;
-  // At most so many bytes are moved by one send or receive, and often fewer. 0: no limit.
+  // One send or receive moves at most this many bytes, and often fewer. 0: no limit.
   size_t piece_bytes_max = 0;
   // Bytes that are under way in one direction; a sender that is further ahead would block.
   size_t window_bytes = 256 * 1024;
-  // Sent bytes are seen by the receiver after up to so many of its looks.
-  unsigned delay_looks_max = 0;
-  // The connection breaks once so many bytes have been delivered in the direction first to second, or second to first.
-  // ~0: never.
+  // The receiver sees sent bytes after up to this many of its polls.
+  unsigned delay_polls_max = 0;
+  // The connection breaks once this many bytes have been delivered in the direction first to second, or second to
+  // first. ~0: never.
   uint64_t cut_first_to_second = ~0ull;
   uint64_t cut_second_to_first = ~0ull;
-  // Told when it has broken there, by whoever took the last byte. With the connection's lock.
+  // Called when it has broken there, on the thread that took the last byte. With the connection's lock.
   std::function<void()> was_cut = {};
-  // Once so many bytes have been sent in one direction, what comes behind them vanishes, in both directions, as do
-  // ends: nobody is told. ~0: never.
+  // Once this many bytes have been sent in one direction, all later bytes vanish, in both directions, and so do ends:
+  // nobody is notified. ~0: never.
   uint64_t swallow_first_to_second = ~0ull;
   uint64_t swallow_second_to_first = ~0ull;
 };

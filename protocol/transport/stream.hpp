@@ -9,11 +9,11 @@
 
 namespace gpuwire::transport {
 
-// What the sockets of a session are set to, if the system allows that much. Bulk bandwidth over a long path is at most
+// The buffer sizes of a session's sockets, if the system allows that much. Bulk bandwidth over a long path is at most
 // the buffer divided by the round trip.
 inline constexpr int kSocketBufferBytes = 4 << 20;
-// How the system notices a peer that is gone without a word, sending or idle. What was sent and is not acknowledged
-// tells it, and questions to a peer that is silent.
+// The system's detection of a peer that is gone without notice, while sending or idle: by unacknowledged bytes, and by
+// probes of a silent peer.
 enum class LostPeer : uint8_t {
   is_the_end,    // nothing replaces the connection, so one that may only be slow gets kPeerLostMs
   replaceable,   // nothing is lost with it: kReplaceablePeerLostMs

@@ -28,13 +28,13 @@ struct IoResult {
   int error = 0;
 };
 
-// What to wait for; an or of these.
+// The events of a wait; an or of these.
 enum Interest : unsigned { kReadable = 1, kWritable = 2, kWoken = 4 };
 
 // More pieces than this in one call are not looked at.
 inline constexpr size_t kPiecesMax = 16;
 
-// What frames are read from: a connection, or what outlives one (protocol/link).
+// The source of frames: a connection, or a link that outlives connections (protocol/link).
 class ByteSource {
  public:
   // Never waits.
@@ -63,20 +63,20 @@ class Transport : public ByteSource {
   virtual IoResult receive_bulk(std::span<std::byte> out) noexcept { return try_receive(out); }
   // Is there anything to receive, the end included? Costs one system call at most.
   virtual bool input() noexcept { return wait(kReadable, Nanoseconds(0)) != 0; }
-  // Bytes that have come to this machine and that nobody has received, before decryption; 0 where nobody can tell.
+  // Bytes that have reached this machine and that nobody has received, before decryption; 0 where this is unknown.
   virtual size_t unread() noexcept { return 0; }
 
   // Ends one wait for kWoken, now or, when nobody waits, the next.
   virtual void wake() noexcept = 0;
 
-  // Nothing more will be sent; what was sent still arrives, and receiving goes on.
+  // No more bytes will be sent; sent bytes still arrive, and receiving continues.
   virtual void finish() noexcept = 0;
-  // Ends both directions: what has arrived can still be received, then comes `closed`; waiting threads wake up.
+  // Ends both directions: arrived bytes can still be received, then comes `closed`; waiting threads wake up.
   virtual void shutdown() noexcept = 0;
-  // Ends both directions as a connection does that breaks: what is under way may be lost, and the peer does not see an
-  // orderly end, where the system can do that. Not while a thread is inside receive_bulk().
+  // Ends both directions as a breaking connection does: bytes in flight may be lost, and the peer sees no orderly end,
+  // where the system can do that. Not while a thread is inside receive_bulk().
   virtual void reset() noexcept { shutdown(); }
-  // Nothing more is to be received, and who waits for it wakes up, but the peer is told nothing, where the system can
+  // No more bytes will be received, and a waiting thread wakes up, but the peer is not notified, where the system can
   // do that.
   virtual void stop_receiving() noexcept { shutdown(); }
   // Has the peer closed its side, or its system for it? To be asked before shutdown().
@@ -84,6 +84,9 @@ class Transport : public ByteSource {
 
   // The file descriptor, to hand to another process; -1 if there is none. Stays owned by the transport.
   virtual int descriptor() const noexcept = 0;
+  // False: the program that this process is has closed the descriptor, and may have another one of this number. Nothing
+  // is sent by it then or taken from it.
+  virtual bool is_ours() noexcept { return true; }
   // In a child after fork(): closes the descriptors; nothing else may be called after it. Async-signal-safe.
   virtual void abandon_after_fork() noexcept = 0;
   // Why it has failed, in one line, where there is more to say than the error of the system; else empty.
@@ -98,8 +101,18 @@ class Transport : public ByteSource {
   // "tcp", "tls", "unix" or "shm", for people.
   virtual const char* road() const noexcept { return "stream"; }
 
-  // A file descriptor for the peer, which is beside the stream and before what is sent from now on. `number`: by which
-  // the peer asks for it. The caller keeps its own. False: this connection carries none, or not now.
+  // The calling thread was inside this connection when it left by siglongjmp(), and will not come back: releases what
+  // it held. `sending`, `receiving`: it was in a function that moves bytes this way. False: bytes may have been moved
+  // without being counted.
+  virtual bool take_back_from_left_call(bool sending, bool receiving) noexcept { return !sending && !receiving; }
+  // In a signal handler: does the calling thread hold a lock of this connection's, so that it may call nothing of it?
+  virtual bool is_inside() noexcept { return false; }
+  // May it be left open and unused, with another one in its place, without the peer's taking that for an end?
+  virtual bool can_be_left() const noexcept { return false; }
+
+  // A file descriptor for the peer, beside the stream and before all bytes that are sent from now on. `number`: the
+  // name by which the peer asks for it. The caller keeps its own. False: this connection carries no descriptors, or not
+  // at present.
   virtual bool give_descriptor(uint64_t, int) noexcept { return false; }
   // One that the peer has given, the caller's from here on; -1: none of this number has come.
   virtual int take_descriptor(uint64_t) noexcept { return -1; }

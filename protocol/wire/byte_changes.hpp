@@ -1,5 +1,5 @@
-// Which bytes of a stretch of memory have changed: how the two copies of a host region are told of each other's writes.
-// A byte that did not change never travels, because the other side may have written it meanwhile.
+// The changed bytes of a stretch of memory: the form in which the two copies of a host region exchange writes. An
+// unchanged byte never travels, because the other side may have written it meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -60,7 +60,7 @@ inline bool mark_changes(const std::byte* is, const std::byte* was, size_t bytes
 // memory may be written to meanwhile: a byte that changes again is found the next time.
 template <class Visit>
 void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& visit) {
-  constexpr size_t kBlockBytes = 4096;  // what is compared at once
+  constexpr size_t kBlockBytes = 4096;  // the unit of comparison
   static_assert(kRegionPieceBytes % kBlockBytes == 0);
   auto differs = [&](size_t at) {
     return std::memcmp(memory + at, shadow.data() + at, std::min(kBlockBytes, shadow.size() - at)) != 0;
@@ -94,7 +94,7 @@ void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& 
 }
 
 // Writes those of four bytes whose bits are set, and no other: the device or the program may be writing to its
-// neighbour. What most often changes of a number are its low bytes.
+// neighbour. The low bytes of a number change most often.
 inline void write_changed_of_four(std::byte* memory, const std::byte* bytes, unsigned bits) {
   switch (bits) {
     case 0b0000: return;
@@ -160,7 +160,7 @@ inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, s
   write_changed_plainly(memory, bytes, mask, done);
 }
 
-// Applies what the other side sent to memory and shadow. False: it does not fit, and nothing was written.
+// Applies the other side's changes to memory and shadow. False: they do not fit, and nothing was written.
 inline bool apply_changes(std::byte* memory, std::span<std::byte> shadow, uint64_t offset,
                           std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   if (offset > shadow.size() || bytes.size() > shadow.size() - offset) return false;

@@ -1,5 +1,5 @@
-// What the fields of the session's messages are made of, before they are written (generated/wire/session_messages.hpp).
-// All of it borrows.
+// The types of the fields of the session's messages, before they are written (generated/wire/session_messages.hpp). All
+// of them borrow.
 #pragma once
 
 #include <concepts>
@@ -81,7 +81,7 @@ inline size_t text_list_words(std::span<const std::string_view> texts) noexcept 
   return words;
 }
 
-// --- writing. What is empty is left out, which reads as the same ---------------------------------------------------
+// --- writing. An empty field is left out, which reads as the same -------------------------------------------------
 
 inline capnp::Data::Reader as_data(const Bytes& bytes) noexcept {
   return {static_cast<const capnp::byte*>(bytes.data), bytes.size};

@@ -33,18 +33,20 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-// What a client's preface asks for, and what a server's says comes next. Unknown flags are ignored.
+// The requests in a client's preface, and the next steps in a server's. Unknown flags are ignored.
 enum PrefaceFlag : uint32_t {
   kPrefaceManagement =
       1,  // a session of management queries (protocol/nvml) instead of a program's: it gets no context on a device
-  kPrefaceTls = 2,           // client: wants it; server: behind its preface both speak TLS 1.3
-  kPrefaceLogin = 4,         // server: the client logs in before its Hello (schema/login.capnp)
-  kPrefaceSharedMemory = 8,  // server: the client may ask for shared memory (ControlOrdinal::shared_memory)
-  kPrefaceIdentity = 32,     // server: without TLS, who shows no token is refused; 16 is kPrefaceRdma (wire/rdma.hpp)
+  kPrefaceTls = 2,              // client: wants it; server: behind its preface both speak TLS 1.3
+  kPrefaceLogin = 4,            // server: the client logs in before its Hello (schema/login.capnp)
+  kPrefaceSharedMemory = 8,     // server: the client may ask for shared memory (ControlOrdinal::shared_memory)
+  kPrefaceTokenChallenge = 64,  // server: proves that it knows a token's hash before it is shown the token
+  kPrefaceIdentity =
+      32,  // server: without TLS, a client without a token is refused; 16 is kPrefaceRdma (wire/rdma.hpp)
 };
 
-// Before the first frame each side sends one preface, so that even a peer of another protocol can be told what is
-// wrong. It is the only thing from a client that the broker parses.
+// Each side sends one preface before the first frame, so that even a peer of another protocol can be told the reason of
+// a refusal. The broker parses nothing else from a client.
 struct Preface {
   char magic[8] = {'G', 'P', 'U', 'W', 'I', 'R', 'E', '\n'};
   uint16_t protocol_major = 0;

@@ -15,16 +15,16 @@
 
 namespace gpuwire::wire {
 
-// Who sends the frames that are decoded: decides which kinds are allowed.
+// The sender of the decoded frames, which determines the allowed kinds.
 enum class Sender : uint8_t { client, server };
 
-// Decodes the frames of one direction. A frame that cannot be valid is a fault, and after a fault nothing more is
-// decoded. Continuity of sequence numbers is the owner's to check: what they mean depends on the kind.
+// Decodes the frames of one direction. An invalid frame is a fault, and after a fault nothing more is decoded. The
+// owner checks the continuity of sequence numbers, since their meaning depends on the kind.
 //
-// The use: while next() says need_more, write into space() and call filled(). When it says frame, header() and
-// message() are valid until the next call of next() or space(); before that call all of bulk_left() has to be consumed,
-// by take_bulk() for the part that is in the buffer and by bulk_read_elsewhere() for what the owner received straight
-// into its destination.
+// Use: while next() returns need_more, write into space() and call filled(). When it returns frame, header() and
+// message() are valid until the next call of next() or space(). Before that call all of bulk_left() has to be consumed,
+// by take_bulk() for the part in the buffer and by bulk_read_elsewhere() for the bytes that the owner received straight
+// into their destination.
 class FrameDecoder {
  public:
   enum class Next : uint8_t { need_more, frame, fault };
@@ -41,7 +41,7 @@ class FrameDecoder {
   kj::ArrayPtr<const capnp::word> message() const;
 
   uint64_t bulk_left() const { return bulk_left_; }
-  // Everything that has been put in and not been taken out: the beginning of the bulk, and what follows it.
+  // All bytes in the buffer that have not been taken out: the beginning of the bulk, and the bytes behind it.
   std::span<const std::byte> buffered() const { return {bytes() + begin_, end_ - begin_}; }
   // The beginning of the bulk, as far as it has arrived here.
   std::span<const std::byte> buffered_bulk() const;
@@ -69,7 +69,7 @@ class FrameDecoder {
 
   std::unique_ptr<capnp::word[]> buffer_;  // words, for their alignment
   size_t capacity_ = 0;
-  size_t begin_ = 0, end_ = 0;  // what is buffered and not consumed, in bytes
+  size_t begin_ = 0, end_ = 0;  // the buffered bytes that are not consumed
   size_t message_at_ = 0;
   std::byte* bytes() const { return reinterpret_cast<std::byte*>(buffer_.get()); }
 };

@@ -13,13 +13,13 @@ namespace gpuwire::wire {
 inline constexpr unsigned kLanesMax = 16;
 // Bytes of bulk that come behind one header in the stream itself; then lanes that have come meanwhile are used.
 inline constexpr size_t kInlinePartBytesMax = 4u << 20;
-// Of what travels over lanes each connection carries this much at a time.
+// Each connection carries this many bytes of a part over lanes at a time.
 inline constexpr size_t kStripeBytes = 256u << 10;
 inline constexpr size_t kStripesMax = kBulkBytesMax / kStripeBytes;  // of one part
 
 enum class PartWay : uint8_t {
   here = 1,   // the bytes come behind the header
-  lanes = 2,  // they come over the lanes, and behind the header stands what follows them
+  lanes = 2,  // they come over the lanes, and the header is followed by the stream behind them
 };
 
 // Before each part of bulk that is longer than kPostedBulkBytesMax. It counts in no stream: positions are those of the
@@ -29,7 +29,7 @@ struct PartHeader {
   uint8_t way = 0;  // PartWay
   uint8_t reserved = 0;
   uint32_t lane_set = 0;  // which lanes; 0: none
-  uint64_t bytes = 0;     // of the bulk: at least 1, at most what is left of it
+  uint64_t bytes = 0;     // of the bulk: at least 1, at most the remainder
 
   static constexpr uint16_t kMagic = 0x5047;  // "GP"
 };
@@ -42,8 +42,9 @@ struct StripeHeader {
   uint16_t reserved = 0;
   uint32_t lane_set = 0;
   uint64_t position = 0;  // in the sender's stream, of the first byte
-  uint32_t bytes = 0;  // kStripeBytes, or what is left of the part; 0: the client's first word on each lane, that all
-                       // of them are ready
+  // kStripeBytes, or the remainder of the part. 0: the client's first stripe on each lane, which says that all are
+  // ready.
+  uint32_t bytes = 0;
   uint32_t reserved_too = 0;
 
   static constexpr uint16_t kMagic = 0x5347;  // "GS"

@@ -1,4 +1,4 @@
-// Every bound on what one side accepts from the other. A peer that passes one of them ends its session.
+// Every limit of the data that one side accepts from the other. A peer that exceeds one ends its session.
 #pragma once
 
 #include <cstddef>
@@ -35,23 +35,23 @@ inline constexpr uint64_t kRegionsMax = 16 * 1024;        // of one session
 inline constexpr uint64_t kRegionBytesMax = 16ull << 30;  // of all regions of one session
 inline constexpr size_t kRegionPieceBytes = 256u << 10;   // changed bytes in one message
 
-// Chunks of copies to the device that the server may keep: what one digest stands for, and how much of a copy one
-// message names.
+// Chunks of copies to the device that the server may store: the bytes of one digest, and the longest part of a copy
+// that one message names.
 inline constexpr size_t kChunkBytes = 256u << 10;
 inline constexpr size_t kChunkDigestBytes = 32;
 inline constexpr uint64_t kChunkCopyBytesMax = 16ull << 20;
 
 inline constexpr uint64_t kOutputBytesMax = 4u << 20;  // of one notice with text that the device printed
 
-// Managed memory: what one managed_read asks for.
+// Managed memory: the most bytes of one managed_read.
 inline constexpr uint64_t kManagedReadBytesMax = 4ull << 20;
 
 // Device memory that the client keeps: blocks in one free_at_rest, and those that one allocate_ahead asks for.
-inline constexpr size_t kKeptBlocksMax = 1024;
-inline constexpr uint32_t kAheadBlocksMax = 16;
+inline constexpr size_t kCachedBlocksMax = 1024;
+inline constexpr uint32_t kPrefetchedBlocksMax = 16;
 // Those that one allocate_known asks for, and the bytes of all together.
-inline constexpr uint32_t kKnownBlocksMax = 64;
-inline constexpr uint64_t kKnownBytesMax = 1ull << 30;
+inline constexpr uint32_t kProfiledBlocksMax = 64;
+inline constexpr uint64_t kProfiledBytesMax = 1ull << 30;
 
 // Management queries: bytes of the arguments, of a text, and items of an array.
 inline constexpr size_t kManagementArgumentBytesMax = 64u << 10;
@@ -59,17 +59,17 @@ inline constexpr size_t kManagementValueBytesMax = 256u << 10;
 inline constexpr uint32_t kManagementTextBytesMax = 4096;
 inline constexpr uint32_t kManagementItemsMax = 4096;
 
-// What each side keeps until the other has acknowledged it.
+// The bytes that each side stores until the other has acknowledged them.
 inline constexpr size_t kSendWindowBytes = 16u << 20;
 // Bulk up to this size is copied into the send window and may be posted; larger bulk is sent from the caller's memory,
 // and the call waits.
 inline constexpr size_t kPostedBulkBytesMax = 256u << 10;
-// Of such larger bulk a client has at most so much under way that is not acknowledged.
+// A client has at most this many unacknowledged bytes of such larger bulk in flight.
 inline constexpr size_t kBulkWindowBytes = 256u << 20;
-// The receiver acknowledges at the latest after so many bytes.
+// The receiver acknowledges at the latest after this many bytes.
 inline constexpr size_t kAcknowledgeBytes = 2u << 20;
-// And after so many of frames that are not longer than this: their sender writes the next ones where these lay, before
-// they have left its cache.
+// And after this many bytes of frames that are not longer than this: their sender writes the next frames to the same
+// memory, before it has left the sender's cache.
 inline constexpr size_t kAcknowledgeShortFrameBytes = 64u << 10, kShortFrameBytesMax = 16u << 10;
 
 }  // namespace gpuwire::wire

@@ -32,7 +32,7 @@ std::string describe_exception(std::exception_ptr thrown) {
   } catch (const kj::Exception& error) {
     auto text = error.getDescription();
     std::string line = "bad message: " + std::string(text.begin(), std::find(text.begin(), text.end(), '\n'));
-    blank_controls(line);  // it may quote bytes of the message
+    blank_unshown(line);  // it may quote bytes of the message
     return line;
   } catch (const std::exception& error) {
     return error.what();

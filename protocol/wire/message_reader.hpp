@@ -1,8 +1,9 @@
-// Reading the message of a frame in place, with limits, and turning what Cap'n Proto throws into the reason of a fault.
+// Reads the message of a frame in place, with limits, and converts Cap'n Proto's exceptions into the reason of a fault.
 #pragma once
 
 #include <cstdint>
 #include <exception>
+#include <new>
 #include <optional>
 #include <string>
 
@@ -27,10 +28,15 @@ class SegmentReader final : public capnp::MessageReader {
   kj::ArrayPtr<const capnp::word> words_;
 };
 
-// Runs `read`. Nothing: it went well; else what was wrong with the message, as one phrase. The only place where
-// exceptions of Cap'n Proto are caught.
+// Runs `read`. Nothing: success; else the fault of the message, as one phrase. The only place where exceptions of Cap'n
+// Proto are caught.
 template <class Read>
 std::optional<std::string> read_guarded(Read&& read);
+
+// As above, but memory that ends (std::bad_alloc) leaves it: no message is to blame, and a process in whose place
+// another one can go on ends by it, rather than that it mistrusts who wrote the message.
+template <class Read>
+std::optional<std::string> read_guarded_within_memory(Read&& read);
 
 std::string describe_exception(std::exception_ptr thrown);
 
@@ -39,6 +45,18 @@ std::optional<std::string> read_guarded(Read&& read) {
   try {
     read();
     return std::nullopt;
+  } catch (...) {
+    return describe_exception(std::current_exception());
+  }
+}
+
+template <class Read>
+std::optional<std::string> read_guarded_within_memory(Read&& read) {
+  try {
+    read();
+    return std::nullopt;
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (...) {
     return describe_exception(std::current_exception());
   }

@@ -18,15 +18,15 @@ enum class ControlOrdinal : uint32_t {
   goodbye = 3,
   login = 4,
   login_answer = 5,
-  acknowledge_now = 6,  // client: acknowledge what you have executed, however little; no message
+  acknowledge_now = 6,  // client: acknowledge all executed bytes, however few; no message
   // Over a new connection of a session that has lost its own; not part of the session's streams.
   resume_challenge = 7,  // server: ResumeChallenge
   resume = 8,            // client: Resume
   resumed = 9,           // server: Resumed; behind it the streams go on
   heartbeat = 10,        // either way, in a session that is otherwise idle; no message
   // Before the first frame of either stream, on a Unix socket whose server offers it (kPrefaceSharedMemory): the client
-  // asks, the server answers; no message. `sequence`: the version of the memory's layout; in an answer 0: there is
-  // none, and the socket carries the session. Else the memory's descriptor comes with it.
+  // asks, the server answers; no message. `sequence`: the version of the memory's layout; in an answer 0: there is no
+  // shared memory, and the socket carries the session. Otherwise the memory's descriptor comes with the frame.
   shared_memory = 11,
 };
 

@@ -1,4 +1,4 @@
-// The first 64 bytes of each side: their layout on the wire and what they say when the two sides do not fit together.
+// The first 64 bytes of each side: their layout on the wire, and the texts for two sides that do not fit together.
 #pragma once
 
 #include <array>
@@ -25,16 +25,16 @@ Preface decode(const PrefaceBytes& bytes);
 // "1.0 (release 0.1.0)"; characters that do not print are replaced.
 std::string version_text(const Preface& preface);
 
-// Is what a client sent acceptable? `accepted`, or a code and, in `text`, a reason that names both sides' versions.
+// Is a client's preface acceptable? `accepted`, or a code and, in `text`, a reason that names both sides' versions.
 RefusalCode check_client(const PrefaceBytes& bytes, std::string& text);
 
-// What the first bytes from a server tell, even if they are fewer than a preface.
+// The meaning of the first bytes from a server, even if they are fewer than a preface.
 enum class ServerAnswer : uint8_t {
   accepted,
   incomplete,   // so far it looks right
   refused,      // refusal_bytes of reason follow
   version,      // `text` names both versions
-  not_gpuwire,  // `text` says what seems to be there instead
+  not_gpuwire,  // `text` names the service that seems to be there instead
 };
 ServerAnswer check_server(std::span<const std::byte> received, Preface& preface, std::string& text);
 

@@ -1,4 +1,4 @@
-// What is said of RDMA before the first frame of either stream.
+// The negotiation of RDMA before the first frame of either stream.
 #pragma once
 
 #include "protocol/wire/frame.hpp"

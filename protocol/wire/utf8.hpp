@@ -1,4 +1,4 @@
-// Text as UTF-8 writes it (RFC 3629), before it is given to what takes nothing else.
+// Text as UTF-8 writes it (RFC 3629), before it is given to a consumer that accepts nothing else.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline size_t utf8_length(std::string_view text) noexcept {
   return length;
 }
 
-// The line, counted from 1, in which something begins that is no UTF-8; 0: there is none.
+// The line, counted from 1, in which invalid UTF-8 begins; 0: none.
 inline size_t line_without_utf8(std::string_view text) noexcept {
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text.substr(at));

@@ -8,7 +8,7 @@ namespace gpuwire::server {
 
 // How many this process may have open at once.
 size_t descriptor_limit();
-// Raises that limit as far as the process may. What it is then.
+// Raises that limit as far as the process may. Returns the new limit.
 size_t raise_descriptor_limit();
 // The last call failed because no descriptor, or no memory for one, was left.
 bool out_of_descriptors(int error);

@@ -1,5 +1,5 @@
-// Memory of the server's own machine that a session makes its worker take: asked for before it is taken, given back by
-// who holds it.
+// Memory of the server's own machine that a session makes its worker take: requested before it is taken, released by
+// its holder.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace gpuwire::server {
 
-// What a worker may have beyond what is counted: bounded tables, threads, the driver's own data, pages that an
-// allocator keeps.
+// A worker's memory beyond the counted memory: bounded tables, threads, the driver's own data, pages that an allocator
+// keeps.
 inline constexpr uint64_t kHostSlackBytes = uint64_t{2} << 30;
 
-// Whose account it is. Any thread.
+// The account of a tenant. Any thread.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  // False: the tenant may not have so much more.
+  // False: the tenant may not have this much more.
   virtual bool reserve(uint64_t bytes) = 0;
   virtual void give_back(uint64_t bytes) = 0;
 };

@@ -8,16 +8,16 @@
 namespace gpuwire::server {
 
 // A member of the object that callbacks refer to; declared last, so that it goes first. A handler that is queued
-// already when its timer, descriptor or signal is cancelled is called all the same, without an error: what was wrapped
-// by guard() does nothing then. Callbacks are called, and the object is destroyed, on one thread; any thread may
-// guard() one as long as the object is there.
+// already when its timer, descriptor or signal is cancelled is called all the same, without an error: a callback of
+// guard() does nothing then. Callbacks are called, and the object is destroyed, on one thread; any thread may guard()
+// one as long as the object exists.
 class Lifetime {
  public:
   Lifetime() = default;
   Lifetime(const Lifetime&) = delete;
   Lifetime& operator=(const Lifetime&) = delete;
 
-  // What the callback returns is lost.
+  // The callback's return value is discarded.
   template <class Callback>
   auto guard(Callback callback) const {
     return Guarded<Callback>(token_, std::move(callback));

@@ -1,10 +1,15 @@
 #include "server/base/machine.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <string_view>
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace gpuwire::server {
@@ -28,7 +33,21 @@ std::optional<uint64_t> sum_of_lines(const std::string& path, uint64_t unit, Nam
   return found ? std::optional(bytes) : std::nullopt;
 }
 
-// "max" and what cannot be read are no bound.
+// The bytes of /proc/PID/status that are read: its lists of processors and nodes grow with the machine, and follow
+// these bytes.
+constexpr size_t kStatusBytesMax = 4096;
+
+// Behind the name, which begins a line: "RssAnon:   1234 kB". 0: there is none, as for a process without memory.
+uint64_t number_in(std::string_view lines, std::string_view name) {
+  size_t at = lines.find(name);
+  if (at == lines.npos) return 0;
+  at = lines.find_first_not_of(" \t", at + name.size());
+  uint64_t number = 0;
+  if (at != lines.npos) std::from_chars(lines.data() + at, lines.data() + lines.size(), number);
+  return number;
+}
+
+// "max" and unreadable text are no bound.
 uint64_t bound_in(const std::filesystem::path& file) {
   std::ifstream stream(file);
   uint64_t bytes = 0;
@@ -59,13 +78,30 @@ uint64_t machine_bytes() {
   return std::min(total.value_or(0), group_bytes());
 }
 
-std::optional<uint64_t> own_bytes(pid_t process) {
-  return sum_of_lines(proc(process, "status"), kKib, "RssAnon", "RssShmem", "VmSwap");
+ProcessStatus::ProcessStatus(pid_t process) : file_(::open(proc(process, "status").c_str(), O_RDONLY | O_CLOEXEC)) {}
+
+std::optional<ProcessStatus::Figures> ProcessStatus::read() const {
+  char text[kStatusBytesMax];
+  const ssize_t bytes = ::pread(file_.get(), text, sizeof text, 0);
+  if (bytes <= 0) return std::nullopt;
+  const std::string_view lines(text, size_t(bytes));
+  return Figures{.own_bytes = kKib * (number_in(lines, "\nRssAnon:") + number_in(lines, "\nRssShmem:") +
+                                      number_in(lines, "\nVmSwap:")),
+                 .threads = number_in(lines, "\nThreads:")};
 }
 
-std::optional<uint64_t> thread_count(pid_t process) { return sum_of_lines(proc(process, "status"), 1, "Threads"); }
+std::optional<uint64_t> own_bytes(pid_t process) {
+  const auto figures = ProcessStatus(process).read();
+  return figures ? std::optional(figures->own_bytes) : std::nullopt;
+}
 
 uint64_t data_bytes() { return sum_of_lines("/proc/self/status", kKib, "VmData").value_or(0); }
+
+void set_niceness(pid_t process, int niceness) {
+  std::error_code gone;
+  for (const auto& thread : std::filesystem::directory_iterator(proc(process, "task"), gone))
+    ::setpriority(PRIO_PROCESS, id_t(std::strtoul(thread.path().filename().c_str(), nullptr, 10)), niceness);
+}
 
 bool set_kill_order(pid_t process, int order) {
   std::ofstream file(proc(process, "oom_score_adj"));

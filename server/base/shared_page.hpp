@@ -20,23 +20,23 @@
 
 namespace gpuwire::server {
 
-// What stands first in each page, written before it is given away.
+// The first words of each page, written before it is given away.
 struct PageHead {
   uint64_t magic = 0;
   uint32_t version = 0;
   uint32_t bytes = 0;
 };
 
-// A page mapped into this process, unmapped when it goes. `Page` begins with a PageHead called head, means the same
-// when all else of it is zero, and has kMagic, kVersion and, for errors, kName. What another process writes there is
-// copied, then checked, then used: nothing here does that but for the head, which is looked at once.
+// A page mapped into this process, unmapped when it goes. `Page` begins with a PageHead called head, has the same
+// meaning when all other words are zero, and has kMagic, kVersion and, for errors, kName. Another process's writes are
+// copied, then checked, then used; this class does so only for the head, which is read once.
 template <class Page>
 class SharedPage {
  public:
   // A fresh one, of a size that nobody can change: an end that cut it short would have the other die of SIGBUS. The
   // error names the call.
   static tl::expected<SharedPage, std::string> create();
-  // One that this end has been given. The error says what cannot be.
+  // A page that this end has received. The error describes the fault.
   static tl::expected<SharedPage, std::string> map(OwnedDescriptor descriptor);
 
   SharedPage() = default;

@@ -9,8 +9,7 @@
 
 namespace gpuwire::server {
 
-// Reading what was never written takes no memory, so a copy of something that is zero costs nothing. Empty when the
-// system has none.
+// Reading unwritten pages takes no memory, so a copy of zeroes costs nothing. Empty when the system has none.
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;

@@ -7,7 +7,6 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
-#include "server/broker/keeper/adoption.hpp"
 #include "server/broker/limits.hpp"
 
 namespace gpuwire::server {
@@ -36,6 +35,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
       leave_signal_(io),
       drain_timer_(io),
       queue_timer_(io),
+      gpu_timer_(io),
       tenants_(options_.configuration.tenants),
       sessions_(
           io, registry_, admission_, [this](const SessionRecord& session) -> WorkerPool& { return pools_.of(session); },
@@ -52,7 +52,7 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
   sessions_.add_part(tenant_lanes_);
   sessions_.keep(options_.keeping);
   registry_.observe([this](const SessionEvent& event) {
-    if (event.session.state == SessionState::queued) look_at_queue();
+    if (event.session.state == SessionState::queued) poll_queue();
     // After the registry has forgotten it.
     if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused)
       asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
@@ -60,15 +60,15 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
 }
 
 // Sessions that end are heard of; memory that a session frees while it goes on is not.
-void Broker::look_at_queue() {
-  if (std::exchange(looking_, true)) return;
-  queue_timer_.expires_after(std::chrono::milliseconds(kQueueLookMs));
+void Broker::poll_queue() {
+  if (std::exchange(polling_, true)) return;
+  queue_timer_.expires_after(std::chrono::milliseconds(kQueuePollMs));
   queue_timer_.async_wait(lifetime_.guard([this](error_code error) {
-    looking_ = false;
+    polling_ = false;
     if (error) return;
     admission_.refuse_overdue(Admission::Clock::now());
     admission_.reconsider();
-    if (admission_.anybody_waits()) look_at_queue();
+    if (admission_.anybody_waits()) poll_queue();
   }));
 }
 
@@ -99,8 +99,30 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
   return {};
 }
 
+// A driver that is being reloaded, or a card that is being reset, comes back: until then whoever has it would lose a
+// session that still runs.
+bool Broker::await_gpus(const Inventory& inventory) {
+  if (!options_.keeping) return false;
+  if (!adoption_)
+    adoption_.emplace(Adoption::Parts{*options_.keeping, registry_, tenants_, sessions_}, options_.keeping->take());
+  const std::string missing = adoption_->missing(inventory.devices);
+  if (missing.empty()) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (!gpus_awaited_until_) {
+    gpus_awaited_until_ = now + std::chrono::milliseconds(options_.gpu_return_ms);
+    if (options_.gpu_return_ms)
+      spdlog::warn("waiting up to {} s for the GPUs of running sessions: {}", options_.gpu_return_ms / 1000, missing);
+  }
+  if (now >= *gpus_awaited_until_) return false;
+  gpu_timer_.expires_after(std::chrono::milliseconds(kGpuAskMs));
+  gpu_timer_.async_wait(lifetime_.guard([this](error_code error) {
+    if (!error && !draining_) pools_.start_anew();
+  }));
+  return true;
+}
+
 void Broker::worker_is_ready(const Inventory& inventory) {
-  if (accepting_ || draining_) return;
+  if (accepting_ || draining_ || await_gpus(inventory)) return;
   devices_ = inventory.devices;
   if (ConfigurationErrors errors = misfits(options_.configuration); !errors.empty())
     return give_up(fmt::format("the configuration does not fit the devices: {}", fmt::join(errors, "; ")));
@@ -115,13 +137,13 @@ void Broker::meet_devices(const Inventory& inventory) {
     sessions_.devices_known(devices_, tenants_);
     return pools_.keep_ready(sets_kept_ready(), devices_.size());
   }
-  Adoption adoption({*options_.keeping, registry_, tenants_, sessions_}, options_.keeping->take());
-  devices_ = adoption.devices(std::move(devices_));
+  devices_ = adoption_->devices(std::move(devices_));
   admission_.devices_known(devices_);
   // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there
   // are.
   pools_.devices_known(devices_.size());
-  const size_t adopted = adoption.carry_on(devices_);
+  const size_t adopted = adoption_->carry_on(devices_);
+  adoption_.reset();
   if (adopted == 0)
     options_.keeping->put(
         {.session = false, .name = kKeptInventory, .text = encode_kept_inventory(inventory), .descriptors = {}});

@@ -1,7 +1,9 @@
 // The broker: who comes in, who may, which worker serves whom. It touches no driver.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/admission/admission.hpp"
+#include "server/broker/keeper/adoption.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/limits.hpp"
 #include "server/broker/admission/connection_manager.hpp"
@@ -31,6 +34,7 @@ struct BrokerOptions {
   unsigned spare_workers_max = 1;  // the most, where sessions come often; less than the least counts as that
   unsigned drain_seconds = 30;
   uint32_t session_begin_ms = kSessionBeginMs;
+  uint32_t gpu_return_ms = kGpuReturnMs;
   Configuration configuration = open_configuration();
   Keeping* keeping = nullptr;  // outlives the broker; null: sessions end with it
 };
@@ -75,7 +79,7 @@ class Broker {
 
  private:
   WorkerPool::Events pool_events();
-  void look_at_queue();
+  void poll_queue();
   std::vector<DeviceSet> sets_kept_ready() const;
   ConfigurationErrors misfits(const Configuration& configuration) const;
   void give_up(std::string reason);
@@ -83,6 +87,7 @@ class Broker {
   void await_leave();
   void end_if_idle();
   void worker_is_ready(const Inventory& inventory);
+  bool await_gpus(const Inventory& inventory);
   void meet_devices(const Inventory& inventory);
 
   boost::asio::io_context& io_;
@@ -90,6 +95,7 @@ class Broker {
   boost::asio::signal_set signals_, leave_signal_;
   boost::asio::steady_timer drain_timer_;
   boost::asio::steady_timer queue_timer_;
+  boost::asio::steady_timer gpu_timer_;  // until the devices are asked for again
   TenantDirectory tenants_;
   SessionRegistry registry_;
   TenantLanes tenant_lanes_;
@@ -98,11 +104,13 @@ class Broker {
   WorkerPools pools_;
   ConnectionManager connections_;
   std::vector<ServerDevice> devices_;
+  std::optional<Adoption> adoption_;  // until the devices that its sessions need are there
+  std::optional<std::chrono::steady_clock::time_point> gpus_awaited_until_;
   Listening listening_;
   std::string failure_;
   bool accepting_ = false;  // workers were ready once
   bool draining_ = false, stopping_ = false, left_ = false;
-  bool looking_ = false;  // queue_timer_ runs
+  bool polling_ = false;  // queue_timer_ runs
   Lifetime lifetime_;
 };
 

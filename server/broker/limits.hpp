@@ -17,12 +17,15 @@ inline constexpr size_t kLoginBacklogMax =
 inline constexpr uint32_t kLoginLivedMs = 1000;  // a login process that lived so long is started again at once
 inline constexpr uint32_t kLoginExitMs = 1500;   // from the broker's end until it is killed
 inline constexpr uint32_t kLoginAuditsPerSecondMax =
-    50;                                             // refusals of one kind that are told one by one; more are counted
+    50;  // refusals of one kind that are told one by one; more are counted
+// Of one address so many refusals of each kind are told, and one more in each of these spans.
+inline constexpr unsigned kLoginAuditsOfAddressAtOnce = 50;
+inline constexpr uint32_t kLoginAuditsOfAddressRefillMs = 1000;
 inline constexpr uint32_t kAcceptRetryMs = 100;     // after accept() failed
 inline constexpr uint32_t kRefusalLingerMs = 1000;  // for a refused client to read why
 inline constexpr uint32_t kWorkerStartMs = 60'000;  // a driver with many devices takes seconds to initialise
 inline constexpr uint32_t kWorkerWaitMs = 20'000;   // how long an accepted client waits while no worker becomes ready
-inline constexpr uint32_t kWorkerTellMs = 5000;     // after which it is told so; it gives up after 20 s without a word
+inline constexpr uint32_t kWorkerNotifyMs = 5000;   // after which it is told so; it gives up after 20 s without a word
 inline constexpr uint32_t kWorkerWaitMostMs = 300'000;  // and in all
 inline constexpr uint32_t kSessionBeginMs =
     30'000;  // from a session's grant until its client has begun it: more than the limits of the steps between
@@ -34,22 +37,28 @@ inline constexpr unsigned kWorkerNotesMax = 256;        // of its notes that are
 inline constexpr uint32_t kKeeperLockMs = 500;          // for a broker that was killed to let go of the folder
 inline constexpr uint32_t kKeeperAnswerMs =
     5000;  // for the keeper's next message, at the start, and for the last ones to it
+inline constexpr unsigned kKeeperTriesMax = 3;  // to learn what the keeper of an earlier broker has
+// Sessions of an earlier broker whose GPU is not there: so long nobody is let in, and the devices are asked for again.
+inline constexpr uint32_t kGpuReturnMs = 30'000, kGpuAskMs = 1000;
 inline constexpr unsigned kStartAttemptsMax = 4;  // failed starts in a row before clients are refused
 inline constexpr uint32_t kRestartDelayMinMs = 100, kRestartDelayMaxMs = 5000;
-inline constexpr uint32_t kQueueLookMs =
+// Programs that wait for a GPU or a place, of all tenants: each has a connection of the login process, and a record.
+inline constexpr unsigned kQueuedMax = 1024;
+inline constexpr uint32_t kQueuePollMs =
     500;  // while somebody waits: how often it is looked whether running sessions have freed memory
 inline constexpr uint32_t kQueueReturnMs =
     30'000;  // for clients that waited under an earlier broker to come back to their places
-inline constexpr unsigned kSpareWorkersMax = 64;
+inline constexpr unsigned kPrewarmedWorkersMax = 64;
 // Spares that are kept because sessions come often, beside the least: so many of a GPU unless the command line says
 // otherwise, and of all pools together.
-inline constexpr unsigned kSpareWorkersMostUsual = 8, kExtraSparesMax = 32;
-// SpareDemand's: what came within so many starts is asked for, and kept for so many starts, though no longer than this.
-inline constexpr unsigned kSpareWindowStarts = 2, kSpareHoldStarts = 32;
-inline constexpr uint32_t kSpareHoldMaxMs = 30'000;
-inline constexpr uint32_t kSpareStartMinMs = 1;
+inline constexpr unsigned kPrewarmedWorkersMostUsual = 8, kExtraPrewarmedMax = 32;
+// PrewarmedDemand's: what came within so many starts is asked for, and kept for so many starts, though no longer than
+// this.
+inline constexpr unsigned kPrewarmedWindowStarts = 2, kPrewarmedHoldStarts = 32;
+inline constexpr uint32_t kPrewarmedHoldMaxMs = 30'000;
+inline constexpr uint32_t kPrewarmedStartMinMs = 1;
 // How long no spare is started in the place of those whose memory a tenant has asked for.
-inline constexpr uint32_t kSpareRestMs = 10'000;
+inline constexpr uint32_t kPrewarmedRestMs = 10'000;
 // Workers of all pools together that are on their way at once; a start that takes longer than kStartHoldMs is not
 // counted, so that a device that hangs holds up nobody else. Beside them there is one attempt of each pool whose starts
 // have failed.
@@ -77,7 +86,9 @@ inline constexpr size_t kSharesPerSessionMax = 1024, kSharesPerTenantMax = 4096,
 // Descriptors that shares leave to everything else: connections that arrive, the control socket, files, pairs of
 // processes that start.
 inline constexpr size_t kDescriptorsReserved = 256;
-inline constexpr size_t kDescriptorsPerSession = 6;  // its worker's pair, two of its process, its pages
-inline constexpr size_t kSpareDescriptors = 8;       // for refusing in words when there are no others
+// Its worker's pair, its output, two of its process and one of its figures, its pages; and copies of four of these for
+// a keeper that dies.
+inline constexpr size_t kDescriptorsPerSession = 12;
+inline constexpr size_t kSpareDescriptors = 8;  // for refusing in words when there are no others
 
 }  // namespace gpuwire::server

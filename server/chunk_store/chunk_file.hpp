@@ -1,5 +1,4 @@
-// Chunks in a file, by their digests: what a chunk store is on either of its sides, the memory's (a memfd) and the
-// disk's.
+// Chunks in a file, by their digests: the store's form in memory (a memfd) and on disk.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +14,13 @@
 
 namespace gpuwire::server {
 
-// The layout: `slots` entries, 16 of them a set, padded to a page; behind them as many chunks. A chunk's digest says in
-// which set it may stand, and of a full set the least recently used makes room.
+// The layout: `slots` entries, 16 of them a set, padded to a page; behind them as many chunks. A chunk's digest
+// determines its set, and in a full set the least recently used makes room.
 //
 // All workers of a tenant write to one file, without a lock, and any of them may have been taken over by its client. So
-// nothing that stands there is believed: an entry is copied, its numbers are checked, and who has read a chunk compares
-// its digest with the bytes that it has got, and takes another for a miss. A write that collides with another, or was
-// cut short, is such a miss.
+// no content is trusted: an entry is copied, its numbers are checked, and the reader of a chunk compares its digest
+// with the received bytes, and treats a mismatch as a miss. A write that collides with another, or was cut short, is
+// such a miss.
 class ChunkFile {
  public:
   static constexpr size_t kSlotsPerSet = 16;
@@ -34,21 +33,21 @@ class ChunkFile {
   };
   static_assert(sizeof(Entry) == 64);
 
-  // How many slots fit into a file of at most so many bytes, and how long that is. 0: none do.
+  // The number of slots that fit into a file of at most this many bytes, and its length. 0: none do.
   static size_t slots_of(uint64_t bytes_max);
   static uint64_t file_bytes(size_t slots);
 
-  // The file has been given its size by who made it.
+  // The file's maker has set its size.
   static tl::expected<ChunkFile, std::string> open(OwnedDescriptor file);
 
   // Any thread. Without looking at the bytes.
   bool holds(const digest::Digest& digest) const;
-  // Reads what is said to be the chunk, exactly `out.size()` bytes, and counts as a use of it. False: it is not there.
-  // The caller compares the digest.
+  // Reads the chunk of this entry, exactly `out.size()` bytes, and counts as a use of it. False: it is not there. The
+  // caller compares the digest.
   bool read(const digest::Digest& digest, std::span<std::byte> out) const;
   // In the place of the least recently used of its set, if it is not there yet. False: there is no room on the medium.
   bool write(const digest::Digest& digest, std::span<const std::byte> chunk) const;
-  // It is not what it is said to be.
+  // Its bytes do not match the digest.
   void forget(const digest::Digest& digest) const;
 
   size_t slots() const { return sets_ * kSlotsPerSet; }

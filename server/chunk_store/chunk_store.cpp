@@ -11,13 +11,13 @@ namespace gpuwire::server {
 ChunkStore::ChunkStore(std::vector<ChunkFile> files, HostMemory* account, uint64_t uncharged_bytes, Counters counters)
     : files_(std::move(files)),
       counters_(std::move(counters)),
-      parallel_(helpers_here(kChunkHelpersMax), kChunkLook),
+      parallel_(helpers_here(kChunkHelpersMax), kChunkPoll),
       charge_(account),
       uncharged_bytes_(uncharged_bytes) {}
 
 ChunkStore::~ChunkStore() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ending_ = true;
     waiting_.clear();
   }
@@ -63,7 +63,7 @@ void ChunkStore::keep(std::span<const std::byte> bytes) noexcept try {
     bytes = bytes.subspan(chunk.size());
     std::unique_ptr<std::byte[]> memory;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (ending_ || !charge_.grow(uncharged_bytes_)) return;
       uncharged_bytes_ = 0;
       if (!free_.empty()) {
@@ -77,7 +77,7 @@ void ChunkStore::keep(std::span<const std::byte> bytes) noexcept try {
     }
     if (!memory) memory = std::make_unique_for_overwrite<std::byte[]>(wire::kChunkBytes);
     std::memcpy(memory.get(), chunk.data(), chunk.size());
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     waiting_.push_back({std::move(memory), chunk.size()});
     if (!writer_.joinable()) writer_ = std::thread([this] { write_waiting(); });
     changed_.notify_all();
@@ -87,9 +87,9 @@ void ChunkStore::keep(std::span<const std::byte> bytes) noexcept try {
 
 void ChunkStore::write_waiting() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-chunks");
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return ending_ || !waiting_.empty(); });
+    changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return ending_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
     Waiting chunk = std::move(waiting_.front());
     waiting_.pop_front();
@@ -113,8 +113,8 @@ void ChunkStore::write_waiting() noexcept {
 }
 
 void ChunkStore::finish() {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, kChunkQueueEnd, [this] { return waiting_.empty() && !busy_; });
+  MutexLock lock(mutex_);
+  changed_.wait_for(lock.native(), kChunkQueueEnd, [this]() REQUIRES(mutex_) { return waiting_.empty() && !busy_; });
   ending_ = true;
   waiting_.clear();
   lock.unlock();

@@ -1,5 +1,4 @@
-// A session's view of its tenant's chunks: what earlier copies to the device have brought, so that it need not be sent
-// again.
+// A session's view of its tenant's chunks: the data of earlier copies to the device, which then need not be sent again.
 #pragma once
 
 #include <array>
@@ -10,13 +9,13 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "protocol/digest/blake3.hpp"
+#include "protocol/threads/mutex.hpp"
 #include "protocol/threads/parallel.hpp"
 #include "server/base/host_memory.hpp"
 #include "server/chunk_store/chunk_file.hpp"
@@ -30,11 +29,11 @@ inline constexpr std::chrono::milliseconds kChunkQueueEnd{300};
 // Threads that read and check chunks beside the executor.
 inline constexpr unsigned kChunkHelpersMax = 7;
 // For how long they look for the next piece of a copy before they sleep: being woken takes longer than reading a chunk.
-inline constexpr std::chrono::microseconds kChunkLook{200};
+inline constexpr std::chrono::microseconds kChunkPoll{200};
 
 class ChunkStore {
  public:
-  // Called with what is to be added; on the executor (found) and on the store's own thread (kept).
+  // Called with the number to be added; on the executor (found) and on the store's own thread (kept).
   struct Counters {
     std::function<void(uint64_t chunks, uint64_t bytes)> found = [](uint64_t, uint64_t) {};
     std::function<void(uint64_t bytes)> kept = [](uint64_t) {};
@@ -43,19 +42,19 @@ class ChunkStore {
   // Fastest first; at least one. `account`: of the queue, and of `uncharged_bytes`, which the session answers for as
   // soon as it keeps something; outlives the store, null: nobody counts.
   ChunkStore(std::vector<ChunkFile> files, HostMemory* account, uint64_t uncharged_bytes, Counters counters);
-  // Without finish(): what waits is thrown away.
+  // Without finish(): waiting chunks are discarded.
   ~ChunkStore();
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  // Before anything else: digests are of this key, so that who does not know it finds nothing.
+  // Before anything else: digests use this key, so that a session without it finds nothing.
   void use_key(const digest::Key& key) { key_ = key; }
 
   // --- the executor -------------------------------------------------------------------------------------------------
   // Without looking at its bytes.
   bool holds(const digest::Digest& digest) const;
-  // Fills `out`, cut every kChunkBytes, with the chunks of these digests (as many as that is). What it says it has
-  // found has been compared with its digest here, in `out`.
+  // Fills `out`, cut every kChunkBytes, with the chunks of these digests (as many as that is). A chunk that it reports
+  // as found has been compared with its digest here, in `out`.
   std::vector<bool> fetch(std::span<const digest::Digest> digests, std::span<std::byte> out);
   // Copies the bytes, and keeps them in chunks of kChunkBytes by and by.
   void keep(std::span<const std::byte> bytes) noexcept;
@@ -76,14 +75,14 @@ class ChunkStore {
   std::optional<digest::Key> key_;
   Parallel parallel_;
 
-  std::mutex mutex_;  // a leaf; guards what follows
+  Mutex mutex_;  // a leaf
   std::condition_variable changed_;
-  HostCharge charge_;
-  uint64_t uncharged_bytes_;
-  size_t allocated_bytes_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> free_;
-  std::deque<Waiting> waiting_;
-  bool busy_ = false, ending_ = false;
+  HostCharge charge_ GUARDED_BY(mutex_);
+  uint64_t uncharged_bytes_ GUARDED_BY(mutex_);
+  size_t allocated_bytes_ GUARDED_BY(mutex_) = 0;
+  std::vector<std::unique_ptr<std::byte[]>> free_ GUARDED_BY(mutex_);
+  std::deque<Waiting> waiting_ GUARDED_BY(mutex_);
+  bool busy_ GUARDED_BY(mutex_) = false, ending_ GUARDED_BY(mutex_) = false;
   std::thread writer_;  // from the first keep() on
 };
 

@@ -50,9 +50,17 @@ tl::expected<std::string, std::string> RunningServer::end_tenant(const std::stri
   return end(control, {{"command", "end"}, {"tenant", tenant}}, reason);
 }
 
-tl::expected<std::string, std::string> RunningServer::reload() const {
-  return ask(control, {{"command", "reload"}}).map([](const Json& answer) {
+tl::expected<std::string, std::string> RunningServer::reload(bool yes) const {
+  return ask(control, {{"command", "reload"}, {"yes", yes}}).map([](const Json& answer) {
     return answer.value("changed", std::string()) + "\n";
+  });
+}
+
+tl::expected<std::string, std::string> RunningServer::web_code() const {
+  return ask(control, {{"command", "web_code"}}).map([](const Json& answer) {
+    return fmt::format("{}\n\nSigns an administrator in at {}, once, within {} minutes.\n",
+                       answer.value("code", std::string()), answer.value("url", std::string()),
+                       answer.value("seconds", uint64_t(0)) / 60);
   });
 }
 

@@ -38,9 +38,12 @@ const char* const kFooter =
     "  gpuwire admin init --host gpu7.lab.example          once\n"
     "  gpuwire admin add-tenant alice                      writes alice.pem: for alice's machine\n"
     "  gpuwire admin add-tenant bob --token                writes bob.token and ca.pem\n"
+    "  gpuwire admin users add --tenant course --from students.txt --out bundles\n"
+    "                                                      thirty users of one tenant, each with its own\n"
     "  gpuwire admin revoke bob --end-sessions             locks bob out at once\n"
     "  gpuwire admin sessions                              the sessions of a running server\n"
     "  gpuwire admin end 17 --reason maintenance           ends session 17\n"
+    "  gpuwire admin web-code                              signs you in to the web page\n"
     "Each command has --help.\n"
     "\n"
     "Files in the folder (0700; files 0600):\n"
@@ -67,7 +70,7 @@ std::string initialised(const fs::path& directory, const ServerFacts& facts) {
 std::string added(const NewCredential& made, const fs::path& out) {
   const Credential& credential = made.credential;
   return fmt::format("wrote {} {} for tenant {}, valid until {}, to {}\n", name_of(credential.kind), credential.id,
-                     credential.tenant, to_words(credential.expires), out.string());
+                     label_of(credential.tenant, credential.user), to_words(credential.expires), out.string());
 }
 
 std::string how_to_use(const NewCredential& made, const fs::path& out, const fs::path& authority) {
@@ -102,12 +105,16 @@ std::string job_token_json(const NewCredential& made) {
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions) {
   std::string text;
   for (const Credential& one : credentials)
-    text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, one.tenant);
+    text += fmt::format("revoked {} {} of tenant {}\n", name_of(one.kind), one.id, label_of(one.tenant, one.user));
   if (credentials.empty()) text = fmt::format("everything of {} had been revoked already\n", what);
   return text + (end_sessions ? "a running server ends their sessions\n" : "");
 }
 
-std::string renewed(const ServerFacts& facts) { return "the server has a new certificate\n" + describe(facts); }
+std::string renewed(const ServerFacts& facts, bool authority) {
+  return (authority ? "authority and server have new certificates; tenants get the authority's with their next one\n"
+                    : "the server has a new certificate\n") +
+         describe(facts);
+}
 
 std::string names_gone(const std::vector<std::string>& hosts) {
   return fmt::format("the certificate no longer names {}: clients that use such a name will refuse the server",
@@ -118,13 +125,14 @@ std::string list(const ServerFacts& facts, const Register& credentials, WallTime
   std::string text = describe(facts);
   if (credentials.credentials().empty()) return text + "no tenant has a certificate or token yet\n";
   size_t width = 6;
-  for (const Credential& one : credentials.credentials()) width = std::max(width, one.tenant.size());
+  for (const Credential& one : credentials.credentials())
+    width = std::max(width, label_of(one.tenant, one.user).size());
   text +=
       fmt::format("\n{:{}}  {:11}  {:32}  {:20}  {}\n", "TENANT", width, "KIND", "SERIAL OR ID", "EXPIRES", "STATE");
   for (const Credential& one : credentials.credentials())
     text +=
-        fmt::format("{:{}}  {:11}  {:32}  {:20}  {}{}\n", one.tenant, width, name_of(one.kind), one.id,
-                    to_words(one.expires), state_of(one, now),
+        fmt::format("{:{}}  {:11}  {:32}  {:20}  {}{}\n", label_of(one.tenant, one.user), width, name_of(one.kind),
+                    one.id, to_words(one.expires), state_of(one, now),
                     one.job.empty() ? std::string()
                                     : fmt::format(", job {} ({} GPU{})", one.job, one.gpus, one.gpus == 1 ? "" : "s"));
   return text;
@@ -136,6 +144,7 @@ std::string list_json(const ServerFacts& facts, const Register& credentials, Wal
     nlohmann::json entry{
         {"tenant", one.tenant},          {"kind", name_of(one.kind)},       {"id", one.id},
         {"issued", to_text(one.issued)}, {"expires", to_text(one.expires)}, {"counts", why_invalid(one, now).empty()}};
+    if (!one.user.empty()) entry["user"] = one.user;
     if (one.revoked) entry["revoked"] = to_text(*one.revoked);
     if (!one.job.empty()) {
       entry["job"] = one.job;

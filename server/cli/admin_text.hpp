@@ -1,4 +1,4 @@
-// What `gpuwire admin` says.
+// The texts of `gpuwire admin`.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ extern const char* const kFooter;
 
 std::string initialised(const std::filesystem::path& directory, const ServerFacts& facts);
 std::string added(const NewCredential& made, const std::filesystem::path& out);
-// What the tenant does with its file.
+// The tenant's steps with its file.
 std::string how_to_use(const NewCredential& made, const std::filesystem::path& out,
                        const std::filesystem::path& authority);
 // The lines that the server's configuration lacks. `file`: empty: nobody knows whether it does.
@@ -22,7 +22,8 @@ std::string configuration_lines(const std::string& tenant, const std::filesystem
 std::string job_token_json(const NewCredential& made);
 std::string revoked(const std::string& what, const std::vector<Credential>& credentials, bool end_sessions);
 std::string names_gone(const std::vector<std::string>& hosts);
-std::string renewed(const ServerFacts& facts);
+// `authority`: its certificate is new, too.
+std::string renewed(const ServerFacts& facts, bool authority);
 // "alice  certificate  3f2a...  2027-11-21 17:00 UTC  counts"
 std::string list(const ServerFacts& facts, const Register& credentials, WallTime now);
 std::string list_json(const ServerFacts& facts, const Register& credentials, WallTime now);

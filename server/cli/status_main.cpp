@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -38,10 +37,10 @@ int main(int argc, char** argv) {
   using namespace gpuwire::server;
   std::string control;
   bool json = false;
-  CLI::App app(kDescription, "gpuwire status");
+  gpuwire::CommandLine app(kDescription, "gpuwire status");
   app.footer(kFooter);
   app.add_option("--control", control, "The server's control socket; without it the only server that runs here")
-      ->type_name("PATH");
+      .type_name("PATH");
   app.add_flag("--json", json, "Print one JSON object with every figure instead of tables (docs/monitoring.md)");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   auto snapshot = find_control_socket(control)

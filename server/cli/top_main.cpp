@@ -4,8 +4,6 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "command_line/command_line.hpp"
 #include "command_line/terminal/terminal.hpp"
 #include "command_line/terminal/top_view.hpp"
@@ -54,18 +52,18 @@ struct TopOptions {
   bool json = false, once = false;
 };
 
-void declare(CLI::App& app, TopOptions& options) {
-  app.footer(std::string(kColumns) + kTopKeysHelp + kFooter);
+void declare(CommandLine& app, TopOptions& options) {
+  app.footer({kColumns, kTopKeysHelp, kFooter});
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")
-      ->type_name("PATH");
+      .type_name("PATH");
   app.add_option("-i,--interval", options.interval_s, "Seconds between updates")
-      ->type_name("S")
-      ->check(CLI::Range(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0))
-      ->capture_default_str();
+      .type_name("S")
+      .between(kWatchIntervalMinMs / 1000.0, kWatchIntervalMaxMs / 1000.0)
+      .capture_default_str();
   app.add_option("--sort", options.sort, "How to sort the sessions")
-      ->type_name("KEY")
-      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kTopSorts), std::end(kTopSorts))))
-      ->capture_default_str();
+      .type_name("KEY")
+      .one_of({std::begin(kTopSorts), std::end(kTopSorts)})
+      .capture_default_str();
   app.add_flag("--json", options.json,
                "Print one JSON object for each interval, on a line of its own (docs/monitoring.md)");
   app.add_flag("--once", options.once, "Look for one interval, print, and end");
@@ -83,7 +81,7 @@ tl::expected<Snapshot, std::string> snapshot_in(const tl::expected<Json, std::st
   return snapshot_from_json(*found);
 }
 
-// What standard output shows: false when it has gone.
+// The display on standard output: false when the output has gone.
 bool print(const Interval& interval, const TopOptions& options, SortKey sort) {
   if (options.json) {
     std::puts(dump(top_json(interval, sort)).c_str());
@@ -104,10 +102,20 @@ int top_plain(ControlClient& client, Snapshot before, const TopOptions& options,
   }
 }
 
+// By a connection of its own: on the other one the server sends snapshots.
+std::string end_session(const std::filesystem::path& control, const std::string& number) {
+  auto client = ControlClient::connect(control);
+  auto answer = client ? client->ask({{"command", "end"}, {"session", std::stoull(number)}})
+                       : tl::expected<Json, std::string>(tl::unexpect, client.error());
+  return answer ? "session " + number + " was told to end" : answer.error();
+}
+
 // Not empty: why it ended by itself.
-std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, std::string_view sort) {
+std::string top_live(Terminal terminal, ControlClient& client, const std::filesystem::path& control, Snapshot first,
+                     std::string_view sort) {
   Snapshot before = first, after = std::move(first);
-  TopView view(sort);
+  TopView view(
+      sort, [&](const std::string& number) { return end_session(control, number); }, kColumns, colours_are_wanted());
   for (;;) {
     view.draw(terminal, top_lines(Interval(before, after), *sort_key_named(view.sort()), terminal.columns()));
     switch (terminal.wait(client.descriptor())) {
@@ -127,16 +135,16 @@ std::string top_live(Terminal terminal, ControlClient& client, Snapshot first, s
 }
 
 int top(const TopOptions& options) {
-  auto client = find_control_socket(options.control).and_then([](const std::filesystem::path& path) {
-    return ControlClient::connect(path);
-  });
+  auto path = find_control_socket(options.control);
+  if (!path) return fail(path.error());
+  auto client = ControlClient::connect(*path);
   if (!client) return fail(client.error());
   auto first = snapshot_in(
       client->ask({{"command", "watch"}, {"interval_ms", uint64_t(std::lround(options.interval_s * 1000))}}));
   if (!first) return fail(first.error());
   if (!options.json && !options.once) {
     if (auto terminal = Terminal::open()) {
-      std::string ended = top_live(std::move(*terminal), *client, std::move(*first), options.sort);
+      std::string ended = top_live(std::move(*terminal), *client, *path, std::move(*first), options.sort);
       return ended.empty() ? 0 : fail(ended);
     }
   }
@@ -148,7 +156,7 @@ int top(const TopOptions& options) {
 
 int main(int argc, char** argv) {
   gpuwire::server::TopOptions options;
-  CLI::App app(gpuwire::server::kDescription, "gpuwire top");
+  gpuwire::CommandLine app(gpuwire::server::kDescription, "gpuwire top");
   gpuwire::server::declare(app, options);
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   return gpuwire::server::top(options);

@@ -4,16 +4,42 @@
 
 #include <fmt/format.h>
 
+#include "protocol/units/duration.hpp"
+
 namespace gpuwire::server {
 namespace {
 
 constexpr double kGiB = 1u << 30;
 
+constexpr uint64_t kBudgetMsMax = 1000ull * 31 * 24 * 3600 * 1000;  // a thousand GPUs for all of a month
+
 }  // namespace
+
+tl::expected<uint64_t, std::string> parse_budget(std::string_view text) {
+  constexpr std::string_view kPeriod = "/month";
+  if (text == "none") return 0;
+  if (text.ends_with(kPeriod)) {
+    auto ms = units::parse_duration_ms(text.substr(0, text.size() - kPeriod.size()));
+    if (ms && *ms != 0 && *ms <= kBudgetMsMax) return *ms;
+  }
+  return tl::unexpected(std::string("must be GPU time in a month, such as \"200h/month\", or \"none\""));
+}
 
 TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu) {
   auto own = tenant.gpu_memory.find(gpu);
   return own == tenant.gpu_memory.end() ? tenant.memory : own->second;
+}
+
+UserConfiguration bounds_of_user(const TenantConfiguration& tenant, const std::string& user) {
+  if (user.empty()) return {};
+  auto found = tenant.users.find(user);
+  return found == tenant.users.end() ? tenant.each_user : found->second;
+}
+
+bool has_budget(const TenantConfiguration& tenant) {
+  return tenant.budget.ms != 0 || tenant.each_user.budget.ms != 0 ||
+         std::any_of(tenant.users.begin(), tenant.users.end(),
+                     [](const auto& one) { return one.second.budget.ms != 0; });
 }
 
 bool has_guarantee(const TenantConfiguration& tenant) {

@@ -1,4 +1,4 @@
-// What a server's configuration file says, checked as a whole. docs/configuration.md is the reference.
+// The content of a server's configuration file, checked as a whole. docs/configuration.md is the reference.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <tl/expected.hpp>
 
 #include "scheduler/types.hpp"
+#include "server/config/user_range.hpp"
 
 namespace gpuwire::server {
 
@@ -18,6 +20,20 @@ struct TenantMemory {
   uint64_t guaranteed_bytes = 0;
   uint64_t limit_bytes = 0;  // 0: the whole device
   bool operator==(const TenantMemory&) const = default;
+};
+
+// GPU time that may be used in a calendar month (UTC).
+struct MonthlyBudget {
+  uint64_t ms = 0;    // 0: no bound
+  bool hard = false;  // beyond it programs wait for the next month; else they go on as scavengers
+  bool operator==(const MonthlyBudget&) const = default;
+};
+
+// One user's part of a tenant's resources.
+struct UserConfiguration {
+  unsigned sessions_max = 0;  // that run at once; 0: no bound but the tenant's
+  MonthlyBudget budget;
+  bool operator==(const UserConfiguration&) const = default;
 };
 
 struct TenantConfiguration {
@@ -44,72 +60,91 @@ struct TenantConfiguration {
   std::optional<uint64_t>
       resume_grace_max_ms;  // bounds the server's resume_grace_ms for its sessions; 0: they end with their connections
   std::vector<std::string> unix_users;  // users of this machine who are this tenant when they come over a Unix socket
+  MonthlyBudget budget;
+  UserConfiguration each_user;                     // of the tenant's users, those without words of their own
+  std::map<std::string, UserConfiguration> users;  // by name
   bool operator==(const TenantConfiguration&) const = default;
+};
+
+// Real users of their own for workers (server/confinement/real_user.hpp).
+struct WorkerUsersChoice {
+  enum class From : uint8_t { off, subordinate, range } from = From::off;  // subordinate: as /etc/subuid says
+  UserRange range;                                                         // of From::range
+  bool operator==(const WorkerUsersChoice&) const = default;
 };
 
 struct Configuration {
   struct Tls {
-    std::filesystem::path directory;  // what `gpuwire admin init` made; empty: no TLS
+    std::filesystem::path directory;  // the folder of `gpuwire admin init`; empty: no TLS
     bool operator==(const Tls&) const = default;
   };
   std::vector<std::string> listen;  // HOST:PORT or unix:PATH
   Tls tls;
   bool allow_unencrypted_network = false;
   std::optional<std::string>
-      open_tenant;             // who callers on plain loopback are when they do not say; none: they must show a token
-  std::vector<unsigned> gpus;  // offered; empty: all
+      open_tenant;  // the tenant of callers on plain loopback without a credential; none: they must show a token
+  std::vector<unsigned> gpus;             // offered; empty: all
   uint64_t resume_grace_ms = 5 * 60'000;  // how long a session stays without its connection; 0: it ends with it
-  uint64_t hang_up_grace_ms =
-      20'000;  // the same where the connection was ended and not lost, by the program's end or by something between
+  // The same where the connection was ended and not lost, by the program's end or by something between.
+  uint64_t hang_up_grace_ms = 5 * 60'000;
   std::optional<unsigned> lanes_max;        // further connections of a session for bulk; 1: none; without it the usual
   bool rdma = false;                        // offered, in plain bytes: the fabric is trusted
   std::string cupti = "auto";               // measures profiles; or "off", or the library's path
-  std::filesystem::path runtime_directory;  // for what outlives the server's process; empty: the default one
+  WorkerUsersChoice worker_users;           // whose processes sessions' are
+  std::filesystem::path runtime_directory;  // for state that outlives the server's process; empty: the default one
   std::filesystem::path dedup_directory;    // of the tenants' chunk stores on disk; empty: the default one
+  std::filesystem::path budget_file;        // for the used GPU time of budgets; empty: the default one
   uint64_t adopt_grace_ms = 5 * 60 * 1000;  // how long sessions go on without a server; 0: they end with it
   unsigned sessions_max = 64;
   unsigned sessions_per_gpu_max = 0;     // 0: no bound
   std::string metrics_listen;            // HOST:PORT of the Prometheus endpoint; empty: none
+  std::string web_listen;                // HOST:PORT of the web page; empty: none
   std::filesystem::path control_socket;  // for top, status and admin; empty: the default
   std::filesystem::path audit_log;       // empty: audit lines go to the log
-  bool scheduling = true;     // false: GPUs are shared as the hardware does it; for measuring what scheduling costs
-  double batch_floor = 0.05;  // of each GPU's time: batch's, while interactive tenants keep the GPU
-  std::string log_format = "text";  // or "json"
+  bool scheduling = true;                // false: the hardware shares the GPUs; for measuring the cost of scheduling
+  double batch_floor = 0.05;             // of each GPU's time: batch's, while interactive tenants keep the GPU
+  std::string log_format = "text";       // or "json"
   std::vector<TenantConfiguration> tenants;
 };
 
-// What the command line says in the place of the file's words.
+// The command line's values in the place of the file's.
 struct ConfigurationOverrides {
   std::vector<std::string> listen;  // empty: as the file says
   std::optional<unsigned> sessions_max;
   bool allow_unencrypted_network = false;
 };
 
-// What the tenant may have on this GPU.
+// The tenant's memory on this GPU.
 TenantMemory memory_on(const TenantConfiguration& tenant, unsigned gpu);
+// "200h/month", or "none": milliseconds. The error describes a valid value.
+tl::expected<uint64_t, std::string> parse_budget(std::string_view text);
+// The user's part of the tenant's resources; nothing for no particular user.
+UserConfiguration bounds_of_user(const TenantConfiguration& tenant, const std::string& user);
+// Whether anybody has a budget: the tenant, or a user of it.
+bool has_budget(const TenantConfiguration& tenant);
 // Whether memory is kept for the tenant, on any GPU.
 bool has_guarantee(const TenantConfiguration& tenant);
 
-// Every mistake, one line each, "FILE:LINE: what".
+// Every mistake, one line each, "FILE:LINE: message".
 using ConfigurationErrors = std::vector<std::string>;
 // As much of the file as can be used, and every mistake in it.
 struct ReadConfiguration {
   Configuration configuration;
   ConfigurationErrors mistakes;
 };
-ReadConfiguration look_at_configuration(const std::filesystem::path& file,
-                                        const ConfigurationOverrides& overrides = {});
+ReadConfiguration check_configuration_file(const std::filesystem::path& file,
+                                           const ConfigurationOverrides& overrides = {});
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
                                                                     const ConfigurationOverrides& overrides = {});
-// What the configuration asks of devices that the server has not: GPUs that are not there, guarantees that do not fit
-// together. `device_bytes`: the memory of each GPU. Empty: it fits.
+// The configuration's demands that the devices do not meet: missing GPUs, guarantees that do not fit together.
+// `device_bytes`: the memory of each GPU. Empty: it fits.
 ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes);
 // The tenant of a server without a configuration file.
 inline constexpr const char* kOpenTenant = "open";
 // Without a file: one tenant named "open" on loopback, all devices, no limits.
 Configuration open_configuration();
 // The same with the command line's words. Mistakes: addresses that cannot be.
-ReadConfiguration look_at_open_configuration(const ConfigurationOverrides& overrides);
+ReadConfiguration check_open_configuration(const ConfigurationOverrides& overrides);
 tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides);
 
 }  // namespace gpuwire::server

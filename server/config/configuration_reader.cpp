@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "protocol/wire/lanes.hpp"
+#include "protocol/units/unclosed_string.hpp"
 #include "protocol/wire/utf8.hpp"
 #include "server/config/configuration.hpp"
 #include "server/config/section.hpp"
@@ -78,7 +79,44 @@ void read_grace(Section& section, std::string_view key, uint64_t& out) {
   if (out > kGraceMsMax) section.wrong(key, fmt::format("must be at most {} days", kGraceMsMax / (24 * 3600'000)));
 }
 
-// What [defaults] may say too.
+void read_budget(Section& section, MonthlyBudget& out) {
+  section.flag("budget_hard", out.hard);
+  const toml::node* value = section.node("budget");
+  if (!value) return;
+  auto* text = value->as_string();
+  auto ms = parse_budget(text ? text->get() : std::string());
+  if (ms) out.ms = *ms;
+  else section.wrong("budget", ms.error());
+}
+
+void read_user(Section section, UserConfiguration& out) {
+  section.count("sessions_max", out.sessions_max, 0, kSessionsMax);
+  read_budget(section, out.budget);
+  section.finish();
+}
+
+void read_users(Section& tenant, TenantConfiguration& out) {
+  if (const toml::table* each = tenant.table("each_user"))
+    read_user(Section(tenant.mistakes(), each, tenant.name() + ", each_user"), out.each_user);
+  const toml::table* users = tenant.table("users");
+  if (!users) return;
+  for (const auto& [key, value] : *users) {
+    const std::string name(key.str());
+    const std::string label = fmt::format("{}, users.{}", tenant.name(), name);
+    if (!is_name(name) || name.front() == '.')
+      tenant.mistakes().add(
+          key.source(),
+          fmt::format("{}: \"{}\" is not a user name: it must be 1 to {} letters, digits, '.', '_', '-', and not begin "
+                      "with a dot",
+                      tenant.name(), name, kTenantNameMax));
+    else if (!value.is_table()) tenant.mistakes().add(value.source(), label + " must be a table" + Section::got(value));
+    else
+      read_user(Section(tenant.mistakes(), value.as_table(), label),
+                out.users.try_emplace(name, out.each_user).first->second);
+  }
+}
+
+// The keys that [defaults] may have too.
 void read_shared(Section& section, TenantConfiguration& out) {
   if (auto chosen = section.word("class", {"realtime", "interactive", "batch", "scavenger"}))
     out.service_class = scheduler::ServiceClass(*chosen);
@@ -93,6 +131,7 @@ void read_shared(Section& section, TenantConfiguration& out) {
   section.numbers("gpus_allowed", out.gpus_allowed, kGpuMax);
   read_gpus_wanted(section, out.gpus_wanted);
   section.count("sessions_max", out.sessions_max, 0, kSessionsMax);
+  read_budget(section, out.budget);
   section.count("queued_max", out.queued_max, 1, kSessionsMax);
   section.count("management_max", out.management_max, 1, kSessionsMax);
   section.duration_ms("queue_time_max", out.queue_time_max_ms);
@@ -106,6 +145,7 @@ TenantConfiguration read_tenant(Section section, std::string name, const TenantC
   tenant.name = std::move(name);
   read_shared(section, tenant);
   read_gpu_memory(section, tenant);
+  read_users(section, tenant);
   section.texts("unix_users", tenant.unix_users);
   section.finish();
   if (!tenant.gpus_allowed.empty() && tenant.gpus_wanted > tenant.gpus_allowed.size())
@@ -114,13 +154,13 @@ TenantConfiguration read_tenant(Section section, std::string name, const TenantC
   return tenant;
 }
 
-struct ListenAddress {
-  std::string wrong;     // not empty: what
+struct AddressForm {
+  std::string wrong;     // not empty: the mistake
   bool loopback = true;  // or a Unix socket
 };
 
 // Its form alone; names are looked up when the server starts.
-ListenAddress look_at(const std::string& text, bool sockets) {
+AddressForm look_at(const std::string& text, bool sockets) {
   if (text.starts_with("unix:")) {
     if (!sockets) return {"must be HOST:PORT"};
     return {text.size() > 5 && text[5] == '/' ? "" : "must name an absolute path after unix:"};
@@ -146,10 +186,9 @@ ListenAddress look_at(const std::string& text, bool sockets) {
   return {"", loopback4 || host == "localhost" || (brackets && IN6_IS_ADDR_LOOPBACK(&address6))};
 }
 
-// The mistakes of an address where the server accepts programs. `anywhere`: it may be one that is reached from
-// elsewhere.
+// The mistakes of an address for programs. `anywhere`: the network may reach it.
 std::vector<std::string> listen_mistakes(const std::string& address, bool anywhere) {
-  ListenAddress seen = look_at(address, true);
+  AddressForm seen = look_at(address, true);
   if (!seen.wrong.empty()) return {fmt::format("{}, got \"{}\"", seen.wrong, address)};
   if (seen.loopback || anywhere) return {};
   return {
@@ -178,6 +217,21 @@ void read_listen(Section& server, Configuration& out, const ConfigurationOverrid
   keep_addresses(out.listen);
 }
 
+// The addresses of HTTP services. Invalid ones are left out.
+void read_http_listen(Section& server, std::string_view key, bool anywhere, std::string& listen) {
+  server.text(key, listen);
+  if (listen.empty()) return;
+  AddressForm seen = look_at(listen, false);
+  if (seen.wrong.empty() && !seen.loopback && !anywhere)
+    seen.wrong =
+        "must be an address of loopback: the page is not encrypted, and who signs in would show the token to the "
+        "network. Put a proxy with TLS before it, or, if the network is yours alone, set allow_unencrypted_network = "
+        "true";
+  if (seen.wrong.empty()) return;
+  server.wrong(key, seen.wrong);
+  listen.clear();
+}
+
 void read_paths(Section& server, Configuration& out) {
   auto path = [&](std::string_view key, std::filesystem::path& into) {
     std::string text;
@@ -189,11 +243,9 @@ void read_paths(Section& server, Configuration& out) {
   path("audit_log", out.audit_log);
   path("runtime_directory", out.runtime_directory);
   path("dedup_directory", out.dedup_directory);
-  server.text("metrics_listen", out.metrics_listen);
-  if (ListenAddress seen = look_at(out.metrics_listen, false); !out.metrics_listen.empty() && !seen.wrong.empty()) {
-    server.wrong("metrics_listen", seen.wrong);
-    out.metrics_listen.clear();
-  }
+  path("budget_file", out.budget_file);
+  read_http_listen(server, "metrics_listen", true, out.metrics_listen);
+  read_http_listen(server, "web_listen", out.allow_unencrypted_network, out.web_listen);
   if (auto format = server.word("log_format", {"text", "json"})) out.log_format = *format == 0 ? "text" : "json";
 }
 
@@ -248,6 +300,34 @@ void read_cupti(Section& server, Configuration& out) {
   out.cupti = "auto";
 }
 
+// "FIRST-LAST". None: it is no such range.
+std::optional<UserRange> parse_user_range(std::string_view text) {
+  uint64_t bounds[2] = {};
+  const char *at = text.data(), *end = at + text.size();
+  for (uint64_t& bound : bounds) {
+    auto [rest, error] = std::from_chars(at, end, bound);
+    if (error != std::errc()) return std::nullopt;
+    at = rest;
+    if (&bound == &bounds[0] && (at == end || *at++ != '-')) return std::nullopt;
+  }
+  return at == end ? user_range(bounds[0], bounds[1]) : std::nullopt;
+}
+
+void read_worker_users(Section& server, Configuration& out) {
+  std::string word = "off";
+  server.text("worker_users", word);
+  if (word == "off") return;
+  if (word == "auto") {
+    out.worker_users.from = WorkerUsersChoice::From::subordinate;
+  } else if (auto range = parse_user_range(word)) {
+    out.worker_users = {WorkerUsersChoice::From::range, *range};
+  } else {
+    server.wrong("worker_users", fmt::format("must be \"off\", \"auto\", or a range of numbers of users, from {} on, "
+                                             "such as \"100000-165535\"",
+                                             kWorkerUserMin));
+  }
+}
+
 Configuration read(const toml::table& file, Mistakes& mistakes, const ConfigurationOverrides& overrides) {
   Configuration out;
   out.listen = {"127.0.0.1:9750"};
@@ -262,12 +342,14 @@ Configuration read(const toml::table& file, Mistakes& mistakes, const Configurat
   server.text("open_tenant", open_tenant);
   server.numbers("gpus", out.gpus, kGpuMax);
   read_grace(server, "resume_grace", out.resume_grace_ms);
+  out.hang_up_grace_ms = out.resume_grace_ms;
   read_grace(server, "hang_up_grace", out.hang_up_grace_ms);
   unsigned lanes_max = 0;
   server.count("lanes_max", lanes_max, 1, wire::kLanesMax);
   if (lanes_max != 0) out.lanes_max = lanes_max;
   read_rdma(server, out);
   read_cupti(server, out);
+  read_worker_users(server, out);
   server.duration_ms("adopt_grace", out.adopt_grace_ms);
   server.count("sessions_max", out.sessions_max, 1, kSessionsMax);
   out.sessions_max = overrides.sessions_max.value_or(out.sessions_max);
@@ -317,7 +399,7 @@ tl::expected<std::string, std::string> contents_of(const std::filesystem::path& 
 
 }  // namespace
 
-ReadConfiguration look_at_configuration(const std::filesystem::path& file, const ConfigurationOverrides& overrides) {
+ReadConfiguration check_configuration_file(const std::filesystem::path& file, const ConfigurationOverrides& overrides) {
   ReadConfiguration out;
   const auto text = contents_of(file);
   if (!text) {
@@ -331,7 +413,10 @@ ReadConfiguration look_at_configuration(const std::filesystem::path& file, const
     where.begin.line = toml::source_index(line);
     mistakes.add(where, "is no UTF-8");
   } else if (toml::parse_result parsed = toml::parse(*text, file.string()); !parsed) {
-    mistakes.add(parsed.error().source(), parsed.error().description());
+    toml::source_region where = parsed.error().source();
+    const size_t unclosed = units::line_of_unclosed_string(*text);
+    if (unclosed != 0) where.begin.line = toml::source_index(unclosed);
+    mistakes.add(where, unclosed != 0 ? "a quote is opened here and not closed" : parsed.error().description());
   } else {
     out.configuration = read(parsed.table(), mistakes, overrides);
   }
@@ -341,10 +426,10 @@ ReadConfiguration look_at_configuration(const std::filesystem::path& file, const
 
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::filesystem::path& file,
                                                                     const ConfigurationOverrides& overrides) {
-  return right_or_wrong(look_at_configuration(file, overrides));
+  return right_or_wrong(check_configuration_file(file, overrides));
 }
 
-ReadConfiguration look_at_open_configuration(const ConfigurationOverrides& overrides) {
+ReadConfiguration check_open_configuration(const ConfigurationOverrides& overrides) {
   ReadConfiguration out{open_configuration(), {}};
   Configuration& configuration = out.configuration;
   configuration.allow_unencrypted_network = overrides.allow_unencrypted_network;
@@ -359,7 +444,7 @@ ReadConfiguration look_at_open_configuration(const ConfigurationOverrides& overr
 }
 
 tl::expected<Configuration, ConfigurationErrors> open_configuration(const ConfigurationOverrides& overrides) {
-  return right_or_wrong(look_at_open_configuration(overrides));
+  return right_or_wrong(check_open_configuration(overrides));
 }
 
 }  // namespace gpuwire::server

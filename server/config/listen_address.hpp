@@ -19,8 +19,7 @@ struct ListenAddress {
 std::string text_of(const ListenAddress& address);
 std::string text_of(const boost::asio::ip::tcp::endpoint& endpoint);
 
-// "127.0.0.1:9750", "[::1]:0", "localhost:9750" (resolved; its first address counts). The error says what is wrong with
-// it.
+// "127.0.0.1:9750", "[::1]:0", "localhost:9750" (resolved; its first address counts). The error describes the mistake.
 tl::expected<boost::asio::ip::tcp::endpoint, std::string> parse_listen_address(std::string_view text);
 
 // The same, or "unix:PATH".

@@ -7,7 +7,8 @@
 #include <fmt/ranges.h>
 
 #include "protocol/units/byte_size.hpp"
-#include "server/config/quantities.hpp"
+#include "protocol/units/duration.hpp"
+#include "server/config/nearest_word.hpp"
 
 namespace gpuwire::server {
 
@@ -33,7 +34,7 @@ toml::source_region Section::where(std::string_view key) const {
   return value ? value->source() : table_->source();
 }
 
-// What stands there, on one line, where that can be said shortly.
+// The value, on one line, if it is short.
 std::string Section::got(const toml::node& value) {
   constexpr size_t kBytesMax = 40;
   if (value.is_table() || value.is_array()) return {};
@@ -89,7 +90,7 @@ void Section::duration_ms(std::string_view key, uint64_t& out) {
   if (!value) return;
   auto* text = value->as_string();
   if (!text) return wrong(key, "must be a duration with a unit, such as \"30s\"");
-  auto parsed = parse_duration_ms(text->get());
+  auto parsed = units::parse_duration_ms(text->get());
   if (parsed) out = *parsed;
   else mistakes_.add(where(key), fmt::format("{}: {}", label(key), parsed.error()));
 }

@@ -7,12 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#define TOML_EXCEPTIONS 0
-// The parser asserts of a key what it then checks and tells as a mistake: a typing error would end a server that reads
-// its file again.
-#define TOML_ASSERT(condition) static_cast<void>(0)
-#include <toml++/toml.h>
-
+#include "protocol/units/toml.hpp"
 #include "protocol/wire/terminal_text.hpp"
 #include "server/config/configuration.hpp"
 
@@ -21,7 +16,7 @@ namespace gpuwire::server {
 class Mistakes {
  public:
   explicit Mistakes(std::filesystem::path file) : file_(std::move(file)) {}
-  // A mistake is one line, though it may quote what was read: control characters become blanks.
+  // A mistake is one line, though it may quote the file: control characters become blanks.
   void add(const toml::source_region& where, std::string_view what) { add(where.begin.line, text(where, what)); }
   // Of the command line.
   void add(std::string what) { add(0, std::move(what)); }
@@ -31,7 +26,7 @@ class Mistakes {
 
  private:
   void add(uint32_t line, std::string what) {
-    wire::blank_controls(what);
+    wire::blank_unshown(what);
     lines_.emplace_back(line, std::move(what));
   }
 

@@ -36,6 +36,7 @@ UnixUsers unix_users(const Configuration& configuration) {
       else if (!users.tenants.emplace(*user, tenant.name).second)
         users.mistakes.push_back(fmt::format("unix_users of [tenants.{}]: user \"{}\" is tenant {} already",
                                              tenant.name, name, users.tenants[*user]));
+      else users.names.emplace(*user, name);
     }
   }
   return users;

@@ -13,7 +13,8 @@ namespace gpuwire::server {
 
 struct UnixUsers {
   std::map<uid_t, std::string> tenants;
-  std::vector<std::string> mistakes;  // a line each: users that this machine does not have, or that are two tenants
+  std::map<uid_t, std::string> names;  // as the configuration has them: the users of the tenant
+  std::vector<std::string> mistakes;   // a line each: users that this machine does not have, or that are two tenants
 };
 
 // Asks the machine's user database, which may take as long as that does.

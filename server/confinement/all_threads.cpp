@@ -20,7 +20,7 @@ namespace {
 constexpr int kSignal = 33;
 constexpr size_t kSignalSetBytes = 8;  // of the kernel
 
-// The kernel's structure, and what a handler returns to: sigaction(3) does not take this signal.
+// The kernel's structure, and the code that a handler returns to: sigaction(3) does not take this signal.
 struct KernelAction {
   void (*handler)(int);
   unsigned long flags;
@@ -45,11 +45,11 @@ gpuwire_signal_return:
 extern "C" inline void gpuwire_signal_return() {}  // other processors return by the kernel's own page
 #endif
 
-// What the handler needs and answers. Released by the counters, which the caller acquires.
+// The handler's inputs and results. Released by the counters, which the caller acquires.
 struct Request {
   long number = 0, first = 0, second = 0;
   std::atomic<unsigned> answered{0};
-  std::atomic<int> failed{0};  // errno of one that could not
+  std::atomic<int> failed{0};  // errno of a thread that failed
 };
 Request g_request;  // a handler has no argument
 
@@ -101,7 +101,7 @@ tl::expected<void, std::string> call_in_all_threads(long number, long first, lon
     return tl::unexpected(fmt::format("rt_sigaction: {}", std::strerror(errno)));
   std::set<pid_t> done{pid_t(::syscall(SYS_gettid))};
   bool answered = true;
-  // A thread that is started by one that has not been asked yet is found at the next look; one that is started later
+  // A thread that is started by one that has not been asked yet is found at the next round; one that is started later
   // begins as its parent is.
   for (bool more = true; more && answered;) {
     std::set<pid_t> asked;

@@ -8,11 +8,11 @@
 
 namespace gpuwire::server {
 
-// How long the threads have; one that sleeps is woken.
+// The time limit for the threads; a sleeping one is woken.
 inline constexpr uint32_t kAllThreadsMs = 5000;
 
-// Has every thread make a system call with three arguments, the caller included; threads that they start meanwhile too.
-// By signal 33, the one that the C library keeps for this purpose (setuid(2) of a program with threads) and blocks in
+// Makes every thread execute a system call with three arguments, the caller included; threads that they start meanwhile
+// too. By signal 33, which the C library reserves for this purpose (setuid(2) of a program with threads) and blocks in
 // no thread. One at a time in a process. The error: one of the threads could not, or has not answered in time; others
 // may have.
 tl::expected<void, std::string> call_in_all_threads(long number, long first, long second);

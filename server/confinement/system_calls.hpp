@@ -1,6 +1,7 @@
 // Which system calls a process may make from now on, enforced by the kernel (seccomp(2), by way of libseccomp).
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -10,23 +11,27 @@ namespace gpuwire::server {
 
 enum class Violation : uint8_t {
   kill,  // the process ends with SIGSYS
-  log,   // the call is made, and the kernel's log says so: for finding out what a new driver needs
+  log,   // the call is made, and the kernel logs it: for finding out the needs of a new driver
+};
+
+// A call that may be made only where these bits of one argument have this value; several of a name: where any holds.
+struct ArgumentRule {
+  const char* name;
+  unsigned argument;  // counted from 0
+  uint64_t mask, value;
 };
 
 // All threads of the process, for good. Names that this machine's kernel or libseccomp does not know are left out.
-// Besides `names`, signals may be sent to the process itself, memory may be mapped, and threads started, but no
-// processes.
-tl::expected<void, std::string> allow_system_calls(std::span<const char* const> names, Violation violation);
+// Beside `names`, and the calls that `rules` allow in addition, signals may be sent to the process itself, and threads
+// started, but no processes.
+tl::expected<void, std::string> allow_system_calls(std::span<const char* const> names, Violation violation,
+                                                   std::span<const ArgumentRule> rules = {});
 
-// What the process may do to others of its user without any privilege is refused from now on: to change their limits,
-// priority or processors, to have signals sent to them, to type into a terminal. Before allow_system_calls(), whose
-// list has the same calls for what a process does to itself. All threads, for good.
+// Actions of the process against others of its user that need no privilege are refused from now on with EPERM: changing
+// their limits, priority or processors, the modes and owners of their files, having signals or datagrams sent to them,
+// typing into a terminal, making the closer of a socket wait, taking room on a disk that no file's size shows. Before
+// allow_system_calls(), whose list has the same calls for the process itself. All threads, for good.
 tl::expected<void, std::string> forbid_reaching_others(Violation violation);
-
-// What a worker's threads, its driver and the C library need. The reasons stand beside each group.
-std::span<const char* const> worker_system_calls();
-// And UCX's, of a worker that offers RDMA.
-std::span<const char* const> rdma_system_calls();
 
 // Gives up all of root's privileges, for good; without any, does nothing. The calling thread and those that it starts.
 void drop_capabilities();

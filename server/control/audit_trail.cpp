@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "server/identity/register.hpp"
 #include "server/ipc/end_cause.hpp"
 #include "server/log/log.hpp"
 
@@ -16,6 +17,7 @@ LogFields who(const SessionRecord& session) {
                    {"tenant", session.tenant},
                    {"identified_by", session.security},
                    {"peer", session.peer}};
+  if (!session.user.empty()) fields["user"] = session.user;
   if (!session.credential.empty()) fields["credential"] = session.credential;
   if (!session.program.empty()) fields["program"] = session.program;
   if (!session.host.empty()) fields["host"] = session.host;
@@ -50,7 +52,7 @@ std::string end_line(const SessionEvent& event, const LogFields& fields) {
                                             : fmt::format("{} on {} ({})", session.program, session.host, session.peer);
   std::string why = event.text == "goodbye" ? std::string() : ": " + event.text;
   return fmt::format("session {} of {}, {}: {}{}; {:.1f} s, GPU {:.1f} s, {} MiB at most", uint64_t(session.number),
-                     session.tenant, who, end_word(event), why, fields["seconds"].get<double>(),
+                     label_of(session.tenant, session.user), who, end_word(event), why, fields["seconds"].get<double>(),
                      fields["gpu_seconds"].get<double>(), fields["peak_memory_bytes"].get<uint64_t>() >> 20);
 }
 
@@ -102,8 +104,7 @@ void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last)
     case SessionEvent::Kind::ended:
       fields["gpus"] = event.session.devices;
       add_end(fields, event, last);
-      log.write("ended", fields);
-      log_event(spdlog::level::info, "ended", end_line(event, fields), fields);
+      if (log.write("ended", fields)) log_event(spdlog::level::info, "ended", end_line(event, fields), fields);
       break;
     case SessionEvent::Kind::refused:
       fields["why"] = name_of(event.refusal);

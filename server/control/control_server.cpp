@@ -183,7 +183,8 @@ tl::expected<void, std::string> ControlServer::listen(const std::filesystem::pat
   if (path.string().size() + 1 >= sizeof(sockaddr_un::sun_path))
     return failed("the path is too long for a Unix socket");
   if (auto cleared = clear_path(io_, path); !cleared) return tl::unexpected(cleared.error());
-  // Under another name until it listens: whoever looks for sockets takes one that refuses for a leftover.
+  // Under another name until it listens: a search for sockets takes a refusing one for the remainder of an ended
+  // server.
   const std::string unready = path.string() + kUnreadySuffix;
   ::unlink(unready.c_str());
   error_code error;
@@ -224,7 +225,7 @@ void ControlServer::accept() {
   }));
 }
 
-// Users of tenants never take the places of who may do everything, and none of them takes all that there are for them.
+// Users of tenants never take the places of administrators, and none of them takes all places of users.
 bool ControlServer::make_room(const ControlPeer& peer) {
   if (!peer.everything) {
     const auto others = std::ranges::count_if(connections_, [](const auto& one) { return !one->peer().everything; });

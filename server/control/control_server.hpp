@@ -1,5 +1,5 @@
-// The control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics` ask the server, and anybody
-// who reads JSON.
+// The control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics`, and other programs that
+// read JSON, query the server.
 #pragma once
 
 #include <filesystem>
@@ -35,8 +35,8 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  // Makes the socket, mode 0666: who may do what is decided by the peer's user. One that a server which is gone has
-  // left is replaced. The error names path and cause.
+  // Makes the socket, mode 0666: the peer's user determines its rights. The socket of an ended server is replaced. The
+  // error names path and cause.
   tl::expected<void, std::string> listen(const std::filesystem::path& path);
   // Ends all connections and removes the socket. Also in the destructor.
   void close();
@@ -54,7 +54,7 @@ class ControlServer {
   boost::asio::io_context& io_;
   const ControlSources sources_;
   const UserOf user_of_;
-  QueryBudget questions_;  // of each user who may not do everything
+  QueryBudget questions_;  // of each user who is not an administrator
   Protocol::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
   std::filesystem::path path_;

@@ -15,7 +15,7 @@ namespace {
 
 std::string text_of(Snapshot one) { return dump(to_json(one)); }
 
-// What is now, limits and settings are the next server's to say.
+// The next server determines present values, limits and settings itself.
 TenantMetrics total_of(const TenantMetrics& tenant, const Snapshot& snapshot) {
   TenantMetrics total{.name = tenant.name,
                       .chunks_found = tenant.chunks_found,
@@ -73,6 +73,9 @@ std::map<std::string, std::string> totals_of(const Snapshot& snapshot) {
     const bool used = device.gpu_time_ns || device.system_time_ns || device.hand_overs;
     if (used) texts[kept_total_name(fmt::format("device/{}", device.index))] = text_of({.devices = {total_of(device)}});
   }
+  if (!texts.empty() && snapshot.server.counted_since_unix_s > 0)
+    texts[kept_total_name("since")] =
+        text_of({.server = {.counted_since_unix_s = snapshot.server.counted_since_unix_s}});
   if (!snapshot.refused.empty()) texts[kept_total_name("others")] = text_of({.refused = snapshot.refused});
   return texts;
 }
@@ -85,23 +88,24 @@ bool add_total(const std::string& text, Snapshot& totals) {
   std::ranges::move(one->tenants, std::back_inserter(totals.tenants));
   std::ranges::move(one->devices, std::back_inserter(totals.devices));
   totals.refused.merge(one->refused);
+  if (one->server.counted_since_unix_s > 0) totals.server.counted_since_unix_s = one->server.counted_since_unix_s;
   return true;
 }
 
 KeptTotals::KeptTotals(boost::asio::io_context& io, SessionRegistry& registry, const Monitor& monitor,
                        EntryStore& store)
     : registry_(registry), monitor_(monitor), store_(store), timer_(io) {
-  registry.observe([this](const SessionEvent&) { look_later(); });
+  registry.observe([this](const SessionEvent&) { poll_later(); });
 }
 
-void KeptTotals::look_later() {
-  if (std::exchange(looking_, true)) return;
+void KeptTotals::poll_later() {
+  if (std::exchange(polling_, true)) return;
   timer_.expires_after(kTotalsNoteTime);
   timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    looking_ = false;
+    polling_ = false;
     if (error) return;
     note(monitor_.snapshot());
-    if (!registry_.all().empty()) look_later();
+    if (!registry_.all().empty()) poll_later();
   }));
 }
 

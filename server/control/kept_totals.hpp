@@ -1,4 +1,4 @@
-// What tenants have used and devices have done, kept beyond the end of the server that has counted it.
+// The totals of tenants and devices, stored beyond the end of the server that has counted them.
 #pragma once
 
 #include <chrono>
@@ -14,8 +14,8 @@
 
 namespace gpuwire::server {
 
-// How often the totals are laid down while there are sessions: so much of what was used may be missing after a crash.
-// What was shown is never missing.
+// The interval at which the totals are stored while there are sessions: a crash may lose this much of the use. A total
+// that was shown is never lost.
 inline constexpr std::chrono::milliseconds kTotalsNoteTime{1000};
 
 // The broker's thread only. Nothing is laid down that has not changed.
@@ -24,27 +24,27 @@ class KeptTotals {
   // `monitor` and `store` outlive it.
   KeptTotals(boost::asio::io_context& io, SessionRegistry& registry, const Monitor& monitor, EntryStore& store);
 
-  // Lays down what the snapshot says.
+  // Stores the totals of the snapshot.
   void note(const Snapshot& snapshot);
   // The server ends, and its totals with it.
   void forget();
 
  private:
-  void look_later();
+  void poll_later();
 
   const SessionRegistry& registry_;
   const Monitor& monitor_;
   EntryStore& store_;
   boost::asio::steady_timer timer_;
-  bool looking_ = false;
+  bool polling_ = false;
   std::map<std::string, std::string> noted_;  // text, by the name of the entry
   Lifetime lifetime_;
 };
 
-// The totals in a snapshot, as entries' texts by their names: each tenant's and each device's. Of what there is now,
-// and of sessions that still count for themselves, nothing is in them.
+// The totals in a snapshot, as entries' texts by their names: each tenant's and each device's. They contain no present
+// values, and nothing of sessions that still count for themselves.
 std::map<std::string, std::string> totals_of(const Snapshot& snapshot);
-// Takes what stands in an entry into `totals`. False: it cannot be read.
+// Adds an entry to `totals`. False: it cannot be read.
 bool add_total(const std::string& text, Snapshot& totals);
 
 }  // namespace gpuwire::server

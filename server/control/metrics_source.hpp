@@ -1,4 +1,4 @@
-// What the GPU scheduler and the ledger add to the figures.
+// The figures of the GPU scheduler and the ledger.
 #pragma once
 
 #include "server/broker/session/session_registry.hpp"
@@ -10,10 +10,10 @@ namespace gpuwire::server {
 class MetricsSource {
  public:
   virtual ~MetricsSource() = default;
-  // What was kept from before is too old for the calls that follow.
+  // Cached values are too old for the following calls.
   virtual void refresh() {}
-  // Of a session that has its devices: `figures.devices` has an entry for each. Also once when it has just ended,
-  // before its parts let it go.
+  // For a session that has its devices: `figures.devices` has an entry for each. Also once when it has just ended,
+  // before its parts release it.
   virtual void add(const SessionRecord& session, SessionMetrics& figures) { (void)session, (void)figures; }
   // Of tenants and devices. Every known tenant stands in it with an entry for each device.
   virtual void add(Snapshot& snapshot) { (void)snapshot; }

@@ -35,6 +35,7 @@ class Monitor final : public SessionAttachments {
   tl::expected<void, std::string> attach(const SessionRecord&, SessionSpec&, ipc::SessionDescriptors&) override {
     return {};
   }
+  void workers_reaped() override;
   void ended(const SessionRecord& session) override;
   void restore_totals(std::vector<KeptEntry>& entries) override;
 

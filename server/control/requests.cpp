@@ -52,10 +52,11 @@ ControlAnswer answer_watch(const Asked& asked) {
 ControlAnswer answer_reload(const Asked& asked) {
   if (!asked.sources.reload) return {failed_answer("this server has no configuration file")};
   audit(asked, "reload_asked", LogFields::object());
-  auto changed = asked.sources.reload();
+  const auto yes = asked.request.find("yes");
+  auto changed = asked.sources.reload(yes != asked.request.end() && yes->is_boolean() && yes->get<bool>());
   if (changed) return {Json{{"ok", true}, {"changed", *changed}}};
-  Json answer = failed_answer("the configuration has mistakes and stays as it was");
-  answer["errors"] = changed.error();
+  Json answer = failed_answer(changed.error().why);
+  answer["errors"] = changed.error().lines;
   return {answer};
 }
 
@@ -79,9 +80,10 @@ ControlAnswer answer_end(const Asked& asked) {
     audit(asked, "end_asked", {{"session", *session}, {"reason", reason}});
     return {Json{{"ok", true}, {"ended", 1}}};
   }
-  size_t ended = asked.sources.end_tenant(tenant, reason);
-  audit(asked, "end_asked", {{"tenant", tenant}, {"sessions", ended}, {"reason", reason}});
-  return {Json{{"ok", true}, {"ended", ended}}};
+  auto ended = asked.sources.end_tenant(tenant, reason);
+  if (!ended) return {failed_answer(fmt::format("this server has no tenant \"{}\"", escaped(tenant)))};
+  audit(asked, "end_asked", {{"tenant", tenant}, {"sessions", *ended}, {"reason", reason}});
+  return {Json{{"ok", true}, {"ended", *ended}}};
 }
 
 // The identity's files say that it is revoked, and whose sessions end; this is the note of who has done it.
@@ -95,6 +97,14 @@ ControlAnswer answer_revoked(const Asked& asked) {
   return {Json{{"ok", true}, {"ended", *ended}}};
 }
 
+ControlAnswer answer_web_code(const Asked& asked) {
+  if (!asked.sources.web_code) return {failed_answer("this server has no web page: web_listen is not configured")};
+  auto code = asked.sources.web_code();
+  if (!code) return {failed_answer(code.error())};
+  audit(asked, "web_code_made", LogFields::object());
+  return {Json{{"ok", true}, {"code", code->code}, {"url", code->url}, {"seconds", code->seconds}}};
+}
+
 struct Command {
   std::string_view name;
   bool everything;  // only for who may do everything
@@ -103,17 +113,22 @@ struct Command {
 constexpr std::array kCommands{
     Command{"snapshot", false, answer_snapshot}, Command{"watch", false, answer_watch},
     Command{"reload", true, answer_reload},      Command{"end", true, answer_end},
-    Command{"revoked", true, answer_revoked},
+    Command{"revoked", true, answer_revoked},    Command{"web_code", true, answer_web_code},
 };
 
 }  // namespace
 
-Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants) {
+Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants, const std::string& user) {
   auto foreign = [&](const std::string& name) {
     return std::find(tenants.begin(), tenants.end(), name) == tenants.end();
   };
   std::erase_if(snapshot.tenants, [&](const TenantMetrics& tenant) { return foreign(tenant.name); });
   std::erase_if(snapshot.sessions, [&](const SessionMetrics& session) { return foreign(session.tenant); });
+  std::erase_if(snapshot.server.certificates,
+                [&](const CertificateMetrics& one) { return one.of == "tenant" && foreign(one.tenant); });
+  if (!user.empty())
+    for (TenantMetrics& tenant : snapshot.tenants)
+      std::erase_if(tenant.users, [&](const UserMetrics& other) { return other.name != user; });
   snapshot.refused.clear();
   return snapshot;
 }

@@ -31,8 +31,9 @@ struct ControlAnswer {
 // `line` comes from anybody on this host. The answer is {"ok":true,...} or {"ok":false,"error":"one line"}.
 ControlAnswer answer_request(std::string_view line, const ControlPeer& peer, const ControlSources& sources);
 
-// What users of these tenants see: the devices, and of tenants and sessions their own.
-Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants);
+// What these tenants see: the devices, and of tenants and sessions their own. `user`: who of the tenants sees it, and
+// learns of other users' budgets nothing; empty: nobody in particular, who sees all of them.
+Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants, const std::string& user = {});
 
 // The snapshot as this peer may see it, in an answer.
 Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources);

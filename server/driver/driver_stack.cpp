@@ -15,10 +15,10 @@ GatedDriver::GatedDriver(SharedPage<SessionPage> mapped, OwnedDescriptor bell, c
   put_gate_before(table, gate);
 }
 
-// From the library outwards: each is put before what there is so far.
+// From the library outwards: each layer wraps the layers so far.
 tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
-                                                         const DriverTable& library, IpcGuard& guard,
-                                                         const Settings& settings) {
+                                                         const DriverTable& library, UploadOrder& order,
+                                                         IpcGuard& guard, const Settings& settings) {
   DriverStack stack;
   const DriverTable* front = &library;
   if (descriptors.session_page) {
@@ -39,6 +39,7 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
   }
   stack.table_ = std::make_unique<DriverTable>(*front);
   guard.put_before(*stack.table_);
+  order.put_before(*stack.table_);
   // Where nothing stands before the functions that give work, they are timed where they are called.
   stack.profiler_ = std::make_unique<GpuProfiler>(
       stack.gated_ ? *stack.behind_gate_ : *stack.table_,

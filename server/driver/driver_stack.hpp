@@ -1,4 +1,4 @@
-// The driver of one session: the library, and in stated order what stands before it.
+// The driver of one session: the library, and the layers before it in a stated order.
 #pragma once
 
 #include <memory>
@@ -14,10 +14,11 @@
 #include "server/ipc/message.hpp"
 #include "server/ledger/worker/worker_ledger.hpp"
 #include "server/profiler/gpu_profiler.hpp"
+#include "server/replay/copy/upload_order.hpp"
 
 namespace gpuwire::server {
 
-// The gate before a driver, and what it stands on. Does not move: the wrappers know its address.
+// The gate before a driver, and its dependencies. Does not move: the wrappers know its address.
 struct GatedDriver {
   SharedPage<SessionPage> page;
   OwnedDescriptor doorbell;
@@ -29,15 +30,16 @@ struct GatedDriver {
 
 // One in a process. A call passes, in this order,
 //
-//   1. the IPC guard: a handle that is not the tenant's is refused before anything is charged for it;
-//   2. the ledger:    what the call takes is charged, before the GPU is asked for;
-//   3. the gate:      the GPU's time;
-//   4. the profiler:  how long work takes on the GPU, without its wait at the gate; only where a client has asked for
+//   1. the order of uploads: a stream waits for copies that the program takes for done, before it is given work;
+//   2. the IPC guard: a handle that is not the tenant's is refused before anything is charged for it;
+//   3. the ledger:    what the call takes is charged, before the GPU is asked for;
+//   4. the gate:      the GPU's time;
+//   5. the profiler:  how long work takes on the GPU, without its wait at the gate; only where a client has asked for
 //   it;
-//   5. the library.
+//   6. the library.
 //
-// The first two may wait for the broker, and whoever waits behind the gate is in flight, with the GPU kept for it: so
-// they stand before it. What is reserved for a call that stands at the gate is given back when the gate refuses it.
+// Guard and ledger may wait for the broker, and whoever waits behind the gate is in flight, with the GPU kept for it:
+// so they stand before it. What is reserved for a call that stands at the gate is given back when the gate refuses it.
 // Ledger and gate are missing where the broker has sent no page for them. This is the only place that composes them; a
 // test states the order.
 class DriverStack {
@@ -45,15 +47,15 @@ class DriverStack {
   struct Settings {
     bool software = false;
     unsigned cores = 1;               // how many the process may run on
-    std::string cupti = cupti::kOff;  // what measures a profile (GpuProfiler::Settings)
+    std::string cupti = cupti::kOff;  // the method of measuring a profile (GpuProfiler::Settings)
     // On which the ledger asks for more; they outlive it.
     ipc::Channel& broker;
     ipc::BlockingRequests& requests;
   };
-  // `library` and `guard` outlive it. Takes what is its own of the descriptors. The error ends the session: its work
-  // would pass unasked, or its memory uncharged.
+  // `library`, `order` and `guard` outlive it. Takes its own descriptors. The error ends the session: its work would
+  // pass unasked, or its memory uncharged.
   static tl::expected<DriverStack, std::string> open(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
-                                                     const DriverTable& library, IpcGuard& guard,
+                                                     const DriverTable& library, UploadOrder& order, IpcGuard& guard,
                                                      const Settings& settings);
 
   const DriverTable& table() const { return *table_; }

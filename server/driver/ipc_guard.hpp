@@ -1,7 +1,7 @@
-// CUDA's IPC handles are bytes that any process of the host's user may open. Here a session may open those only that a
-// session of its own tenant has made: each handle is made known to the broker when the driver gives it out, and asked
-// for before the driver opens it. Any other handle is answered as NVIDIA's driver answers one that nobody has made:
-// memory is CUDA_ERROR_INVALID_VALUE, an event CUDA_ERROR_MAP_FAILED (as measured on driver 580).
+// CUDA's IPC handles are bytes that any process of the host's user may open. Here a session may open only handles of
+// sessions of its own tenant: the broker is told of each handle when the driver returns it, and asked before the driver
+// opens it. The answer for any other handle is NVIDIA's driver's answer for an unknown one: memory is
+// CUDA_ERROR_INVALID_VALUE, an event CUDA_ERROR_MAP_FAILED (as measured on driver 580).
 #pragma once
 
 #include <cuda.h>

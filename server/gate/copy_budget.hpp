@@ -10,10 +10,10 @@
 
 namespace gpuwire::server {
 
-// A bucket that fills at the rate that it is told. One thread.
+// A token bucket that fills at a given rate. One thread.
 class CopyBudget {
  public:
-  // Takes the bytes, on credit if need be. What to wait before the copy is made; zero: nothing.
+  // Takes the bytes, on credit if need be. Returns the wait before the copy; zero: none.
   std::chrono::nanoseconds take(uint64_t bytes, uint64_t bytes_per_ms, PageTime now) {
     if (bytes_per_ms == 0) {
       filled_ = now;

@@ -1,4 +1,4 @@
-// How long work takes, by what it is: learned from when it was seen done.
+// The durations of work, by its kind: learned from observed completions.
 #pragma once
 
 #include <chrono>

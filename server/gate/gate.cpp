@@ -4,7 +4,7 @@
 
 #include <sys/prctl.h>
 
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "server/driver_table.hpp"
 #include "server/gate/page/futex.hpp"
 #include "server/gate/limits.hpp"
@@ -15,7 +15,7 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-// Who the gate holds up, and how often it has been told not to.
+// The thread that the gate holds up, and the depth of its exemptions.
 thread_local const Gate* held_up_by = nullptr;
 thread_local unsigned unasked = 0;
 
@@ -63,7 +63,7 @@ CUcontext Gate::context_of(CUgreenCtx green) const {
 
 Gate::Passage Gate::enter(const Work& work) {
   tail_ready_.store(true, std::memory_order_relaxed);
-  // What is only recorded gives no work.
+  // Work that is only recorded occupies no GPU.
   if (tracker_.capturing(work.stream)) return Passage::uncounted;
   bool asks = held_up();
   if (work.kind == WorkKind::transfer && work.bytes >= kLargeCopyBytes) {
@@ -72,7 +72,8 @@ Gate::Passage Gate::enter(const Work& work) {
   }
   for (;;) {
     GateWord word = read();
-    if (word.unhindered()) {
+    // While a capture is open nothing can be marked behind its submission: all is counted then.
+    if (word.unhindered() && !tracker_.captures()) {
       go_on(asks);
       return Passage::uncounted;
     }
@@ -139,7 +140,7 @@ void Gate::wait_progress(uint32_t seen, nanoseconds at_most) {
       if (progress_.load(std::memory_order_relaxed) != seen) return;
     }
   } else {
-    futex_wait(progress_, seen, std::min(at_most, kLookLong));
+    futex_wait(progress_, seen, std::min(at_most, kPollLong));
   }
   at_bound_.store(false, std::memory_order_relaxed);
 }
@@ -175,7 +176,7 @@ void Gate::going_idle() {
 void Gate::woken() {
   executor_idle_.store(false, std::memory_order_relaxed);
   parts_.page->idle_since.store(0, std::memory_order_relaxed);
-  if (unhindered() && parked_.load(std::memory_order_seq_cst)) call_meter();
+  if (read().unhindered() && parked_.load(std::memory_order_seq_cst)) call_meter();
 }
 
 Gate::Times Gate::times() const {
@@ -206,18 +207,18 @@ void Gate::run() {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   if (driver().cuThreadExchangeStreamCaptureMode) driver().cuThreadExchangeStreamCaptureMode(&mode);
   while (!quit_.load(std::memory_order_relaxed)) {
-    if (parts_.page->gate.load(std::memory_order_seq_cst) == 0) look_free();
-    else look_metered();
+    if (parts_.page->gate.load(std::memory_order_seq_cst) == 0) poll_free();
+    else poll_metered();
   }
 }
 
-void Gate::look_metered() {
+void Gate::poll_metered() {
   SessionPage& page = *parts_.page;
   uint32_t attention = page.attention.load(std::memory_order_acquire);
   GateWord word{page.gate.load(std::memory_order_seq_cst)};
   PageTime now = page_now();
   if (!metered_) {
-    // Until now nobody has counted what was submitted.
+    // The work submitted so far was not counted.
     metered_ = true;
     tail_since_ = now;
     tail_ready_.store(false, std::memory_order_relaxed);
@@ -229,34 +230,37 @@ void Gate::look_metered() {
   if (!patient && tracker_.tail_expected()) tracker_.mark_tail();
 
   parked_.store(true, std::memory_order_seq_cst);
-  InFlightTracker::Look look = tracker_.look();
-  if (look.in_flight) parked_.store(false, std::memory_order_relaxed);
-  if (look.progress || look.drained) {
+  InFlightTracker::Poll poll = tracker_.poll();
+  if (poll.in_flight) parked_.store(false, std::memory_order_relaxed);
+  if (poll.progress || poll.drained) {
     progress_.fetch_add(1, std::memory_order_relaxed);
     if (at_bound_.load(std::memory_order_relaxed)) futex_wake(progress_);
   }
   if (word.closed() && !was_closed_) closed_at_ = now;
   was_closed_ = word.closed();
-  if (look.drained && word.closed()) ring();
-  if (!look.in_flight) return sleep(attention, kParkedSleep);
-  bool eager = word.closed() || word.bound().count() != 0 || look.waits_for_start;
+  if (poll.drained && word.closed()) ring();
+  if (!poll.in_flight) return sleep(attention, kParkedSleep);
+  bool eager = word.closed() || word.bound().count() != 0 || poll.waits_for_start;
   bool spins = parts_.cores >= kGateSpinCoresMin &&
                ((word.closed() && now - closed_at_ < kDrainSpin) || at_bound_.load(std::memory_order_relaxed));
-  if (look.next > kLookAhead) std::this_thread::sleep_for(std::min(look.next - kLookAhead, kLookLong));
-  else if (look.next < -kAlone) std::this_thread::sleep_for(kLookLong);
-  else if (!spins) std::this_thread::sleep_for(eager ? kLook : kLookCalm);
+  if (poll.next > kPollAhead) std::this_thread::sleep_for(std::min(poll.next - kPollAhead, kPollLong));
+  else if (poll.next < -kAlone) std::this_thread::sleep_for(kPollLong);
+  else if (!spins) std::this_thread::sleep_for(eager ? kPoll : kPollCalm);
 }
 
-void Gate::look_free() {
+void Gate::poll_free() {
   SessionPage& page = *parts_.page;
   uint32_t attention = page.attention.load(std::memory_order_acquire);
   page.answered.store(attention, std::memory_order_release);
   rests_ = rests_ || metered_;
   metered_ = was_closed_ = false;
+  if (tracker_.tail_expected()) tracker_.mark_tail();
   if (tracker_.marked()) {
-    // Marks from before are followed to their end.
-    tracker_.look();
-    return sleep(attention, kLookLong);
+    // Marks from before, and of work beside a capture, are followed to their end.
+    parked_.store(false, std::memory_order_relaxed);
+    rests_ = true;
+    tracker_.poll();
+    return sleep(attention, kPollLong);
   }
   if (rests_) {
     // The work that has ended its rest is not looked for at once: Sampling says why.
@@ -272,7 +276,7 @@ void Gate::look_free() {
   sleep(attention, rests_ ? kParkedSleep : sampling_.pause());
 }
 
-// Parked, it sleeps until it is called; the bound is for what was missed.
+// A parked thread sleeps until it is woken; the bound covers a missed wake-up.
 void Gate::sleep(uint32_t attention, nanoseconds at_most) { futex_wait(parts_.page->attention, attention, at_most); }
 
 }  // namespace gpuwire::server

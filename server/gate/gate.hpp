@@ -1,4 +1,4 @@
-// The gate of one session: what gives the GPU work passes it, or waits until the GPU scheduler opens it.
+// The gate of one session: calls that give the GPU work pass it, or wait until the GPU scheduler opens it.
 #pragma once
 
 #include <cuda.h>
@@ -20,12 +20,12 @@ struct DriverTable;
 struct GateParts {
   SessionPage* page = nullptr;          // outlives the gate
   int doorbell = -1;                    // an eventfd of the GPU scheduler's; -1: nobody is woken
-  const DriverTable* driver = nullptr;  // what is behind the gate; outlives it
+  const DriverTable* driver = nullptr;  // the table behind the gate; outlives it
   unsigned cores = 1;                   // how many the process may run on
 };
 
-// Only the thread that called enter_executor() is ever held up, outside Unasked: all others pass and are counted, since
-// somebody may wait for them who holds up the GPU.
+// Only the thread that called enter_executor() is ever held up, outside Unasked. All other threads pass and are
+// counted, since a thread that holds up the GPU may wait for them.
 class Gate {
  public:
   // Starts the in-flight tracker's thread.
@@ -37,8 +37,10 @@ class Gate {
   const DriverTable& driver() const { return *parts_.driver; }
 
   // --- around driver calls (generated code) ------------------------------------------------------------------------
-  // One load: nothing is asked and nothing is counted.
-  bool unhindered() const { return word_.load(std::memory_order_relaxed)->load(std::memory_order_relaxed) == 0; }
+  // Two loads: nothing is asked and nothing is counted.
+  bool unhindered() const {
+    return word_.load(std::memory_order_relaxed)->load(std::memory_order_relaxed) == 0 && !tracker_.captures();
+  }
   template <class Call>
   CUresult submit(const Work& work, Call&& call) {
     Passage passage = enter(work);
@@ -49,7 +51,9 @@ class Gate {
   }
   template <class Call>
   CUresult begins_capture(CUstream stream, Call&& call) {
-    return tracker_.begin_capture(stream, call);
+    CUresult result = tracker_.begin_capture(stream, call);
+    if (parked_.load(std::memory_order_seq_cst)) call_meter();
+    return result;
   }
   template <class Call>
   CUresult ends_capture(CUstream stream, Call&& call) {
@@ -71,7 +75,7 @@ class Gate {
   }
   template <class Call>
   CUresult ends_primary(CUdevice device, Call&& call) {
-    // Others may hold it, too: what counts is whether it is there afterwards.
+    // Others may hold it, too: only its existence afterwards counts.
     return end({.native = primary(device)}, call, [&](CUresult) { return !primary_is_active(device); });
   }
   template <class Call>
@@ -81,13 +85,13 @@ class Gate {
   }
 
   // --- the session -------------------------------------------------------------------------------------------------
-  // The calling thread is the one that the gate holds up from now on.
+  // From now on the gate holds up the calling thread.
   void enter_executor();
   // The executor has nothing to do and is about to sleep; it has something again.
   void going_idle();
   void woken();
 
-  // While it exists, the calling thread passes unasked: its work is part of what other work in flight waits for.
+  // While an object exists, the calling thread passes unasked: other work in flight waits for its work.
   class Unasked {
    public:
     Unasked();
@@ -96,7 +100,7 @@ class Gate {
     Unasked& operator=(const Unasked&) = delete;
   };
 
-  // What the page has been told so far. `counted`: the GPU scheduler wants it to be.
+  // The page's present state. `counted`: the GPU scheduler wants work to be counted.
   struct Times {
     std::chrono::nanoseconds gpu{}, held{};
     uint64_t held_count = 0;
@@ -107,8 +111,8 @@ class Gate {
   // How long the executor may look for more to do, as the GPU scheduler says.
   const std::atomic<uint32_t>& spin_us() const { return parts_.page->spin_us; }
 
-  // The session ends: whoever stands at the gate goes on at once and is refused, as is everybody whom it would hold up
-  // from now on. Any thread.
+  // The session ends: a thread at the gate continues at once and is refused, and so is every later thread that would be
+  // held up. Any thread.
   void interrupt();
   // Ends the in-flight tracker's thread. From then on everything passes. Executor only.
   void stop();
@@ -135,8 +139,8 @@ class Gate {
 
   // --- the in-flight tracker's thread ---
   void run();
-  void look_metered();
-  void look_free();
+  void poll_metered();
+  void poll_free();
   void sleep(uint32_t attention, std::chrono::nanoseconds at_most);
 
   const GateParts parts_;
@@ -145,21 +149,21 @@ class Gate {
   std::atomic<const std::atomic<uint32_t>*> word_;
   InFlightTracker tracker_;
   CopyBudget copies_;
-  bool stands_ = false;  // executor: it has told that it waits
+  bool stands_ = false;  // executor: it has reported that it waits
   PageTime stands_since_{};
 
   // Grows whenever the in-flight tracker has seen something done; the executor sleeps on it (futex) at the bound. The
   // in-flight tracker's counts are under its mutex: relaxed.
   std::atomic<uint32_t> progress_{0};
   std::atomic<bool> at_bound_{
-      false};  // the executor waits for progress_: spares a system call; a stale one costs one sleep of kLookLong
+      false};  // the executor waits for progress_: spares a system call; a stale one costs one sleep of kPollLong
   std::atomic<bool> stopping_{false};       // set by interrupt(); sleeps are bounded, so relaxed
   std::atomic<bool> executor_idle_{false};  // a hint for the in-flight tracker; relaxed
   std::atomic<bool> tail_ready_{false};     // the executor is not in the middle of an uncounted launch; relaxed:
                                             // kTailTimeout is the other way to know
   std::atomic<bool> quit_{false};           // of the thread; with call_meter() behind it
-  // The in-flight tracker sleeps until it is called. Set before it looks for the last time and read behind what it
-  // looks at: sequentially consistent on both sides, so that either it sees the work or the worker sees this.
+  // The in-flight tracker sleeps until it is woken. Set before its last poll, and read by others behind the polled
+  // state: sequentially consistent on both sides, so that either it sees the work or the worker sees this.
   std::atomic<bool> parked_{false};
 
   // The in-flight tracker's thread only.

@@ -60,22 +60,23 @@ void InFlightTracker::enter_context(CUcontext context) {
   find_or_add(context);
 }
 
-// Moves the context out of sight of who looks: its events go with it, and are asked no more.
-// So do its captures: their streams, which the call destroys, are asked no more.
+// Hides the context from the polling thread: its events go with it, and are not polled any more. The same holds for its
+// captures, whose streams the call destroys.
 std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending, Moved& moved) {
-  std::lock_guard looking(looking_);
+  std::lock_guard looking(polling_);
   std::lock_guard lock(mutex_);
   PageTime now = page_now(), since = now;
   for (auto context = contexts_.begin(); context != contexts_.end();) {
     auto next = std::next(context);
     if (ending.native && context->native == ending.native) {
-      if (context->marks != 0) since = std::min(since, context->queue->progress);
       for (const Lane& lane : context->lanes)
         std::ranges::for_each(lane.marks, [&](const Mark& mark) { context->queue->remove(mark); });
       moved.contexts.splice(moved.contexts.end(), contexts_, context);
     }
     context = next;
   }
+  if (PageTime least = lanes_progress(moved.contexts, nullptr); least != PageTime{}) since = least;
+  lanes_progress_ = lanes_progress(contexts_, nullptr);
   auto ends = [&](const Capture& capture) { return ending.native && capture.context == ending.native; };
   std::ranges::copy_if(captures_, std::back_inserter(moved.captures), ends);
   std::erase_if(captures_, ends);
@@ -84,15 +85,21 @@ std::list<PageTime>::iterator InFlightTracker::begin_ending(const Ending& ending
   if (start_context_ && start_context_ == ending.native) started(now);
   if (!burst_) begin_burst(now);
   update_quiet(now);
-  tell();
+  publish();
   return entry;
 }
 
 void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, Moved& moved, bool gone) {
   std::lock_guard lock(mutex_);
   endings_.erase(entry);
-  if (!gone) {
-    PageTime now = page_now();
+  PageTime now = page_now();
+  if (gone) {
+    for (const Context& context : moved.contexts) {
+      for (const Lane& lane : context.lanes) {
+        if (!lane.marks.empty()) note_done(lane.marks.front().number, now);
+      }
+    }
+  } else {
     for (Context& context : moved.contexts) {
       for (const Lane& lane : context.lanes)
         std::ranges::for_each(lane.marks, [&](const Mark& mark) { context.queue->add(mark, now); });
@@ -101,7 +108,8 @@ void InFlightTracker::finish_ending(std::list<PageTime>::iterator entry, Moved& 
     captures_.insert(captures_.end(), moved.captures.begin(), moved.captures.end());
     count_captures();
   }
-  tell();
+  lanes_progress_ = lanes_progress(contexts_, nullptr);
+  publish();
 }
 
 void InFlightTracker::give_back(std::list<Context>& contexts) {
@@ -133,7 +141,7 @@ bool InFlightTracker::is_capturing(CUstream stream) const {
 }
 
 bool InFlightTracker::capturing(CUstream stream) {
-  if (capture_count_.load(std::memory_order_relaxed) == 0) return false;
+  if (!captures()) return false;
   std::lock_guard lock(mutex_);
   // A capture spreads to other streams by events, so it is the stream itself that is asked.
   return !captures_.empty() && is_capturing(stream);
@@ -158,9 +166,21 @@ void InFlightTracker::forget_capture(CUstream stream) {
   count_captures();
 }
 
+// The work that nobody has counted gets its last possible mark now: work that comes while the capture is open is marked
+// one by one. So all submitted work has a mark, whatever streams the capture spreads to.
 CUresult InFlightTracker::begin_capture(CUstream stream, const std::function<CUresult()>& call) {
   std::lock_guard lock(mutex_);
   CUcontext context = owner(stream);
+  if (captures_.empty() && driver_.cuCtxRecordEvent) {
+    CUcontext current = nullptr;
+    driver_.cuCtxGetCurrent(&current);
+    mark_everything(true);
+    driver_.cuCtxSetCurrent(current);
+    PageTime now = page_now();
+    if (!burst_ && in_flight()) begin_burst(now);
+    update_quiet(now);
+    publish();
+  }
   CUresult result = call();
   if (result == CUDA_SUCCESS) captures_.push_back({stream, context});
   count_captures();
@@ -177,7 +197,7 @@ CUresult InFlightTracker::end_capture(CUstream stream, const std::function<CUres
 }
 
 CUresult InFlightTracker::end_stream(CUstream stream, const std::function<CUresult()>& call) {
-  if (capture_count_.load(std::memory_order_relaxed) == 0) return call();
+  if (!captures()) return call();
   std::unique_lock lock(mutex_);
   if (std::ranges::find(captures_, stream, &Capture::stream) == captures_.end()) {
     lock.unlock();
@@ -190,19 +210,22 @@ CUresult InFlightTracker::end_stream(CUstream stream, const std::function<CUresu
   return result;
 }
 
-// Is there a capture that a look at the device would break off? None that is invalidated, or was ended by anything that
-// the tracker was not told of. The calling thread's current context changes.
+// Is there a capture that a poll of the device would break off? An invalidated one would not be; but it may prevent
+// such a poll until it is ended, so the tracker keeps it. A capture that ended without a notification of the tracker
+// does not count. The calling thread's current context changes.
 bool InFlightTracker::capture_open() {
+  bool open = false;
   std::erase_if(captures_, [&](const Capture& capture) {
     // To this thread its handle means another stream.
-    if (capture.stream == CU_STREAM_PER_THREAD) return false;
+    if (capture.stream == CU_STREAM_PER_THREAD) return open = true, false;
     if (capture.context) driver_.cuCtxSetCurrent(capture.context);
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return driver_.cuStreamIsCapturing(capture.stream, &status) != CUDA_SUCCESS ||
-           status != CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (driver_.cuStreamIsCapturing(capture.stream, &status) != CUDA_SUCCESS) return true;
+    open |= status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return status == CU_STREAM_CAPTURE_STATUS_NONE;
   });
   count_captures();
-  return !captures_.empty();
+  return open;
 }
 
 // --- queues --------------------------------------------------------------------------------------------------------
@@ -239,14 +262,14 @@ void InFlightTracker::submitting(const Work& work) {
     begin_opening(work, now, fresh);
   }
   update_quiet(now);
-  tell();
+  publish();
 }
 
 void InFlightTracker::submitted(const Work& work, bool done) {
   std::lock_guard lock(mutex_);
   --submitting_;
-  if (done && !mark(work)) tail_expected_ = true;
-  tell();
+  if (done && !mark(work)) tail_expected_ = unmarked_ = true;
+  publish();
 }
 
 bool InFlightTracker::mark(const Work& work) {
@@ -281,7 +304,11 @@ void InFlightTracker::push(Context& context, CUstream stream, bool everything, M
     context.lanes.push_back({stream, everything, {}});
     lane = context.lanes.end() - 1;
   }
-  queue_of(context).add(mark, page_now());
+  PageTime now = page_now();
+  mark.number = ++marks_made_;
+  if (lane->marks.empty()) lane->progress = now;
+  if (lanes_progress_ == PageTime{}) lanes_progress_ = now;
+  queue_of(context).add(mark, now);
   ++context.marks;
   lane->marks.push_back(mark);
 }
@@ -301,9 +328,12 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
   std::lock_guard lock(mutex_);
   Context* context = current();
   if (!context) return {};
-  // A bound for each context would be none for who makes many.
+  // A bound for each context would not bound a session with many contexts.
   Queue& queue = queue_of(*context);
   if (queue.marks == 0) return {};
+  // The hardware gives each context with work a slice, so stalled work in one context gets no other context beside it,
+  // whatever is done meanwhile. Work that waits for later work waits for work of its own context.
+  if (context->marks == 0 && page_now() - lanes_progress(contexts_, &queue) > kStall) return kPollLong;
   nanoseconds still = page_now() - queue.progress;
   if (still > std::max(kStall, kStallEstimates * queue.estimated) * (queue.stalled + 1)) {
     queue.stalled = std::min(queue.stalled + 1, kStallStepsMax);
@@ -314,19 +344,19 @@ nanoseconds InFlightTracker::wait_for_room(const Work& work, nanoseconds bound) 
     return {};
   }
   if (start_context_) still = {};  // nothing of it has run
-  // Nobody knows how long what was never seen takes: two of them are enough to keep the GPU busy.
-  if (queue.unknown >= 2) return kLookLong;
+  // The duration of a kind of work that was never seen is unknown: two pieces of it are enough to keep the GPU busy.
+  if (queue.unknown >= 2) return kPollLong;
   nanoseconds expected = expectation(work, bound / 2).estimate;
   nanoseconds left = std::max(queue.estimated - still, nanoseconds{});
   bool late = still > queue.estimated + std::max(kOverlap, queue.estimated / 8) && still >= kAlone;
-  if (late) return kLookLong;
+  if (late) return kPollLong;
   bool alone = expected >= kAlone || (queue.marks == 1 && queue.estimated >= kAlone);
   if (!alone && left + expected <= bound) return {};
   // A gap behind each long kernel costs some percent. Where a higher class is near, its start is worth more.
   bool overlaps = queue.marks == 1 && queue.unknown == 0 && (expected <= kShort || bound >= kOverlapBoundMin);
   if (overlaps && left <= kOverlap) return {};
   nanoseconds room = alone || expected > bound ? left - (overlaps ? kOverlap : nanoseconds{}) : left + expected - bound;
-  return std::clamp(room, nanoseconds(5us), kLookLong);
+  return std::clamp(room, nanoseconds(5us), kPollLong);
 }
 
 // --- openings and bursts -------------------------------------------------------------------------------------------
@@ -339,6 +369,8 @@ void InFlightTracker::begin_opening(const Work& work, PageTime now, bool fresh) 
 // An event on a stream with nothing in it is done although the context has not got the GPU, and a stream memory
 // operation some 0.1 ms before it has; a fill is done by the compute engine itself (measured).
 bool InFlightTracker::ask_for_start(const Work& work) {
+  // A capture may forbid to allocate.
+  if (!captures_.empty()) return false;
   Context* context = current();
   if (!context || !driver_.cuMemsetD32Async) return false;
   if (!context->start_word) {
@@ -394,19 +426,39 @@ void InFlightTracker::set_waiting(bool waiting) {
   std::lock_guard lock(mutex_);
   waiting_ = waiting;
   update_quiet(page_now());
-  tell();
+  publish();
   page_.waiting.store(waiting, std::memory_order_relaxed);
 }
 
-PageTime InFlightTracker::least_progress() const {
-  PageTime least = endings_.empty() ? PageTime{} : *std::ranges::min_element(endings_);
-  for (const Queue& queue : queues_) {
-    if (queue.marks != 0 && (least == PageTime{} || queue.progress < least)) least = queue.progress;
+// The least of their lanes that have marks; zero: there is none. `of`: of this queue alone; null: of all.
+PageTime InFlightTracker::lanes_progress(const std::list<Context>& contexts, const Queue* of) const {
+  PageTime least{};
+  for (const Context& context : contexts) {
+    if (context.marks == 0 || (of && context.queue != of)) continue;
+    for (const Lane& lane : context.lanes) {
+      if (!lane.marks.empty() && (least == PageTime{} || lane.progress < least)) least = lane.progress;
+    }
   }
   return least;
 }
 
-void InFlightTracker::tell() {
+// The mark of this number, and perhaps later ones, were seen done: work that was submitted later may have waited for
+// it.
+void InFlightTracker::note_done(uint64_t least_number, PageTime now) {
+  for (Context& context : contexts_) {
+    for (Lane& lane : context.lanes) {
+      if (!lane.marks.empty() && least_number < lane.marks.front().number) lane.progress = now;
+    }
+  }
+}
+
+PageTime InFlightTracker::least_progress() const {
+  PageTime least = lanes_progress_;
+  for (const PageTime ending : endings_) least = least == PageTime{} ? ending : std::min(least, ending);
+  return least;
+}
+
+void InFlightTracker::publish() {
   nanoseconds estimated{};
   for (const Queue& queue : queues_) estimated += queue.estimated;
   page_.in_flight_ns.store(uint64_t(estimated.count()), std::memory_order_relaxed);
@@ -415,8 +467,8 @@ void InFlightTracker::tell() {
   page_.quiet_ns.store(uint64_t(quiet_.count()), std::memory_order_relaxed);
   page_.quiet_since.store(count(quiet_since_), std::memory_order_relaxed);
   page_.stuck_since.store(start_context_ ? 0 : count(least_progress()), std::memory_order_relaxed);
-  if (burst_ == told_in_flight_) return;
-  told_in_flight_ = burst_;
+  if (burst_ == published_in_flight_) return;
+  published_in_flight_ = burst_;
   page_.in_flight.store(burst_, std::memory_order_seq_cst);
 }
 
@@ -438,8 +490,8 @@ size_t InFlightTracker::count_done(std::span<const CUevent> events) const {
   return known;
 }
 
-// Asks without the lock, so that nobody who submits waits meanwhile. looking_ keeps events and lanes in place: lanes
-// only grow behind.
+// Polls without the lock, so that no submitting thread waits meanwhile. polling_ keeps events and lanes in place: lanes
+// only grow at their end.
 void InFlightTracker::collect(Context& context, std::unique_lock<std::mutex>& lock) {
   for (size_t index = 0; index < context.lanes.size(); ++index) {
     asked_.clear();
@@ -470,7 +522,7 @@ void InFlightTracker::learn(Queue& queue, PageTime now) {
   queue.stall_credit = 0;
   nanoseconds expected{};
   for (const Mark& mark : queue.done) expected += mark.key ? mark.estimate : nanoseconds{};
-  // What stands for everything says nothing of one kind of work.
+  // A mark of everything says nothing about one kind of work.
   bool everything = std::ranges::any_of(queue.done, [](const Mark& mark) { return mark.key == 0; });
   if (everything || expected <= nanoseconds{} || took <= nanoseconds{}) return;
   for (const Mark& mark : queue.done) {
@@ -479,7 +531,7 @@ void InFlightTracker::learn(Queue& queue, PageTime now) {
   }
 }
 
-void InFlightTracker::look_for_start(PageTime now, bool progress) {
+void InFlightTracker::poll_for_start(PageTime now, bool progress) {
   if (!start_context_) return;
   Context* context = find(start_context_);
   bool begun =
@@ -489,36 +541,43 @@ void InFlightTracker::look_for_start(PageTime now, bool progress) {
   PageTime when = progress ? std::max(looked_, began_) : now;
   started(when);
   for (Queue& queue : queues_) queue.progress = std::max(queue.progress, when);
+  for (Context& other : contexts_) {
+    for (Lane& lane : other.lanes) lane.progress = std::max(lane.progress, when);
+  }
 }
 
-InFlightTracker::Look InFlightTracker::look() {
-  std::lock_guard looking(looking_);
+InFlightTracker::Poll InFlightTracker::poll() {
+  std::lock_guard looking(polling_);
   std::unique_lock lock(mutex_);
-  Look look;
+  Poll poll;
   for (Queue& queue : queues_) queue.done.clear();
   for (Context& context : contexts_) {
     if (context.marks == 0) continue;
     driver_.cuCtxSetCurrent(context.native);
     collect(context, lock);
   }
-  look.progress = std::ranges::any_of(queues_, [](const Queue& queue) { return !queue.done.empty(); });
+  poll.progress = std::ranges::any_of(queues_, [](const Queue& queue) { return !queue.done.empty(); });
   PageTime now = page_now();
-  look_for_start(now, look.progress);
+  poll_for_start(now, poll.progress);
+  uint64_t least_done = UINT64_MAX;
   for (Queue& queue : queues_) {
+    for (const Mark& mark : queue.done) least_done = std::min(least_done, mark.number);
     if (!queue.done.empty()) learn(queue, now);
   }
+  if (poll.progress) note_done(least_done, now);
+  lanes_progress_ = lanes_progress(contexts_, nullptr);
   count_busy(now);
   if (burst_ && !in_flight()) {
     end_burst(now);
-    look.drained = true;
+    poll.drained = true;
   }
   looked_ = now;
   update_quiet(now);
-  tell();
-  look.in_flight = burst_;
-  look.waits_for_start = start_context_ != nullptr;
-  look.next = next_end(now);
-  return look;
+  publish();
+  poll.in_flight = burst_;
+  poll.waits_for_start = start_context_ != nullptr;
+  poll.next = next_end(now);
+  return poll;
 }
 
 nanoseconds InFlightTracker::next_end(PageTime now) const {
@@ -537,7 +596,7 @@ void InFlightTracker::expect_tail() {
   tail_expected_ = true;
   if (!burst_) begin_burst(now);
   update_quiet(now);
-  tell();
+  publish();
 }
 
 bool InFlightTracker::tail_expected() {
@@ -552,18 +611,40 @@ bool InFlightTracker::marked() {
 
 void InFlightTracker::mark_tail() {
   std::lock_guard lock(mutex_);
-  tail_expected_ = false;
-  // It would break off the capture. What is in flight then is seen when more is submitted, or not at all.
-  if (capture_open() || !driver_.cuCtxRecordEvent) return;
+  // An event for everything would break off an open capture, before which there is one, and since which everything has
+  // had a mark, unless there were none left: that is in flight until the capture has ended.
+  if (!driver_.cuCtxRecordEvent || (!capture_open() && mark_everything(false))) unmarked_ = false;
+  tail_expected_ = unmarked_;
+  publish();
+}
+
+// An event behind all that the contexts were given; `only_busy`: none where it is soon seen that nothing is in flight.
+// The calling thread's current context changes. False: a capture was in the way.
+bool InFlightTracker::mark_everything(bool only_busy) {
+  bool marked = true;
   for (Context& context : contexts_) {
     driver_.cuCtxSetCurrent(context.native);
     CUevent event = take_event(context);
     if (!event) continue;
-    if (driver_.cuCtxRecordEvent(context.native, event) == CUDA_SUCCESS)
+    const CUresult recorded = driver_.cuCtxRecordEvent(context.native, event);
+    marked &= !refused_for_capture(recorded);
+    // Once something was found to be in flight, more is likely to be: nobody waits to see it again.
+    if (recorded == CUDA_SUCCESS && (!only_busy || is_busy(event))) {
       push(context, nullptr, true, {.event = event, .known = true});
-    else context.free.push_back(event);
+      only_busy = false;
+    } else {
+      context.free.push_back(event);
+    }
   }
-  tell();
+  return marked;
+}
+
+bool InFlightTracker::is_busy(CUevent event) const {
+  const PageTime until = page_now() + kSamplePoll;
+  while (driver_.cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+    if (page_now() > until) return true;
+  }
+  return false;
 }
 
 bool InFlightTracker::sample(Sampling& sampling) {
@@ -576,10 +657,8 @@ bool InFlightTracker::sample(Sampling& sampling) {
       driver_.cuCtxSetCurrent(context.native);
       if (!context.sample && driver_.cuEventCreate(&context.sample, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) continue;
       CUresult recorded = driver_.cuCtxRecordEvent(context.native, context.sample);
-      if (refused_for_capture(recorded)) busy |= was_busy;  // one that is invalidated and not ended may be in its way
-      if (recorded != CUDA_SUCCESS) continue;
-      PageTime until = page_now() + kSampleLook;
-      while (driver_.cuEventQuery(context.sample) == CUDA_ERROR_NOT_READY && !busy) busy = page_now() > until;
+      if (refused_for_capture(recorded)) busy |= was_busy;  // an invalidated one that is not ended may be in its way
+      if (recorded == CUDA_SUCCESS) busy = busy || is_busy(context.sample);
     }
   }
   PageTime now = page_now();
@@ -589,7 +668,7 @@ bool InFlightTracker::sample(Sampling& sampling) {
   if (busy && !burst_) begin_burst(now);
   if (!busy && burst_) end_burst(now);
   update_quiet(now);
-  tell();
+  publish();
   return burst_;
 }
 

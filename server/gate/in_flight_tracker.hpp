@@ -1,4 +1,4 @@
-// What a session has in flight on its GPUs, and since when: events behind its submissions, looked at from outside.
+// A session's work in flight on its GPUs, and its age: events behind the submissions, polled from outside.
 #pragma once
 
 #include <cuda.h>
@@ -21,10 +21,10 @@
 
 namespace gpuwire::server {
 
-// Tells the session's page what it finds. Events without timing cost the GPU nothing; none is ever recorded into a
+// Reports its findings in the session's page. Events without timing cost the GPU nothing; none is ever recorded into a
 // stream that is being captured.
 //
-// Two sides: threads that submit, with the work's context current, and the one thread that looks (the gate's in-flight
+// Two sides: threads that submit, with the work's context current, and the one polling thread (the gate's in-flight
 // tracker thread), which changes its own current context as it likes.
 class InFlightTracker {
  public:
@@ -39,9 +39,12 @@ class InFlightTracker {
   // Zero: the work may go in now; otherwise when to ask again, unless progress is seen before.
   std::chrono::nanoseconds wait_for_room(const Work& work, std::chrono::nanoseconds bound);
 
+  // Has a capture begun that is not known to have ended? Meanwhile every submission has to be counted: no event for
+  // everything can stand behind uncounted work.
+  bool captures() const { return capture_count_.load(std::memory_order_relaxed) != 0; }
   // Is the stream being captured? Cheap while the session captures nothing.
   bool capturing(CUstream stream);
-  // Around the driver's calls, which run inside: what looks at the device from outside would break off a capture that
+  // Around the driver's calls, which run inside: a poll of the device from outside would break off a capture that
   // begins meanwhile.
   CUresult begin_capture(CUstream stream, const std::function<CUresult()>& call);
   CUresult end_capture(CUstream stream, const std::function<CUresult()>& call);
@@ -52,9 +55,9 @@ class InFlightTracker {
     CUcontext native = nullptr;
     bool outlived = false;  // another context has its events and memory, and lives on
   };
-  // Around a driver call that ends a context, with no lock held: it blocks while the context's kernels run, and counts
-  // as in flight. `gone`, asked with the call's result: the context is not there any more; then its marks are dropped,
-  // and the driver has given back what they stood on.
+  // Around a driver call that ends a context, with no lock held: the call blocks while the context's kernels run, and
+  // counts as in flight. `gone`, asked with the call's result: the context does not exist any more; then its marks are
+  // dropped, and the driver has released their events.
   CUresult end_context(const Ending& ending, const std::function<CUresult()>& call,
                        const std::function<bool(CUresult)>& gone);
 
@@ -62,14 +65,14 @@ class InFlightTracker {
   void set_waiting(bool waiting);
 
   // --- the thread that looks ---------------------------------------------------------------------------------------
-  struct Look {
+  struct Poll {
     bool in_flight = false;
     bool progress = false;  // something was seen done
     bool drained = false;   // the last of it
     bool waits_for_start = false;
     std::chrono::nanoseconds next{};  // until something is expected to be done; negative: it should have been
   };
-  Look look();
+  Poll poll();
   // Something may be in flight that nobody has marked: counts as in flight until mark_tail().
   void expect_tail();
   bool tail_expected();
@@ -83,22 +86,27 @@ class InFlightTracker {
  private:
   struct Mark {
     CUevent event = nullptr;
+    uint64_t number = 0;  // in the order of the submissions, over all lanes
     uint64_t key = 0;
     std::chrono::nanoseconds estimate{};
     bool known = false;  // the estimate was learned
   };
-  struct Lane {  // of one stream, or what stands for all of them
+  struct Lane {  // of one stream, or a mark of all streams
     CUstream stream = nullptr;
     bool everything = false;
     std::deque<Mark> marks;
+    // While the lane has marks: the time since which no work was seen done that its first mark may have been waiting
+    // for, which is all work submitted before it, on any stream. Later work proves nothing: a stream of tiny kernels
+    // hides no other's.
+    PageTime progress{};
   };
-  // What all contexts of a device have in flight: the device runs one of them at a time, so their work is one queue.
+  // The work in flight of all contexts of a device: the device runs one of them at a time, so their work is one queue.
   struct Queue {
     CUdevice device = 0;
     size_t marks = 0;
     std::chrono::nanoseconds estimated{};  // sum over the marks
     size_t unknown = 0;                    // marks whose work was never seen before
-    PageTime progress{};                   // the last time something was seen done, or marks came to be
+    PageTime progress{};                   // the last time anything was seen done, or marks came to be
     unsigned stalled = 0;                  // steps of kStall without progress
     size_t stall_credit = 0;               // submissions that may go in because of it
     std::vector<Mark> done;                // of this look
@@ -122,7 +130,7 @@ class InFlightTracker {
     CUstream stream = nullptr;    // where it has begun
     CUcontext context = nullptr;  // the stream's
   };
-  struct Moved {  // what a context that ends takes along
+  struct Moved {  // the objects that an ending context takes along
     std::list<Context> contexts;
     std::vector<Capture> captures;
   };
@@ -142,7 +150,7 @@ class InFlightTracker {
   void collect(Context& context, std::unique_lock<std::mutex>& lock);
   std::chrono::nanoseconds next_end(PageTime now) const;
   void learn(Queue& queue, PageTime now);
-  void look_for_start(PageTime now, bool progress);
+  void poll_for_start(PageTime now, bool progress);
   void begin_opening(const Work& work, PageTime now, bool fresh);
   bool ask_for_start(const Work& work);
   void started(PageTime when);
@@ -152,33 +160,40 @@ class InFlightTracker {
   void count_busy(PageTime now);
   void end_burst(PageTime now);
   void update_quiet(PageTime now);
+  PageTime lanes_progress(const std::list<Context>& contexts, const Queue* of) const;
+  void note_done(uint64_t least_number, PageTime now);
   PageTime least_progress() const;
-  void tell();
+  void publish();
   bool is_capturing(CUstream stream) const;
   CUcontext owner(CUstream stream) const;
   void count_captures();
   void forget_capture(CUstream stream);
   bool capture_open();
+  bool mark_everything(bool only_busy);
+  bool is_busy(CUevent event) const;
 
-  // As it was when the gate was made: what is put before the driver's functions later, as a profiler is, has nothing to
-  // do with the gate's own events and fills.
+  // The table as it was when the gate was made: later wrappers of the driver's functions, such as a profiler, do not
+  // concern the gate's own events and fills.
   const DriverTable driver_;
   SessionPage& page_;
-  std::mutex looking_;  // over a whole look; who ends a context takes it, so that no event goes while it is asked.
-                        // Taken before mutex_
-  std::vector<CUevent> asked_;  // under looking_
+  std::mutex polling_;  // over a whole poll; a thread that ends a context takes it, so that no event goes while it is
+                        // polled. Taken before mutex_
+  std::vector<CUevent> asked_;  // under polling_
   std::atomic<size_t> capture_count_{
-      0};  // captures_'s: a thread sees its own captures, and what it has joined by what it was told; relaxed
+      0};  // captures_'s: a thread sees its own captures, and those that it has joined by later notifications; relaxed
   std::mutex mutex_;               // over all below, and over driver calls that do not wait for the device
   std::list<Context> contexts_;    // at most kGateContextsMax
   std::list<Queue> queues_;        // one for each device that has had a mark; none goes
   std::list<PageTime> endings_;    // of calls that end contexts, one for each: since when its context makes no progress
   std::vector<Capture> captures_;  // that have begun and are not known to have ended
   Estimates estimates_;
+  uint64_t marks_made_ = 0;
+  PageTime lanes_progress_{};  // of contexts_
   size_t submitting_ = 0;
   uint64_t submissions_ = 0, completions_ = 0;
-  bool told_in_flight_ = false;
+  bool published_in_flight_ = false;
   bool tail_expected_ = false;
+  bool unmarked_ = false;  // some submitted work has no mark, nor an event for everything behind it
   bool waiting_ = false;
   bool burst_ = false;
   uint32_t opening_ = 0;               // the last that a submission was made in

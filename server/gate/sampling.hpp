@@ -11,9 +11,9 @@
 
 namespace gpuwire::server {
 
-// The pauses are random, so that no rhythm of the work meets that of the looks; and the first look of a series comes at
-// a random time after what began it, which is often the very work that is looked for. Then the sum is right on average,
-// for much work and for little. Not thread-safe.
+// The pauses are random, so that no rhythm of the work coincides with that of the polls. The first poll of a series
+// comes at a random time after the event that began it, which is often the very work that is sampled. Then the sum is
+// right on average, for much work and for little. Not thread-safe.
 class Sampling {
  public:
   // Looking begins, or goes on after it was left off: the time until the first look.

@@ -16,7 +16,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "server/gate/page/futex.hpp"
 
 namespace gpuwire::server {
@@ -42,7 +42,7 @@ void hurry() {
   ::setpriority(PRIO_PROCESS, 0, kNice);  // of this thread alone, on Linux
 }
 
-// What has been done since an earlier observation of the same session; both only grow.
+// The work done since an earlier observation of the same session; both only grow.
 scheduler::Observation since(const scheduler::Observation& before, scheduler::Observation seen) {
   seen.busy -= before.busy;
   seen.quiet -= before.quiet;
@@ -50,6 +50,12 @@ scheduler::Observation since(const scheduler::Observation& before, scheduler::Ob
   seen.submissions -= before.submissions;
   seen.completions -= before.completions;
   return seen;
+}
+
+// To the policy, sessions of a tenant that are served as scavengers belong to another tenant: no configuration has this
+// many tenants.
+scheduler::TenantId as_scavenger(scheduler::TenantId tenant) {
+  return scheduler::TenantId(uint32_t(tenant) | uint32_t(1) << 31);
 }
 
 }  // namespace
@@ -62,7 +68,7 @@ struct GpuScheduler::Session {
   OwnedDescriptor doorbell;
   PageReader reader;
   RunawayWatch runaway;
-  PageReader::Said said;
+  PageReader::Reading said;
   scheduler::Gate gate{.open = false};
   Regime regime = Regime::free;
   uint32_t word = GateWord::of(false, true, {});
@@ -79,7 +85,12 @@ struct GpuScheduler::Session {
   uint64_t submissions_shared = 0;
 
   PageTime began;
-  scheduler::Observation before;  // what it had done under an earlier broker: nobody's turn pays for that now
+  scheduler::Observation before;  // its work under an earlier broker: no turn is charged for that now
+  nanoseconds charged_before{};   // and its charge for that work
+  bool scavenger = false;         // whatever its tenant's class is
+
+  // The tenant to the policy.
+  scheduler::TenantId policy_tenant() const { return scavenger ? as_scavenger(tenant) : tenant; }
 
   Session(PageTime made, PageTime now) : reader(made), opened_at(now), closed_at(now), began(made) {}
 };
@@ -121,13 +132,44 @@ void GpuScheduler::set_tenant(scheduler::TenantId tenant, const scheduler::Tenan
   {
     Turn turn(*this);
     tenants_[tenant] = {policy, limits};
-    policy_.set_tenant(tenant, policy);
+    set_policy(tenant);
     PageTime now = page_now();
     for (auto& [id, session] : sessions_) {
       if (session->tenant != tenant) continue;
       session->police_at = now;
       set_gate(*session, now);
     }
+    wake_sleepers();
+    share_spin();
+  }
+  wake();
+}
+
+void GpuScheduler::set_policy(scheduler::TenantId tenant) {
+  scheduler::TenantPolicy policy = tenants_[tenant].policy;
+  policy_.set_tenant(tenant, policy);
+  if (!fallen_.contains(tenant)) return;
+  policy.service_class = scheduler::ServiceClass::scavenger;
+  policy_.set_tenant(as_scavenger(tenant), policy);
+}
+
+// The policy treats it as a session of another tenant that comes now, like an adopted one: its work in flight is waited
+// for, and no turn is charged for its work until now.
+void GpuScheduler::set_scavenger(scheduler::SessionId id, bool scavenger) {
+  {
+    Turn turn(*this);
+    auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second->scavenger == scavenger) return;
+    Session& session = *found->second;
+    PageTime now = page_now();
+    poll_and_decide(now);  // all work so far is charged to the former tenant
+    apply({.session = id, .gate = {.open = false}, .regime = session.regime}, now);
+    session.charged_before += policy_.remove_session(id, now);
+    session.before = session.said.seen;
+    session.scavenger = scavenger;
+    if (fallen_.insert(session.tenant).second) set_policy(session.tenant);
+    policy_.add_session(id, session.policy_tenant(), session.devices, now);
+    if (!settings_.scheduling) set_gate(session, now);
     wake_sleepers();
     share_spin();
   }
@@ -165,7 +207,7 @@ void GpuScheduler::enter(std::unique_ptr<Session> session, PageTime now) {
     auto [entry, fresh] = devices_.try_emplace(device);
     if (fresh) entry->second.figures.index = device, entry->second.counted = now;
   }
-  policy_.add_session(session->id, session->tenant, session->devices, now);
+  policy_.add_session(session->id, session->policy_tenant(), session->devices, now);
   if (!settings_.scheduling) set_gate(*session, now);
   sessions_[session->id] = std::move(session);
   share_spin();
@@ -177,8 +219,9 @@ tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, sch
   auto page = SharedPage<SessionPage>::map(std::move(ends.page));
   if (!page) return tl::unexpected(page.error());
   epoll_event event{.events = EPOLLIN | EPOLLET, .data = {.fd = ends.doorbell.get()}};
+  // No reason to end a session that runs: without watches this process ends, and the next one adopts it.
   if (::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, ends.doorbell.get(), &event) != 0)
-    return tl::unexpected(fmt::format("no doorbell for the GPU scheduler: {}", std::strerror(errno)));
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   {
     Turn turn(*this);
     PageTime now = page_now();
@@ -188,10 +231,13 @@ tl::expected<void, std::string> GpuScheduler::adopt(scheduler::SessionId id, sch
     session->devices.assign(devices.begin(), devices.end());
     session->page = std::move(*page);
     session->doorbell = std::move(ends.doorbell);
-    // What it says of an opening is about one of these.
+    // Its report of an opening concerns one of these.
     session->opening = session->page->opening.load(std::memory_order_relaxed);
     session->before = session->reader.read(*session->page.get(), session->opening, now, false, false, now).seen;
-    // Closed until the next decision, as every session that comes. Nobody has counted what it has in flight.
+    const auto most = uint64_t((now - session->began).count()) * session->devices.size();
+    session->charged_before =
+        nanoseconds(int64_t(std::min(session->page->charged_ns.load(std::memory_order_relaxed), most)));
+    // Closed until the next decision, like every session that comes. Its work in flight was not counted.
     session->page->gate.store(session->word, std::memory_order_seq_cst);
     session->attention = session->page->attention.fetch_add(1, std::memory_order_seq_cst) + 1;
     session->answer_until = now + kAnswerTimeout;
@@ -211,16 +257,31 @@ PageTime GpuScheduler::began(scheduler::SessionId id) {
 
 void GpuScheduler::remove(scheduler::SessionId id) {
   {
-    Turn turn(*this);
-    auto found = sessions_.find(id);
-    if (found == sessions_.end()) return;
-    // The worker's copy of the doorbell keeps it in the set otherwise.
-    ::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, found->second->doorbell.get(), nullptr);
-    policy_.remove_session(id, page_now());
-    sessions_.erase(found);
-    share_spin();
+    std::lock_guard lock(leaving_mutex_);
+    leaving_.push_back(id);
+    anyone_leaves_.store(true, std::memory_order_relaxed);
   }
   wake();
+}
+
+void GpuScheduler::let_leave() {
+  std::vector<scheduler::SessionId> leaving;
+  {
+    std::lock_guard lock(leaving_mutex_);
+    leaving.swap(leaving_);
+    anyone_leaves_.store(false, std::memory_order_relaxed);
+  }
+  if (leaving.empty()) return;
+  PageTime now = page_now();
+  for (scheduler::SessionId id : leaving) {
+    auto found = sessions_.find(id);
+    if (found == sessions_.end()) continue;
+    // The worker's copy of the doorbell keeps it in the set otherwise.
+    ::epoll_ctl(poll_.get(), EPOLL_CTL_DEL, found->second->doorbell.get(), nullptr);
+    policy_.remove_session(id, now);
+    sessions_.erase(found);
+  }
+  share_spin();
 }
 
 // --- the thread ----------------------------------------------------------------------------------------------------
@@ -229,20 +290,25 @@ void GpuScheduler::run() {
   hurry();
   std::unique_lock lock(mutex_);
   while (!quit_) {
+    let_leave();
     PageTime now = page_now();
-    observe(now);
-    if (settings_.scheduling) {
-      for (const scheduler::GateChange& change : policy_.decide(now)) apply(change, now);
-      wake_sleepers();
-    }
+    poll_and_decide(now);
     hint_soon();
     police(now);
     count_regimes(now);
     share_copies(now);
-    std::optional<PageTime> next = settings_.scheduling ? policy_.next_decision() : std::nullopt;
+    std::optional<PageTime> next = policy_.next_decision();
+    if (!settings_.scheduling && !sessions_.empty()) next = now + kSettleEvery;
     if (police_at_ != PageTime{}) next = next ? std::min(*next, police_at_) : police_at_;
-    wait(lock, next ? std::max(*next, now + kLookAgainMin) : PageTime{});
+    wait(lock, next ? std::max(*next, now + kPollAgainMin) : PageTime{});
   }
+}
+
+void GpuScheduler::poll_and_decide(PageTime now) {
+  observe(now);
+  if (!settings_.scheduling) return policy_.settle(now);
+  for (const scheduler::GateChange& change : policy_.decide(now)) apply(change, now);
+  wake_sleepers();
 }
 
 void GpuScheduler::observe(PageTime now) {
@@ -262,7 +328,7 @@ void GpuScheduler::observe(PageTime now) {
     bool hands_over = session->draining || seen.waiting;
     contended_ |= hands_over || (session->regime != Regime::free && seen.in_flight);
     leasing_ |= hands_over || (session->regime == Regime::lease && seen.in_flight);
-    if (settings_.scheduling) policy_.observe(id, since(session->before, seen), now);
+    policy_.observe(id, since(session->before, seen), now);
   }
 }
 
@@ -299,7 +365,7 @@ bool GpuScheduler::unhindered(const Session& session) const {
 
 void GpuScheduler::set_gate(Session& session, PageTime now) {
   auto tenant = tenants_.find(session.tenant);
-  // Only what is counted can be seen to hang.
+  // Only counted work can be seen to hang.
   bool metered =
       !unhindered(session) || (tenant != tenants_.end() && tenant->second.limits.kernel_time_max.count() != 0);
   bool open = session.gate.open || !settings_.scheduling;
@@ -318,8 +384,8 @@ void GpuScheduler::set_gate(Session& session, PageTime now) {
   }
 }
 
-// After all gates have changed: who waits awake goes on at once, and a system call that wakes another thread takes
-// longer than all else here.
+// After all gates have changed: a polling thread continues at once, and a system call that wakes another thread takes
+// longer than everything else here.
 void GpuScheduler::wake_sleepers() {
   for (auto& [id, session] : sessions_) {
     if (!std::exchange(session->changed, false)) continue;
@@ -328,13 +394,14 @@ void GpuScheduler::wake_sleepers() {
   }
 }
 
-// Who waits is told while the work of another on its devices drains: its turn may be next.
+// A waiting session is notified while the work of another on its devices drains: its turn may be next.
 void GpuScheduler::hint_soon() {
-  auto draining_on = [&](scheduler::DeviceIndex device) {
-    return std::ranges::any_of(sessions_, [&](const auto& other) {
-      return other.second->draining && std::ranges::count(other.second->devices, device) != 0;
-    });
-  };
+  for (auto& [index, device] : devices_) device.draining = false;
+  for (auto& [id, session] : sessions_) {
+    if (!session->draining) continue;
+    for (scheduler::DeviceIndex index : session->devices) devices_[index].draining = true;
+  }
+  auto draining_on = [&](scheduler::DeviceIndex index) { return devices_[index].draining; };
   for (auto& [id, session] : sessions_) {
     GateWord before{session->word};
     if (!before.closed()) continue;
@@ -367,7 +434,7 @@ void GpuScheduler::police(PageTime now) {
       RunawayWatch::Verdict verdict =
           session->runaway.judge(tenant->second.limits, session->said.stuck_since, session->said.idle_since, now);
       if (verdict.kind == RunawayWatch::Verdict::Kind::warn) hooks_.warn(id, verdict.text);
-      if (verdict.kind == RunawayWatch::Verdict::Kind::end) hooks_.end(id, verdict.text);
+      if (verdict.kind == RunawayWatch::Verdict::Kind::end) hooks_.end(id, {verdict.text, verdict.stop});
       session->police_at = verdict.next.value_or(PageTime::max());
     }
     if (session->police_at != PageTime::max())
@@ -386,18 +453,26 @@ void GpuScheduler::count_regimes(PageTime now) {
   }
 }
 
-// Who has worked since the last time shares the link with the others that did.
+nanoseconds GpuScheduler::charged(const Session& session) const {
+  return session.charged_before + policy_.gpu_time(session.id);
+}
+
+// The sessions that have worked since the last time share the links of their GPUs; each GPU has a link of its own. A
+// copy of a session with several GPUs may use any of them.
 void GpuScheduler::share_copies(PageTime now) {
   if (now - copies_shared_ < kCopiesEvery) return;
   copies_shared_ = now;
-  size_t active = 0;
+  for (auto& [index, device] : devices_) device.copying = 0;
   for (auto& [id, session] : sessions_) {
     session->active = session->regime != Regime::free && session->said.seen.submissions != session->submissions_shared;
     session->submissions_shared = session->said.seen.submissions;
-    active += session->active;
+    for (scheduler::DeviceIndex index : session->devices) devices_[index].copying += session->active;
+    session->page->charged_ns.store(uint64_t(charged(*session).count()), std::memory_order_relaxed);
   }
   for (auto& [id, session] : sessions_) {
-    session->page->copy_bytes_per_ms.store(session->active && active > 1 ? kCopyBytesPerMs / active : 0,
+    size_t sharers = 0;
+    for (scheduler::DeviceIndex index : session->devices) sharers = std::max(sharers, devices_[index].copying);
+    session->page->copy_bytes_per_ms.store(session->active && sharers > 1 ? kCopyBytesPerMs / sharers : 0,
                                            std::memory_order_relaxed);
   }
 }
@@ -405,12 +480,13 @@ void GpuScheduler::share_copies(PageTime now) {
 void GpuScheduler::share_spin() {
   auto prompt = [&](const auto& entry) {
     auto tenant = tenants_.find(entry.second->tenant);
-    return tenant != tenants_.end() && tenant->second.policy.service_class <= scheduler::ServiceClass::interactive;
+    return !entry.second->scavenger && tenant != tenants_.end() &&
+           tenant->second.policy.service_class <= scheduler::ServiceClass::interactive;
   };
   auto count = size_t(std::ranges::count_if(sessions_, prompt));
   bool room = settings_.cores >= kSchedulerCoreMin && count <= settings_.cores / kPromptPart;
   for (const auto& entry : sessions_)
-    entry.second->page->spin_us.store(room && prompt(entry) ? uint32_t(kPromptLook.count()) : 0,
+    entry.second->page->spin_us.store(room && prompt(entry) ? uint32_t(kPromptPoll.count()) : 0,
                                       std::memory_order_relaxed);
 }
 
@@ -423,13 +499,13 @@ bool GpuScheduler::rung() const {
 // Zero: until somebody rings.
 void GpuScheduler::wait(std::unique_lock<std::mutex>& lock, PageTime until) {
   if (contended_ && settings_.cores >= kSchedulerSpinCoresMin) {
-    // With the mutex, which guards the pages' lives; whoever wants it says so first.
+    // With the mutex, which guards the pages' lives; a thread that wants it announces itself first.
     bool own_core = settings_.cores >= kSchedulerCoreMin && leasing_;
     PageTime spins = page_now() + (settings_.cores >= kSchedulerCoreMin ? kSchedulerSpinLong : kSchedulerSpin);
     if (until != PageTime{}) spins = std::min(spins, until);
     while (page_now() < spins) {
       if (wanted_.load(std::memory_order_relaxed) != 0) break;
-      if (rung()) return;
+      if (anyone_leaves_.load(std::memory_order_relaxed) || rung()) return;
       relax();
     }
     if (own_core || (until != PageTime{} && page_now() >= until)) return let_others(lock);
@@ -450,6 +526,7 @@ GpuScheduler::Turn::Turn(GpuScheduler& scheduler) : scheduler_(scheduler) {
   scheduler_.wanted_.fetch_add(1, std::memory_order_relaxed);
   lock_ = std::unique_lock(scheduler_.mutex_);
   scheduler_.wanted_.fetch_sub(1, std::memory_order_relaxed);
+  scheduler_.let_leave();
 }
 
 void GpuScheduler::let_others(std::unique_lock<std::mutex>& lock) {
@@ -463,25 +540,27 @@ void GpuScheduler::let_others(std::unique_lock<std::mutex>& lock) {
 GpuSchedulerSnapshot GpuScheduler::snapshot() {
   Turn turn(*this);
   PageTime now = page_now();
+  // So that all work is charged. The thread has to learn of the changed decision.
+  poll_and_decide(now);
+  wake();
   count_regimes(now);
   GpuSchedulerSnapshot snapshot;
   for (auto& [id, session] : sessions_) {
     SessionPage& page = *session->page.get();
-    auto said = session->reader.read(page, session->opening, session->opened_at, false,
-                                     session->answer_until != PageTime{}, now);
+    const scheduler::Observation& seen = session->said.seen;
     snapshot.sessions.push_back(
         {.id = id,
          .gate = session->gate,
          .account = policy_.account(id),
-         .busy = said.seen.busy,
+         .charged = charged(*session),
          .in_flight =
              nanoseconds(int64_t(std::min<uint64_t>(page.in_flight_ns.load(std::memory_order_relaxed), INT64_MAX))),
          .waited = nanoseconds(int64_t(std::min<uint64_t>(page.waited_ns.load(std::memory_order_relaxed), INT64_MAX))),
          .waits = page.waits.load(std::memory_order_relaxed),
-         .bursts = said.seen.bursts,
-         .submissions = said.seen.submissions,
-         .waiting = said.seen.waiting,
-         .working = said.seen.in_flight,
+         .bursts = seen.bursts,
+         .submissions = seen.submissions,
+         .waiting = seen.waiting,
+         .working = seen.in_flight,
          .bytes_in = page.link.bytes_in.load(std::memory_order_relaxed),
          .bytes_out = page.link.bytes_out.load(std::memory_order_relaxed),
          .replies = page.link.replies.load(std::memory_order_relaxed),
@@ -501,7 +580,9 @@ GpuSchedulerSnapshot GpuScheduler::snapshot() {
 
 GpuScheduler::TenantTimes GpuScheduler::times(scheduler::TenantId tenant, scheduler::DeviceIndex device) {
   Turn turn(*this);
-  return {policy_.gpu_time(tenant, device), policy_.granted(tenant, device)};
+  const scheduler::TenantId other = as_scavenger(tenant);
+  return {policy_.gpu_time(tenant, device) + policy_.gpu_time(other, device),
+          policy_.granted(tenant, device) + policy_.granted(other, device)};
 }
 
 }  // namespace gpuwire::server

@@ -1,5 +1,4 @@
-// The thread that decides who may use which GPU now: it looks at the sessions' pages, asks the policy, and sets the
-// gates.
+// The thread that decides who may use which GPU now: it reads the sessions' pages, asks the policy, and sets the gates.
 #pragma once
 
 #include <array>
@@ -8,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,13 +29,14 @@ struct GpuSchedulerSettings {
   scheduler::Policy::Settings policy;
 };
 
-// What the GPU scheduler knows, for figures.
+// The GPU scheduler's state, for figures.
 struct GpuSchedulerSnapshot {
   struct Session {
     scheduler::SessionId id{};
     scheduler::Gate gate;
     scheduler::SessionAccount account;
-    std::chrono::nanoseconds busy{}, in_flight{}, waited{};
+    std::chrono::nanoseconds charged{};  // GPU time, since the session began: the figure that is shown and billed
+    std::chrono::nanoseconds in_flight{}, waited{};
     uint64_t waits = 0, bursts = 0, submissions = 0;
     bool waiting = false, working = false;
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0;  // of its connection
@@ -63,10 +64,10 @@ struct GpuSchedulerSnapshot {
 // Everything may be called from any thread; nothing blocks for longer than one decision takes.
 class GpuScheduler {
  public:
-  // On the GPU scheduler's thread; must not block and not call the GPU scheduler.
+  // With the GPU scheduler's mutex held; must not block and not call the GPU scheduler.
   struct Hooks {
-    std::function<void(scheduler::SessionId, std::string text)> warn;  // its client is to be told
-    std::function<void(scheduler::SessionId, std::string why)> end;    // it has to end
+    std::function<void(scheduler::SessionId, std::string text)> warn;  // its client is to be notified
+    std::function<void(scheduler::SessionId, StopOrder order)> end;    // it has to end
   };
   // Starts the thread. Throws std::system_error when the system has no descriptors.
   GpuScheduler(GpuSchedulerSettings settings, Hooks hooks);
@@ -76,20 +77,26 @@ class GpuScheduler {
 
   void set_tenant(scheduler::TenantId tenant, const scheduler::TenantPolicy& policy, const SessionLimits& limits);
 
-  // The worker's ends of what it shares with the GPU scheduler.
+  // The worker's ends of the objects that it shares with the GPU scheduler.
   struct Ends {
     OwnedDescriptor page, doorbell;
   };
-  // Its gate is closed until the next decision. The error says what the system lacks.
+  // Its gate is closed until the next decision. The error names the missing resource of the system.
   tl::expected<Ends, std::string> add(scheduler::SessionId session, scheduler::TenantId tenant,
                                       std::span<const scheduler::DeviceIndex> devices);
-  // One that began under an earlier broker, at that time, with what add() gave then. The error says what cannot be.
+  // A session that began under an earlier broker, at that time, with the result of its add() there. The error describes
+  // the invalid part.
   tl::expected<void, std::string> adopt(scheduler::SessionId session, scheduler::TenantId tenant,
                                         std::span<const scheduler::DeviceIndex> devices, Ends ends, PageTime began);
   // When its page was made; zero: there is no such session.
   PageTime began(scheduler::SessionId session);
-  // Its worker is gone: its leases are free at once.
+  // Its worker is gone: its leases are free at the next decision, which begins at once. Waits for none: who ends a
+  // thousand sessions does not wait for a thousand decisions.
   void remove(scheduler::SessionId session);
+
+  // From now on it is served as a scavenger, whatever its tenant's class is; or as its tenant's other sessions again.
+  // Its charge stays its own and its tenant's.
+  void set_scavenger(scheduler::SessionId session, bool scavenger);
 
   GpuSchedulerSnapshot snapshot();
   struct TenantTimes {
@@ -108,11 +115,17 @@ class GpuScheduler {
     GpuSchedulerSnapshot::Device figures;
     scheduler::SessionId holder{};  // the last that got the lease
     PageTime counted{};
+    size_t copying = 0;     // sessions that share its link, as share_copies() has seen them
+    bool draining = false;  // of the current hint_soon()
   };
 
   void enter(std::unique_ptr<Session> session, PageTime now);
   void run();
   // All with mutex_ held.
+  void let_leave();
+  void set_policy(scheduler::TenantId tenant);
+  // Reads all pages, charges work, and sets the gates.
+  void poll_and_decide(PageTime now);
   void observe(PageTime now);
   void apply(const scheduler::GateChange& change, PageTime now);
   void set_gate(Session& session, PageTime now);
@@ -122,6 +135,7 @@ class GpuScheduler {
   void police(PageTime now);
   void count_regimes(PageTime now);
   bool unhindered(const Session& session) const;
+  std::chrono::nanoseconds charged(const Session& session) const;
   void share_copies(PageTime now);
   void share_spin();
 
@@ -141,19 +155,24 @@ class GpuScheduler {
 
   const GpuSchedulerSettings settings_;
   const Hooks hooks_;
-  OwnedDescriptor poll_, timer_, changed_;  // changed_: an eventfd, for what other threads have changed
+  OwnedDescriptor poll_, timer_, changed_;  // changed_: an eventfd, for changes by other threads
   std::mutex mutex_;
+  std::mutex leaving_mutex_;                   // taken with mutex_ held, or alone
+  std::vector<scheduler::SessionId> leaving_;  // under leaving_mutex_: removed, and not let go yet
   scheduler::Policy policy_;
   std::map<scheduler::TenantId, Tenant> tenants_;
+  std::set<scheduler::TenantId> fallen_;  // those that have, or had, sessions that are served as scavengers
   std::map<scheduler::SessionId, std::unique_ptr<Session>> sessions_;
   std::map<scheduler::DeviceIndex, Device> devices_;
   PageTime police_at_{};    // zero: no limit is set
   bool contended_ = false;  // sessions share a GPU now: the thread looks before it sleeps
-  bool leasing_ = false;    // and one at a time: somebody may come who must not wait
+  bool leasing_ = false;    // and one at a time: a thread may come that must not wait
   PageTime copies_shared_{};
   // Threads that want the mutex: read by the GPU scheduler's while it looks instead of sleeping, and before it takes
   // the mutex again. Only a hint: relaxed.
   std::atomic<unsigned> wanted_{0};
+  // Whether leaving_ holds any; read as wanted_ is. Only a hint: relaxed.
+  std::atomic<bool> anyone_leaves_{false};
   bool quit_ = false;
   std::thread thread_;
 };

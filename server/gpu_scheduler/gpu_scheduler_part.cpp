@@ -15,8 +15,8 @@ constexpr std::chrono::nanoseconds kMetricsFresh = 20ms;
 
 constexpr const char* kRegimeNames[] = {"free", "co-run", "lease"};
 constexpr const char* kClassNames[] = {"realtime", "interactive", "batch", "scavenger"};
-constexpr const char* kHoldNames[] = {"", "turn", "class", "drain", "gang", "no-show"};
-static_assert(std::size(kHoldNames) == size_t(scheduler::Hold::no_show) + 1);
+constexpr const char* kHoldNames[] = {"", "turn", "class", "drain", "gang", "no-show", "sibling"};
+static_assert(std::size(kHoldNames) == size_t(scheduler::Hold::sibling) + 1);
 static_assert(std::size(kClassNames) == scheduler::kServiceClasses);
 
 uint64_t count(std::chrono::nanoseconds time) { return uint64_t(std::max<int64_t>(time.count(), 0)); }
@@ -35,7 +35,7 @@ scheduler::TenantPolicy policy_of(const TenantConfiguration& settings) {
 }
 
 SessionLimits limits_of(const TenantConfiguration& settings) {
-  // What nobody waits for is no limit.
+  // A limit without a waiting session does not apply.
   auto ms = [](uint64_t value) {
     return std::chrono::milliseconds(int64_t(std::min<uint64_t>(value, uint64_t(365) * 24 * 3600 * 1000)));
   };
@@ -53,8 +53,8 @@ GpuSchedulerPart::GpuSchedulerPart(boost::asio::io_context& io, SessionControl& 
                         boost::asio::post(io_, lifetime_.guard([this, session, text] { warn(session, text); }));
                       },
                   .end =
-                      [this](scheduler::SessionId session, std::string why) {
-                        boost::asio::post(io_, lifetime_.guard([this, session, why] { end(session, why); }));
+                      [this](scheduler::SessionId session, StopOrder order) {
+                        boost::asio::post(io_, lifetime_.guard([this, session, order] { end(session, order); }));
                       }}) {}
 
 void GpuSchedulerPart::warn(scheduler::SessionId session, const std::string& text) {
@@ -62,9 +62,9 @@ void GpuSchedulerPart::warn(scheduler::SessionId session, const std::string& tex
   control_.warn(session, text);
 }
 
-void GpuSchedulerPart::end(scheduler::SessionId session, const std::string& why) {
-  spdlog::warn("session {} is ended: {}", uint64_t(session), why);
-  control_.stop(session, why);
+void GpuSchedulerPart::end(scheduler::SessionId session, const StopOrder& order) {
+  spdlog::warn("session {} is ended: {}", uint64_t(session), order.why);
+  control_.stop(session, order);
 }
 
 void GpuSchedulerPart::tenants_changed(const TenantDirectory& tenants) {
@@ -110,12 +110,17 @@ const GpuSchedulerSnapshot& GpuSchedulerPart::figures() {
   return taken_;
 }
 
+std::optional<std::chrono::nanoseconds> GpuSchedulerPart::charged(scheduler::SessionId session) {
+  const auto& all = figures().sessions;
+  auto found = std::ranges::find(all, session, &GpuSchedulerSnapshot::Session::id);
+  return found == all.end() ? std::nullopt : std::optional(found->charged);
+}
+
 void GpuSchedulerPart::add(const SessionRecord& session, SessionMetrics& figures) {
   const auto& all = this->figures().sessions;
   auto found = std::ranges::find(all, session.number, &GpuSchedulerSnapshot::Session::id);
   if (found == all.end()) return;
-  // A session that is alone is charged nothing by leases; what the worker samples says what it used.
-  figures.gpu_time_ns = std::max(count(found->account.gpu_time), count(found->busy));
+  figures.gpu_time_ns = count(found->charged);
   figures.gate_open = found->gate.open;
   figures.holds_lease = found->account.holds_lease;
   figures.leases = found->account.leases;

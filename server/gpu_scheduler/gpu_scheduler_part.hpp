@@ -1,7 +1,9 @@
 // The GPU scheduler among the broker's parts: sessions that begin and end, tenants' settings, figures.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 
 #include <boost/asio/io_context.hpp>
 
@@ -25,13 +27,18 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
                                         KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;
 
+  // As GpuScheduler's.
+  void set_scavenger(scheduler::SessionId session, bool scavenger) { scheduler_.set_scavenger(session, scavenger); }
+  // The session's charge since it began, as its figures have it. Nothing: there is no such session.
+  std::optional<std::chrono::nanoseconds> charged(scheduler::SessionId session);
+
   void refresh() override { taken_at_ = {}; }
   void add(const SessionRecord& session, SessionMetrics& figures) override;
   void add(Snapshot& snapshot) override;
 
  private:
   void warn(scheduler::SessionId session, const std::string& text);
-  void end(scheduler::SessionId session, const std::string& why);
+  void end(scheduler::SessionId session, const StopOrder& order);
   const GpuSchedulerSnapshot& figures();
 
   boost::asio::io_context& io_;
@@ -39,7 +46,8 @@ class GpuSchedulerPart final : public SessionAttachments, public MetricsSource {
   std::map<std::string, scheduler::TenantId> tenants_;
   GpuSchedulerSnapshot taken_;
   PageTime taken_at_{};
-  // What the GPU scheduler's thread posts may be run after this object; that thread ends before this goes.
+  // Functions that the GPU scheduler's thread posts may run after this object; that thread ends before this object
+  // goes.
   Lifetime lifetime_;
   mutable GpuScheduler scheduler_;  // has a lock of its own
 };

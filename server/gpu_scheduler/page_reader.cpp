@@ -9,7 +9,7 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-// A duration as its owner counts it: never back, never more than what has passed.
+// A duration as its owner counts it: never back, never more than the elapsed time.
 nanoseconds grown(nanoseconds before, uint64_t said, nanoseconds most) {
   return std::max(before,
                   nanoseconds(int64_t(std::min<uint64_t>(said, uint64_t(std::max(most, nanoseconds{}).count())))));
@@ -29,12 +29,12 @@ bool PageReader::plausible(const Counts& said, uint32_t waiting, uint32_t in_fli
          grows(counts_.submissions, said.submissions) && grows(counts_.completions, said.completions);
 }
 
-PageReader::Said PageReader::read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered,
-                                  bool unanswered, PageTime now) {
-  Said said;
+PageReader::Reading PageReader::read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered,
+                                     bool unanswered, PageTime now) {
+  Reading said;
   scheduler::Observation& seen = said.seen;
   auto relaxed = [](const auto& word) { return word.load(std::memory_order_relaxed); };
-  // What the worker has published before it said that something is in flight, or is not any more, is seen behind this.
+  // The worker's writes before its report that work is in flight, or is not any more, are seen behind this.
   const uint32_t in_flight = page.in_flight.load(std::memory_order_seq_cst), waiting = relaxed(page.waiting);
   const Counts counts{relaxed(page.bursts), relaxed(page.submissions), relaxed(page.completions)};
   damaged_ = damaged_ || !plausible(counts, waiting, in_flight, now);
@@ -58,7 +58,7 @@ PageReader::Said PageReader::read(const SessionPage& page, uint32_t opening, Pag
   seen.bursts = counts_.bursts;
   seen.submissions = counts_.submissions + uncounted_;
   seen.completions = counts_.completions;
-  said.stuck_since = inside(relaxed(page.stuck_since), began_, now);
+  said.stuck_since = seen.stuck_since = inside(relaxed(page.stuck_since), began_, now);
   if (!seen.in_flight && !seen.waiting) {
     PageTime idle = inside(relaxed(page.idle_since), began_, now);
     said.idle_since = idle == PageTime{} ? PageTime{} : std::max(idle, last_end_);

@@ -1,4 +1,4 @@
-// What a worker's page says, made safe to reckon with.
+// The content of a worker's page, checked for use in calculations.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ class PageReader {
  public:
   explicit PageReader(PageTime began) : began_(began), last_end_(began) {}
 
-  struct Said {
+  struct Reading {
     scheduler::Observation seen;
     PageTime stuck_since{};  // zero: nothing is in flight without progress
     PageTime idle_since{};   // zero: it is not idle
-    bool damaged = false;    // it holds, or has held, what no worker of this build writes: from then on it says nothing
+    bool damaged = false;    // it has, or had, content that no worker of this build writes: from then on it is ignored
   };
-  // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: nothing is counted now, so what
-  // is sampled stands in its place. `unanswered`: what is in flight is not known yet.
-  Said read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered, bool unanswered,
-            PageTime now);
+  // `opening`, `opened_at`: of the gate, as the GPU scheduler has set it. `unhindered`: nothing is counted now, so
+  // samples take its place. `unanswered`: the work in flight is not known yet.
+  Reading read(const SessionPage& page, uint32_t opening, PageTime opened_at, bool unhindered, bool unanswered,
+               PageTime now);
 
  private:
   struct Counts {

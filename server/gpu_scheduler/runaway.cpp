@@ -24,10 +24,10 @@ RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime 
                                           PageTime now) {
   Verdict verdict;
   if (ended_) return verdict;
-  auto look = [&](PageTime since, milliseconds limit, const char* what) {
+  auto check = [&](PageTime since, milliseconds limit, const char* what) {
     if (limit.count() == 0) return;
     if (since == PageTime{}) since = now;  // it could begin at any moment
-    // A page may tell of a new beginning at every look; warnings are no more frequent for that.
+    // A page may show a new beginning at every poll; warnings do not become more frequent by that.
     PageTime warns = warning_time(std::max(since, warned_at_), limit), ends = since + limit;
     PageTime next = now < warns ? std::min(warns, ends) : ends;
     verdict.next = verdict.next ? std::min(*verdict.next, next) : next;
@@ -43,8 +43,9 @@ RunawayWatch::Verdict RunawayWatch::judge(const SessionLimits& limits, PageTime 
                                             seconds(now - since), seconds(limit));
     }
   };
-  look(stuck_since, limits.kernel_time_max, "a kernel has been running");
-  if (verdict.kind != Verdict::Kind::end) look(idle_since, limits.idle_time_max, "the session has been idle");
+  check(stuck_since, limits.kernel_time_max, "a kernel has been running");
+  if (verdict.kind == Verdict::Kind::end) verdict.stop = StopKind::kernel_time;
+  if (verdict.kind != Verdict::Kind::end) check(idle_since, limits.idle_time_max, "the session has been idle");
   if (warned_ != PageTime{} && warned_ != stuck_since && warned_ != idle_since) warning_.clear();
   return verdict;
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "server/gate/page/session_page.hpp"
+#include "server/ipc/end_cause.hpp"
 
 namespace gpuwire::server {
 
@@ -21,17 +22,18 @@ class RunawayWatch {
  public:
   struct Verdict {
     enum class Kind : uint8_t { nothing, warn, end } kind = Kind::nothing;
-    std::string text;              // one line for the client
+    std::string text;  // one line for the client
+    StopKind stop = StopKind::ended;
     std::optional<PageTime> next;  // when to ask again at the latest
   };
   // `stuck_since`, `idle_since`: zero: it is not. Each time is warned of once, none sooner after another warning than
   // its limit warns at, and the session is ended once.
   Verdict judge(const SessionLimits& limits, PageTime stuck_since, PageTime idle_since, PageTime now);
-  // Of the last warning, while what it warned of goes on.
+  // The last warning, while its cause persists.
   const std::string& warning() const { return warning_; }
 
  private:
-  PageTime warned_{};     // of what began then
+  PageTime warned_{};     // of the work that began then
   PageTime warned_at_{};  // when that was
   bool ended_ = false;
   std::string warning_;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,12 +30,39 @@ int signal_process(const OwnedDescriptor& process, int number) {
 
 }  // namespace
 
+int processor_niceness(scheduler::ServiceClass service_class) {
+  switch (service_class) {
+    case scheduler::ServiceClass::realtime: return -4;
+    case scheduler::ServiceClass::interactive: return -2;
+    case scheduler::ServiceClass::batch: return 0;
+    case scheduler::ServiceClass::scavenger: return 10;
+  }
+  return 0;
+}
+
+int kill_order(const KillOrder& facts) {
+  if (facts.machine_bytes == 0) return kKillOrderOfWorkers;
+  auto thousandths = [&](uint64_t bytes) {
+    return int(double(kKillOrderMax) * std::min(1.0, double(bytes) / double(facts.machine_bytes)));
+  };
+  // Half of its memory counts, so that the sum stays below that of a tenant with an excess.
+  const int sum = kKillOrderOfWorkers + thousandths(facts.counted_bytes) / 2;
+  const int within = std::max(0, sum - thousandths(facts.process_bytes));
+  const double part = facts.slack_bytes ? std::min(1.0, double(facts.excess_bytes) / double(facts.slack_bytes)) : 1.0;
+  return within + int(part * (kKillOrderMax - within));
+}
+
 HostGuard::HostGuard(boost::asio::io_context& io, SessionControl& control, Settings settings)
-    : control_(control), settings_(std::move(settings)), timer_(io) {}
+    : control_(control), settings_(std::move(settings)), timer_(io) {
+  if (settings_.machine_bytes)
+    settings_.slack_bytes = std::min(settings_.slack_bytes, settings_.machine_bytes / kSlackPartOfMachine);
+}
 
 void HostGuard::devices_known(std::span<const ServerDevice> devices) {
-  for (const ServerDevice& device : devices) {
-    if (device.name == kSoftwareDeviceName) device_bytes_here_ += device.bytes;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].name != kSoftwareDeviceName) continue;
+    devices_here_.insert(scheduler::DeviceIndex(i));
+    device_bytes_here_ += devices[i].bytes;
   }
 }
 
@@ -41,6 +70,10 @@ void HostGuard::tenants_changed(const TenantDirectory& tenants) {
   for (const Tenant& tenant : tenants.all()) {
     uint64_t configured = tenant.settings.host_memory_bytes;
     host_bytes_[tenant.id] = configured ? configured : settings_.host_bytes;
+    if (auto [known, fresh] = tenants_.try_emplace(tenant.id); fresh || known->second.name != tenant.settings.name)
+      known->second = {tenant.settings.name, tenant.settings.service_class};
+    else if (std::exchange(known->second.service_class, tenant.settings.service_class) != tenant.settings.service_class)
+      share_processors(tenant.id);
   }
   for (const auto& [tenant, bytes] : host_bytes_) {
     if (std::ranges::any_of(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }))
@@ -48,20 +81,41 @@ void HostGuard::tenants_changed(const TenantDirectory& tenants) {
   }
 }
 
-// What all workers of the tenant may have beyond what they began with; UINT64_MAX: no bound.
-uint64_t HostGuard::bound_of(TenantId tenant) const {
+size_t HostGuard::workers_of(TenantId tenant) const {
+  return size_t(
+      std::ranges::count_if(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }));
+}
+
+// The bound of all workers of the tenant beyond their initial memory; UINT64_MAX: no bound.
+uint64_t HostGuard::bound_of(TenantId tenant, size_t workers) const {
   auto found = host_bytes_.find(tenant);
   if (found == host_bytes_.end() || found->second == 0) return UINT64_MAX;
-  auto workers = uint64_t(
-      std::ranges::count_if(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; }));
-  return sum(found->second, workers * settings_.slack_bytes + device_bytes_here_ * std::min<uint64_t>(workers, 1));
+  if (workers == 0) return found->second;
+  return sum(found->second, settings_.slack_bytes + workers * settings_.session_slack_bytes + device_bytes_here_);
 }
 
 void HostGuard::bound_group(TenantId tenant) {
-  uint64_t bytes = bound_of(tenant);
-  if (!settings_.groups || bytes == UINT64_MAX) return;
-  if (auto bounded = settings_.groups->bound(uint64_t(tenant), bytes); !bounded)
+  if (!settings_.groups) return;
+  if (auto bounded = settings_.groups->bound(tenants_[tenant].name, bound_of(tenant, workers_of(tenant))); !bounded)
     spdlog::warn("host memory: {}", bounded.error());
+}
+
+// A group's sessions share the group's part; without groups, each worker counts by itself.
+void HostGuard::share_processors(TenantId tenant) {
+  const Known& known = tenants_[tenant];
+  const bool served =
+      std::ranges::any_of(watched_, [&](const auto& entry) { return entry.second.record.tenant_id == tenant; });
+  if (!served) return;
+  if (settings_.groups && settings_.groups->weighs()) {
+    if (auto weighed = settings_.groups->weigh(known.name, known.service_class); !weighed)
+      spdlog::warn("processor time: {}", weighed.error());
+    return;
+  }
+  for (const auto& [number, watched] : watched_) {
+    if (watched.record.tenant_id == tenant && watched.process && signal_process(watched.process, 0) == 0)
+      set_niceness(watched.record.worker_pid,
+                   ::getpriority(PRIO_PROCESS, id_t(::getpid())) + processor_niceness(known.service_class));
+  }
 }
 
 // --- sessions ------------------------------------------------------------------------------------------------------
@@ -83,8 +137,7 @@ void HostGuard::note(const SessionRecord& session, KeptSession& kept) const {
     kept.host_before_bytes = found->second.before_bytes;
 }
 
-// By number only after the process is known to be the one that it was: the pool holds the session's pidfd, and it
-// lives.
+// By number only after the process is known to be the same: the pool holds the session's pidfd, and it lives.
 tl::expected<void, std::string> HostGuard::adopt(const SessionRecord& session, const KeptSession& kept,
                                                  KeptEntry& descriptors) {
   OwnedDescriptor& process = descriptors.descriptors[size_t(KeptDescriptor::process)];
@@ -93,13 +146,20 @@ tl::expected<void, std::string> HostGuard::adopt(const SessionRecord& session, c
 }
 
 void HostGuard::watch(const SessionRecord& session, OwnedDescriptor process, uint64_t before_bytes) {
-  watched_[session.number] = {.record = session, .process = std::move(process), .before_bytes = before_bytes};
-  if (settings_.groups && bound_of(session.tenant_id) != UINT64_MAX) {
-    bound_group(session.tenant_id);
-    if (auto joined = settings_.groups->join(uint64_t(session.tenant_id), session.worker_pid); !joined)
+  watched_.insert_or_assign(session.number, Watched{.record = session,
+                                                    .process = std::move(process),
+                                                    .status = ProcessStatus(session.worker_pid),
+                                                    .before_bytes = before_bytes});
+  // The configuration may lack the tenant of an adopted session.
+  tenants_[session.tenant_id] = {session.tenant, session.service_class};
+  bound_group(session.tenant_id);
+  if (settings_.groups) {
+    if (auto joined = settings_.groups->join(session.tenant, session.worker_pid); !joined)
       spdlog::warn("host memory: {}", joined.error());
   }
-  await_next_look();
+  const bool weighed = settings_.groups && settings_.groups->weighs();
+  if (weighed || processor_niceness(session.service_class) != 0) share_processors(session.tenant_id);
+  await_next_poll();
 }
 
 void HostGuard::ended(const SessionRecord& session) {
@@ -108,44 +168,79 @@ void HostGuard::ended(const SessionRecord& session) {
   bool others = std::ranges::any_of(
       watched_, [&](const auto& entry) { return entry.second.record.tenant_id == session.tenant_id; });
   if (others) bound_group(session.tenant_id);
-  else settings_.groups->remove(uint64_t(session.tenant_id));
+  else settings_.groups->remove(session.tenant);
 }
 
 // --- looking -------------------------------------------------------------------------------------------------------
 
-void HostGuard::await_next_look() {
-  if (watched_.empty() || looking_) return;
-  looking_ = true;
-  timer_.expires_after(settings_.look);
+void HostGuard::await_next_poll() {
+  if (watched_.empty() || polling_) return;
+  polling_ = true;
+  timer_.expires_after(settings_.poll);
   timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    looking_ = false;
-    if (!error) look();
+    polling_ = false;
+    if (!error) poll();
   }));
 }
 
-void HostGuard::look() {
-  std::map<TenantId, uint64_t> tenants;
+void HostGuard::poll() {
+  struct Tenant {
+    uint64_t has = 0, charged = 0;
+    size_t workers = 0;
+  };
+  std::map<TenantId, Tenant> tenants;
   for (auto& [number, watched] : watched_) {
     look_at(watched);
-    tenants[watched.record.tenant_id] += watched.bytes;
+    Tenant& tenant = tenants[watched.record.tenant_id];
+    tenant.has += watched.bytes;
+    tenant.charged = sum(tenant.charged, watched.charged);
+    ++tenant.workers;
   }
-  for (const auto& [tenant, bytes] : tenants) {
-    if (bytes > bound_of(tenant)) judge(tenant);
+  for (auto& [number, watched] : watched_) {
+    const Tenant& tenant = tenants[watched.record.tenant_id];
+    order(watched, excess(watched.record.tenant_id, tenant.has, tenant.charged));
+  }
+  for (const auto& [id, tenant] : tenants) {
+    if (tenant.has > bound_of(id, tenant.workers)) judge(id);
   }
   judge_threads();
-  await_next_look();
+  await_next_poll();
 }
 
 void HostGuard::look_at(Watched& watched) {
-  if (!watched.process || signal_process(watched.process, 0) != 0) return;
-  uint64_t has = own_bytes(watched.record.worker_pid).value_or(0);
-  watched.bytes = has - std::min(has, watched.before_bytes);
-  watched.threads = thread_count(watched.record.worker_pid).value_or(0);
+  const auto figures = watched.status.read();
+  if (!figures) return;
+  watched.process_bytes = figures->own_bytes;
+  watched.bytes = watched.process_bytes - std::min(watched.process_bytes, watched.before_bytes);
+  watched.charged = charged(watched.record);
+  watched.threads = figures->threads;
+}
+
+uint64_t HostGuard::charged(const SessionRecord& session) const {
+  uint64_t bytes = settings_.charged ? settings_.charged(session) : 0;
+  if (!settings_.charged_on_device) return bytes;
+  for (scheduler::DeviceIndex device : session.devices) {
+    if (devices_here_.contains(device)) bytes = sum(bytes, settings_.charged_on_device(session, device));
+  }
+  return bytes;
+}
+
+// A worker reports its own charge, which therefore hides no more than its tenant may have.
+uint64_t HostGuard::excess(TenantId tenant, uint64_t has, uint64_t charged) const {
+  auto bound = host_bytes_.find(tenant);
+  if (bound != host_bytes_.end() && bound->second) charged = std::min(charged, sum(bound->second, device_bytes_here_));
+  return has - std::min(has, charged);
+}
+
+void HostGuard::order(Watched& watched, uint64_t excess_bytes) {
   if (settings_.machine_bytes == 0) return;
-  // What the driver has pinned for the worker is in no figure of the kernel's.
-  uint64_t counts = std::max(has, settings_.charged ? settings_.charged(watched.record) : 0);
-  double part = std::min(1.0, double(counts) / double(settings_.machine_bytes));
-  set_kill_order(watched.record.worker_pid, kKillOrderOfWorkers + int(part * (kKillOrderMax - kKillOrderOfWorkers)));
+  const int order = kill_order({.machine_bytes = settings_.machine_bytes,
+                                .process_bytes = watched.process_bytes,
+                                .counted_bytes = std::max(watched.process_bytes, watched.charged),
+                                .excess_bytes = excess_bytes,
+                                .slack_bytes = settings_.slack_bytes});
+  if (order == std::exchange(watched.order, order)) return;
+  if (watched.process && signal_process(watched.process, 0) == 0) set_kill_order(watched.record.worker_pid, order);
 }
 
 // The tenant has more than it may: its largest session goes, one at a look.
@@ -157,14 +252,14 @@ void HostGuard::judge(TenantId tenant) {
     all += watched.bytes;
     if (!largest || watched.bytes > largest->bytes) largest = &watched;
   }
-  uint64_t bound = bound_of(tenant);
+  uint64_t bound = bound_of(tenant, workers_of(tenant));
   end(*largest,
       fmt::format("it has {} MiB of the server's own memory, and its tenant may have {} MiB (host_memory)",
                   largest->bytes / kMiB, bound / kMiB),
       all / kKilledAtTimes > bound);
 }
 
-// Whoever has more than a worker ever starts, one at a look.
+// One worker at a time with more threads than a worker ever starts.
 void HostGuard::judge_threads() {
   auto most = std::ranges::max_element(watched_, {}, [](const auto& entry) { return entry.second.threads; });
   if (most == watched_.end() || most->second.threads <= settings_.threads_max) return;
@@ -177,7 +272,7 @@ void HostGuard::judge_threads() {
 
 void HostGuard::end(Watched& watched, const std::string& why, bool at_once) {
   if (at_once) signal_process(watched.process, SIGKILL);
-  if (std::exchange(watched.told_to_end, true)) return;
+  if (std::exchange(watched.notified_to_end, true)) return;
   spdlog::warn("{}: ended: {}", label_of(watched.record), why);
   // May call ended(), which removes the entry.
   control_.stop(watched.record.number, why);

@@ -1,4 +1,4 @@
-// Looks at what the workers really have of this machine's memory, and bounds each tenant's; and at their threads.
+// Measures the workers' real memory on this machine, and bounds each tenant's; also bounds their threads.
 #pragma once
 
 #include <chrono>
@@ -6,39 +6,64 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "server/base/host_memory.hpp"
 #include "server/base/lifetime.hpp"
+#include "server/base/machine.hpp"
 #include "server/broker/session/session_parts.hpp"
 #include "server/host_guard/worker_groups.hpp"
 
 namespace gpuwire::server {
 
-inline constexpr std::chrono::milliseconds kHostLook{250};
+inline constexpr std::chrono::milliseconds kHostPoll{250};
 // A tenant above this many times its bound is not asked to end: its largest worker is killed.
 inline constexpr uint64_t kKilledAtTimes = 2;
-// Threads of one worker. Those for calls that wait are bounded by the worker itself (kBlockedWaitersMax), so only one
-// that was taken over has more; all users' processes together have as many numbers as the machine has.
+// Threads of one worker. The worker itself bounds the threads for waiting calls (kBlockedWaitersMax), so only a
+// compromised worker has more; all users' processes together have as many numbers as the machine has.
 inline constexpr uint64_t kWorkerThreadsMax = 4096;
-// Of the machine's memory, what a tenant may have whose configuration says nothing.
+// The part of the machine's memory for a tenant without a configured value.
 inline constexpr uint64_t kHostPartOfMachine = 2;
-// The kill order of a worker that has nothing; it grows up to kKillOrderMax with the part of the machine that the
-// worker has.
-inline constexpr int kKillOrderMax = 1000;
+// The uncounted memory of all workers of a tenant together is kHostSlackBytes, or this part of a small machine, however
+// many sessions there are; and for each session its threads, tables and allocator.
+inline constexpr uint64_t kSlackPartOfMachine = 8;
+inline constexpr uint64_t kSessionSlackBytes = 64u << 20;
+inline constexpr int kKillOrderMax = 1000;  // oom_score_adj (proc_pid_oom_score_adj(5))
+
+// When the machine has no memory left the kernel kills the process with the largest sum of the thousandths of the
+// machine that it has and this number. The sum is to be largest for the workers of a tenant that has more than it is
+// charged, up to kKillOrderMax where that is all its slack; among workers of others, for those that have most, but
+// never beyond kKillOrderMax.
+struct KillOrder {
+  uint64_t machine_bytes = 0;
+  uint64_t process_bytes = 0;  // the kernel's figure
+  uint64_t counted_bytes =
+      0;  // the kernel's figure, or the charge: the driver's pinned memory is in no figure of the kernel's
+  uint64_t excess_bytes = 0;  // of the tenant, beyond its charge
+  uint64_t slack_bytes = 0;   // of the tenant
+};
+int kill_order(const KillOrder& facts);
+
+// Where no control group shares out processor time: how much nicer a worker is than the broker, by class. Values below
+// 0 only root may give.
+int processor_niceness(scheduler::ServiceClass service_class);
 
 // The broker's thread only.
 class HostGuard final : public SessionAttachments {
  public:
   struct Settings {
-    uint64_t machine_bytes = 0;  // 0: nobody tells
-    uint64_t host_bytes = 0;     // of a tenant whose configuration says nothing; 0: no bound
-    uint64_t slack_bytes = kHostSlackBytes;
-    uint64_t threads_max = kWorkerThreadsMax;  // of one worker
-    std::chrono::milliseconds look = kHostLook;
-    std::function<uint64_t(const SessionRecord&)> charged;  // what the ledger has for the session; may be empty
+    uint64_t machine_bytes = 0;                         // 0: unknown
+    uint64_t host_bytes = 0;                            // of a tenant whose configuration says nothing; 0: no bound
+    uint64_t slack_bytes = kHostSlackBytes;             // of a tenant
+    uint64_t session_slack_bytes = kSessionSlackBytes;  // and of each of its sessions
+    uint64_t threads_max = kWorkerThreadsMax;           // of one worker
+    std::chrono::milliseconds poll = kHostPoll;
+    std::function<uint64_t(const SessionRecord&)> charged;  // the ledger's figure for the session; may be empty
+    // The same of a device; only asked about devices whose memory is this machine's.
+    std::function<uint64_t(const SessionRecord&, scheduler::DeviceIndex)> charged_on_device;
     std::optional<WorkerGroups> groups;
   };
   // `control` outlives it.
@@ -58,28 +83,43 @@ class HostGuard final : public SessionAttachments {
  private:
   struct Watched {
     SessionRecord record;
-    OwnedDescriptor process;    // a pidfd: the number may be another process's when this one is gone
-    uint64_t before_bytes = 0;  // what the process had when it got its session
-    uint64_t bytes = 0;         // beyond that, when it was looked at last
-    uint64_t threads = 0;       // then
-    bool told_to_end = false;
+    OwnedDescriptor process;  // a pidfd: the number may be another process's when this one is gone
+    ProcessStatus status;
+    uint64_t before_bytes = 0;   // the process's memory when it got its session
+    uint64_t bytes = 0;          // beyond that, when it was looked at last
+    uint64_t process_bytes = 0;  // in all, then
+    uint64_t charged = 0;        // then
+    uint64_t threads = 0;        // then
+    int order = -1;              // the last value given to the kernel
+    bool notified_to_end = false;
   };
   void watch(const SessionRecord& session, OwnedDescriptor process, uint64_t before_bytes);
-  void look();
+  void poll();
   void look_at(Watched& watched);
+  uint64_t charged(const SessionRecord& session) const;
+  uint64_t excess(scheduler::TenantId tenant, uint64_t has, uint64_t charged) const;
+  void order(Watched& watched, uint64_t excess_bytes);
   void judge(scheduler::TenantId tenant);
   void judge_threads();
   void end(Watched& watched, const std::string& why, bool at_once);
-  void await_next_look();
-  uint64_t bound_of(scheduler::TenantId tenant) const;
+  void await_next_poll();
+  size_t workers_of(scheduler::TenantId tenant) const;
+  uint64_t bound_of(scheduler::TenantId tenant, size_t workers) const;
   void bound_group(scheduler::TenantId tenant);
+  void share_processors(scheduler::TenantId tenant);
 
   SessionControl& control_;
   Settings settings_;
   boost::asio::steady_timer timer_;
-  bool looking_ = false;
-  uint64_t device_bytes_here_ = 0;                      // memory of software devices, which is this machine's
+  bool polling_ = false;
+  std::set<scheduler::DeviceIndex> devices_here_;  // software devices: their memory is this machine's
+  uint64_t device_bytes_here_ = 0;
   std::map<scheduler::TenantId, uint64_t> host_bytes_;  // 0: no bound
+  struct Known {
+    std::string name;
+    scheduler::ServiceClass service_class{};
+  };
+  std::map<scheduler::TenantId, Known> tenants_;
   std::map<scheduler::SessionId, Watched> watched_;
   Lifetime lifetime_;
 };

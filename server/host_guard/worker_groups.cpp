@@ -5,6 +5,8 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <span>
+#include <string_view>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,11 +14,15 @@
 #include <unistd.h>
 
 #include "server/base/owned_descriptor.hpp"
+#include "server/module_cache/digest.hpp"
 
 namespace gpuwire::server {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kTenantPrefix = "gpuwire-tenant-";
+constexpr size_t kNameDigits = 32;  // of the digest: no two tenants of a server have the same
 
 // The kernel answers each write by itself, so it is one system call.
 tl::expected<void, std::string> write_word(const fs::path& file, const std::string& word) {
@@ -37,7 +43,7 @@ bool is_ours(pid_t process) {
   return std::getline(file, name) && name.starts_with("gpuwire-");
 }
 
-// What a server before this one has left, whose group was not divided.
+// The group of a previous server, which did not divide it.
 void move_ours(const fs::path& from, const fs::path& to) {
   std::ifstream file(from / "cgroup.procs");
   for (pid_t process; file >> process;) {
@@ -45,10 +51,21 @@ void move_ours(const fs::path& from, const fs::path& to) {
   }
 }
 
+// From an earlier server, whose tenants may have been others. A group with processes in it stays.
+void remove_empty(const fs::path& own) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(own, error))
+    if (entry.path().filename().string().starts_with(kTenantPrefix)) ::rmdir(entry.path().c_str());
+}
+
+std::set<std::string> controllers_of(const fs::path& own) {
+  std::ifstream file(own / "cgroup.controllers");
+  return {std::istream_iterator<std::string>(file), {}};
+}
+
 // A machine whose controllers are still in cgroup v1 gives its groups of v2 none.
 tl::expected<void, std::string> has_controllers(const fs::path& own) {
-  std::ifstream file(own / "cgroup.controllers");
-  const std::set<std::string> given(std::istream_iterator<std::string>(file), {});
+  const std::set<std::string> given = controllers_of(own);
   for (const char* needed : {"memory", "pids"}) {
     if (!given.contains(needed))
       return tl::unexpected(fmt::format("{}: no controller \"{}\"", (own / "cgroup.controllers").string(), needed));
@@ -57,6 +74,18 @@ tl::expected<void, std::string> has_controllers(const fs::path& own) {
 }
 
 }  // namespace
+
+// The time of each class is this multiple of the next one's, as the scheduler's classes are spaced: interactive work is
+// not delayed by work that nobody waits for.
+unsigned processor_weight(scheduler::ServiceClass service_class) {
+  switch (service_class) {
+    case scheduler::ServiceClass::realtime: return 1000;
+    case scheduler::ServiceClass::interactive: return 400;
+    case scheduler::ServiceClass::batch: return 100;
+    case scheduler::ServiceClass::scavenger: return 10;
+  }
+  return 100;
+}
 
 tl::expected<fs::path, std::string> WorkerGroups::own_group() {
   const fs::path mount = "/sys/fs/cgroup";
@@ -83,16 +112,22 @@ tl::expected<WorkerGroups, std::string> WorkerGroups::open(const fs::path& own) 
     ::rmdir(broker.c_str());
     return tl::unexpected(divided.error());
   }
-  return WorkerGroups(own);
+  remove_empty(own);
+  // By itself: where it may not be divided, memory is bounded all the same.
+  const bool weighs = controllers_of(own).contains("cpu") && write_word(own / "cgroup.subtree_control", "+cpu");
+  if (weighs) static_cast<void>(write_word(broker / "cpu.weight", std::to_string(kBrokerWeight)));
+  return WorkerGroups(own, weighs);
 }
 
 WorkerGroups::~WorkerGroups() {
-  for (uint64_t tenant : made_) ::rmdir(group(tenant).c_str());
+  for (const std::string& tenant : made_) ::rmdir(group(tenant).c_str());
 }
 
-fs::path WorkerGroups::group(uint64_t tenant) const { return own_ / fmt::format("gpuwire-tenant-{}", tenant); }
+std::string WorkerGroups::name_of(const std::string& tenant) {
+  return std::string(kTenantPrefix) + hex(sha256(std::as_bytes(std::span(tenant)))).substr(0, kNameDigits);
+}
 
-tl::expected<void, std::string> WorkerGroups::bound(uint64_t tenant, uint64_t bytes) {
+tl::expected<void, std::string> WorkerGroups::bound(const std::string& tenant, uint64_t bytes) {
   const fs::path folder = group(tenant);
   if (!made_.contains(tenant)) {
     if (auto made = make(folder); !made) return made;
@@ -100,14 +135,19 @@ tl::expected<void, std::string> WorkerGroups::bound(uint64_t tenant, uint64_t by
     static_cast<void>(write_word(folder / "memory.swap.max", "0"));  // a kernel without swap has no such file
     if (auto bounded = write_word(folder / "pids.max", std::to_string(kGroupProcessesMax)); !bounded) return bounded;
   }
-  return write_word(folder / "memory.max", std::to_string(bytes));
+  return write_word(folder / "memory.max", bytes == UINT64_MAX ? "max" : std::to_string(bytes));
 }
 
-tl::expected<void, std::string> WorkerGroups::join(uint64_t tenant, pid_t worker) {
+tl::expected<void, std::string> WorkerGroups::weigh(const std::string& tenant, scheduler::ServiceClass service_class) {
+  if (!weighs_) return {};
+  return write_word(group(tenant) / "cpu.weight", std::to_string(processor_weight(service_class)));
+}
+
+tl::expected<void, std::string> WorkerGroups::join(const std::string& tenant, pid_t worker) {
   return write_word(group(tenant) / "cgroup.procs", std::to_string(worker));
 }
 
-void WorkerGroups::remove(uint64_t tenant) {
+void WorkerGroups::remove(const std::string& tenant) {
   // A process that was reaped a moment ago may still be in it; then it is used again.
   if (::rmdir(group(tenant).c_str()) == 0) made_.erase(tenant);
 }

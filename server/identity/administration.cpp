@@ -25,8 +25,8 @@ tl::expected<Authority, std::string> load_authority(const fs::path& directory) {
   return authority;
 }
 
-// The key first: a server that is told of the new certificate finds its key. Whoever reads between the two sees a pair
-// that does not belong together, keeps what it has, and looks again at the next change.
+// The key first: a server that is notified of the new certificate finds its key. A reader between the two writes sees a
+// pair that does not belong together, keeps its present pair, and reads again at the next change.
 tl::expected<void, std::string> write_server(const fs::path& directory, const Issued& server) {
   if (auto written = replace_private_file(directory / kServerKeyFile, server.key_pem); !written) return written;
   return replace_private_file(directory / kServerCertificateFile, server.certificate_pem);
@@ -38,7 +38,13 @@ std::string subject_of(const X509* certificate) {
   return name;
 }
 
-// A token for which the caller says what else it is.
+tl::expected<void, std::string> may_be_user(const std::string& user) {
+  if (user.empty() || is_user_name(user)) return {};
+  return Failure(fmt::format(
+      "\"{}\" is not a user name: it must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-', and not begin with a dot", user));
+}
+
+// A token with further fields from the caller.
 tl::expected<NewCredential, std::string> make_token(const fs::path& directory, const std::string& tenant, WallTime now,
                                                     WallTime expires) {
   if (!is_tenant_name(tenant))
@@ -55,6 +61,7 @@ tl::expected<NewCredential, std::string> make_token(const fs::path& directory, c
   made.credential = {.kind = CredentialKind::token,
                      .id = token_id(hash),
                      .tenant = tenant,
+                     .user = {},
                      .issued = now,
                      .expires = expires,
                      .hash = hash};
@@ -80,8 +87,9 @@ tl::expected<void, std::string> enter(const fs::path& directory, const NewCreden
   return entered;
 }
 
-std::string heading(const X509* authority, const std::string& tenant, const Credential& credential) {
-  return fmt::format("# gpuwire: tenant {}, {} {}, given by \"{}\", until {}\n", tenant,
+std::string heading(const X509* authority, const Credential& credential) {
+  return fmt::format("# gpuwire: tenant {}{}, {} {}, given by \"{}\", until {}\n", credential.tenant,
+                     credential.user.empty() ? std::string() : ", user " + credential.user,
                      credential.kind == CredentialKind::token ? "token" : "certificate", credential.id,
                      subject_of(authority), to_words(credential.expires));
 }
@@ -113,7 +121,9 @@ tl::expected<void, std::string> init_identity(const fs::path& directory, const I
 }
 
 tl::expected<NewCredential, std::string> add_certificate(const fs::path& directory, const std::string& tenant,
-                                                         unsigned days, const fs::path& out, WallTime now) {
+                                                         unsigned days, const fs::path& out, WallTime now,
+                                                         const std::string& user) {
+  if (auto may = may_be_user(user); !may) return Failure(may.error());
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto authority = load_authority(directory);
@@ -126,26 +136,29 @@ tl::expected<NewCredential, std::string> add_certificate(const fs::path& directo
   made.credential = {.kind = CredentialKind::certificate,
                      .id = issued->serial,
                      .tenant = tenant,
+                     .user = user,
                      .issued = now,
                      .expires = issued->expires};
-  made.text = heading(authority->certificate.get(), tenant, made.credential) + issued->key_pem +
-              issued->certificate_pem + *authority_pem;
+  made.text = heading(authority->certificate.get(), made.credential) + issued->key_pem + issued->certificate_pem +
+              *authority_pem;
   made.authority = *authority_pem;
   if (auto entered = enter(directory, made, out); !entered) return Failure(entered.error());
   return made;
 }
 
 tl::expected<NewCredential, std::string> add_token(const fs::path& directory, const std::string& tenant, unsigned days,
-                                                   const fs::path& out, WallTime now) {
+                                                   const fs::path& out, WallTime now, const std::string& user) {
+  if (auto may = may_be_user(user); !may) return Failure(may.error());
   if (days < 1 || days > kValidityDaysMax)
     return Failure(fmt::format("the validity must be 1 to {1} days, got {0}", days, kValidityDaysMax));
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto made = make_token(directory, tenant, now, now + std::chrono::hours(24) * days);
   if (!made) return made;
+  made->credential.user = user;
   auto authority = read_certificate(made->authority);
   if (!authority) return Failure(authority.error());
-  made->text = heading(authority->get(), tenant, made->credential) + made->text + "\n";
+  made->text = heading(authority->get(), made->credential) + made->text + "\n";
   if (auto entered = enter(directory, *made, out); !entered) return Failure(entered.error());
   return made;
 }
@@ -183,16 +196,16 @@ tl::expected<std::vector<Credential>, std::string> revoke_job(const fs::path& di
 }
 
 tl::expected<std::vector<Credential>, std::string> revoke_credentials(const fs::path& directory,
-                                                                      const std::string& tenant_or_id,
-                                                                      bool end_sessions, WallTime now) {
+                                                                      const std::string& name_or_id, bool end_sessions,
+                                                                      WallTime now) {
   auto lock = IdentityLock::take(directory);
   if (!lock) return Failure(lock.error());
   auto credentials = read_register(directory);
   if (!credentials) return Failure(credentials.error());
-  if (!credentials->knows(tenant_or_id))
-    return Failure(
-        fmt::format("no tenant, serial or token id \"{}\" in {}", tenant_or_id, (directory / kRegisterFile).string()));
-  std::vector<Credential> revoked = credentials->revoke(tenant_or_id, end_sessions, now);
+  if (!credentials->knows(name_or_id))
+    return Failure(fmt::format("no tenant, user, serial or token id \"{}\" in {}", name_or_id,
+                               (directory / kRegisterFile).string()));
+  std::vector<Credential> revoked = credentials->revoke(name_or_id, end_sessions, now);
   if (auto written = write_register(directory, *credentials); !written) return Failure(written.error());
   return revoked;
 }
@@ -213,6 +226,20 @@ tl::expected<ServerFacts, std::string> server_facts(const fs::path& directory) {
   if (!server) return Failure(server.error());
   return ServerFacts{subject_of(authority->get()), expiry_of(authority->get()), expiry_of(server->get()),
                      hosts_of(server->get())};
+}
+
+tl::expected<ServerFacts, std::string> renew_authority_of(const fs::path& directory, unsigned days, WallTime now) {
+  {
+    auto lock = IdentityLock::take(directory);
+    if (!lock) return Failure(lock.error());
+    auto authority = load_authority(directory);
+    if (!authority) return Failure(authority.error());
+    auto renewed = renew_authority(*authority, {now, days});
+    if (!renewed) return Failure(renewed.error());
+    if (auto written = replace_private_file(directory / kAuthorityCertificateFile, renewed->certificate_pem); !written)
+      return Failure(written.error());
+  }
+  return server_facts(directory);
 }
 
 tl::expected<ServerFacts, std::string> renew_server(const fs::path& directory, const std::vector<std::string>& hosts,

@@ -1,5 +1,5 @@
-// What `gpuwire admin` does to an identity folder: one function for each command. Each takes the folder's lock while it
-// changes something.
+// The operations of `gpuwire admin` on an identity folder: one function for each command. Each takes the folder's lock
+// while it changes something.
 #pragma once
 
 #include <filesystem>
@@ -23,15 +23,18 @@ tl::expected<void, std::string> init_identity(const std::filesystem::path& direc
 
 struct NewCredential {
   Credential credential;
-  std::string text;       // what the tenant gets: a bundle, or a file with a token
-  std::string authority;  // ca.pem: what somebody with a token needs beside it
+  std::string text;       // the tenant's part: a bundle, or a file with a token
+  std::string authority;  // ca.pem: the authority that the owner of a token needs beside it
 };
-// `out`: where `text` goes, 0600, written before the credential counts; empty: nowhere.
+// `out`: the file for `text`, 0600, written before the credential is valid; empty: none. `user`: the user of the tenant
+// who gets it; empty: no particular user.
 tl::expected<NewCredential, std::string> add_certificate(const std::filesystem::path& directory,
                                                          const std::string& tenant, unsigned days,
-                                                         const std::filesystem::path& out, WallTime now);
+                                                         const std::filesystem::path& out, WallTime now,
+                                                         const std::string& user = {});
 tl::expected<NewCredential, std::string> add_token(const std::filesystem::path& directory, const std::string& tenant,
-                                                   unsigned days, const std::filesystem::path& out, WallTime now);
+                                                   unsigned days, const std::filesystem::path& out, WallTime now,
+                                                   const std::string& user = {});
 
 // A token for one job of a batch system.
 struct JobToken {
@@ -44,15 +47,16 @@ inline constexpr std::chrono::seconds kJobLifetimeMin{60}, kJobLifetimeMax{std::
 // over are forgotten.
 tl::expected<NewCredential, std::string> add_job_token(const std::filesystem::path& directory, const JobToken& wanted,
                                                        WallTime now);
-// All tokens of a job. What has been revoked by this call; empty: none counted, which is no error, for a job may be
+// All tokens of a job. Returns those revoked by this call; empty: none was valid, which is no error, for a job may be
 // over before it began.
 tl::expected<std::vector<Credential>, std::string> revoke_job(const std::filesystem::path& directory,
                                                               const std::string& job, bool end_sessions, WallTime now);
 
-// By tenant, serial or token id: what has been revoked by this call. The error: nothing has this name.
+// By tenant, "tenant/user", serial or token id: returns the credentials revoked by this call. The error: nothing has
+// this name.
 tl::expected<std::vector<Credential>, std::string> revoke_credentials(const std::filesystem::path& directory,
-                                                                      const std::string& tenant_or_id,
-                                                                      bool end_sessions, WallTime now);
+                                                                      const std::string& name_or_id, bool end_sessions,
+                                                                      WallTime now);
 
 struct ServerFacts {
   std::string name;  // of the authority
@@ -64,6 +68,10 @@ struct ServerFacts {
 tl::expected<ServerFacts, std::string> renew_server(const std::filesystem::path& directory,
                                                     const std::vector<std::string>& hosts, bool replace_hosts,
                                                     unsigned days, WallTime now);
+// The authority for this many days more, by its own key: certificates that it has signed stay valid. Takes effect for
+// clients that trust its new certificate (later bundles have it); others trust the old one until that expires.
+tl::expected<ServerFacts, std::string> renew_authority_of(const std::filesystem::path& directory, unsigned days,
+                                                          WallTime now);
 tl::expected<ServerFacts, std::string> server_facts(const std::filesystem::path& directory);
 
 }  // namespace gpuwire::server

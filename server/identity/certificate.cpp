@@ -17,7 +17,7 @@ constexpr size_t kSerialBits = 128;
 constexpr size_t kHostBytesMax = 253;
 constexpr size_t kTenantNameBytesMax = 64;
 
-// What stands in every certificate that is made here, and what differs.
+// The common fields of every certificate that is made here, and the varying ones.
 struct Shape {
   std::string common_name;
   std::string basic_constraints, key_usage;
@@ -102,12 +102,14 @@ std::string text_of(BIO* bio) {
   return {bytes, size_t(size)};
 }
 
-tl::expected<Issued, std::string> issue(const Shape& shape, Validity validity, const Authority* authority) {
+// `key`: null: a new one.
+tl::expected<Issued, std::string> issue(const Shape& shape, Validity validity, const Authority* authority,
+                                        KeyHandle key = {}) {
   if (validity.days < 1 || validity.days > kValidityDaysMax)
     return tl::unexpected(fmt::format("the validity must be 1 to {1} days, got {0}", validity.days, kValidityDaysMax));
   if (authority && expiry_of(authority->certificate.get()) <= validity.now)
     return tl::unexpected(std::string("the certificate authority has expired"));
-  KeyHandle key(EVP_EC_gen("P-256"));
+  if (!key) key.reset(EVP_EC_gen("P-256"));
   CertificateHandle certificate(X509_new());
   if (!key || !certificate || !fill(certificate.get(), key.get(), shape, validity, authority))
     return tl::unexpected(openssl_error("making a certificate"));
@@ -171,11 +173,25 @@ bool is_tenant_name(std::string_view name) {
   return !name.empty() && name.size() <= kTenantNameBytesMax && std::all_of(name.begin(), name.end(), allowed);
 }
 
+namespace {
+
+Shape shape_of_authority(std::string common_name) {
+  return {.common_name = std::move(common_name),
+          .basic_constraints = "critical,CA:TRUE,pathlen:0",
+          .key_usage = "critical,keyCertSign,cRLSign"};
+}
+
+}  // namespace
+
 tl::expected<Issued, std::string> make_authority(const std::string& host, Validity validity) {
-  return issue({.common_name = fmt::format("gpuwire CA of {:.40}", host),
-                .basic_constraints = "critical,CA:TRUE,pathlen:0",
-                .key_usage = "critical,keyCertSign,cRLSign"},
-               validity, nullptr);
+  return issue(shape_of_authority(fmt::format("gpuwire CA of {:.40}", host)), validity, nullptr);
+}
+
+tl::expected<Issued, std::string> renew_authority(const Authority& authority, Validity validity) {
+  const std::string name = common_name_of(authority.certificate.get());
+  if (name.empty()) return tl::unexpected(std::string("the authority's certificate has no single common name"));
+  EVP_PKEY_up_ref(authority.key.get());
+  return issue(shape_of_authority(name), validity, nullptr, KeyHandle(authority.key.get()));
 }
 
 tl::expected<Authority, std::string> read_authority(const std::string& certificate_pem, const std::string& key_pem) {

@@ -46,9 +46,14 @@ std::optional<WallTime> utc_time(int year, unsigned month, unsigned day, unsigne
 
 // 1 to 64 of [A-Za-z0-9._-].
 bool is_tenant_name(std::string_view name);
+// The same, for somebody within a tenant; it does not begin with a dot, for files are called after it.
+inline bool is_user_name(std::string_view name) { return is_tenant_name(name) && name.front() != '.'; }
 
-// All errors are one phrase that names what could not be made or read.
+// All errors are one phrase that names the object that could not be made or read.
 tl::expected<Issued, std::string> make_authority(const std::string& host, Validity validity);
+// The same authority for longer: its key and name stay. Certificates that it has signed are valid for clients that
+// trust the new certificate, and later ones for clients that trust the old one, until that expires.
+tl::expected<Issued, std::string> renew_authority(const Authority& authority, Validity validity);
 tl::expected<Authority, std::string> read_authority(const std::string& certificate_pem, const std::string& key_pem);
 // `hosts`: DNS names and IP addresses that clients may write; the first is the certificate's name.
 tl::expected<Issued, std::string> issue_server_certificate(const Authority& authority,
@@ -65,8 +70,8 @@ std::string serial_of(const X509* certificate);
 WallTime expiry_of(const X509* certificate);
 // The DNS names and IP addresses that it holds for.
 std::vector<std::string> hosts_of(const X509* certificate);
-// Whom a client certificate names; the common name and the one tenant URI have to agree. Says nothing about who signed
-// it.
+// The tenant of a client certificate; the common name and the one tenant URI have to agree. Says nothing about its
+// signer.
 tl::expected<std::string, std::string> tenant_of(const X509* certificate);
 
 }  // namespace gpuwire::server

@@ -30,7 +30,7 @@ uid_t owner_of(const fs::path& folder) {
   return ::geteuid() == 0 && ::stat(folder.empty() ? "." : folder.c_str(), &facts) == 0 ? facts.st_uid : ::geteuid();
 }
 
-// What root writes into another user's folder is that user's.
+// Files that root writes into another user's folder belong to that user.
 bool give_to_owner_of(const fs::path& folder, int descriptor) {
   uid_t owner = owner_of(folder);
   return owner == ::geteuid() || ::fchown(descriptor, owner, gid_t(-1)) == 0;
@@ -63,7 +63,7 @@ bool write_whole(int descriptor, std::string_view text) {
   return ::fsync(descriptor) == 0;
 }
 
-// `of_folder`: it belongs to whom its folder belongs to.
+// `of_folder`: it belongs to the owner of its folder.
 tl::expected<void, std::string> write_new(const fs::path& file, std::string_view text, bool of_folder) {
   OpenFile out{::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
   if (out.descriptor < 0) return tl::unexpected(failure(file, errno));
@@ -138,7 +138,7 @@ tl::expected<void, std::string> make_identity_directory(const fs::path& director
 }
 
 tl::expected<int, std::string> open_private_file(const fs::path& file) {
-  // Not waiting: what stands there may be a pipe that nobody writes to.
+  // O_NONBLOCK: the file may be a pipe without a writer.
   OpenFile in{::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
   struct stat facts {};
   if (in.descriptor < 0 || ::fstat(in.descriptor, &facts) != 0) return tl::unexpected(failure(file, errno));
@@ -170,7 +170,7 @@ tl::expected<std::string, std::string> read_descriptor(int descriptor, std::stri
 tl::expected<void, std::string> replace_private_file(const fs::path& file, std::string_view text) {
   fs::path fresh = file;
   fresh += ".new";
-  ::unlink(fresh.c_str());  // of one that was interrupted; who holds the lock is alone
+  ::unlink(fresh.c_str());  // of an interrupted process; the lock's holder is alone
   if (auto written = write_new(fresh, text, true); !written) return written;
   if (::rename(fresh.c_str(), file.c_str()) != 0) {
     int error = errno;

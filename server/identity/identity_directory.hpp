@@ -1,5 +1,5 @@
-// The folder of a server's identity: 0700, its files 0600, each replaced as a whole. What reads it refuses what others
-// could have read.
+// The folder of a server's identity: 0700, its files 0600, each replaced atomically. Its readers refuse files that
+// others could have read.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ inline constexpr unsigned kLockWaitMs = 5000;  // for another `gpuwire admin` to
 // As root /etc/gpuwire/identity, else gpuwire/server in the user's configuration folder.
 std::filesystem::path default_identity_directory();
 
-// That nobody has made one there, and what makes it.
+// The error that the folder has no identity, with the command that makes one.
 std::string why_no_identity(const std::filesystem::path& directory);
 
 // One process at a time changes the folder; readers need no lock. Released by the destructor.
@@ -47,8 +47,8 @@ tl::expected<int, std::string> open_private_file(const std::filesystem::path& fi
 tl::expected<std::string, std::string> read_private_file(const std::filesystem::path& file, size_t bytes_max);
 // From the beginning of an open one, whatever its position.
 tl::expected<std::string, std::string> read_descriptor(int descriptor, std::string_view name, size_t bytes_max);
-// 0600; whoever reads sees the old text or the new one. Written by root into another user's folder, it is that user's:
-// the server's.
+// 0600; a reader sees the old text or the new one. Written by root into another user's folder, the file belongs to that
+// user, the server's.
 tl::expected<void, std::string> replace_private_file(const std::filesystem::path& file, std::string_view text);
 // 0600, of the caller, and must not be there yet.
 tl::expected<void, std::string> create_private_file(const std::filesystem::path& file, std::string_view text);

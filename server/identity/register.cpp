@@ -43,6 +43,10 @@ Credential credential_of(const json& entry) {
   credential.tenant = string_of(entry, "tenant");
   if (!is_tenant_name(credential.tenant))
     throw BadEntry{fmt::format("\"{:.64}\" is not a tenant name", credential.tenant)};
+  if (entry.contains("user")) {
+    credential.user = string_of(entry, "user");
+    if (!is_user_name(credential.user)) throw BadEntry{fmt::format("\"{:.64}\" is not a user name", credential.user)};
+  }
   credential.issued = time_of(entry, "issued");
   credential.expires = time_of(entry, "expires");
   if (entry.contains("revoked")) credential.revoked = time_of(entry, "revoked");
@@ -64,6 +68,7 @@ json json_of(const Credential& credential) {
              {"tenant", credential.tenant},
              {"issued", to_text(credential.issued)},
              {"expires", to_text(credential.expires)}};
+  if (!credential.user.empty()) entry["user"] = credential.user;
   if (credential.revoked) entry["revoked"] = to_text(*credential.revoked);
   if (credential.end_sessions) entry["end_sessions"] = true;
   if (credential.kind == CredentialKind::token) entry["sha256"] = to_hex(credential.hash);
@@ -72,6 +77,12 @@ json json_of(const Credential& credential) {
     entry["gpus"] = credential.gpus;
   }
   return entry;
+}
+
+// By its tenant, its tenant and user, or its id. No name of a tenant has a slash.
+bool is_called(const Credential& one, std::string_view name_or_id) {
+  return one.tenant == name_or_id || one.id == name_or_id ||
+         (!one.user.empty() && label_of(one.tenant, one.user) == name_or_id);
 }
 
 // Those that match do not count any more; the answer: those that did until now.
@@ -149,9 +160,9 @@ const Credential* Register::find_token(std::string_view token) const {
   return found;
 }
 
-std::vector<Credential> Register::revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now) {
+std::vector<Credential> Register::revoke(std::string_view name_or_id, bool end_sessions, WallTime now) {
   return revoke_matching(credentials_, end_sessions, now,
-                         [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+                         [&](const Credential& one) { return is_called(one, name_or_id); });
 }
 
 std::vector<Credential> Register::revoke_job(std::string_view job, bool end_sessions, WallTime now) {
@@ -165,9 +176,13 @@ void Register::forget_jobs(WallTime before) {
   });
 }
 
-bool Register::knows(std::string_view tenant_or_id) const {
+bool Register::knows(std::string_view name_or_id) const {
   return std::any_of(credentials_.begin(), credentials_.end(),
-                     [&](const Credential& one) { return one.tenant == tenant_or_id || one.id == tenant_or_id; });
+                     [&](const Credential& one) { return is_called(one, name_or_id); });
+}
+
+std::string label_of(std::string_view tenant, std::string_view user) {
+  return user.empty() ? std::string(tenant) : fmt::format("{}/{}", tenant, user);
 }
 
 bool is_job_name(std::string_view name) {

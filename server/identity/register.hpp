@@ -1,4 +1,4 @@
-// Which credentials a server has given out, to whom, and which of them are no longer accepted: register.json.
+// The credentials that a server has given out, their owners, and the revoked ones: register.json.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ inline constexpr size_t kCredentialsMax = 65'536;
 inline constexpr size_t kRegisterBytesMax = 32u << 20;
 inline constexpr size_t kJobNameBytesMax = 128;
 inline constexpr unsigned kJobGpusMax = 1024;
-// Tokens of jobs are forgotten when they have not counted for so long: a cluster makes many, and by then nothing that
-// they began runs.
+// Tokens of jobs are forgotten this long after their expiry: a cluster makes many, and none of their programs runs by
+// then.
 inline constexpr std::chrono::hours kJobTokensKeptFor{1};
 
 enum class CredentialKind : uint8_t { certificate, token };
@@ -28,6 +28,7 @@ struct Credential {
   CredentialKind kind = CredentialKind::certificate;
   std::string id;  // a certificate's serial, a token's id
   std::string tenant;
+  std::string user;  // the user of the tenant that it was given to; empty: no particular user
   WallTime issued, expires;
   std::optional<WallTime> revoked;
   bool end_sessions = false;  // with `revoked`: running sessions that it began are ended
@@ -39,7 +40,7 @@ struct Credential {
 // A value; no locks.
 class Register {
  public:
-  // The error says what is wrong with the text, without any of its secrets (it has none but hashes).
+  // The error describes the fault of the text, without any of its secrets (it has none but hashes).
   static tl::expected<Register, std::string> parse(const std::string& json);
   std::string text() const;
 
@@ -51,19 +52,22 @@ class Register {
   const Credential* find(std::string_view id) const;
   // Looks at every token, whatever it finds: the time says nothing about which there are.
   const Credential* find_token(std::string_view token) const;
-  // Those of a tenant of this name, or the one with this id, that counted until now; all of them do not any more. Those
-  // already revoked are only given `end_sessions`.
-  std::vector<Credential> revoke(std::string_view tenant_or_id, bool end_sessions, WallTime now);
+  // Those of a tenant or "tenant/user" of this name, or the one with this id, that counted until now; all of them do
+  // not any more. Those already revoked are only given `end_sessions`.
+  std::vector<Credential> revoke(std::string_view name_or_id, bool end_sessions, WallTime now);
   // The same for all tokens of a job.
   std::vector<Credential> revoke_job(std::string_view job, bool end_sessions, WallTime now);
   // Drops the tokens of jobs that were revoked or expired before this time.
   void forget_jobs(WallTime before);
   // Whether any, revoked or not, matches.
-  bool knows(std::string_view tenant_or_id) const;
+  bool knows(std::string_view name_or_id) const;
 
  private:
   std::vector<Credential> credentials_;
 };
+
+// "course/anna", or the tenant alone where there is no user.
+std::string label_of(std::string_view tenant, std::string_view user);
 
 // 1 to kJobNameBytesMax letters, digits, and any of ._-:/@+
 bool is_job_name(std::string_view name);

@@ -18,8 +18,9 @@ int error_index() {
   return index;
 }
 
-// Lets the handshake finish whatever the certificate is, so that the client can be told in words: it is refused when it
-// is asked about (shown_certificate), having been allowed nothing that a client without a certificate is not.
+// Lets the handshake finish with any certificate, so that the client can get a reason in words. The certificate is
+// refused when it is evaluated (shown_certificate); until then the client has no more rights than one without a
+// certificate.
 int note_verification(int ok, X509_STORE_CTX* verification) {
   auto* connection = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(verification, SSL_get_ex_data_X509_STORE_CTX_idx()));
   if (!ok && !SSL_get_ex_data(connection, error_index()))
@@ -57,7 +58,7 @@ tl::expected<Parts, std::string> read_parts(const IdentityTexts& texts, WallTime
 bool configure(SSL_CTX* context, const Parts& parts) {
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, note_verification);
   if (!tls::restrict_server(context)) return false;
-  // Nothing is read beyond the record that is being read: what a client says after its login is for its worker.
+  // No byte beyond the present record is read: the bytes after a client's login are for its worker.
   SSL_CTX_set_read_ahead(context, 0);
   SSL_CTX_set_default_read_buffer_len(context, 0);
   SSL_CTX_set_mode(context,

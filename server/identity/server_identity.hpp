@@ -1,5 +1,5 @@
-// What the login process judges clients by: the server's certificate and key, the authority, the register. Made anew
-// when a file changes.
+// The login process's basis for authenticating clients: the server's certificate and key, the authority, the register.
+// Made anew when a file changes.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@ class ServerIdentity {
   const Register& credentials() const { return credentials_; }
   // A server's end for a connected socket that does not block; null: out of memory. `socket` stays the caller's.
   tls::Connection connect(int socket) const;
-  // After the handshake: what the client has shown; none: no certificate.
+  // After the handshake: the client's certificate; none: no certificate.
   static std::optional<ShownCertificate> shown_certificate(SSL* connection);
 
  private:

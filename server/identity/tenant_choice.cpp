@@ -14,7 +14,7 @@ RefusalKind kind_of(const Credential& credential) {
 
 RefusedTenant why_not_verified(const ShownCertificate& shown) {
   RefusedTenant refused{
-      RefusalKind::certificate, {}, {}, shown.serial};  // whoever is named there: nobody whom we trust says so
+      RefusalKind::certificate, {}, {}, shown.serial};  // whoever is named there: no trusted authority has signed it
   switch (shown.verify_error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
       refused.kind = RefusalKind::expired;
@@ -50,7 +50,7 @@ Choice by_certificate(const ShownCertificate& shown, const Register* credentials
   if (std::string why = why_invalid(*known, now); !why.empty())
     return RefusedTenant{kind_of(*known), fmt::format("the certificate of tenant {} {}", shown.tenant, why),
                          shown.tenant, shown.serial};
-  return ChosenTenant{shown.tenant, "tls certificate", shown.serial};
+  return ChosenTenant{shown.tenant, "tls certificate", shown.serial, known->user, known->expires};
 }
 
 Choice by_token(const Shown& shown, const Register* credentials, WallTime now) {
@@ -59,7 +59,8 @@ Choice by_token(const Shown& shown, const Register* credentials, WallTime now) {
   if (std::string why = why_invalid(*known, now); !why.empty())
     return RefusedTenant{kind_of(*known), fmt::format("the token of tenant {} {}", known->tenant, why), known->tenant,
                          known->id};
-  return ChosenTenant{known->tenant, shown.tls ? "tls token" : "token", known->id};
+  return ChosenTenant{known->tenant, shown.tls ? "tls token" : "token", known->id, known->user,
+                      known->job.empty() ? std::optional(known->expires) : std::nullopt};
 }
 
 }  // namespace
@@ -92,10 +93,13 @@ Choice choose_tenant(const Shown& shown, const Register* credentials, WallTime n
     if (other->tenant != chosen->tenant)
       return RefusedTenant{RefusalKind::mismatch, "the client's certificate and its token are of different tenants",
                            chosen->tenant, chosen->credential};
+    if (!other->user.empty() && !chosen->user.empty() && other->user != chosen->user)
+      return RefusedTenant{RefusalKind::mismatch, "the client's certificate and its token are of different users",
+                           chosen->tenant, chosen->credential};
     return choice;
   }
   if (!shown.token.empty()) return by_token(shown, credentials, now);
-  if (!shown.unix_tenant.empty()) return ChosenTenant{shown.unix_tenant, "unix", {}};
+  if (!shown.unix_tenant.empty()) return ChosenTenant{shown.unix_tenant, "unix", {}, shown.unix_user};
   if (!shown.open_tenant.empty()) return ChosenTenant{shown.open_tenant, shown.tls ? "tls" : "plain", {}};
   return RefusedTenant{RefusalKind::no_identity,
                        "this server requires a certificate or a token (gpuwire admin add-tenant makes one)",

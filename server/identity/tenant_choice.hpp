@@ -1,4 +1,4 @@
-// Who a client is, from what it has shown: a certificate, a token, the user behind a Unix socket, or nothing.
+// Determines a client's tenant from its credential: a certificate, a token, the user behind a Unix socket, or nothing.
 #pragma once
 
 #include <optional>
@@ -38,10 +38,13 @@ struct Shown {
   std::optional<ShownCertificate> certificate;
   std::string token;
   std::string unix_tenant, open_tenant;  // as the broker says
+  std::string unix_user = {};            // with unix_tenant: the machine's name of the caller
 };
 
 struct ChosenTenant {
   std::string tenant, security, credential;
+  std::string user = {};                 // the user of the tenant; empty: no particular user
+  std::optional<WallTime> expires = {};  // of the credential; none: it has none, or is a job's, which ends with the job
 };
 struct RefusedTenant {
   RefusalKind kind;
@@ -49,8 +52,8 @@ struct RefusedTenant {
   std::string tenant, credential;  // for the audit, as far as known
 };
 
-// A certificate before a token before a Unix user before the open tenant; what is shown and does not count is refused,
-// whatever else is shown. `credentials`: null when the server has no identity.
+// A certificate before a token before a Unix user before the open tenant; an invalid credential is refused, whatever
+// else is shown. `credentials`: null when the server has no identity.
 std::variant<ChosenTenant, RefusedTenant> choose_tenant(const Shown& shown, const Register* credentials, WallTime now);
 
 }  // namespace gpuwire::server

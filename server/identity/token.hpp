@@ -1,6 +1,5 @@
-// Bearer tokens: 256 random bits as text. What the server keeps of one is its SHA-256: nobody can try 2^256 inputs, so
-// that a salt and a slow function, which protect what people invent and remember, would add nothing but a way to keep
-// the server busy.
+// Bearer tokens: 256 random bits as text. The server stores the SHA-256 of a token. Nobody can try 2^256 inputs, so a
+// salt and a slow function, which protect passwords, would add nothing but a way to keep the server busy.
 #pragma once
 
 #include <array>
@@ -19,7 +18,7 @@ inline constexpr size_t kTokenBytes = kTokenPrefix.size() + 43;  // 32 bytes in 
 
 // "gpuwire_" and 43 characters. The error: the system has no randomness.
 tl::expected<std::string, std::string> new_token();
-// Of any text; one that cannot be a token has a hash that no token has.
+// Of any text; a text that cannot be a token has a hash that no token has.
 TokenHash hash_token(std::string_view token);
 // By which a token is spoken about: 16 hexadecimal digits, the beginning of its hash.
 std::string token_id(const TokenHash& hash);

@@ -9,11 +9,11 @@
 
 namespace gpuwire::server::ipc {
 
-// While there is no broker, a question waits for so long; then it counts as not answered.
+// While there is no broker, a question waits for this long; then it counts as not answered.
 inline constexpr std::chrono::seconds kUnattendedWait{60};
 
-// Under the mutex of who asks. The broker goes (away), and another one comes (back), which has not heard what was asked
-// of the one before.
+// Under the mutex of the asking object. The broker goes (away), and another one comes (back), which has not received
+// the questions to the one before.
 class AnswerWait {
  public:
   void away() { away_ = true; }

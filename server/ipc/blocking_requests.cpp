@@ -4,9 +4,9 @@
 
 namespace gpuwire::server::ipc {
 
-void BlockingRequests::heard(Answer answer) {
+void BlockingRequests::on_message(Answer answer) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Pending* waiter = pending_.find(answer.request);
     if (!waiter) return;  // too late: nobody waits any more
     **waiter = std::move(answer);
@@ -16,7 +16,7 @@ void BlockingRequests::heard(Answer answer) {
 
 void BlockingRequests::broker_away() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     wait_.away();
   }
   changed_.notify_all();
@@ -24,7 +24,7 @@ void BlockingRequests::broker_away() {
 
 void BlockingRequests::broker_back() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     wait_.back();
   }
   changed_.notify_all();

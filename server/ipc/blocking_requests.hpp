@@ -3,12 +3,12 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include <tl/expected.hpp>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/ipc/answer_wait.hpp"
 #include "server/ipc/channel.hpp"
 #include "server/ipc/request_table.hpp"
@@ -17,7 +17,7 @@ namespace gpuwire::server::ipc {
 
 inline constexpr size_t kBlockingRequestsMax = 4096;  // each is a thread that waits
 
-// Any thread asks; whoever hears the channel passes on what it hears.
+// Any thread asks; the thread that reads the channel passes the answers on.
 class BlockingRequests {
  public:
   // `channel` outlives it.
@@ -28,8 +28,8 @@ class BlockingRequests {
   template <class Make>
   tl::expected<Answer, std::string> ask(std::chrono::milliseconds at_most, Make&& make);
 
-  // What the broker has answered. Does not block.
-  void heard(Answer answer);
+  // The broker's answer. Does not block.
+  void on_message(Answer answer);
   // There is no broker now; there is another one, or never will be.
   void broker_away();
   void broker_back();
@@ -38,24 +38,24 @@ class BlockingRequests {
   using Pending = std::optional<Answer>*;
 
   Channel& channel_;
-  std::mutex mutex_;  // before the channel's; given up while an answer is awaited
+  Mutex mutex_;  // before the channel's; given up while an answer is awaited
   std::condition_variable changed_;
-  AnswerWait wait_;
-  RequestTable<Pending> pending_{kBlockingRequestsMax};
+  AnswerWait wait_ GUARDED_BY(mutex_);
+  RequestTable<Pending> pending_ GUARDED_BY(mutex_){kBlockingRequestsMax};
 };
 
 template <class Make>
 tl::expected<Answer, std::string> BlockingRequests::ask(std::chrono::milliseconds at_most, Make&& make) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   std::optional<Answer> answer;
   auto number = pending_.open(&answer);
   if (!number) return tl::unexpected(std::string("too many threads wait for the broker"));
   bool said = true;
-  auto say = [&] {
+  auto log_wait = [&] {
     std::optional<Message> message = make(*number);
     return said = message && channel_.send(std::move(*message));
   };
-  const bool answered = wait_.wait(lock, changed_, at_most, say, [&] { return answer.has_value(); });
+  const bool answered = wait_.wait(lock.native(), changed_, at_most, log_wait, [&] { return answer.has_value(); });
   pending_.close(*number);
   if (answered) return std::move(*answer);
   return tl::unexpected(said ? "the broker has not answered in time" : std::string("the broker cannot be asked"));

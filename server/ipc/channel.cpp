@@ -12,6 +12,8 @@
 #include <sys/socket.h>
 
 #include "protocol/transport/descriptor_passing.hpp"
+#include "server/ipc/limits.hpp"
+#include "server/ipc/shareable.hpp"
 
 namespace gpuwire::server::ipc {
 namespace {
@@ -48,13 +50,27 @@ bool open_pair(OwnedDescriptor& broker, OwnedDescriptor& other) {
 Channel::Channel(OwnedDescriptor descriptor, Speaker other, size_t waiting_max, std::function<void()> full)
     : descriptor_(std::move(descriptor)), other_(other), waiting_max_(waiting_max), full_(std::move(full)) {}
 
+// The process that closes the pair last closes unread descriptors in it, too.
+Channel::~Channel() {
+  if (close_unwelcome_) close_unwelcome_(std::move(descriptor_));
+}
+
+void Channel::discard_unread() {
+  if (!close_unwelcome_) return;
+  std::byte nothing[1];
+  iovec part{nothing, sizeof nothing};
+  auto close = [this](int passed) { close_unwelcome_(OwnedDescriptor(passed)); };
+  for (size_t unread = 0; unread < kUnreadMessagesMax; ++unread)
+    if (transport::receive_with_all_descriptors(descriptor_.get(), {&part, 1}, close).bytes <= 0) break;
+}
+
 // --- sending -------------------------------------------------------------------------------------------------------
 
 Channel::Sent Channel::send_now(std::span<const std::byte> bytes, std::span<const int> descriptors) {
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   if (transport::send_with_descriptors(descriptor_.get(), {&part, 1}, descriptors) >= 0) return Sent::yes;
   if (errno == EAGAIN || errno == EWOULDBLOCK) return Sent::full;
-  // Descriptors that are on their way are bounded by the kernel; the message is lost, what comes after it is not.
+  // The kernel bounds the descriptors in flight; this message is lost, later messages are not.
   if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) return Sent::lost;
   return Sent::closed;
 }
@@ -65,7 +81,7 @@ bool Channel::send(Message&& message) {
   numbers.reserve(packet.descriptors.size());
   for (const OwnedDescriptor* descriptor : packet.descriptors) numbers.push_back(descriptor->get());
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return false;
     if (waiting_.empty()) {
       switch (send_now(packet.bytes(), numbers)) {
@@ -88,7 +104,7 @@ bool Channel::send(Message&& message) {
 }
 
 size_t Channel::waiting() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return waiting_.size();
 }
 
@@ -100,7 +116,7 @@ bool Channel::read_by_other_end() const {
 short Channel::events() const { return short(POLLIN | (waiting() ? POLLOUT : 0)); }
 
 bool Channel::drain() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return drain_locked();
 }
 
@@ -132,35 +148,47 @@ bool Channel::flush(milliseconds limit) {
 
 // --- hearing -------------------------------------------------------------------------------------------------------
 
-Channel::Heard Channel::hear(std::optional<Message>& message) {
+bool Channel::welcome(std::vector<OwnedDescriptor>& descriptors) const {
+  if (!close_unwelcome_) return true;
+  const bool all = descriptors.size() <= kDescriptorsMax &&
+                   std::ranges::all_of(descriptors, [](const auto& one) { return is_shareable(one.get()); });
+  if (all) return true;
+  for (OwnedDescriptor& descriptor : descriptors) close_unwelcome_(std::move(descriptor));
+  return false;
+}
+
+Channel::Received Channel::try_receive(std::optional<Message>& message) {
   message.reset();
   alignas(8) std::array<std::byte, kPacketBytesMax> bytes;
   iovec part{bytes.data(), bytes.size()};
-  transport::PassedDescriptors passed;
-  auto received = transport::receive_with_descriptors(descriptor_.get(), {&part, 1}, passed);
-  if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Heard::none_yet;
-  if (received.bytes < 0) return Heard::closed;
+  std::vector<OwnedDescriptor> descriptors;
+  auto received = transport::receive_with_all_descriptors(descriptor_.get(), {&part, 1},
+                                                          [&](int passed) { descriptors.emplace_back(passed); });
+  if (received.bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::none_yet;
+  if (received.bytes < 0) return Received::closed;
+  if (!welcome(descriptors)) {
+    fault_ = kNotShareable;
+    return Received::nonsense;
+  }
   if (received.bytes == 0) {
     // The end, or a packet of nothing.
     pollfd watched{descriptor_.get(), 0, 0};
-    if (::poll(&watched, 1, 0) == 1 && (watched.revents & POLLHUP)) return Heard::closed;
+    if (::poll(&watched, 1, 0) == 1 && (watched.revents & POLLHUP)) return Received::closed;
     fault_ = "what cannot be: no bytes";
-    return Heard::nonsense;
+    return Received::nonsense;
   }
-  std::vector<OwnedDescriptor> descriptors;
-  for (size_t i = 0; i < passed.count(); ++i) descriptors.emplace_back(passed.take(i));
   if (received.cut) {
     fault_ = "what cannot be: more bytes than a message has";
-    return Heard::nonsense;
+    return Received::nonsense;
   }
   auto decoded = decode(std::span(bytes).first(size_t(received.bytes)), std::move(descriptors), other_);
   ::explicit_bzero(bytes.data(), size_t(received.bytes));  // it may have held a key
   if (!decoded) {
     fault_ = std::move(decoded.error());
-    return Heard::nonsense;
+    return Received::nonsense;
   }
   message = std::move(*decoded);
-  return Heard::message;
+  return Received::message;
 }
 
 std::optional<Message> Channel::await(milliseconds limit) {
@@ -168,11 +196,11 @@ std::optional<Message> Channel::await(milliseconds limit) {
   for (;;) {
     drain();
     std::optional<Message> message;
-    switch (hear(message)) {
-      case Heard::message: return message;
-      case Heard::closed:
-      case Heard::nonsense: return std::nullopt;
-      case Heard::none_yet: break;
+    switch (try_receive(message)) {
+      case Received::message: return message;
+      case Received::closed:
+      case Received::nonsense: return std::nullopt;
+      case Received::none_yet: break;
     }
     pollfd watched{descriptor_.get(), events(), 0};
     int ready = ::poll(&watched, 1, left_ms(until, limit.count() < 0));

@@ -17,246 +17,397 @@ namespace {
 
 namespace schema = ipc_schema;
 using Kind = schema::Message::Which;
-using Builder = schema::Message::Builder;
-
-// --- what is sent --------------------------------------------------------------------------------------------------
-
-std::string cut(const std::string& text, size_t bytes_max = kTextBytesMax) { return text.substr(0, bytes_max); }
-std::string cut_name(const std::string& name) { return cut(name, kNameBytesMax); }
-
-capnp::Data::Reader as_data(const std::string& bytes) {
-  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
-}
-// A longer one is none: half of it would mean something else.
-capnp::Data::Reader entry_text(const std::string& text) {
-  return text.size() <= kEntryTextBytesMax ? as_data(text) : capnp::Data::Reader();
-}
-template <size_t N>
-capnp::Data::Reader as_data(const std::array<uint8_t, N>& bytes) {
-  return {bytes.data(), bytes.size()};
-}
-
-class Writer {
- public:
-  Writer(Builder root, std::vector<OwnedDescriptor*>& descriptors) : root_(root), descriptors_(descriptors) {}
-
-  void operator()(Ready& said) { write(root_.initReady(), said.inventory); }
-  void operator()(Failed& said) { root_.setFailed(cut(said.why)); }
-  void operator()(Begun& said) { root_.setBegun(cut(said.client)); }
-  void operator()(Ended& said) {
-    auto out = root_.initEnded();
-    out.setCause(uint8_t(said.cause));
-    out.setWhy(cut(said.why));
-  }
-  void operator()(Note& said) { root_.setNote(cut(said.text)); }
-  void operator()(Share& said) {
-    auto out = root_.initShare();
-    write_share(out, said);
-    out.setDescriptor(place_of(said.descriptor));
-  }
-  void operator()(Claim& said) { write_share(root_.initClaim(), said); }
-  void operator()(Withdraw& said) { root_.setWithdraw(as_data(said.token)); }
-  void operator()(MemoryWanted& said) {
-    auto out = root_.initMemoryWanted();
-    out.setRequest(said.request);
-    out.setColumn(said.column);
-    out.setBytes(said.bytes);
-    out.setAhead(said.ahead);
-  }
-  void operator()(Detached& said) {
-    auto out = root_.initDetached();
-    out.setGraceMs(said.grace_ms);
-    out.setWhy(cut(said.why));
-  }
-  void operator()(Attached&) { root_.setAttached(); }
-  void operator()(ResumeRefused& said) { root_.setResumeRefused(cut(said.why)); }
-
-  void operator()(Serve& said) {
-    auto out = root_.initServe();
-    out.setWireId(as_data(said.wire_id));
-    write(out.initSpec(), said.spec);
-    out.setClient(place_of(said.descriptors.client));
-    out.setSessionPage(place_of(said.descriptors.session_page));
-    out.setDoorbell(place_of(said.descriptors.doorbell));
-    out.setTenantPage(place_of(said.descriptors.tenant_page));
-    out.setChunkMemory(place_of(said.descriptors.chunk_memory));
-    out.setChunkDisk(place_of(said.descriptors.chunk_disk));
-  }
-  void operator()(Stop& said) { root_.setStop(cut(said.why)); }
-  void operator()(Warn& said) { root_.setWarn(cut(said.text)); }
-  void operator()(Answer& said) {
-    auto out = root_.initAnswer();
-    out.setRequest(said.request);
-    out.setYes(said.yes);
-    out.setDescriptor(place_of(said.descriptor));
-  }
-  void operator()(Attach& said) {
-    auto out = root_.initAttach();
-    out.setSocket(place_of(said.socket));
-    out.setTlsKey(as_data(said.tls_key));
-  }
-  void operator()(Adopted&) { root_.setAdopted(); }
-  void operator()(Unattended&) { root_.setUnattended(); }
-
-  void operator()(Identity& said) {
-    auto out = root_.initIdentity();
-    out.setAuthority(place_of(said.authority));
-    out.setServerCertificate(place_of(said.server_certificate));
-    out.setServerKey(place_of(said.server_key));
-    out.setCredentials(place_of(said.credentials));
-  }
-  void operator()(Arrival& said) {
-    auto out = root_.initArrival();
-    out.setConnection(said.connection);
-    out.setSocket(place_of(said.socket));
-    out.setPeer(cut_name(said.peer));
-    out.setAddress(cut_name(said.address));
-    out.setTls(said.tls);
-    out.setUnixTenant(cut_name(said.unix_tenant));
-    out.setOpenTenant(cut_name(said.open_tenant));
-    out.setManagement(said.management);
-    out.setRdma(said.rdma);
-  }
-  void operator()(Queued& said) {
-    auto out = root_.initQueued();
-    out.setConnection(said.connection);
-    out.setPlace(said.place);
-    out.setWaiting(said.waiting);
-    out.setWhy(cut(said.why));
-    out.setTicket(as_data(said.ticket));
-  }
-  void operator()(Admitted& said) { root_.setAdmitted(said.connection); }
-  void operator()(Refused& said) { write(root_.initRefused(), said.connection, said.why); }
-
-  void operator()(IdentityRead& said) { root_.setIdentityRead(cut(said.error)); }
-  void operator()(Login& said) {
-    auto out = root_.initLogin();
-    out.setConnection(said.connection);
-    out.setTenant(cut_name(said.tenant));
-    out.setSecurity(cut_name(said.security));
-    out.setCredential(cut_name(said.credential));
-    out.setGpus(said.gpus);
-    out.setMemoryBytes(said.memory_bytes);
-    out.setProgram(cut_name(said.program));
-    out.setHost(cut_name(said.host));
-    out.setProcessId(said.process_id);
-    out.setPeer(cut_name(said.peer));
-    out.setManagement(said.management);
-    out.setResume(as_data(said.resume));
-    out.setTicket(as_data(said.ticket));
-    out.setQuery(cut_name(said.query));
-  }
-  void operator()(Told& said) {
-    auto out = root_.initTold();
-    out.setConnection(said.connection);
-    out.setText(cut(said.text, kToldBytesMax));
-    out.setLast(said.last);
-  }
-  void operator()(Gone& said) { write(root_.initGone(), said.connection, said.why); }
-  void operator()(Passed& said) {
-    auto out = root_.initPassed();
-    out.setConnection(said.connection);
-    out.setSocket(place_of(said.socket));
-    out.setTlsKey(as_data(said.tls_key));
-  }
-  void operator()(TurnedAway& said) {
-    auto out = root_.initTurnedAway();
-    out.setPeer(cut_name(said.peer));
-    out.setKind(cut_name(said.kind));
-    out.setReason(cut(said.reason));
-    out.setTenant(cut_name(said.tenant));
-    out.setCredential(cut_name(said.credential));
-    out.setUntold(said.untold);
-  }
-
-  void operator()(Hello& said) {
-    auto out = root_.initHello();
-    out.setVersion(said.version);
-    out.setKey(as_data(said.key));
-  }
-  void operator()(Grace& said) { root_.setGrace(said.ms); }
-  void operator()(Put& said) { write(root_.initPut(), said.entry); }
-  void operator()(Rewrite& said) {
-    auto out = root_.initRewrite();
-    out.setName(cut(said.name, kEntryNameBytesMax));
-    out.setText(entry_text(said.text));
-  }
-  void operator()(Remove& said) { root_.setRemove(cut(said.name, kEntryNameBytesMax)); }
-  void operator()(Give&) { root_.setGive(); }
-  void operator()(Entry& said) { write(root_.initEntry(), said.entry); }
-  void operator()(Given& said) { root_.setGiven(said.count); }
-
- private:
-  uint8_t place_of(OwnedDescriptor& descriptor) {
-    if (!descriptor) return 0;
-    descriptors_.push_back(&descriptor);
-    return uint8_t(descriptors_.size());
-  }
-
-  template <class Said>
-  void write_share(schema::Share::Builder out, const Said& said) {
-    out.setRequest(said.request);
-    out.setToken(as_data(said.token));
-    out.setKind(said.kind);
-    out.setUser(cut_name(said.user));
-  }
-  void write(schema::ConnectionText::Builder out, ConnectionId connection, const std::string& text) {
-    out.setConnection(connection);
-    out.setText(cut(text));
-  }
-  void write(schema::Inventory::Builder out, const Inventory& inventory) {
-    out.setSummary(cut_name(inventory.summary));
-    auto devices = out.initDevices(unsigned(std::min(inventory.devices.size(), kDevicesMax)));
-    for (unsigned i = 0; i < devices.size(); ++i) {
-      devices[i].setName(cut(inventory.devices[i].name, kDeviceNameBytesMax));
-      devices[i].setUuid(cut(inventory.devices[i].uuid, kDeviceNameBytesMax));
-      devices[i].setBytes(inventory.devices[i].bytes);
-      devices[i].setTakenBytes(inventory.devices[i].taken_bytes);
-    }
-  }
-  void write(schema::SessionSpec::Builder out, const SessionSpec& spec) {
-    out.setNumber(spec.number);
-    out.setPeer(cut_name(spec.peer));
-    out.setTenant(cut_name(spec.tenant));
-    auto devices = out.initDevices(unsigned(std::min(spec.devices.size(), kDevicesMax)));
-    for (unsigned i = 0; i < devices.size(); ++i) {
-      devices[i].setIndex(spec.devices[i].index);
-      devices[i].setLimitBytes(spec.devices[i].limit_bytes);
-    }
-    out.setTlsKey(as_data(spec.tls_key));
-    out.setHostMemoryBytes(spec.host_memory_bytes);
-    out.setLedgerSlot(spec.ledger_slot);
-    out.setIdentified(spec.identified);
-    out.setResumeGraceMs(spec.resume_grace_ms);
-    out.setHangUpGraceMs(spec.hang_up_grace_ms);
-    out.setLanesMax(spec.lanes_max);
-    out.setChunksCharged(spec.chunks_charged);
-  }
-  void write(schema::Entry::Builder out, KeptEntry& entry) {
-    out.setSession(entry.session);
-    out.setAwaited(entry.awaited);
-    out.setName(cut(entry.name, kEntryNameBytesMax));
-    out.setText(entry_text(entry.text));
-    auto places = out.initDescriptors(unsigned(std::min(entry.descriptors.size(), kDescriptorsMax)));
-    for (unsigned i = 0; i < places.size(); ++i) places.set(i, place_of(entry.descriptors[i]));
-  }
-
-  Builder root_;
-  std::vector<OwnedDescriptor*>& descriptors_;
-};
-
-// --- what comes ----------------------------------------------------------------------------------------------------
 
 // A message that cannot be; thrown and caught in this file alone.
 struct Impossible {
   std::string what;
 };
 
-// Whose it is to say.
-bool may_say(Speaker speaker, Kind kind) {
+// --- the kinds of fields -------------------------------------------------------------------------------------------
+// Each kind has two functions. to_wire() gives the written form of a member, and from_wire() checks the received form
+// and gives the member's value. `descriptors` are those of the packet.
+
+struct Plain {
+  template <class T>
+  T to_wire(T value, auto&) const {
+    return value;
+  }
+  template <class T>
+  T from_wire(T value, auto&) const {
+    return value;
+  }
+};
+constexpr Plain kPlain;
+
+// A longer text is cut.
+struct TextOf {
+  size_t bytes_max;
+  std::string to_wire(const std::string& text, auto&) const { return text.substr(0, bytes_max); }
+  std::string from_wire(capnp::Text::Reader from, auto&) const {
+    if (from.size() > bytes_max) throw Impossible{fmt::format("a text of {} bytes", from.size())};
+    return {from.begin(), from.size()};
+  }
+};
+constexpr TextOf kText{kTextBytesMax}, kName{kNameBytesMax}, kToldText{kToldBytesMax}, kDeviceName{kDeviceNameBytesMax},
+    kEntryName{kEntryNameBytesMax};
+
+capnp::Data::Reader as_data(const auto& bytes) {
+  return {reinterpret_cast<const kj::byte*>(bytes.data()), bytes.size()};
+}
+
+// This many bytes, or none.
+struct BytesOrNone {
+  size_t bytes;
+  const char* what;
+  capnp::Data::Reader to_wire(const std::string& value, auto&) const { return as_data(value); }
+  std::string from_wire(capnp::Data::Reader from, auto&) const {
+    if (from.size() != 0 && from.size() != bytes) throw Impossible{fmt::format("{} of {} bytes", what, from.size())};
+    return {from.asChars().begin(), from.size()};
+  }
+};
+constexpr BytesOrNone kTlsKey{kTlsKeyBytes, "a TLS key"}, kTicket{kWireIdBytes, "a ticket"},
+    kResume{kWireIdBytes, "a session's identity"}, kKeeperKey{kKeeperKeyBytes, "a key"};
+
+struct Sixteen {
+  const char* what;
+  capnp::Data::Reader to_wire(const std::array<uint8_t, 16>& bytes, auto&) const { return as_data(bytes); }
+  std::array<uint8_t, 16> from_wire(capnp::Data::Reader from, auto&) const {
+    std::array<uint8_t, 16> bytes;
+    if (from.size() != bytes.size()) throw Impossible{fmt::format("{} of {} bytes", what, from.size())};
+    std::copy(from.begin(), from.end(), bytes.begin());
+    return bytes;
+  }
+};
+constexpr Sixteen kToken{"a token"}, kWireId{"an identity"};
+
+// A longer text is none: half of it would mean something else.
+struct EntryText {
+  capnp::Data::Reader to_wire(const std::string& text, auto&) const {
+    return text.size() <= kEntryTextBytesMax ? as_data(text) : capnp::Data::Reader();
+  }
+  std::string from_wire(capnp::Data::Reader from, auto&) const {
+    if (from.size() > kEntryTextBytesMax) throw Impossible{fmt::format("an entry of {} bytes", from.size())};
+    return {from.asChars().begin(), from.size()};
+  }
+};
+constexpr EntryText kEntryText;
+
+template <class Enum>
+struct OneOf {
+  size_t count;
+  const char* what;
+  uint8_t to_wire(Enum value, auto&) const { return uint8_t(value); }
+  Enum from_wire(uint8_t number, auto&) const {
+    if (number >= count) throw Impossible{fmt::format("{} {}", what, number)};
+    return Enum(number);
+  }
+};
+constexpr OneOf<StopKind> kStopKind{kStopKinds, "a stop of kind"};
+constexpr OneOf<EndCause> kEndCause{kEndCauses, "an end of cause"};
+
+// A descriptor is sent as its place among those of the packet, counted from 1. One that did not come is empty: a
+// process that has no descriptors left gets messages without them.
+struct Place {
+  uint8_t to_wire(OwnedDescriptor& descriptor, std::vector<OwnedDescriptor*>& descriptors) const {
+    if (!descriptor) return 0;
+    descriptors.push_back(&descriptor);
+    return uint8_t(descriptors.size());
+  }
+  OwnedDescriptor from_wire(uint8_t place, std::vector<OwnedDescriptor>& descriptors) const {
+    if (place == 0 || place > descriptors.size()) return {};
+    return std::move(descriptors[place - 1u]);
+  }
+};
+constexpr Place kPlace;
+
+// --- the two directions --------------------------------------------------------------------------------------------
+// fields(io, value) describes a structure and travel(io, message) a message's place in the union, both for either
+// direction: `io` is an Out or an In at a structure of the schema.
+
+template <class At>
+struct Out {
+  At at;
+  std::vector<OwnedDescriptor*>& descriptors;
+
+  template <class Structure>
+  Out<Structure> inside(Structure structure) const {
+    return {structure, descriptors};
+  }
+  void field(const auto& kind, auto& member, auto set, auto) { set(at, kind.to_wire(member, descriptors)); }
+  void part(auto& member, auto init, auto) {
+    auto io = inside(init(at));
+    fields(io, member);
+  }
+  void nothing(auto set) { set(at); }
+  void devices(auto& members, auto init, auto) {
+    auto list = init(at, unsigned(std::min(members.size(), kDevicesMax)));
+    for (unsigned i = 0; i < list.size(); ++i) {
+      auto io = inside(list[i]);
+      fields(io, members[i]);
+    }
+  }
+  void places(std::vector<OwnedDescriptor>& members, auto init, auto) {
+    auto list = init(at, unsigned(std::min(members.size(), kDescriptorsMax)));
+    for (unsigned i = 0; i < list.size(); ++i) list.set(i, kPlace.to_wire(members[i], descriptors));
+  }
+};
+
+template <class At>
+struct In {
+  At at;
+  std::vector<OwnedDescriptor>& descriptors;
+
+  template <class Structure>
+  In<Structure> inside(Structure structure) const {
+    return {structure, descriptors};
+  }
+  void field(const auto& kind, auto& member, auto, auto get) { member = kind.from_wire(get(at), descriptors); }
+  void part(auto& member, auto, auto get) {
+    auto io = inside(get(at));
+    fields(io, member);
+  }
+  void nothing(auto) {}
+  void devices(auto& members, auto, auto get) {
+    const auto list = get(at);
+    if (list.size() > kDevicesMax) throw Impossible{fmt::format("{} devices", list.size())};
+    for (auto device : list) {
+      auto io = inside(device);
+      fields(io, members.emplace_back());
+    }
+  }
+  void places(std::vector<OwnedDescriptor>& members, auto, auto get) {
+    const auto list = get(at);
+    if (list.size() > kDescriptorsMax) throw Impossible{"too many descriptors"};
+    for (uint8_t place : list) members.push_back(kPlace.from_wire(place, descriptors));
+  }
+};
+
+// `Name`: of the field in messages.capnp.
+#define FIELD(kind, Name, member) \
+  io.field(                       \
+      kind, member, [](auto at, const auto& value) { at.set##Name(value); }, [](auto at) { return at.get##Name(); })
+#define PART(Name, member) \
+  io.part(                 \
+      member, [](auto at) { return at.init##Name(); }, [](auto at) { return at.get##Name(); })
+#define NOTHING(Name) io.nothing([](auto at) { at.set##Name(); })
+#define LIST(of, Name, members) \
+  io.of(                        \
+      members, [](auto at, unsigned count) { return at.init##Name(count); }, [](auto at) { return at.get##Name(); })
+
+// --- structures ----------------------------------------------------------------------------------------------------
+
+void fields(auto& io, ServerDevice& device) {
+  FIELD(kDeviceName, Name, device.name);
+  FIELD(kDeviceName, Uuid, device.uuid);
+  FIELD(kPlain, Bytes, device.bytes);
+  FIELD(kPlain, TakenBytes, device.taken_bytes);
+}
+void fields(auto& io, Inventory& inventory) {
+  FIELD(kName, Summary, inventory.summary);
+  LIST(devices, Devices, inventory.devices);
+}
+void fields(auto& io, SessionSpec::Device& device) {
+  FIELD(kPlain, Index, device.index);
+  FIELD(kPlain, LimitBytes, device.limit_bytes);
+}
+void fields(auto& io, SessionSpec& spec) {
+  FIELD(kPlain, Number, spec.number);
+  FIELD(kName, Peer, spec.peer);
+  FIELD(kName, Tenant, spec.tenant);
+  LIST(devices, Devices, spec.devices);
+  FIELD(kTlsKey, TlsKey, spec.tls_key);
+  FIELD(kPlain, HostMemoryBytes, spec.host_memory_bytes);
+  FIELD(kPlain, LedgerSlot, spec.ledger_slot);
+  FIELD(kPlain, Identified, spec.identified);
+  FIELD(kPlain, ResumeGraceMs, spec.resume_grace_ms);
+  FIELD(kPlain, HangUpGraceMs, spec.hang_up_grace_ms);
+  FIELD(kPlain, LanesMax, spec.lanes_max);
+  FIELD(kPlain, ChunksCharged, spec.chunks_charged);
+}
+void fields(auto& io, KeptEntry& entry) {
+  FIELD(kPlain, Session, entry.session);
+  FIELD(kPlain, Awaited, entry.awaited);
+  FIELD(kEntryName, Name, entry.name);
+  FIELD(kEntryText, Text, entry.text);
+  LIST(places, Descriptors, entry.descriptors);
+}
+void fields(auto& io, Ended& ended) {
+  FIELD(kEndCause, Cause, ended.cause);
+  FIELD(kText, Why, ended.why);
+}
+void request_fields(auto& io, auto& request) {
+  FIELD(kPlain, Request, request.request);
+  FIELD(kToken, Token, request.token);
+  FIELD(kPlain, Kind, request.kind);
+  FIELD(kName, User, request.user);
+}
+void fields(auto& io, Share& share) {
+  request_fields(io, share);
+  FIELD(kPlace, Descriptor, share.descriptor);
+}
+void fields(auto& io, Claim& claim) { request_fields(io, claim); }
+void fields(auto& io, MemoryWanted& wanted) {
+  FIELD(kPlain, Request, wanted.request);
+  FIELD(kPlain, Column, wanted.column);
+  FIELD(kPlain, Bytes, wanted.bytes);
+  FIELD(kPlain, Ahead, wanted.ahead);
+}
+void fields(auto& io, Detached& detached) {
+  FIELD(kPlain, GraceMs, detached.grace_ms);
+  FIELD(kText, Why, detached.why);
+}
+void fields(auto& io, Serve& serve) {
+  FIELD(kWireId, WireId, serve.wire_id);
+  PART(Spec, serve.spec);
+  FIELD(kPlace, Client, serve.descriptors.client);
+  FIELD(kPlace, SessionPage, serve.descriptors.session_page);
+  FIELD(kPlace, Doorbell, serve.descriptors.doorbell);
+  FIELD(kPlace, TenantPage, serve.descriptors.tenant_page);
+  FIELD(kPlace, ChunkMemory, serve.descriptors.chunk_memory);
+  FIELD(kPlace, ChunkDisk, serve.descriptors.chunk_disk);
+}
+void fields(auto& io, Stop& stop) {
+  FIELD(kText, Why, stop.why);
+  FIELD(kStopKind, Kind, stop.kind);
+}
+void fields(auto& io, Answer& answer) {
+  FIELD(kPlain, Request, answer.request);
+  FIELD(kPlain, Yes, answer.yes);
+  FIELD(kPlace, Descriptor, answer.descriptor);
+}
+void fields(auto& io, Attach& attach) {
+  FIELD(kPlace, Socket, attach.socket);
+  FIELD(kTlsKey, TlsKey, attach.tls_key);
+}
+void fields(auto& io, Identity& identity) {
+  FIELD(kPlace, Authority, identity.authority);
+  FIELD(kPlace, ServerCertificate, identity.server_certificate);
+  FIELD(kPlace, ServerKey, identity.server_key);
+  FIELD(kPlace, Credentials, identity.credentials);
+}
+void fields(auto& io, Arrival& arrival) {
+  FIELD(kPlain, Connection, arrival.connection);
+  FIELD(kPlace, Socket, arrival.socket);
+  FIELD(kName, Peer, arrival.peer);
+  FIELD(kName, Address, arrival.address);
+  FIELD(kPlain, Tls, arrival.tls);
+  FIELD(kName, UnixTenant, arrival.unix_tenant);
+  FIELD(kName, OpenTenant, arrival.open_tenant);
+  FIELD(kPlain, Management, arrival.management);
+  FIELD(kPlain, Rdma, arrival.rdma);
+  FIELD(kName, UnixUser, arrival.unix_user);
+}
+void fields(auto& io, Queued& queued) {
+  FIELD(kPlain, Connection, queued.connection);
+  FIELD(kPlain, Place, queued.place);
+  FIELD(kPlain, Waiting, queued.waiting);
+  FIELD(kText, Why, queued.why);
+  FIELD(kTicket, Ticket, queued.ticket);
+}
+void reason_fields(auto& io, auto& ended) {
+  FIELD(kPlain, Connection, ended.connection);
+  FIELD(kText, Text, ended.why);
+}
+void fields(auto& io, Refused& refused) { reason_fields(io, refused); }
+void fields(auto& io, Gone& gone) { reason_fields(io, gone); }
+void fields(auto& io, Login& login) {
+  FIELD(kPlain, Connection, login.connection);
+  FIELD(kName, Tenant, login.tenant);
+  FIELD(kName, Security, login.security);
+  FIELD(kName, Credential, login.credential);
+  FIELD(kPlain, Gpus, login.gpus);
+  FIELD(kPlain, MemoryBytes, login.memory_bytes);
+  FIELD(kName, Program, login.program);
+  FIELD(kName, Host, login.host);
+  FIELD(kPlain, ProcessId, login.process_id);
+  FIELD(kName, Peer, login.peer);
+  FIELD(kPlain, Management, login.management);
+  FIELD(kResume, Resume, login.resume);
+  FIELD(kTicket, Ticket, login.ticket);
+  FIELD(kName, Query, login.query);
+  FIELD(kName, GpuType, login.gpu_type);
+  FIELD(kName, User, login.user);
+}
+void fields(auto& io, Told& told) {
+  FIELD(kPlain, Connection, told.connection);
+  FIELD(kToldText, Text, told.text);
+  FIELD(kPlain, Last, told.last);
+}
+void fields(auto& io, Passed& passed) {
+  FIELD(kPlain, Connection, passed.connection);
+  FIELD(kPlace, Socket, passed.socket);
+  FIELD(kTlsKey, TlsKey, passed.tls_key);
+}
+void fields(auto& io, TurnedAway& away) {
+  FIELD(kName, Peer, away.peer);
+  FIELD(kName, Kind, away.kind);
+  FIELD(kText, Reason, away.reason);
+  FIELD(kName, Tenant, away.tenant);
+  FIELD(kName, Credential, away.credential);
+  FIELD(kPlain, Untold, away.untold);
+}
+void fields(auto& io, Hello& hello) {
+  FIELD(kPlain, Version, hello.version);
+  FIELD(kKeeperKey, Key, hello.key);
+}
+void fields(auto& io, Rewrite& rewrite) {
+  FIELD(kEntryName, Name, rewrite.name);
+  FIELD(kEntryText, Text, rewrite.text);
+}
+
+// --- messages: where each is in the union --------------------------------------------------------------------------
+
+void travel(auto& io, Ready& ready) { PART(Ready, ready.inventory); }
+void travel(auto& io, Failed& failed) { FIELD(kText, Failed, failed.why); }
+void travel(auto& io, Begun& begun) { FIELD(kText, Begun, begun.client); }
+void travel(auto& io, Ended& ended) { PART(Ended, ended); }
+void travel(auto& io, Note& note) { FIELD(kText, Note, note.text); }
+void travel(auto& io, Share& share) { PART(Share, share); }
+void travel(auto& io, Claim& claim) { PART(Claim, claim); }
+void travel(auto& io, Withdraw& withdraw) { FIELD(kToken, Withdraw, withdraw.token); }
+void travel(auto& io, MemoryWanted& wanted) { PART(MemoryWanted, wanted); }
+void travel(auto& io, Detached& detached) { PART(Detached, detached); }
+void travel(auto& io, Attached&) { NOTHING(Attached); }
+void travel(auto& io, ResumeRefused& refused) { FIELD(kText, ResumeRefused, refused.why); }
+void travel(auto& io, Serve& serve) { PART(Serve, serve); }
+void travel(auto& io, Stop& stop) { PART(Stop, stop); }
+void travel(auto& io, Warn& warn) { FIELD(kText, Warn, warn.text); }
+void travel(auto& io, Answer& answer) { PART(Answer, answer); }
+void travel(auto& io, Attach& attach) { PART(Attach, attach); }
+void travel(auto& io, Adopted&) { NOTHING(Adopted); }
+void travel(auto& io, Unattended&) { NOTHING(Unattended); }
+void travel(auto& io, Identity& identity) { PART(Identity, identity); }
+void travel(auto& io, Arrival& arrival) { PART(Arrival, arrival); }
+void travel(auto& io, Queued& queued) { PART(Queued, queued); }
+void travel(auto& io, Admitted& admitted) { FIELD(kPlain, Admitted, admitted.connection); }
+void travel(auto& io, Refused& refused) { PART(Refused, refused); }
+void travel(auto& io, IdentityRead& read) { FIELD(kText, IdentityRead, read.error); }
+void travel(auto& io, Login& login) { PART(Login, login); }
+void travel(auto& io, Gone& gone) { PART(Gone, gone); }
+void travel(auto& io, Passed& passed) { PART(Passed, passed); }
+void travel(auto& io, TurnedAway& away) { PART(TurnedAway, away); }
+void travel(auto& io, Hello& hello) { PART(Hello, hello); }
+void travel(auto& io, Grace& grace) { FIELD(kPlain, Grace, grace.ms); }
+void travel(auto& io, Put& put) { PART(Put, put.entry); }
+void travel(auto& io, Rewrite& rewrite) { PART(Rewrite, rewrite); }
+void travel(auto& io, Remove& remove) { FIELD(kEntryName, Remove, remove.name); }
+void travel(auto& io, Give&) { NOTHING(Give); }
+void travel(auto& io, Entry& entry) { PART(Entry, entry.entry); }
+void travel(auto& io, Given& given) { FIELD(kPlain, Given, given.count); }
+void travel(auto& io, Told& told) { PART(Told, told); }
+
+#undef FIELD
+#undef PART
+#undef NOTHING
+#undef LIST
+
+// --- incoming messages ---------------------------------------------------------------------------------------------
+
+// The process that may send the message.
+bool may_send(Speaker speaker, Kind kind) {
   switch (speaker) {
     case Speaker::worker: return kind <= schema::Message::RESUME_REFUSED;
-    // To all three of the others; none of them mistakes what is for another, since each has a channel of its own.
+    // To all three of the others; none of them receives another's message, since each has a channel of its own.
     case Speaker::broker:
       return (kind >= schema::Message::SERVE && kind <= schema::Message::REFUSED) ||
              (kind >= schema::Message::HELLO && kind <= schema::Message::GIVE) || kind == schema::Message::TOLD;
@@ -266,209 +417,22 @@ bool may_say(Speaker speaker, Kind kind) {
   return false;
 }
 
-std::string text(capnp::Text::Reader from, size_t bytes_max = kTextBytesMax) {
-  if (from.size() > bytes_max) throw Impossible{fmt::format("a text of {} bytes", from.size())};
-  return {from.begin(), from.size()};
+// The alternatives of Message stand in the order of the union.
+static_assert(std::variant_size_v<Message> == size_t(schema::Message::TOLD) + 1);
+
+template <size_t... kIndexes>
+std::optional<Message> read(In<schema::Message::Reader> io, std::index_sequence<kIndexes...>) {
+  std::optional<Message> message;
+  auto read_as = [&]<size_t kIndex>() {
+    if (size_t(io.at.which()) == kIndex) travel(io, std::get<kIndex>(message.emplace(std::in_place_index<kIndex>)));
+  };
+  (read_as.template operator()<kIndexes>(), ...);
+  if (auto* ready = message ? std::get_if<Ready>(&*message) : nullptr) {
+    auto& devices = ready->inventory.devices;
+    for (size_t i = 0; i < devices.size(); ++i) devices[i].index = scheduler::DeviceIndex(i);
+  }
+  return message;
 }
-std::string name(capnp::Text::Reader from) { return text(from, kNameBytesMax); }
-
-// So many bytes, or none.
-std::string bytes_or_none(capnp::Data::Reader from, size_t bytes, const char* what) {
-  if (from.size() != 0 && from.size() != bytes) throw Impossible{fmt::format("{} of {} bytes", what, from.size())};
-  return {from.asChars().begin(), from.size()};
-}
-std::array<uint8_t, 16> sixteen(capnp::Data::Reader from, const char* what) {
-  std::array<uint8_t, 16> bytes;
-  if (from.size() != bytes.size()) throw Impossible{fmt::format("{} of {} bytes", what, from.size())};
-  std::copy(from.begin(), from.end(), bytes.begin());
-  return bytes;
-}
-
-class Reader {
- public:
-  explicit Reader(std::vector<OwnedDescriptor> descriptors) : descriptors_(std::move(descriptors)) {}
-
-  Message read(schema::Message::Reader from) {
-    switch (from.which()) {
-      case schema::Message::READY: return Ready{inventory(from.getReady())};
-      case schema::Message::FAILED: return Failed{text(from.getFailed())};
-      case schema::Message::BEGUN: return Begun{text(from.getBegun())};
-      case schema::Message::ENDED: return Ended{cause(from.getEnded().getCause()), text(from.getEnded().getWhy())};
-      case schema::Message::NOTE: return Note{text(from.getNote())};
-      case schema::Message::SHARE: {
-        auto share = from.getShare();
-        return Share{share.getRequest(), token(share.getToken()), share.getKind(), name(share.getUser()),
-                     descriptor(share.getDescriptor())};
-      }
-      case schema::Message::CLAIM: {
-        auto claim = from.getClaim();
-        return Claim{claim.getRequest(), token(claim.getToken()), claim.getKind(), name(claim.getUser())};
-      }
-      case schema::Message::WITHDRAW: return Withdraw{token(from.getWithdraw())};
-      case schema::Message::MEMORY_WANTED: {
-        auto wanted = from.getMemoryWanted();
-        return MemoryWanted{wanted.getRequest(), wanted.getColumn(), wanted.getBytes(), wanted.getAhead()};
-      }
-      case schema::Message::DETACHED:
-        return Detached{from.getDetached().getGraceMs(), text(from.getDetached().getWhy())};
-      case schema::Message::ATTACHED: return Attached{};
-      case schema::Message::RESUME_REFUSED: return ResumeRefused{text(from.getResumeRefused())};
-      case schema::Message::SERVE: return serve(from.getServe());
-      case schema::Message::STOP: return Stop{text(from.getStop())};
-      case schema::Message::WARN: return Warn{text(from.getWarn())};
-      case schema::Message::ANSWER: {
-        auto answer = from.getAnswer();
-        return Answer{answer.getRequest(), answer.getYes(), descriptor(answer.getDescriptor())};
-      }
-      case schema::Message::ATTACH:
-        return Attach{descriptor(from.getAttach().getSocket()), tls_key(from.getAttach().getTlsKey())};
-      case schema::Message::ADOPTED: return Adopted{};
-      case schema::Message::UNATTENDED: return Unattended{};
-      case schema::Message::IDENTITY: {
-        auto identity = from.getIdentity();
-        return Identity{descriptor(identity.getAuthority()), descriptor(identity.getServerCertificate()),
-                        descriptor(identity.getServerKey()), descriptor(identity.getCredentials())};
-      }
-      case schema::Message::ARRIVAL: return arrival(from.getArrival());
-      case schema::Message::QUEUED: {
-        auto queued = from.getQueued();
-        return Queued{queued.getConnection(), queued.getPlace(), queued.getWaiting(), text(queued.getWhy()),
-                      ticket(queued.getTicket())};
-      }
-      case schema::Message::ADMITTED: return Admitted{from.getAdmitted()};
-      case schema::Message::REFUSED:
-        return Refused{from.getRefused().getConnection(), text(from.getRefused().getText())};
-      case schema::Message::IDENTITY_READ: return IdentityRead{text(from.getIdentityRead())};
-      case schema::Message::LOGIN: return login(from.getLogin());
-      case schema::Message::GONE: return Gone{from.getGone().getConnection(), text(from.getGone().getText())};
-      case schema::Message::PASSED: {
-        auto passed = from.getPassed();
-        return Passed{passed.getConnection(), descriptor(passed.getSocket()), tls_key(passed.getTlsKey())};
-      }
-      case schema::Message::TURNED_AWAY: {
-        auto away = from.getTurnedAway();
-        return TurnedAway{name(away.getPeer()),   name(away.getKind()),       text(away.getReason()),
-                          name(away.getTenant()), name(away.getCredential()), away.getUntold()};
-      }
-      case schema::Message::HELLO:
-        return Hello{from.getHello().getVersion(), bytes_or_none(from.getHello().getKey(), kKeeperKeyBytes, "a key")};
-      case schema::Message::GRACE: return Grace{from.getGrace()};
-      case schema::Message::PUT: return Put{entry(from.getPut())};
-      case schema::Message::REWRITE:
-        return Rewrite{text(from.getRewrite().getName(), kEntryNameBytesMax), entry_text(from.getRewrite().getText())};
-      case schema::Message::TOLD: {
-        auto told = from.getTold();
-        return Told{told.getConnection(), text(told.getText(), kToldBytesMax), told.getLast()};
-      }
-      case schema::Message::REMOVE: return Remove{text(from.getRemove(), kEntryNameBytesMax)};
-      case schema::Message::GIVE: return Give{};
-      case schema::Message::ENTRY: return Entry{entry(from.getEntry())};
-      case schema::Message::GIVEN: return Given{from.getGiven()};
-    }
-    throw Impossible{fmt::format("a message of kind {}", unsigned(from.which()))};
-  }
-
- private:
-  // Empty when it did not come: who has no descriptors left gets messages without them.
-  OwnedDescriptor descriptor(uint8_t place) {
-    if (place == 0 || place > descriptors_.size()) return {};
-    return std::move(descriptors_[place - 1u]);
-  }
-
-  static ShareToken token(capnp::Data::Reader from) { return sixteen(from, "a token"); }
-  static std::string tls_key(capnp::Data::Reader from) { return bytes_or_none(from, kTlsKeyBytes, "a TLS key"); }
-  static std::string ticket(capnp::Data::Reader from) { return bytes_or_none(from, kWireIdBytes, "a ticket"); }
-  static std::string entry_text(capnp::Data::Reader from) {
-    if (from.size() > kEntryTextBytesMax) throw Impossible{fmt::format("an entry of {} bytes", from.size())};
-    return {from.asChars().begin(), from.size()};
-  }
-  static EndCause cause(uint8_t number) {
-    if (number >= kEndCauses) throw Impossible{fmt::format("an end of cause {}", number)};
-    return EndCause(number);
-  }
-  template <class List>
-  static void check_devices(const List& devices) {
-    if (devices.size() > kDevicesMax) throw Impossible{fmt::format("{} devices", devices.size())};
-  }
-
-  static Inventory inventory(schema::Inventory::Reader from) {
-    Inventory inventory{.summary = name(from.getSummary()), .devices = {}};
-    check_devices(from.getDevices());
-    for (auto device : from.getDevices())
-      inventory.devices.push_back({.index = scheduler::DeviceIndex(inventory.devices.size()),
-                                   .bytes = device.getBytes(),
-                                   .taken_bytes = device.getTakenBytes(),
-                                   .name = text(device.getName(), kDeviceNameBytesMax),
-                                   .uuid = text(device.getUuid(), kDeviceNameBytesMax)});
-    return inventory;
-  }
-  Serve serve(schema::Serve::Reader from) {
-    Serve serve{sixteen(from.getWireId(), "an identity"), spec(from.getSpec()), {}};
-    serve.descriptors.client = descriptor(from.getClient());
-    serve.descriptors.session_page = descriptor(from.getSessionPage());
-    serve.descriptors.doorbell = descriptor(from.getDoorbell());
-    serve.descriptors.tenant_page = descriptor(from.getTenantPage());
-    serve.descriptors.chunk_memory = descriptor(from.getChunkMemory());
-    serve.descriptors.chunk_disk = descriptor(from.getChunkDisk());
-    return serve;
-  }
-  static SessionSpec spec(schema::SessionSpec::Reader from) {
-    SessionSpec spec{.number = from.getNumber(),
-                     .peer = name(from.getPeer()),
-                     .tenant = name(from.getTenant()),
-                     .identified = from.getIdentified(),
-                     .devices = {},
-                     .tls_key = tls_key(from.getTlsKey()),
-                     .host_memory_bytes = from.getHostMemoryBytes(),
-                     .resume_grace_ms = from.getResumeGraceMs(),
-                     .hang_up_grace_ms = from.getHangUpGraceMs(),
-                     .lanes_max = from.getLanesMax(),
-                     .chunks_charged = from.getChunksCharged(),
-                     .ledger_slot = from.getLedgerSlot()};
-    check_devices(from.getDevices());
-    for (auto device : from.getDevices()) spec.devices.push_back({device.getIndex(), device.getLimitBytes()});
-    return spec;
-  }
-  Arrival arrival(schema::Arrival::Reader from) {
-    return {.connection = from.getConnection(),
-            .socket = descriptor(from.getSocket()),
-            .peer = name(from.getPeer()),
-            .address = name(from.getAddress()),
-            .tls = from.getTls(),
-            .unix_tenant = name(from.getUnixTenant()),
-            .open_tenant = name(from.getOpenTenant()),
-            .management = from.getManagement(),
-            .rdma = from.getRdma()};
-  }
-  static Login login(schema::Login::Reader from) {
-    return {.connection = from.getConnection(),
-            .tenant = name(from.getTenant()),
-            .security = name(from.getSecurity()),
-            .credential = name(from.getCredential()),
-            .gpus = from.getGpus(),
-            .memory_bytes = from.getMemoryBytes(),
-            .program = name(from.getProgram()),
-            .host = name(from.getHost()),
-            .process_id = from.getProcessId(),
-            .peer = name(from.getPeer()),
-            .management = from.getManagement(),
-            .resume = bytes_or_none(from.getResume(), kWireIdBytes, "a session's identity"),
-            .ticket = ticket(from.getTicket()),
-            .query = name(from.getQuery())};
-  }
-  KeptEntry entry(schema::Entry::Reader from) {
-    KeptEntry entry{.session = from.getSession(),
-                    .awaited = from.getAwaited(),
-                    .name = text(from.getName(), kEntryNameBytesMax),
-                    .text = entry_text(from.getText()),
-                    .descriptors = {}};
-    if (from.getDescriptors().size() > kDescriptorsMax) throw Impossible{"too many descriptors"};
-    for (uint8_t place : from.getDescriptors()) entry.descriptors.push_back(descriptor(place));
-    return entry;
-  }
-
-  std::vector<OwnedDescriptor> descriptors_;
-};
 
 }  // namespace
 
@@ -476,8 +440,8 @@ Packet encode(Message& message) {
   Packet packet;
   // One segment: the bounds of its parts together stay below it.
   capnp::MallocMessageBuilder builder(kPacketBytesMax / sizeof(capnp::word), capnp::AllocationStrategy::FIXED_SIZE);
-  Writer writer(builder.initRoot<schema::Message>(), packet.descriptors);
-  std::visit(writer, message);
+  Out<schema::Message::Builder> out{builder.initRoot<schema::Message>(), packet.descriptors};
+  std::visit([&](auto& said) { travel(out, said); }, message);
   auto segments = builder.getSegmentsForOutput();
   if (segments.size() != 1) std::abort();
   packet.words = kj::heapArray(segments[0]);
@@ -492,13 +456,13 @@ tl::expected<Message, std::string> decode(std::span<const std::byte> bytes, std:
   std::memcpy(words.data(), bytes.data(), bytes.size());
   std::optional<Message> message;
   std::string impossible;
-  auto fault = wire::read_guarded([&] {
+  auto fault = wire::read_guarded_within_memory([&] {
     try {
       wire::SegmentReader segment({words.data(), words.size()});
       auto root = segment.getRoot<schema::Message>();
-      if (!may_say(speaker, root.which()))
+      if (!may_send(speaker, root.which()))
         throw Impossible{fmt::format("a message of kind {}", unsigned(root.which()))};
-      message = Reader(std::move(descriptors)).read(root);
+      message = read({root, descriptors}, std::make_index_sequence<std::variant_size_v<Message>>());
     } catch (const Impossible& said) {
       impossible = said.what;
     }

@@ -15,7 +15,7 @@
 
 namespace gpuwire::server::ipc {
 
-// Who says it. Nobody may say what is another's to say.
+// The sender of a message. A process may send only its own messages.
 enum class Speaker : uint8_t { worker, broker, auth_server, keeper };
 
 struct Packet {
@@ -30,8 +30,8 @@ struct Packet {
 // Texts that are too long are cut.
 Packet encode(Message& message);
 
-// Copies first, checks every field, and takes the descriptors that the message names; others are closed, and one that
-// did not come is empty. The error says what cannot be.
+// Copies first, checks every field, and takes the descriptors that the message names; others are closed, and a missing
+// one is empty. The error describes the invalid field.
 tl::expected<Message, std::string> decode(std::span<const std::byte> bytes, std::vector<OwnedDescriptor> descriptors,
                                           Speaker speaker);
 

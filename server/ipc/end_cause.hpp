@@ -2,13 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
 
 namespace gpuwire::server {
 
 enum class EndCause : uint8_t {
   finished,      // the client said goodbye, or closed between two frames
   cut,           // the connection went away
-  fault,         // the client sent what cannot be
+  fault,         // the client sent invalid data
   stopped,       // stop() was called
   internal,      // the server's own failure
   resume_grace,  // the connection was lost, and the client did not come back in time
@@ -27,5 +29,22 @@ constexpr const char* name_of(EndCause cause) {
   }
   return "unknown";
 }
+
+// Why the broker has a session ended, as far as the program hears of it by the error of its calls.
+enum class StopKind : uint8_t {
+  ended,        // an administrator, a limit, the server's end: its GPU is not the program's any more
+  kernel_time,  // a kernel ran for longer than its tenant's may
+  revoked,      // its identity counts no more
+};
+inline constexpr unsigned kStopKinds = 3;
+
+struct StopOrder {
+  std::string why;  // one line, for the user
+  StopKind kind = StopKind::ended;
+
+  StopOrder() = default;
+  StopOrder(std::string reason, StopKind of = StopKind::ended) : why(std::move(reason)), kind(of) {}
+  StopOrder(const char* reason, StopKind of = StopKind::ended) : StopOrder(std::string(reason), of) {}
+};
 
 }  // namespace gpuwire::server

@@ -15,6 +15,7 @@ EventChannel::EventChannel(boost::asio::io_context& io, OwnedDescriptor descript
       readable_(io, channel_.descriptor()),
       pause_(io),
       events_(std::move(events)) {
+  if (events_.unwelcome) channel_.only_shareable(events_.unwelcome);
   if (trust == Trust::budget) budget_.emplace(std::chrono::steady_clock::now());
   listen();
 }
@@ -24,38 +25,38 @@ EventChannel::~EventChannel() { readable_.release(); }
 void EventChannel::listen() {
   readable_.async_wait(stream_descriptor::wait_read, lifetime_.guard([this](error_code error) {
     if (error || over_) return;
-    size_t heard = 0;
+    size_t received = 0;
     const Lifetime::Watch life = lifetime_.watch();
-    const Turn turn = hear(kMessagesPerTurn, heard);
-    if (!life.gone() && turn == Turn::done) turn_over(heard);
+    const Turn turn = receive(kMessagesPerTurn, received);
+    if (!life.gone() && turn == Turn::done) turn_over(received);
   }));
 }
 
-EventChannel::Turn EventChannel::hear(size_t messages_max, size_t& heard) {
+EventChannel::Turn EventChannel::receive(size_t messages_max, size_t& received) {
   const Lifetime::Watch life = lifetime_.watch();
-  const std::function<void(Message)> tell = events_.heard;  // outlives the channel, which it may destroy
-  for (heard = 0; heard < messages_max; ++heard) {
+  const std::function<void(Message)> notify = events_.on_message;  // outlives the channel, which it may destroy
+  for (received = 0; received < messages_max; ++received) {
     std::optional<Message> message;
-    switch (channel_.hear(message)) {
-      case Channel::Heard::none_yet: return Turn::done;
-      case Channel::Heard::closed: return end({}), Turn::over;
-      case Channel::Heard::nonsense: return end(channel_.fault()), Turn::over;
-      case Channel::Heard::message: break;
+    switch (channel_.try_receive(message)) {
+      case Channel::Received::none_yet: return Turn::done;
+      case Channel::Received::closed: return end({}), Turn::over;
+      case Channel::Received::nonsense: return end(channel_.fault()), Turn::over;
+      case Channel::Received::message: break;
     }
-    tell(std::move(*message));
+    notify(std::move(*message));
     if (life.gone() || over_) return Turn::over;
   }
   return Turn::done;
 }
 
 void EventChannel::hear_rest(size_t messages_max) {
-  size_t heard = 0;
-  if (!over_) hear(messages_max, heard);
+  size_t received = 0;
+  if (!over_) receive(messages_max, received);
 }
 
-void EventChannel::turn_over(size_t heard) {
+void EventChannel::turn_over(size_t received) {
   auto verdict = MessageBudget::Verdict::go_on;
-  if (budget_) verdict = budget_->turn(heard, std::chrono::steady_clock::now());
+  if (budget_) verdict = budget_->turn(received, std::chrono::steady_clock::now());
   if (verdict == MessageBudget::Verdict::go_on) return listen();
   if (verdict == MessageBudget::Verdict::flood)
     return end(fmt::format("more than {} messages a second", kBudgetPerSecond));

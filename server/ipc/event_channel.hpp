@@ -20,13 +20,16 @@ namespace gpuwire::server::ipc {
 // That thread's alone. Everybody else gets a turn after kMessagesPerTurn of its messages.
 class EventChannel {
  public:
-  // Each may destroy the channel. After `over` nothing is heard any more: `why` is empty when the other end is gone,
-  // and else what it has said ("more than 2000 messages a second"): nothing of it is believed any more.
+  // Each callback may destroy the channel. After `over` no message is read any more: `why` is empty when the other end
+  // is gone, and otherwise has the violation ("more than 2000 messages a second"): none of its messages is trusted any
+  // more.
   struct Events {
-    std::function<void(Message)> heard;
+    std::function<void(Message)> on_message;
     std::function<void(const std::string& why)> over;
+    // As Channel::only_shareable; empty: whatever comes is welcome. Must not destroy the channel.
+    std::function<void(OwnedDescriptor)> unwelcome = {};
   };
-  // `budget`: what the other end says is bounded, and held up when it says more.
+  // `budget`: the messages of the other end are bounded, and delayed beyond the bound.
   enum class Trust : uint8_t { full, budget };
   EventChannel(boost::asio::io_context& io, OwnedDescriptor descriptor, Speaker other, size_t waiting_max, Trust trust,
                Events events);
@@ -40,14 +43,15 @@ class EventChannel {
   bool read_by_other_end() const { return channel_.read_by_other_end(); }
   bool flush(std::chrono::milliseconds limit) { return channel_.flush(limit); }
   int descriptor() const { return channel_.descriptor(); }
-  // Hears what has arrived by now, so many messages at most: of a process that has ended.
+  // Reads the messages that have arrived by now, at most this many: for a process that has ended.
   void hear_rest(size_t messages_max);
+  void discard_unread() { channel_.discard_unread(); }  // as Channel's
 
  private:
   enum class Turn : uint8_t { done, over };
-  Turn hear(size_t messages_max, size_t& heard);
+  Turn receive(size_t messages_max, size_t& received);
   void listen();
-  void turn_over(size_t heard);
+  void turn_over(size_t received);
   void await_room();
   void end(const std::string& why);
 

@@ -1,4 +1,4 @@
-// What a worker that is ready tells the broker, which asks no driver itself: the devices.
+// The devices, as a ready worker reports them to the broker, which asks no driver itself.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a keeper keeps for a broker.
+// An entry that a keeper stores for a broker.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct KeptEntry {
   std::string name, text;
   std::vector<OwnedDescriptor> descriptors;
 };
-// A session's entry has all of these; one that it does not have is empty.
+// A session's entry has all of these; a missing one is empty.
 enum class KeptDescriptor : uint8_t { worker, process, session_page, doorbell };
 inline constexpr size_t kKeptDescriptors = 4;
 

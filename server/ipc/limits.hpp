@@ -1,4 +1,4 @@
-// Bounds of what the server's processes say to each other.
+// Bounds of the messages between the server's processes.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,19 @@ inline constexpr size_t kWireIdBytes = 16;
 inline constexpr size_t kKeeperKeyBytes = 32;
 
 inline constexpr size_t kRequestedMax =
-    32 * 1024;  // connections of which the auth server has told, and that it has not given back
+    32 * 1024;  // connections that the auth server has announced, and has not given back
 
 // Messages that wait for the other end to read; a channel of which more would wait takes no more.
 inline constexpr size_t kWorkerWaitingMax = 256;  // either way between the broker and a worker
 inline constexpr size_t kAuthWaitingMax =
-    64 * 1024;  // answers for all that may wait at the auth server, and what arrives
+    64 * 1024;  // answers for all that may wait at the auth server, and incoming messages
 inline constexpr size_t kKeeperWaitingMax = 64 * 1024;  // entries of all sessions, and their changes
-inline constexpr size_t kMessagesPerTurn = 32;          // that are heard of one end before everybody else gets a turn
+inline constexpr size_t kMessagesPerTurn = 32;  // messages that are read from one end before all others get a turn
 
-// What a worker may say (MessageBudget).
+// More than the kernel lets stand in a pair.
+inline constexpr size_t kUnreadMessagesMax = 16 * 1024;
+
+// The messages that a worker may send (MessageBudget).
 inline constexpr double kBudgetPerSecond = 2000;  // for long
 inline constexpr double kBudgetAtOnce = 4000;
 inline constexpr uint32_t kBudgetPauseMs = 50;

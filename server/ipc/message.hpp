@@ -1,5 +1,4 @@
-// All that the server's processes say to each other: messages.capnp in C++, which has what each message and field
-// means.
+// All messages between the server's processes: messages.capnp in C++, which has the meaning of each message and field.
 #pragma once
 
 #include <array>
@@ -16,13 +15,13 @@
 
 namespace gpuwire::server::ipc {
 
-// Grows with every change of what is said between a broker and a worker, or of what it means: a broker may find workers
-// that an older one has left.
-inline constexpr uint32_t kVersion = 3;
+// Grows with every change of the messages between a broker and a worker, or of their meaning: a broker may find workers
+// of an older one.
+inline constexpr uint32_t kVersion = 4;
 // The same between a broker and a keeper, which may be of another release.
 inline constexpr uint32_t kKeeperVersion = 2;
 
-// Of a request, by who asks: its answer carries the same.
+// The number of a request, chosen by the asking process: its answer has the same.
 using RequestId = uint64_t;
 using ConnectionId = uint64_t;
 using ShareToken = std::array<uint8_t, 16>;
@@ -78,7 +77,7 @@ struct ResumeRefused {
 
 // --- the broker, to a worker
 
-// What comes with a session; a part that gives none leaves its own empty.
+// The objects that come with a session; a part without one leaves its own empty.
 struct SessionDescriptors {
   OwnedDescriptor client, session_page, doorbell, tenant_page, chunk_memory, chunk_disk;
 };
@@ -89,6 +88,7 @@ struct Serve {
 };
 struct Stop {
   std::string why;
+  StopKind kind = StopKind::ended;
 };
 struct Warn {
   std::string text;
@@ -118,6 +118,7 @@ struct Arrival {
   std::string unix_tenant, open_tenant;
   bool management = false;
   bool rdma = false;
+  std::string unix_user = {};
 };
 struct Queued {
   ConnectionId connection = 0;
@@ -148,6 +149,8 @@ struct Login {
   bool management = false;
   std::string resume, ticket;
   std::string query;
+  std::string gpu_type;
+  std::string user = {};
 };
 struct Gone {
   ConnectionId connection = 0;

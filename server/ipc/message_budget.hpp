@@ -10,9 +10,9 @@
 
 namespace gpuwire::server::ipc {
 
-// Counts messages. Who has used up what it may say pauses: it is not listened to for kBudgetPauseMs, and its own sends
-// wait. One that waits for its answers has no more messages on the way then than it has threads; one that does not,
-// again and again, floods.
+// Counts messages. A process that has used up its budget pauses: its messages are not read for kBudgetPauseMs, and its
+// own sends wait. A process that waits for its answers then has no more messages in flight than it has threads; one
+// that does not, again and again, floods.
 class MessageBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -20,10 +20,10 @@ class MessageBudget {
 
   enum class Verdict : uint8_t { go_on, pause, flood };
   // `heard` messages were read in one turn, of which there may be kMessagesPerTurn.
-  Verdict turn(size_t heard, Time now) {
+  Verdict turn(size_t received, Time now) {
     refill(now);
-    left_ -= double(heard);
-    if (after_pause_) full_after_pause_ = heard >= kMessagesPerTurn ? full_after_pause_ + 1 : 0;
+    left_ -= double(received);
+    if (after_pause_) full_after_pause_ = received >= kMessagesPerTurn ? full_after_pause_ + 1 : 0;
     after_pause_ = left_ < 0;
     if (full_after_pause_ >= kFullTurnsMax) return Verdict::flood;
     return after_pause_ ? Verdict::pause : Verdict::go_on;

@@ -28,7 +28,7 @@ struct Message {
 
     # The broker, to a worker.
     serve @12 :Serve;               # a session, with its client's connection, whose preface has been read
-    stop @13 :Text;                 # end the session now, and why
+    stop @13 :Stop;                 # end the session now
     warn @14 :Text;                 # a line for the standard error of the client's program
     answer @15 :Answer;             # to a request
     attach @16 :Attach;             # a connection that is to carry the session on
@@ -76,6 +76,11 @@ struct Inventory {
     bytes @2 :UInt64;               # of memory in all
     takenBytes @3 :UInt64;          # of it, when the worker has just made its context there; 0: it has made none
   }
+}
+
+struct Stop {
+  why @0 :Text;
+  kind @1 :UInt8;                   # StopKind
 }
 
 struct Ended {
@@ -162,6 +167,7 @@ struct Arrival {
   openTenant @6 :Text;              # who it is when it does not say
   management @7 :Bool;              # comes back with the request
   rdma @8 :Bool;                    # offered, where it may be
+  unixUser @9 :Text;                # with unixTenant: what the machine calls the caller
 }
 
 struct Queued {
@@ -192,6 +198,8 @@ struct Login {
   resume @11 :Data;                 # 16 bytes, the wire identity of the session to be carried on; or none
   ticket @12 :Data;                 # 16 bytes, of a place in the queue that the client had before; or none
   query @13 :Text;                  # not empty: answered by told and refused
+  gpuType @14 :Text;                # what the names of its GPUs have in them; or nothing
+  user @15 :Text;                   # who of the tenant; or none
 }
 
 struct Told {

@@ -1,4 +1,4 @@
-// The programs that only a broker starts: what they say of themselves, and to somebody who starts one by hand.
+// The programs that only a broker starts: their help texts, and their message for a person who starts one by hand.
 #pragma once
 
 #include <cstdio>
@@ -20,7 +20,8 @@ inline std::string part_of_server(const std::string& what) {
   return what + " A part of `gpuwire serve`, which starts it; of no use by itself: " + kWhatToUseInstead + ".";
 }
 
-// No value: the broker has started this process, whose channel is there. Else the code to exit with: it has been told.
+// No value: the broker has started this process, whose channel is there. Otherwise the exit code: a message was
+// printed.
 inline std::optional<int> started_by_hand(const char* command) {
   struct stat facts {};
   if (::fstat(ipc::kDescriptor, &facts) == 0 && S_ISSOCK(facts.st_mode)) return std::nullopt;

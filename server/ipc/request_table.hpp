@@ -1,4 +1,4 @@
-// Who waits for an answer of another process.
+// The requests that wait for an answer of another process.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,9 @@
 
 namespace gpuwire::server::ipc {
 
-// Requests that are under way, by number, each with whoever waits for its answer. Bounded: a request beyond `max` is
-// not made. Whoever holds the table says when a waiter's time is over and when the other end is gone; both give it the
-// reason. One thread at a time.
+// Requests in flight, by number, each with its waiter. Bounded: a request beyond `max` is not made. The owner of the
+// table reports when a waiter's time is over and when the other end is gone; both give the waiter the reason. One
+// thread at a time.
 template <class Waiter>
 class RequestTable {
  public:
@@ -80,9 +80,9 @@ class RequestTable {
   void for_each(Each&& each) const {
     for (const auto& [number, request] : requests_) each(number, request.waiter);
   }
-  template <class Look>
-  void look_at_all(Look&& look) {
-    std::erase_if(requests_, [&](auto& one) { return look(one.first, one.second.waiter); });
+  template <class Visit>
+  void visit_all(Visit&& visit) {
+    std::erase_if(requests_, [&](auto& one) { return visit(one.first, one.second.waiter); });
   }
   template <class Which>
   size_t count_if(Which&& which) const {

@@ -1,4 +1,4 @@
-// What the broker tells a worker about the session that it is to serve.
+// The broker's description of the session that a worker is to serve.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@ namespace gpuwire::server {
 struct SessionSpec {
   struct Device {
     uint32_t index = 0;        // of the server: which column of the tenant's page
-    uint64_t limit_bytes = 0;  // what the session is shown as the device's memory; 0: all of it
+    uint64_t limit_bytes = 0;  // the device's memory as the session sees it; 0: all of it
   };
-  uint64_t number = 0;      // scheduler::SessionId
-  std::string peer;         // for logs
-  std::string tenant;       // name
-  bool identified = false;  // the client has shown that it is the tenant: what it shares with others goes by that name,
-                            // not by its key
+  uint64_t number = 0;  // scheduler::SessionId
+  std::string peer;     // for logs
+  std::string tenant;   // name
+  bool identified =
+      false;  // the client has authenticated as the tenant: its shared objects have the tenant's name, not its key
   std::vector<Device> devices;  // as the worker's driver counts them; empty: all, without limits
   std::string
       tls_key;  // kTlsKeyBytes (limits.hpp), the pre-shared key of the connection's second handshake; empty: plain

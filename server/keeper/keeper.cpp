@@ -19,7 +19,7 @@ namespace gpuwire::server {
 namespace {
 
 constexpr int kWaitingBrokersMax = 4;
-constexpr int kTellMs = 5000;  // for a broker to read what it has asked for
+constexpr int kNotifyMs = 5000;  // for a broker to read its answers
 
 // Looks at every byte, so that the time says nothing about how much of a guess was right.
 bool same(const std::string& a, const std::string& b) {
@@ -55,7 +55,7 @@ bool Keeper::listen() {
   if (path.size() >= sizeof address.sun_path) return false;
   std::copy(path.begin(), path.end(), address.sun_path);
   listening_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  ::unlink(path.c_str());  // of one that was killed: the broker holds the folder's lock
+  ::unlink(path.c_str());  // of a process that was killed: the broker holds the folder's lock
   struct stat facts {};
   if (::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(listening_.get(), kWaitingBrokersMax) != 0)
@@ -82,7 +82,7 @@ bool Keeper::turn() {
   };
   pollfd watched[3] = {{listening_.get(), POLLIN, 0}, watch(broker_), watch(pending_)};
   if (::poll(watched, 3, time_left()) < 0 && errno != EINTR) return false;
-  if (watched[1].revents) hear();
+  if (watched[1].revents) receive();
   if (watched[2].revents) let_in();
   if (watched[0].revents) meet();
   if (!gone_since_) return true;
@@ -103,11 +103,11 @@ void Keeper::meet() {
 
 void Keeper::let_in() {
   std::optional<ipc::Message> message;
-  if (pending_->hear(message) == ipc::Channel::Heard::none_yet) return;
+  if (pending_->try_receive(message) == ipc::Channel::Received::none_yet) return;
   auto* hello = message ? std::get_if<ipc::Hello>(&*message) : nullptr;
   bool known = hello && hello->version == ipc::kKeeperVersion && !key_.empty() && same(hello->key, key_);
   if (!known) return pending_.reset();
-  // Whoever has the key holds the folder's lock: the one before is dead, whether its end has been seen or not.
+  // The holder of the key holds the folder's lock: the previous broker is dead, whether its end has been seen or not.
   if (broker_) broker_gone();
   OwnedDescriptor connection(::fcntl(pending_->descriptor(), F_DUPFD_CLOEXEC, 0));
   pending_.reset();
@@ -117,14 +117,14 @@ void Keeper::let_in() {
   gone_since_.reset();
 }
 
-void Keeper::hear() {
+void Keeper::receive() {
   broker_->drain();
   for (std::optional<ipc::Message> message;;) {
-    switch (broker_->hear(message)) {
-      case ipc::Channel::Heard::none_yet: return;
-      case ipc::Channel::Heard::closed:
-      case ipc::Channel::Heard::nonsense: return broker_gone();
-      case ipc::Channel::Heard::message: answer(std::move(*message));
+    switch (broker_->try_receive(message)) {
+      case ipc::Channel::Received::none_yet: return;
+      case ipc::Channel::Received::closed:
+      case ipc::Channel::Received::nonsense: return broker_gone();
+      case ipc::Channel::Received::message: answer(std::move(*message));
     }
     if (!broker_) return;
   }
@@ -157,18 +157,18 @@ bool Keeper::give_all() {
         .session = kept.session, .awaited = kept.awaited, .name = kept.name, .text = kept.text, .descriptors = {}};
     for (const OwnedDescriptor& descriptor : kept.descriptors)
       copy.descriptors.emplace_back(descriptor ? ::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0) : -1);
-    if (!tell(ipc::Entry{std::move(copy)})) return false;
+    if (!notify(ipc::Entry{std::move(copy)})) return false;
   }
-  return tell(ipc::Given{uint32_t(entries_.size())});
+  return notify(ipc::Given{uint32_t(entries_.size())});
 }
 
-// The kernel bounds how many descriptors are on their way: who has asked reads one after the other.
-bool Keeper::tell(ipc::Message message) {
+// The kernel bounds the descriptors in flight: the asking broker reads one after the other.
+bool Keeper::notify(ipc::Message message) {
   while (!broker_->send(std::move(message))) {
     pollfd watched{broker_->descriptor(), POLLOUT, 0};
-    if (::poll(&watched, 1, kTellMs) != 1 || (watched.revents & (POLLERR | POLLHUP))) return false;
+    if (::poll(&watched, 1, kNotifyMs) != 1 || (watched.revents & (POLLERR | POLLHUP))) return false;
   }
-  return broker_->flush(std::chrono::milliseconds(kTellMs));
+  return broker_->flush(std::chrono::milliseconds(kNotifyMs));
 }
 
 // --- without one
@@ -184,12 +184,13 @@ void Keeper::broker_gone() {
   broker_.reset();
   gone_since_ = Clock::now();
   gates_open_ = false;
-  // Without a session, or what else is awaited, there is nothing to come back for.
+  // Without a session or another awaited object, no broker needs to return.
   if (!anything_awaits()) grace_ = {};
   for (const auto& [name, entry] : entries_) {
     const int worker = entry.session ? descriptor_of(entry, KeptDescriptor::worker) : -1;
     if (worker < 0) continue;
-    // A copy of its end, which stays for the next broker; one that cannot be told waits a bit less long for answers.
+    // A copy of its end, which stays for the next broker; a worker that cannot be notified waits a bit less long for
+    // answers.
     ipc::Channel to_worker(OwnedDescriptor(::fcntl(worker, F_DUPFD_CLOEXEC, 0)), ipc::Speaker::worker, 0);
     to_worker.send(ipc::Unattended{});
   }

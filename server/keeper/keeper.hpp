@@ -1,4 +1,4 @@
-// Keeps what a broker's sessions need to outlive it, and gives it to the next one.
+// Stores the objects that a broker's sessions need to outlive it, and gives them to the next broker.
 #pragma once
 
 #include <chrono>
@@ -11,8 +11,8 @@
 
 namespace gpuwire::server {
 
-// After so long without a broker, or when the next one comes, gates are opened: nobody takes turns any more, and work
-// goes on as the hardware shares it.
+// After this long without a broker, or when the next one comes, gates are opened: turns end, and the hardware shares
+// the GPU.
 inline constexpr std::chrono::milliseconds kGatesStay{250};
 
 // One thread, which sleeps unless a broker comes, goes or says something. Nothing in here believes a worker: it has no
@@ -25,8 +25,9 @@ class Keeper {
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
-  // Until nobody needs it: there is no broker, and neither a session nor what else is awaited, or the time for one to
-  // come is over. The descriptors close with the process, so workers that run then see their broker's end.
+  // Runs until it is not needed any more: there is no broker, and neither a session nor another awaited object, or the
+  // time for a broker to come is over. The descriptors close with the process, so workers that run then see their
+  // broker's end.
   void run();
 
  private:
@@ -38,11 +39,11 @@ class Keeper {
   int time_left() const;
   void meet();
   void let_in();
-  void hear();
+  void receive();
   void answer(ipc::Message message);
   bool give_all();
   // False: the broker is gone, or does not read.
-  bool tell(ipc::Message message);
+  bool notify(ipc::Message message);
   void broker_gone();
   void open_gates();
   bool anything_awaits() const;

@@ -1,9 +1,8 @@
-// gpuwire-keeper: what a server's sessions need to outlive the broker. Started by the broker, which may be killed,
-// upgraded and started again.
+// gpuwire-keeper: stores the objects that a server's sessions need to outlive the broker, which may be killed, upgraded
+// and started again. Started by the broker.
 #include <csignal>
 #include <filesystem>
 
-#include <CLI/CLI.hpp>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -15,12 +14,13 @@
 int main(int argc, char** argv) {
   using namespace gpuwire::server;
   std::filesystem::path socket;
-  CLI::App app(part_of_server("Keeps a server's sessions while its broker is started again."), "gpuwire keeper");
-  app.add_option("--socket", socket)->group("");
+  gpuwire::CommandLine app(part_of_server("Keeps a server's sessions while its broker is started again."),
+                           "gpuwire keeper");
+  app.add_option("--socket", socket).group("");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   if (auto code = started_by_hand("keeper")) return *code;
-  // What ends the broker, a terminal's Ctrl-C or a service manager's SIGTERM, may reach the whole group; how this ends
-  // is said in Keeper::run().
+  // Signals that end the broker, a terminal's Ctrl-C or a service manager's SIGTERM, may reach the whole group;
+  // Keeper::run() describes how this process ends.
   for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGUSR2}) std::signal(number, SIG_IGN);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may

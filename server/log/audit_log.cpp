@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace gpuwire::server {
 namespace {
@@ -26,15 +27,24 @@ tl::expected<OwnedDescriptor, std::string> open_private(const std::filesystem::p
   return file;
 }
 
-// True: all of it, in one piece unless the disk is full.
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    ssize_t written = ::write(file, text.data(), text.size());
+// How much of it, in one piece unless the disk is full; less than all: errno says why.
+size_t write_all(int file, std::string_view text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    ssize_t written = ::write(file, text.data() + done, text.size() - done);
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return false;
-    text.remove_prefix(size_t(written));
+    if (written <= 0) break;
+    done += size_t(written);
   }
-  return true;
+  return done;
+}
+
+// Whether it ends within a line: its last writer had no room, or was killed.
+bool ends_within_line(const std::filesystem::path& path) {
+  const OwnedDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  char last = '\n';
+  const off_t bytes = file ? ::lseek(file.get(), 0, SEEK_END) : 0;
+  return bytes > 0 && ::pread(file.get(), &last, 1, bytes - 1) == 1 && last != '\n';
 }
 
 }  // namespace
@@ -45,6 +55,7 @@ tl::expected<AuditLog, std::string> AuditLog::open(std::filesystem::path path) {
   AuditLog log;
   log.path_ = std::move(path);
   log.file_ = std::move(*file);
+  log.torn_ = ends_within_line(log.path_);
   return log;
 }
 
@@ -53,13 +64,46 @@ tl::expected<void, std::string> AuditLog::reopen() {
   auto file = open_private(path_);
   if (!file) return tl::unexpected(file.error());
   file_ = std::move(*file);
+  torn_ = ends_within_line(path_);
   return {};
 }
 
-void AuditLog::write(std::string_view event, const LogFields& fields) {
+namespace {
+
+// The tenant whose budget the line uses; empty: it is written in any case. An administrator's actions have no tenant.
+std::string payer_of(std::string_view event, const LogFields& fields) {
+  if (!fields.is_object() || !fields.contains("tenant") || !fields["tenant"].is_string()) return {};
+  if (event == "ended" && fields.contains("seconds") && fields["seconds"].is_number() &&
+      fields["seconds"].get<double>() >= kAuditedSessionSeconds)
+    return {};
+  return fields["tenant"].get<std::string>();
+}
+
+}  // namespace
+
+bool AuditLog::write(std::string_view event, const LogFields& fields) {
   if (observer_) observer_(event, fields);
+  if (const std::string tenant = payer_of(event, fields); !tenant.empty()) {
+    const auto now = clock_();
+    budget_.settle(now, [&](const std::string& quiet, uint64_t lines) { log_left_out(quiet, lines); });
+    const bool end = event == "ended";
+    const auto left_out = budget_.take(tenant, now, end ? 0 : kAuditLinesForEnds, !end);
+    if (!left_out) return false;
+    if (*left_out != 0) log_left_out(tenant, *left_out);
+  }
+  write_line(event, fields);
+  return true;
+}
+
+void AuditLog::log_left_out(const std::string& tenant, uint64_t lines) {
+  LogFields fields{{"tenant", tenant}, {"lines", lines}};
+  if (observer_) observer_("left_out", fields);
+  write_line("left_out", fields);
+}
+
+void AuditLog::write_line(std::string_view event, const LogFields& fields) {
   if (!file_) {
-    // What becomes of a session has its own line at its end.
+    // A session's end has its own line.
     constexpr std::string_view kOfSessions[] = {"queued",   "admitted",       "begun",   "detached",
                                                 "attached", "resume_refused", "adopted", "ended"};
     const bool of_session = std::find(std::begin(kOfSessions), std::end(kOfSessions), event) != std::end(kOfSessions);
@@ -69,13 +113,28 @@ void AuditLog::write(std::string_view event, const LogFields& fields) {
   }
   LogFields line{{"time", utc_time(std::chrono::system_clock::now())}, {"event", event}};
   if (fields.is_object()) line.update(fields);
-  std::string text = json_line(line) + "\n";
-  if (write_all(file_.get(), text)) return;
+  const std::string text = (torn_ ? "\n" : "") + json_line(line) + "\n";
+  const size_t written = write_all(file_.get(), text);
+  if (written == text.size()) {
+    torn_ = false;
+    return;
+  }
+  const int error = errno;
+  take_back(written);
   ++lines_lost_;
   log_event(spdlog::level::err, event,
             fmt::format("the audit log {} cannot be written ({}); the line was: {}", path_.string(),
-                        std::strerror(errno), json_line(line)),
+                        std::strerror(error), json_line(line)),
             line);
+}
+
+// Nobody else appends to it.
+void AuditLog::take_back(size_t bytes) {
+  if (bytes == 0) return;
+  struct stat facts {};
+  const bool taken = ::fstat(file_.get(), &facts) == 0 && facts.st_size >= off_t(bytes) &&
+                     ::ftruncate(file_.get(), facts.st_size - off_t(bytes)) == 0;
+  if (!taken) torn_ = true;
 }
 
 }  // namespace gpuwire::server

@@ -6,8 +6,9 @@
 
 namespace gpuwire::server {
 
-// Control characters (C0, DEL, C1) and bytes that are not UTF-8 become \xNN, everything else stays: nothing in the
-// result moves a cursor or ends a line.
+// Characters that are not shown as they are written (wire::kUnshown: controls, formats, directions, separators) and
+// bytes that are not UTF-8 become \xNN, everything else stays: nothing in the result moves a cursor, ends a line or
+// turns its direction.
 std::string escaped(std::string_view text);
 
 }  // namespace gpuwire::server

@@ -25,7 +25,7 @@ void start_log(const std::string& name, LogFormat format, const std::string& lev
 void log_event(spdlog::level::level_enum level, std::string_view event, const std::string& text,
                const LogFields& fields);
 
-// One line of JSON in ASCII; what is not UTF-8 is replaced, strings are cut to kLogStringBytesMax.
+// One line of JSON in ASCII; bytes that are not UTF-8 are replaced, strings are cut to kLogStringBytesMax.
 std::string json_line(LogFields fields);
 inline constexpr size_t kLogStringBytesMax = 512;
 

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+
 #include "protocol/wire/preface.hpp"
 #include "protocol/wire/rdma.hpp"
 #include "server/login/limits.hpp"
@@ -15,17 +17,17 @@ using boost::system::error_code;
 
 namespace {
 
-// Whoever comes here without TLS and shows no token is refused.
+// A client that comes here without TLS and shows no token is refused.
 bool needs_identity(const ipc::Arrival& arrival) {
   return !arrival.tls && arrival.unix_tenant.empty() && arrival.open_tenant.empty();
 }
 
 std::string greeting(const ipc::Arrival& arrival, bool on_unix_socket) {
   wire::Preface preface = wire::own_preface();
-  preface.flags = wire::kPrefaceLogin;
+  preface.flags = wire::kPrefaceLogin | wire::kPrefaceTokenChallenge;
   if (arrival.tls) preface.flags |= wire::kPrefaceTls;
   if (needs_identity(arrival)) preface.flags |= wire::kPrefaceIdentity;
-  // Of a few queries nobody would notice a faster road.
+  // A faster transport would make no difference for a few queries.
   if (!arrival.management && on_unix_socket && !arrival.tls) preface.flags |= wire::kPrefaceSharedMemory;
   if (!arrival.management && !on_unix_socket && arrival.rdma) preface.flags |= wire::kPrefaceRdma;
   wire::PrefaceBytes bytes = wire::encode(preface);
@@ -56,7 +58,8 @@ AuthConnection::Progress AuthConnection::progress() const {
   if (requested_) return Progress::logged_in;
   if (stage_ >= Stage::refusing) return Progress::refused;
   if (connection_.bytes_received() == 0) return Progress::silent;
-  return stage_ == Stage::login && connection_.encrypted() ? Progress::secured : Progress::speaking;
+  return (stage_ == Stage::login || stage_ == Stage::challenge) && connection_.encrypted() ? Progress::secured
+                                                                                           : Progress::speaking;
 }
 
 void AuthConnection::begin() {
@@ -93,6 +96,10 @@ IoStep AuthConnection::step() {
       return how;
     }
     case Stage::login: return read_login();
+    case Stage::challenge: {
+      if (IoStep how = write_out(); how != IoStep::done) return how;
+      return read_login();
+    }
     case Stage::waiting: return watch();
     case Stage::granted: {
       IoStep how = write_out();
@@ -101,7 +108,7 @@ IoStep AuthConnection::step() {
     }
     case Stage::refusing: {
       if (IoStep how = write_out(); how != IoStep::done) return how;
-      connection_.say_end();
+      connection_.send_end();
       ::shutdown(socket_.native_handle(), SHUT_WR);
       stage_ = Stage::lingering;
       limit(kLoginRefusalLingerMs);
@@ -127,14 +134,13 @@ IoStep AuthConnection::read_login() {
   if (IoStep how = connection_.read(login_.space(), moved); how != IoStep::done) return how;
   switch (login_.filled(moved)) {
     case LoginFrameReader::State::incomplete: break;
-    case LoginFrameReader::State::complete: log_in(); break;
+    case LoginFrameReader::State::complete: said(); break;
     case LoginFrameReader::State::fault: turn_away(RefusalKind::protocol, login_.fault()); break;
   }
   return IoStep::done;
 }
 
-// It is the client's turn only when it has been admitted; until then its silence, and its end, is all that is heard of
-// it.
+// The client may send only when it has been admitted; until then only its silence or its end is expected.
 IoStep AuthConnection::watch() {
   if (IoStep how = write_out(); how == IoStep::want_write) {
     if (!writing_) limit(kAnswerWriteMs);
@@ -144,11 +150,11 @@ IoStep AuthConnection::watch() {
   } else {
     timer_.cancel();
   }
-  IoStep how = connection_.look();
+  IoStep how = connection_.poll();
   if (how != IoStep::done && how != IoStep::want_write) return how;
   requested_ = false;
   keeper_.gone(*this, "the client spoke before it was answered");
-  say(refused_frame("the client spoke before it was answered"), Stage::refusing);
+  send_answer(refused_frame("the client spoke before it was answered"), Stage::refusing);
   return IoStep::done;
 }
 
@@ -174,20 +180,47 @@ void AuthConnection::wait(stream_descriptor::wait_type what, bool& pending) {
   });
 }
 
-// --- who it is -----------------------------------------------------------------------------------------------------
+// --- authentication ------------------------------------------------------------------------------------------------
+
+void AuthConnection::said() {
+  if (stage_ == Stage::challenge) {
+    said_.token = tls::sealed_token(token_hash_, challenge_, login_.frame().sealed_token);
+    return log_in();
+  }
+  said_ = login_.frame();
+  return said_.token.empty() && !said_.token_name.empty() ? challenge() : log_in();
+}
+
+// The answer to an unknown token equals the one to a shown token.
+void AuthConnection::challenge() {
+  auto identity = keeper_.identity();
+  const Credential* known = identity ? identity->credentials().find(CredentialKind::token, said_.token_name) : nullptr;
+  if (!known) return turn_away(RefusalKind::token, "this server does not know the token");
+  auto nonce = tls::new_token_nonce();
+  if (!nonce) return turn_away(RefusalKind::overload, "no random bytes for a challenge");
+  token_hash_ = known->hash;
+  challenge_.server = *nonce;
+  std::copy_n(said_.token_nonce.begin(), challenge_.client.size(), challenge_.client.begin());
+  out_ += challenge_frame(challenge_.server, tls::token_proof(token_hash_, challenge_));
+  login_ = {};
+  stage_ = Stage::challenge;
+}
 
 void AuthConnection::log_in() {
-  const LoginFrame& login = login_.frame();
+  const LoginFrame& login = said_;
   auto identity = keeper_.identity();
   Shown shown{.tls = connection_.encrypted(),
               .certificate = connection_.shown_certificate(),
               .token = login.token,
               .unix_tenant = arrival_.unix_tenant,
-              .open_tenant = arrival_.open_tenant};
+              .open_tenant = arrival_.open_tenant,
+              .unix_user = arrival_.unix_user};
   auto choice = choose_tenant(shown, identity ? &identity->credentials() : nullptr, keeper_.now());
   if (auto* refused = std::get_if<RefusedTenant>(&choice))
     return turn_away(refused->kind, refused->reason, refused->tenant, refused->credential);
   auto& chosen = std::get<ChosenTenant>(choice);
+  if (chosen.expires && *chosen.expires != WallTime::max())
+    identity_ends_unix_s_ = std::chrono::system_clock::to_time_t(*chosen.expires);
   stage_ = Stage::waiting;
   requested_ = true;
   timer_.cancel();
@@ -204,7 +237,9 @@ void AuthConnection::log_in() {
                             .management = arrival_.management,
                             .resume = login.resume,
                             .ticket = login.ticket,
-                            .query = login.query});
+                            .query = login.query,
+                            .gpu_type = login.gpu_type,
+                            .user = std::move(chosen.user)});
 }
 
 void AuthConnection::queued(const ipc::Queued& place) {
@@ -215,9 +250,9 @@ void AuthConnection::queued(const ipc::Queued& place) {
 
 void AuthConnection::admitted() {
   if (stage_ != Stage::waiting) return;
-  if (connection_.look() != IoStep::want_read) return advance();  // it has gone, or has spoken: watch() finds out which
+  if (connection_.poll() != IoStep::want_read) return advance();  // it has gone, or has spoken: watch() finds out which
   limit(kAnswerWriteMs);
-  out_ += admitted_frame();
+  out_ += admitted_frame(identity_ends_unix_s_);
   stage_ = Stage::granted;
   advance();
 }
@@ -225,7 +260,7 @@ void AuthConnection::admitted() {
 void AuthConnection::refused(const std::string& reason) {
   if (stage_ != Stage::waiting) return;
   requested_ = false;
-  say(refused_frame(reason), Stage::refusing);
+  send_answer(refused_frame(reason), Stage::refusing);
   advance();
 }
 
@@ -234,7 +269,7 @@ void AuthConnection::told(const ipc::Told& part) {
   if (stage_ != Stage::waiting) return;
   if (part.last) {
     requested_ = false;
-    say(told_frame(part), Stage::refusing);
+    send_answer(told_frame(part), Stage::refusing);
     limit(kAnswerWriteMs);
   } else {
     out_ += told_frame(part);
@@ -265,7 +300,7 @@ void AuthConnection::limit(uint32_t ms) {
 
 void AuthConnection::time_is_over() {
   auto self = shared_from_this();
-  if (stage_ <= Stage::login) {
+  if (stage_ <= Stage::challenge) {
     turn_away(RefusalKind::timeout, fmt::format("no login within {} ms", wire::kHandshakeTimeoutMs));
     return advance();
   }
@@ -278,8 +313,8 @@ void AuthConnection::ended(IoStep how) {
   if (requested_) {
     keeper_.gone(*this, failed ? connection_.failure() : "the client left while it waited");
   } else if (stage_ == Stage::login && !failed && needs_identity(arrival_) && connection_.bytes_received() == 0) {
-    // It has heard that it would be refused, and comes again with TLS.
-  } else if (stage_ <= Stage::login) {
+    // The client has learned that it would be refused, and comes again with TLS.
+  } else if (stage_ <= Stage::challenge) {
     ipc::TurnedAway refusal{arrival_.peer,
                             name_of(failed && arrival_.tls ? RefusalKind::tls : RefusalKind::protocol),
                             failed ? connection_.failure() : "the client left before it had logged in",
@@ -299,11 +334,11 @@ void AuthConnection::ended(IoStep how) {
 
 void AuthConnection::turn_away(RefusalKind kind, std::string reason, std::string tenant, std::string credential) {
   keeper_.turned_away(*this, {arrival_.peer, name_of(kind), reason, std::move(tenant), std::move(credential)});
-  if (stage_ == Stage::login) return say(refused_frame(reason), Stage::refusing);
+  if (stage_ == Stage::login || stage_ == Stage::challenge) return send_answer(refused_frame(reason), Stage::refusing);
   finish();
 }
 
-void AuthConnection::say(std::string frame, Stage then) {
+void AuthConnection::send_answer(std::string frame, Stage then) {
   out_ += frame;
   stage_ = then;
   limit(kLoginRefusalLingerMs);

@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "protocol/tls/token_challenge.hpp"
 #include "protocol/wire/frame.hpp"
 #include "server/login/auth_socket.hpp"
 #include "server/login/login_frame.hpp"
@@ -17,8 +18,8 @@ namespace gpuwire::server {
 
 class AuthConnection;
 
-// What an auth connection wants of whoever keeps it. None of these may destroy the auth connection at once; `left` is
-// its last.
+// An auth connection's requests to its owner. None of these may destroy the auth connection at once; `left` is its
+// last.
 class AuthConnectionOwner {
  public:
   // The identity that counts now; null: none.
@@ -55,11 +56,11 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   void told(const ipc::Told& part);
   // There are too many connections: it ends without a word.
   void drop();
-  // There is nobody any more who could answer it.
+  // No process is left that could answer it.
   void abandon();
 
  private:
-  enum class Stage : uint8_t { greeting, handshake, login, waiting, granted, refusing, lingering, over };
+  enum class Stage : uint8_t { greeting, handshake, login, challenge, waiting, granted, refusing, lingering, over };
 
   void advance();
   IoStep step();
@@ -67,6 +68,9 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   IoStep read_login();
   IoStep watch();
   IoStep linger();
+  // The login is whole.
+  void said();
+  void challenge();
   void log_in();
   void wait_for(IoStep step);
   void wait(boost::asio::posix::stream_descriptor::wait_type what, bool& pending);
@@ -74,7 +78,7 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   void time_is_over();
   void ended(IoStep how);
   void turn_away(RefusalKind kind, std::string reason, std::string tenant = {}, std::string credential = {});
-  void say(std::string frame, Stage then);
+  void send_answer(std::string frame, Stage then);
   void hand_over();
   void finish();
 
@@ -84,8 +88,12 @@ class AuthConnection : public std::enable_shared_from_this<AuthConnection> {
   boost::asio::steady_timer timer_;
   AuthSocket connection_;
   LoginFrameReader login_;
-  std::string out_;  // what the client is still to be sent
+  LoginFrame said_;                // the input of log_in()
+  tls::TokenHash token_hash_{};    // of the token that the client is to show
+  tls::TokenChallenge challenge_;  // by which
+  std::string out_;                // unsent bytes for the client
   Stage stage_ = Stage::greeting;
+  int64_t identity_ends_unix_s_ = 0;  // of the client's credential; 0: never
   size_t lingered_bytes_ = 0;
   bool requested_ = false;                  // the broker knows of it
   bool reading_ = false, writing_ = false;  // waits under way

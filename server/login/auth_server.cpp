@@ -15,7 +15,7 @@ AuthServer::AuthServer(boost::asio::io_context& io, OwnedDescriptor broker, Cloc
     : io_(io),
       clock_(std::move(clock)),
       broker_(io, std::move(broker), ipc::Speaker::broker, ipc::kAuthWaitingMax, ipc::EventChannel::Trust::full,
-              {.heard = [this](ipc::Message message) { heard(std::move(message)); },
+              {.on_message = [this](ipc::Message message) { on_message(std::move(message)); },
                .over = [this](const std::string&) { broker_gone(); }}),
       closed_(std::move(closed)) {}
 
@@ -23,8 +23,8 @@ AuthServer::~AuthServer() = default;
 
 // --- the broker ----------------------------------------------------------------------------------------------------
 
-void AuthServer::heard(ipc::Message message) {
-  // Whoever waits for an answer; null: it has just gone, and the broker is being told.
+void AuthServer::on_message(ipc::Message message) {
+  // The connection that waits for an answer; null: it has just gone, and the broker is being notified.
   auto waiting = [this](ipc::ConnectionId connection) {
     auto* found = logged_in_.find(connection);
     return found ? *found : nullptr;
@@ -94,7 +94,7 @@ void AuthServer::make_room(const std::string& address) {
   if (strangers_.size() >= kAuthConnectionsMax) drop_from(most_crowded());
 }
 
-// Of several that have as many, the one whose oldest auth connection has been here longest.
+// Of several with the same number, the one whose oldest auth connection has been here longest.
 std::string AuthServer::most_crowded() const {
   const std::string* crowded = nullptr;
   size_t most = 0;
@@ -107,9 +107,9 @@ std::string AuthServer::most_crowded() const {
   return crowded ? *crowded : std::string();
 }
 
-// Who has shown more of a login stays longest; but only those that have had time to show something are compared, which
-// are the older half of the address's. Else who says a byte at once, and no more, would push out each honest client of
-// the same address that is still reading the server's preface.
+// The connection with more of a login stays longest. Only connections that have had time to send something are
+// compared, which are the older half of the address's. Otherwise a client that sends one byte at once, and no more,
+// would push out each honest client of the same address that is still reading the server's preface.
 void AuthServer::drop_from(const std::string& address) {
   std::shared_ptr<AuthConnection> least;
   auto own = from_address_.find(address);
@@ -141,8 +141,7 @@ void AuthServer::requested(AuthConnection& connection, ipc::Login request) {
   forget_stranger(connection);
   if (!logged_in_.open_as(connection.number(), kept))
     return kept->refused(fmt::format("{} programs wait already", kLoggedInMax));
-  // The broker is gone or hears nothing. A refusal would be for good; who is dropped without a word comes again, to the
-  // next broker.
+  // The broker is gone or reads nothing. A refusal would be final; a dropped client comes again, to the next broker.
   if (!broker_.send(std::move(request))) kept->abandon();
 }
 
@@ -157,10 +156,10 @@ void AuthServer::passed(AuthConnection& connection, OwnedDescriptor socket, std:
 // Strangers cause these: when the broker does not keep up, they are counted in the next that it hears, not kept.
 void AuthServer::turned_away(AuthConnection&, ipc::TurnedAway refusal) {
   if (broker_.waiting() >= kAuditBacklogMax) {
-    ++untold_;
+    ++unsent_;
     return;
   }
-  refusal.untold = std::exchange(untold_, 0);
+  refusal.untold = std::exchange(unsent_, 0);
   broker_.send(std::move(refusal));
 }
 
@@ -170,7 +169,7 @@ void AuthServer::left(AuthConnection& connection) {
   if (leaving_ && strangers_.empty() && logged_in_.empty()) closed_();
 }
 
-// Nobody comes in any more; who is being refused has its kLoginRefusalLingerMs.
+// No new client is accepted; a refused one has its kLoginRefusalLingerMs.
 void AuthServer::broker_gone() {
   leaving_ = true;
   std::vector<std::shared_ptr<AuthConnection>> all(strangers_.begin(), strangers_.end());

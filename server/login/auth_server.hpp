@@ -1,4 +1,4 @@
-// The login process without its process: all auth connections, and what is said to the broker about them.
+// The login process without its process: all auth connections, and the messages to the broker about them.
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@
 
 namespace gpuwire::server {
 
-// One thread, the io_context's. `closed`: the broker is gone, and so is everybody who was being told why.
+// One thread, the io_context's. `closed`: the broker is gone, and so are all clients that were being refused.
 class AuthServer final : private AuthConnectionOwner {
  public:
   using Clock = std::function<WallTime()>;
@@ -27,7 +27,7 @@ class AuthServer final : private AuthConnectionOwner {
  private:
   using AuthConnections = std::list<std::shared_ptr<AuthConnection>>;
 
-  void heard(ipc::Message message);
+  void on_message(ipc::Message message);
   void read_identity(const ipc::Identity& identity);
   void welcome(ipc::Arrival arrival);
   void make_room(const std::string& address);
@@ -54,7 +54,7 @@ class AuthServer final : private AuthConnectionOwner {
       kLoggedInMax};  // by connection: the broker has their requests
   const std::function<void()> closed_;
   bool leaving_ = false;
-  uint32_t untold_ = 0;  // refusals that the broker has not heard of
+  uint32_t unsent_ = 0;  // refusals that the broker has not received
 };
 
 }  // namespace gpuwire::server

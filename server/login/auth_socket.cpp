@@ -82,7 +82,7 @@ IoStep AuthSocket::write(std::string_view data, size_t& moved) {
   return IoStep::done;
 }
 
-IoStep AuthSocket::look() {
+IoStep AuthSocket::poll() {
   char byte;
   if (tls_) {
     ERR_clear_error();
@@ -95,7 +95,7 @@ IoStep AuthSocket::look() {
   return IoStep::done;
 }
 
-void AuthSocket::say_end() {
+void AuthSocket::send_end() {
   if (!tls_ || !SSL_is_init_finished(tls_.get())) return;
   ERR_clear_error();
   SSL_shutdown(tls_.get());

@@ -33,12 +33,12 @@ class AuthSocket {
   IoStep read(std::span<std::byte> out, size_t& moved);
   IoStep write(std::string_view data, size_t& moved);
 
-  // What the client does while it is not its turn: done: it has said something.
-  IoStep look();
+  // The client's behaviour while it may not send: done: it has sent something.
+  IoStep poll();
   // Whether bytes of the client's have been taken from the socket that nobody has read.
   bool holds_bytes() const { return tls_ && SSL_has_pending(tls_.get()); }
   // Says the end to a client inside TLS, as far as that can be done without waiting.
-  void say_end();
+  void send_end();
 
   // Of the socket, TLS and all.
   uint64_t bytes_received() const;

@@ -6,23 +6,22 @@
 #include <capnp/message.h>
 #include <fmt/format.h>
 
+#include "protocol/tls/token_challenge.hpp"
 #include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/ordinals.hpp"
+#include "protocol/wire/terminal_text.hpp"
 #include "schema/login.capnp.h"
 #include "server/login/limits.hpp"
 
 namespace gpuwire::server {
 namespace {
 
-// For logs and lists: a client's text moves no cursor and breaks no line.
+// For logs and lists: a client's text moves no cursor, breaks no line and turns none around.
 std::string printable(capnp::Text::Reader text) {
-  std::string out(text.begin(), std::min<size_t>(text.size(), kLoginTextBytesMax));
-  std::replace_if(
-      out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '.');
-  return out;
+  return wire::ForeignText(std::string(text.begin(), std::min<size_t>(text.size(), kLoginTextBytesMax)));
 }
 
-// All of it: what is converted by itself ends at the first NUL.
+// All of it: an implicit conversion ends at the first NUL.
 std::string whole(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
 template <class Fill>
@@ -79,9 +78,15 @@ LoginFrameReader::State LoginFrameReader::read_message() {
               .program = printable(login.getProgram()),
               .host = printable(login.getHost()),
               .process_id = login.getProcessId(),
-              .query = printable(login.getQuery())};
+              .query = printable(login.getQuery()),
+              .gpu_type = printable(login.getGpuType())};
     auto resume = login.getResume().asChars();
     frame_.resume.assign(resume.begin(), resume.size());
+    frame_.token_name = whole(login.getTokenName());
+    auto nonce = login.getTokenNonce().asChars();
+    frame_.token_nonce.assign(nonce.begin(), nonce.size());
+    auto sealed = login.getSealedToken().asChars();
+    frame_.sealed_token.assign(sealed.begin(), sealed.size());
     auto ticket = login.getTicket().asChars();
     frame_.ticket.assign(ticket.begin(), ticket.size());
   });
@@ -89,6 +94,8 @@ LoginFrameReader::State LoginFrameReader::read_message() {
     if (!wrong && !identity.empty() && identity.size() != sizeof wire::Preface::session_id)
       return set_fault("a session's identity of a wrong length");
   }
+  if (!wrong && !frame_.token_name.empty() && frame_.token_nonce.size() != tls::kTokenNonceBytes)
+    return set_fault("a token's challenge of a wrong length");
   return wrong ? set_fault(*wrong) : State::complete;
 }
 
@@ -97,8 +104,19 @@ LoginFrameReader::State LoginFrameReader::set_fault(std::string reason) {
   return State::fault;
 }
 
-std::string admitted_frame() {
-  return answer_frame([](auto answer) { answer.setAdmitted(); });
+std::string challenge_frame(std::span<const uint8_t> nonce, std::span<const uint8_t> proof) {
+  return answer_frame([&](auto answer) {
+    auto challenge = answer.initChallenge();
+    challenge.setNonce({nonce.data(), nonce.size()});
+    challenge.setProof({proof.data(), proof.size()});
+  });
+}
+
+std::string admitted_frame(int64_t ends_unix_s) {
+  return answer_frame([&](auto answer) {
+    answer.setAdmitted();
+    answer.setIdentityEndsUnixS(ends_unix_s);
+  });
 }
 
 std::string queued_frame(const ipc::Queued& queued) {

@@ -1,4 +1,5 @@
-// The one frame that a client may send before the server knows who it is, and the frames that answer it.
+// The frame that a client may send before it is authenticated (two, if a challenge lies between them), and the frames
+// that answer it.
 #pragma once
 
 #include <array>
@@ -15,10 +16,13 @@
 
 namespace gpuwire::server {
 
-// What a client says about itself. Texts are cut to kLoginTextBytesMax and have no control characters; the token is as
-// it came.
+// A client's description of itself. Texts are cut to kLoginTextBytesMax and have no control characters; the token is
+// unchanged.
 struct LoginFrame {
   std::string token;
+  std::string token_name;    // in its place: the token with this id is going to be shown
+  std::string token_nonce;   // with it: kTokenNonceBytes
+  std::string sealed_token;  // of the second frame
   uint32_t gpus = 0;
   uint64_t memory_bytes = 0;
   std::string program, host;
@@ -26,10 +30,11 @@ struct LoginFrame {
   std::string resume;  // the session to carry on: as many bytes as an identity has, or none
   std::string ticket;  // of a place in the queue: the same
   std::string query;   // not empty: no session is wanted
+  std::string gpu_type;
 };
 
-// Gathers exactly one login frame. The owner reads into space() and never further: what a client says after its login
-// is not for this process.
+// Gathers exactly one login frame. The owner reads into space() and never further: the bytes after a client's login are
+// not for this process.
 class LoginFrameReader {
  public:
   enum class State : uint8_t { incomplete, complete, fault };
@@ -56,7 +61,9 @@ class LoginFrameReader {
 };
 
 // Whole frames (LoginAnswer), as they stand on the wire.
-std::string admitted_frame();
+std::string challenge_frame(std::span<const uint8_t> nonce, std::span<const uint8_t> proof);
+// `ends`: as LoginAnswer has it.
+std::string admitted_frame(int64_t ends_unix_s);
 std::string told_frame(const ipc::Told& told);
 std::string queued_frame(const ipc::Queued& queued);
 std::string refused_frame(const std::string& reason);

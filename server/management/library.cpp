@@ -31,7 +31,7 @@ tl::expected<void, std::string> ManagementLibrary::open_nvidia(const DriverLibra
     return tl::unexpected(fmt::format("{} lacks nvmlInit_v2 or another basic function", kNvidiaLibrary));
   if (int status = initialise())
     return tl::unexpected(fmt::format("nvmlInit_v2 of {}: error {}", kNvidiaLibrary, status));
-  // The driver's ordinals and the library's may differ: the place on the bus tells which is which.
+  // The driver's ordinals and the library's may differ: the place on the bus identifies a device.
   std::vector<nvmlDevice> devices;
   for (CUdevice ordinal = 0; ordinal < driver.device_count(); ++ordinal) {
     std::array<char, kBusIdBytes> bus_id{};

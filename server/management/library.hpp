@@ -13,14 +13,14 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// NVIDIA's library beside NVIDIA's driver; without it, or with the software device, what the driver itself tells
+// NVIDIA's library beside NVIDIA's driver; without it, or with the software device, the driver's own facts
 // (software_library.hpp). Lives as long as the process.
 class ManagementLibrary {
  public:
   static ManagementLibrary open(const DriverLibrary& driver);
 
   const nvml::Table& table() const { return table_; }
-  // For whoever puts itself before some functions, before the first is called.
+  // For a layer that wraps some functions, before the first is called.
   nvml::Table& table() { return table_; }
   // By the driver's ordinals, which are the session's.
   std::span<const nvmlDevice> devices() const { return devices_; }

@@ -1,4 +1,4 @@
-// Management sessions: what a worker does that serves queries of NVML and no CUDA calls.
+// Management sessions: a worker that serves queries of NVML and no CUDA calls.
 #pragma once
 
 #include <span>
@@ -17,8 +17,7 @@ class Management {
   const ManagementLibrary& library() const { return library_; }
   ManagementLibrary& library() { return library_; }
 
-  // Executes one query: the library's status, and what it gave in `values`. Throws ProtocolFault at arguments that
-  // cannot be.
+  // Executes one query: the library's status, and its results in `values`. Throws ProtocolFault at invalid arguments.
   int ask(uint32_t function, std::string_view arguments, std::string& values) const;
 
  private:

@@ -1,5 +1,5 @@
-// What the generated replay of management queries is made of: arguments taken out of a message of unknown honesty,
-// memory that no library function can write past, and the values that go back.
+// The parts of the generated replay of management queries: arguments from an untrusted message, memory that no library
+// function can write past, and the result values.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class Buffer {
   std::vector<uint64_t> memory_;
 };
 
-// Reads in order; throws server::ProtocolFault at what cannot be.
+// Reads in order; throws server::ProtocolFault at invalid bytes.
 class Arguments {
  public:
   Arguments(std::string_view bytes, std::span<const nvmlDevice> devices) : bytes_(bytes), devices_(devices) {}
@@ -62,7 +62,7 @@ class Arguments {
   // Everything has been read.
   void end() const;
 
-  // Memory for what comes back. `items` and `room` are cut to what is allowed, so that the library is told the same.
+  // Memory for the results. `items` and `room` are cut to the limits, and the library gets the cut values.
   Buffer room(bool wanted, unsigned int& items, size_t item_bytes) const;
   Buffer text_room(unsigned int& room) const;
   Buffer text_room(int room) const { return Buffer(size_t(room)); }

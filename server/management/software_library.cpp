@@ -27,7 +27,7 @@ struct Device {
   std::array<int, CU_DEVICE_ATTRIBUTE_MAX> attributes{};
 };
 
-// What the functions below read: they have the library's signatures, which leave no room for it.
+// The data that the functions below read: they have the library's signatures, which leave no room for it.
 struct Facts {
   std::string driver_version;
   int cuda_version = 0;
@@ -79,8 +79,8 @@ int pci_info(nvmlDevice device, void* out) {
   return kSuccess;
 }
 
-// What a session may use. Each program of the software device has a memory of its own, so that none of it is ever taken
-// for another.
+// The memory that a session may use. Each program of the software device has a memory of its own, so other programs
+// never take any of it.
 int memory(nvmlDevice device, void* out) {
   const Memory info{of(device).total_bytes, of(device).total_bytes, 0};
   std::memcpy(out, &info, sizeof info);
@@ -110,7 +110,7 @@ int multi_gpu_board(nvmlDevice device, unsigned* out) {
   return kSuccess;
 }
 
-// nvmlClockType_t: graphics, SM, memory, video. The driver tells kilohertz.
+// nvmlClockType_t: graphics, SM, memory, video. The driver reports kilohertz.
 int max_clock(nvmlDevice device, unsigned type, unsigned* out) {
   constexpr unsigned kSm = 1, kMemory = 2, kTypes = 4;
   if (type >= kTypes) return kInvalidArgument;

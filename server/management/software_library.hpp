@@ -10,8 +10,8 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// Fills in the functions that can be answered from what the driver tells; every other one answers kNotSupported. The
-// devices are by the driver's ordinals, and live as long as the process.
+// Fills in the functions that the driver's facts can answer; every other one answers kNotSupported. The devices are by
+// the driver's ordinals, and live as long as the process.
 std::vector<nvmlDevice> software_management(const DriverLibrary& driver, nvml::Table& table);
 
 }  // namespace gpuwire::server

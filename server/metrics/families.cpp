@@ -4,9 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include <prometheus/text_serializer.h>
-
 #include "server/log/escape.hpp"
+#include "server/metrics/text_format.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -97,6 +96,11 @@ void add_server(Writer& out, const Snapshot& snapshot) {
   out.gauge("gpuwire_draining", "1 while the server is shutting down").add(server.draining ? 1 : 0);
   out.counter("gpuwire_audit_lines_lost_total", "Lines of the audit log that could not be written")
       .add(double(server.audit_lines_lost));
+  Family ends = out.gauge("gpuwire_certificate_expires_seconds",
+                          "When the authority, the server's certificate and each tenant's newest certificate or token "
+                          "expire, in seconds since 1970");
+  for (const CertificateMetrics& one : server.certificates)
+    ends.add(one.expires_unix_s, {{"of", one.of}, {"tenant", one.tenant}});
 }
 
 void add_gpus(Writer& out, const Snapshot& snapshot) {
@@ -137,6 +141,26 @@ void add_gpus(Writer& out, const Snapshot& snapshot) {
       regimes.add(seconds(ns), {{"gpu", number(device.index)}, {"regime", regime}});
     for (const auto& [service_class, histogram] : device.drain_us)
       drains.add(histogram, 1e6, {{"gpu", number(device.index)}, {"class", service_class}});
+  }
+}
+
+// Users are no labels: there may be thousands, and their figures are in status, usage and the audit log.
+void add_budgets(Writer& out, const Snapshot& snapshot) {
+  Family budgets = out.gauge("gpuwire_tenant_budget_seconds", "GPU time that the tenant may use in a calendar month");
+  Family used =
+      out.gauge("gpuwire_tenant_budget_used_seconds", "GPU time of this calendar month (UTC) that it has used");
+  Family users = out.gauge("gpuwire_tenant_users_over_budget", "Its users who have used their own budget up");
+  for (const TenantMetrics& tenant : snapshot.tenants) {
+    const Labels labels{{"tenant", tenant.name}};
+    if (tenant.budget_ns) {
+      budgets.add(seconds(tenant.budget_ns), labels);
+      used.add(seconds(tenant.budget_used_ns), labels);
+    }
+    if (tenant.users.empty()) continue;
+    users.add(double(std::ranges::count_if(
+                  tenant.users,
+                  [](const UserMetrics& user) { return user.budget_ns && user.budget_used_ns >= user.budget_ns; })),
+              labels);
   }
 }
 
@@ -237,6 +261,7 @@ std::vector<MetricFamily> metric_families(const Snapshot* snapshot) {
   if (snapshot) {
     add_server(out, *snapshot);
     add_gpus(out, *snapshot);
+    add_budgets(out, *snapshot);
     add_shares(out, *snapshot);
     add_tenants(out, *snapshot);
     add_counts(out, *snapshot);
@@ -244,8 +269,6 @@ std::vector<MetricFamily> metric_families(const Snapshot* snapshot) {
   return std::move(out.all);
 }
 
-std::string metrics_text(const Snapshot* snapshot) {
-  return prometheus::TextSerializer().Serialize(metric_families(snapshot));
-}
+std::string metrics_text(const Snapshot* snapshot) { return text_of(metric_families(snapshot)); }
 
 }  // namespace gpuwire::server

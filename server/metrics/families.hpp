@@ -13,7 +13,7 @@ namespace gpuwire::server {
 // Null: the server does not answer; gpuwire_up says so.
 std::vector<prometheus::MetricFamily> metric_families(const Snapshot* snapshot);
 
-// In the text format 0.0.4.
+// In the text format 0.0.4 (text_format.hpp).
 std::string metrics_text(const Snapshot* snapshot);
 inline constexpr const char* kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 

@@ -2,7 +2,6 @@
 #include <cstdio>
 #include <string>
 
-#include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
@@ -69,15 +68,15 @@ int serve(const MetricsOptions& options) {
 
 int main(int argc, char** argv) {
   gpuwire::server::MetricsOptions options;
-  CLI::App app(gpuwire::server::kDescription, "gpuwire metrics");
+  gpuwire::CommandLine app(gpuwire::server::kDescription, "gpuwire metrics");
   app.footer(gpuwire::server::kFooter);
   app.add_option("--listen", options.listen, "The address that Prometheus reads; port 0 picks a free port")
-      ->type_name("HOST:PORT")
-      ->capture_default_str();
+      .type_name("HOST:PORT")
+      .capture_default_str();
   app.add_option("--control", options.control, "The server's control socket; without it the only server that runs here")
-      ->type_name("PATH");
-  app.add_option("--log-format", options.log_format)->check(CLI::IsMember({"text", "json"}))->group("");
-  app.add_flag("--with-parent", options.with_parent)->group("");
+      .type_name("PATH");
+  app.add_option("--log-format", options.log_format).one_of({"text", "json"}).group("");
+  app.add_flag("--with-parent", options.with_parent).group("");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   if (options.with_parent) ::prctl(PR_SET_PDEATHSIG, SIGTERM, 0, 0, 0);
   try {

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include <unistd.h>
 
 #include "server/module_cache/clear_folder.hpp"
+#include "server/module_cache/module_cache.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -22,12 +24,12 @@ namespace fs = std::filesystem;
 
 // A temporary file older than this was left by a process that died.
 constexpr auto kTemporaryAgeMax = std::chrono::hours(1);
-// A tenant's folder that has been empty for so long is not about to be written in.
+// No worker is about to write into a tenant's folder that has been empty for this long.
 constexpr auto kEmptyFolderAgeMax = std::chrono::hours(24);
-// Of what the cache may hold, this part is free after making room.
+// This part of the cache's bound is free after making room.
 constexpr uint64_t kSpareFraction = 16;
-// What the names of files that workers make begin with (module_cache.cpp, server/worker/compiled_code.cpp).
-constexpr std::string_view kTemporaryPrefix = ".new-", kLinkPrefix = "worker-", kOwnPrefix = "of-worker-";
+// The prefixes of the files that workers make (module_cache.cpp, server/worker/compiled_code.cpp).
+constexpr std::string_view kLinkPrefix = "worker-", kOwnPrefix = "of-worker-";
 
 struct Object {
   timespec used;
@@ -35,23 +37,29 @@ struct Object {
   fs::path path;
 };
 
+// One tenant's images in the cache, the least recently used last.
+struct Tenant {
+  std::vector<Object> objects;
+  uint64_t bytes = 0;
+};
+
 bool older(const timespec& time, std::chrono::seconds than) {
   return std::chrono::system_clock::now() - std::chrono::system_clock::from_time_t(time.tv_sec) > than;
 }
 
-// The folder, with all that is in it: whoever made it may have been anybody.
+// The folder, with all its content: its maker is not trusted.
 void remove_folder(const fs::path& folder) {
-  clear_folder(folder, kRemovedPerLookMax);
+  clear_folder(folder, kRemovedPerPollMax);
   ::rmdir(folder.c_str());
 }
 
-// All images. Clears away what is none on the way.
-std::vector<Object> objects_of(const fs::path& directory) {
-  std::vector<Object> objects;
+// All images, by tenant. Removes other files on the way.
+std::vector<Tenant> tenants_of(const fs::path& directory) {
+  std::vector<Tenant> tenants;
   std::error_code error;
   for (const auto& tenant : fs::directory_iterator(directory / "tenants", error)) {
     std::error_code left;
-    size_t before = objects.size();
+    std::vector<Object> objects;
     for (const auto& entry : fs::directory_iterator(tenant.path(), left)) {
       struct stat status {};
       if (lstat(entry.path().c_str(), &status) != 0) continue;
@@ -64,11 +72,39 @@ std::vector<Object> objects_of(const fs::path& directory) {
       else objects.push_back({status.st_mtim, uint64_t(status.st_size), entry.path()});
     }
     struct stat folder {};
-    if (objects.size() == before && lstat(tenant.path().c_str(), &folder) == 0 &&
-        older(folder.st_mtim, kEmptyFolderAgeMax))
+    if (objects.empty() && lstat(tenant.path().c_str(), &folder) == 0 && older(folder.st_mtim, kEmptyFolderAgeMax))
       rmdir(tenant.path().c_str());
+    if (objects.empty()) continue;
+    std::ranges::sort(objects, std::ranges::greater(),
+                      [](const Object& object) { return std::tuple(object.used.tv_sec, object.used.tv_nsec); });
+    Tenant& added = tenants.emplace_back(Tenant{std::move(objects)});
+    for (const Object& object : added.objects) added.bytes += object.bytes;
   }
-  return objects;
+  return tenants;
+}
+
+// Makes room at the expense of the largest tenant: the tenant with the most bytes (or images) loses its least recently
+// used image, until `enough`. A tenant with less than others loses nothing to them.
+template <class Measure, class Enough>
+void evict(std::vector<Tenant>& tenants, CacheContents& left, Measure&& measure, Enough&& enough) {
+  auto less = [&](const Tenant* a, const Tenant* b) { return measure(*a) < measure(*b); };
+  std::vector<Tenant*> by_size;  // a heap, whose first has most
+  for (Tenant& tenant : tenants) {
+    if (!tenant.objects.empty()) by_size.push_back(&tenant);
+  }
+  std::ranges::make_heap(by_size, less);
+  while (!by_size.empty() && !enough()) {
+    std::ranges::pop_heap(by_size, less);
+    Tenant& most = *by_size.back();
+    const Object& oldest = most.objects.back();
+    unlink(oldest.path.c_str());
+    most.bytes -= oldest.bytes;
+    left.bytes -= oldest.bytes;
+    --left.images;
+    most.objects.pop_back();
+    if (most.objects.empty()) by_size.pop_back();
+    else std::ranges::push_heap(by_size, less);
+  }
 }
 
 // The process that this name is of; 0: it is a tenant's folder.
@@ -109,7 +145,7 @@ void keep_compiled(const fs::path& compiled, uint64_t bytes_max) {
       if (folder) remove_folder(path);
       else ::unlink(path.c_str());
     } else if (folder && too_much(path, bytes_max)) {
-      clear_folder(path, kRemovedPerLookMax);
+      clear_folder(path, kRemovedPerPollMax);
     }
   }
 }
@@ -136,20 +172,21 @@ std::tuple<time_t, long, size_t> state_of(const fs::path& directory) {
 
 CacheContents keep_cache(const fs::path& directory, uint64_t bytes_max, uint64_t compiled_bytes_max) {
   keep_compiled(directory / "compiled", compiled_bytes_max);
-  std::vector<Object> objects = objects_of(directory);
-  CacheContents left{0, objects.size()};
-  for (const Object& object : objects) left.bytes += object.bytes;
-  if (left.bytes <= bytes_max && left.images <= kCachedImagesMax) return left;
-  std::ranges::sort(objects, {},
-                    [](const Object& object) { return std::tuple(object.used.tv_sec, object.used.tv_nsec); });
-  uint64_t bytes_wanted = bytes_max - bytes_max / kSpareFraction,
-           images_wanted = kCachedImagesMax - kCachedImagesMax / kSpareFraction;
-  for (const Object& object : objects) {
-    if (left.bytes <= bytes_wanted && left.images <= images_wanted) break;
-    unlink(object.path.c_str());
-    left.bytes -= object.bytes;
-    --left.images;
+  std::vector<Tenant> tenants = tenants_of(directory);
+  CacheContents left;
+  for (const Tenant& tenant : tenants) {
+    left.bytes += tenant.bytes;
+    left.images += tenant.objects.size();
   }
+  const uint64_t bytes_wanted = bytes_max - bytes_max / kSpareFraction,
+                 images_wanted = kCachedImagesMax - kCachedImagesMax / kSpareFraction;
+  if (left.bytes > bytes_max)
+    evict(
+        tenants, left, [](const Tenant& tenant) { return tenant.bytes; }, [&] { return left.bytes <= bytes_wanted; });
+  if (left.images > kCachedImagesMax)
+    evict(
+        tenants, left, [](const Tenant& tenant) { return uint64_t(tenant.objects.size()); },
+        [&] { return left.images <= images_wanted; });
   return left;
 }
 
@@ -158,7 +195,7 @@ CacheKeeper::CacheKeeper(fs::path directory, uint64_t bytes_max)
 
 CacheKeeper::~CacheKeeper() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ending_ = true;
   }
   ending_changed_.notify_one();
@@ -168,11 +205,12 @@ CacheKeeper::~CacheKeeper() {
 void CacheKeeper::run() {
   auto seen = state_of(directory_);
   keep_cache(directory_, bytes_max_);
-  std::unique_lock lock(mutex_);
-  for (unsigned looks = 1; !ending_changed_.wait_for(lock, std::chrono::seconds(kCacheLookS), [&] { return ending_; });
+  MutexLock lock(mutex_);
+  for (unsigned looks = 1; !ending_changed_.wait_for(lock.native(), std::chrono::seconds(kCachePollS),
+                                                     [this]() REQUIRES(mutex_) { return ending_; });
        ++looks) {
     auto now = state_of(directory_);
-    if (now == seen && looks % kLooksAtCompiled != 0) continue;
+    if (now == seen && looks % kPollsAtCompiled != 0) continue;
     seen = now;
     keep_cache(directory_, bytes_max_);
   }

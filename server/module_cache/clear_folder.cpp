@@ -43,7 +43,7 @@ class Clearing {
  public:
   Clearing(OwnedDescriptor folder, size_t entries_max) : folder_(std::move(folder)), left_(entries_max) {}
 
-  // As often as one pass removes or moves something: what is moved up may be seen by the next one only.
+  // The number of passes that remove or move something: only the next pass may see an entry that was moved up.
   bool run() {
     bool empty = false;
     do {
@@ -58,7 +58,7 @@ class Clearing {
   }
 
  private:
-  // Of an entry of the folder. False: it is still there, or something has been moved up.
+  // For an entry of the folder. False: it still exists, or something has been moved up.
   bool take(const char* name) {
     if (!count(remove_entry(folder_.get(), name))) {
       bool moved = false;

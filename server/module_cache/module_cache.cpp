@@ -19,9 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Files that are being written, beside those that are whole.
-constexpr std::string_view kTemporaryPrefix = ".new-";
-
 std::string error_text(std::string_view what, const fs::path& path) {
   return std::string(what) + " " + path.string() + ": " + std::strerror(errno);
 }
@@ -98,7 +95,7 @@ std::shared_ptr<const ModuleImage> ModuleCache::find(std::string_view tenant, co
     unlink(path.c_str());
     return nullptr;
   }
-  // The time of last use, by which evict() chooses.
+  // The time of last use, by which the keeper chooses.
   futimens(file.get(), nullptr);
   return image;
 }
@@ -107,7 +104,7 @@ bool ModuleCache::insert(std::string_view tenant, const Digest& digest, std::spa
   if (bytes.empty() || bytes.size() > settings_.bytes_max) return false;
   fs::path path = object(tenant, digest);
   struct stat status {};
-  // A file of another size is not what was written there; the right one takes its place.
+  // A file of another size is not the one that was written there; the right one takes its place.
   if (lstat(path.c_str(), &status) == 0 && uint64_t(status.st_size) == bytes.size()) {
     utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
     return true;
@@ -128,7 +125,7 @@ fs::path ModuleCache::write_temporary(const fs::path& folder, std::span<const st
                                  std::to_string(counter.fetch_add(1, std::memory_order_relaxed)));
   OwnedDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return {};
-  // Not synced: after a crash the digest tells a torn file from a good one.
+  // Not synced: after a crash the digest distinguishes a torn file from a good one.
   if (write_all(file.get(), bytes)) return temporary;
   unlink(temporary.c_str());
   return {};

@@ -14,6 +14,9 @@
 
 namespace gpuwire::server {
 
+// The prefix of files that are being written, beside complete ones.
+inline constexpr std::string_view kTemporaryPrefix = ".new-";
+
 struct ModuleCacheSettings {
   std::filesystem::path directory;         // created with mode 0700; must be the user's own and nobody else's to write
   uint64_t bytes_max = uint64_t{8} << 30;  // of all images together (CacheKeeper keeps them so); no image may be larger
@@ -26,8 +29,8 @@ inline constexpr const char* kNoModuleCache = "none";
 // below the temporary one.
 std::filesystem::path default_module_cache_directory();
 
-// Any thread and any number of processes on one directory. What a tenant has loaded is told to no other: each has files
-// of its own, so that neither an answer nor the time it takes depends on what others have.
+// Any thread and any number of processes on one directory. No tenant learns of another's images: each has files of its
+// own, so that neither an answer nor its time depends on other tenants' images.
 class ModuleCache {
  public:
   // Fails when the directory cannot be made or others may write it.

@@ -9,8 +9,8 @@
 
 namespace gpuwire::server {
 
-// Owns a mapping; at least one page of zeros follows the bytes, so that PTX text ends where it should and a reader who
-// misjudges the size finds nothing of the process's.
+// Owns a mapping; at least one page of zeros follows the bytes, so that PTX text is terminated and a reader that
+// misjudges the size finds no other memory of the process.
 class ModuleImage {
  public:
   // Room for `bytes` (> 0) that are about to be filled in; keeps the charge that stands for them. Null: no memory.

@@ -23,7 +23,7 @@ constexpr uint64_t kOwnStream = ~0ull;  // a stream of ours that the client does
 uint64_t clock_ns() { return uint64_t(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count()); }
 uint64_t ns(std::chrono::nanoseconds time) { return uint64_t(time.count()); }
 
-// What the driver calls a function, without the number of its version.
+// The driver's name of a function, without the number of its version.
 std::string_view plain_name(std::string_view call) {
   for (std::string_view version : {"_v2", "_v3"})
     if (call.ends_with(version)) call.remove_suffix(version.size());
@@ -55,7 +55,7 @@ CUresult GpuProfiler::begin(HandleTable& handles, Outbox& outbox) {
   outbox_ = &outbox;
   executor_ = std::this_thread::get_id();
   const std::string why_not = begin_cupti();
-  tell_method(cupti_ ? cupti_->name() : fmt::format("events ({})", why_not));
+  log_method(cupti_ ? cupti_->name() : fmt::format("events ({})", why_not));
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::system_error&) {
@@ -84,7 +84,7 @@ std::string GpuProfiler::begin_cupti() {
 }
 
 // Before there is a second thread.
-void GpuProfiler::tell_method(std::string text) {
+void GpuProfiler::log_method(std::string text) {
   const uint64_t now = clock_ns();
   new_names_.push_back(std::move(text));
   ready_.push_back({.kind = uint32_t(SpanKind::method), .name = names_numbered_++, .start_ns = now, .end_ns = now});
@@ -240,7 +240,7 @@ void GpuProfiler::after(const TimedWork& work, const Pair& pair, bool done) {
 
 // --- the GPU's time by the clock -----------------------------------------------------------------------------------
 
-// Recorded where nothing else is, so that the GPU comes to it at once. What it costs is paid once a second.
+// Recorded in an otherwise empty stream, so that the GPU reaches it at once. Its cost is paid once a second.
 void GpuProfiler::begin_anchor(Context& context) {
   const uint64_t now = clock_ns();
   if (context.asked_ns && now - context.asked_ns < ns(kAnchorAge)) return;
@@ -270,7 +270,7 @@ void GpuProfiler::begin_anchor(Context& context) {
   if (anchor.after_ns) promote(context);
 }
 
-// What is known best counts, until it is too old.
+// The most precise value counts, until it is too old.
 void GpuProfiler::promote(Context& context) {
   const Anchor& next = context.next;
   const Anchor& old = context.anchor;
@@ -281,7 +281,7 @@ void GpuProfiler::promote(Context& context) {
   context.next = {};
 }
 
-// --- what is done, with the lock -----------------------------------------------------------------------------------
+// --- completed work, with the lock ---------------------------------------------------------------------------------
 
 void GpuProfiler::drop(Context& context) {
   context.failed = true;
@@ -374,7 +374,7 @@ void GpuProfiler::context_ends(CUcontext native) {
 
 // --- telling -------------------------------------------------------------------------------------------------------
 
-// One notice of what is ready; names come no later than what has them. False: there was nothing.
+// One notice of the ready spans; names come no later than the spans that use them. False: there was nothing.
 bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
   std::vector<std::string> names;
   size_t bytes = 0;
@@ -393,8 +393,8 @@ bool GpuProfiler::send_ready(std::unique_lock<std::mutex>& lock) {
   timed_ +=
       uint64_t(std::ranges::count_if(spans, [](const auto& span) { return span.kind != uint32_t(SpanKind::method); }));
   wire::message::ProfileSpans message{
-      .spans = spans, .first_name = names_told_, .dropped = dropped_, .error_ns = error_ns_};
-  names_told_ += uint32_t(names.size());
+      .spans = spans, .first_name = names_sent_, .dropped = dropped_, .error_ns = error_ns_};
+  names_sent_ += uint32_t(names.size());
   sending_ = true;
   lock.unlock();
   std::vector<std::string_view> texts(names.begin(), names.end());
@@ -413,11 +413,11 @@ void GpuProfiler::collect_done() {
         !context.next.event)
       continue;
     driver_.cuCtxSetCurrent(context.native);
-    collect(context, kProfilerLookSpans);
+    collect(context, kProfilerPollSpans);
   }
 }
 
-// What CUPTI knows by now, without the lock while it is asked. False: it was nothing.
+// CUPTI's present records, without the lock while CUPTI is asked. False: there were none.
 bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
   if (!cupti_ || ready_.size() >= kSpansReadyMax) return false;
   const uint64_t now = clock_ns();
@@ -443,15 +443,15 @@ bool GpuProfiler::collect_records(std::unique_lock<std::mutex>& lock) {
 // Until there may be something to do.
 void GpuProfiler::wait_for_work(std::unique_lock<std::mutex>& lock, bool progress) {
   auto wanted = [&] { return stopping_ || at_once_ || !all_known() || !ready_.empty(); };
-  if (progress) {  // whoever waits for the lock gets it now
+  if (progress) {  // a thread that waits for the lock gets it now
     lock.unlock();
     std::this_thread::yield();
     lock.lock();
   } else if (wanted()) {
     const bool soon = pending_ != 0 || at_once_ || !ready_.empty();
-    changed_.wait_for(lock, soon ? kProfilerLook : kCuptiAsk);
+    changed_.wait_for(lock, soon ? kProfilerPoll : kCuptiAsk);
   } else if (cupti_) {
-    changed_.wait_for(lock, kCuptiIdleLook, wanted);
+    changed_.wait_for(lock, kCuptiIdlePoll, wanted);
   } else {
     changed_.wait(lock, wanted);
   }
@@ -469,7 +469,7 @@ void GpuProfiler::run() {
     const bool progress = collect_records(lock) || pending_ < pending;
     const bool full = ready_.size() >= kSpansInNotice;
     const bool old = !ready_.empty() && clock_ns() - ready_since_ns_ >= ns(kSpansHeld);
-    // Whatever was ready when the end was asked for is sent before it is told.
+    // All spans that were ready when the end was requested are sent before the end is reported.
     while ((full || old || at_once_) && !stopping_ && send_ready(lock)) {}
     if (at_once_ && all_known() && !giving_up_) {
       at_once_ = false;
@@ -486,7 +486,7 @@ Profiler::Totals GpuProfiler::end() {
     at_once_ = true;
     changed_.notify_one();
     sent_.wait_for(lock, settings_.end_wait, [&] { return !at_once_ || stopping_; });
-    if (at_once_ || cupti_) {  // what has not ended by now stays untimed
+    if (at_once_ || cupti_) {  // work that has not ended by now stays untimed
       if (at_once_)
         for (Context& context : contexts_) drop(context);
       at_once_ = true;

@@ -1,4 +1,4 @@
-// Times what a session gives the GPU, by CUPTI or by pairs of events around it, and tells its client.
+// Times a session's GPU work, by CUPTI or by pairs of events around it, and reports it to its client.
 #pragma once
 
 #include <cuda.h>
@@ -32,7 +32,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
  public:
   struct Settings {
     std::string cupti = cupti::kOff;        // cupti::kAuto, cupti::kOff, or the library's path
-    bool software = false;                  // the device is: no CUPTI knows it but one that is named
+    bool software = false;                  // the device is: no CUPTI knows it except a named one
     std::function<void(std::string)> note;  // takes a line for the server's log
     std::chrono::nanoseconds end_wait = kProfilerEndWait;
   };
@@ -84,7 +84,7 @@ class GpuProfiler final : public Profiler, private WorkTimer {
 
   // Why there is no CUPTI; empty: there is.
   std::string begin_cupti();
-  void tell_method(std::string text);
+  void log_method(std::string text);
   wire::message::ProfileSpan span_of(const TimedWork& work);
   bool on_executor() const { return std::this_thread::get_id() == executor_; }
   Pair before(const TimedWork& work) override;
@@ -135,15 +135,15 @@ class GpuProfiler final : public Profiler, private WorkTimer {
   std::list<Context> contexts_;
   size_t pending_ = 0;
   std::vector<wire::message::ProfileSpan> ready_;
-  std::deque<std::string> new_names_;  // not told yet
-  uint32_t names_told_ = 0, names_numbered_ = 0;
+  std::deque<std::string> new_names_;  // not reported yet
+  uint32_t names_sent_ = 0, names_numbered_ = 0;
   uint64_t ready_since_ns_ = 0;
   uint64_t timed_ = 0, dropped_ = 0, error_ns_ = 0;
   uint64_t asked_cupti_ns_ = 0;
   std::unordered_map<std::string, uint32_t> kernels_by_cupti_;  // numbers of the names that only CUPTI knows
   size_t kernel_bytes_ = 0;                                     // of these
-  bool at_once_ = false;                                        // what is ready is sent without waiting for more
-  bool giving_up_ = false;                                      // and what is not known by now will not be
+  bool at_once_ = false;                                        // ready spans are sent without waiting for more
+  bool giving_up_ = false;                                      // and times that are unknown by now stay unknown
   bool sending_ = false;
   bool stopping_ = false;
   std::thread thread_;

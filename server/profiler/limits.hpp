@@ -9,7 +9,7 @@ namespace gpuwire::server {
 
 using namespace std::chrono_literals;
 
-// Work of which the times are not known yet; what comes past it is not timed.
+// Pieces of work whose times are not known yet; work beyond this is not timed.
 inline constexpr size_t kTimedPendingMax = 8192;
 // Spans that wait to be sent; work past them is not asked for its times yet.
 inline constexpr size_t kSpansReadyMax = 4096;
@@ -20,17 +20,17 @@ inline constexpr size_t kProfiledNamesBytesMax = 16 << 20;  // all of a session;
 inline constexpr size_t kTimedContextsMax = 1024;
 inline constexpr size_t kTimedLanesKept = 64;  // of streams without work, in a context
 
-inline constexpr std::chrono::nanoseconds kProfilerLook = 1ms;  // between two looks while work is pending
-inline constexpr size_t kProfilerLookSpans = 64;                // asked for with the lock held
-inline constexpr std::chrono::nanoseconds kSpansHeld = 20ms;    // so long spans wait for more to be sent with them
-// For what still runs, when the client asks for the end.
+inline constexpr std::chrono::nanoseconds kProfilerPoll = 1ms;  // between two looks while work is pending
+inline constexpr size_t kProfilerPollSpans = 64;                // asked for with the lock held
+inline constexpr std::chrono::nanoseconds kSpansHeld = 20ms;    // spans wait this long for more to be sent with them
+// For work that still runs, when the client asks for the end.
 inline constexpr std::chrono::nanoseconds kProfilerEndWait = 2s;
 
-// An anchor is an event of which it is known when the GPU came to it. cuEventElapsedTime tells a number of 24 bits:
-// past 16 s from its anchor a time is not known to the microsecond any more.
+// An anchor is an event whose time on the GPU is known. cuEventElapsedTime returns a number of 24 bits: past 16 s from
+// its anchor a time is not known to the microsecond any more.
 inline constexpr std::chrono::nanoseconds kAnchorAge = 1s;         // then the next one is made
 inline constexpr std::chrono::nanoseconds kAnchorAgeMax = 8s;      // then the next one is taken, however it was seen
-inline constexpr std::chrono::nanoseconds kAnchorSpin = 100us;     // so long the executor looks whether it is done
+inline constexpr std::chrono::nanoseconds kAnchorSpin = 100us;     // the executor polls it for this long
 inline constexpr std::chrono::nanoseconds kAnchorErrorMax = 50us;  // a better-known one is kept until it is too old
 
 // Where CUPTI measures. A launch takes some 300 bytes of a buffer (its kernel, its call and the correlation of both).
@@ -39,8 +39,8 @@ inline constexpr size_t kCuptiBuffersMax = 64;               // then CUPTI drops
 inline constexpr size_t kCuptiDeviceBuffersMax = 8;          // of 3 MB of the GPU's memory, for 100,000 times each
 inline constexpr size_t kCuptiGivenMax = 64 * 1024;          // pieces of work whose records are known as the session's
 inline constexpr size_t kCuptiEarlyMax = 16 * 1024;          // records of work of which it is not known whose it is
-inline constexpr std::chrono::nanoseconds kCuptiAsk = 50ms;  // between two times that it is asked for what it has
-inline constexpr std::chrono::nanoseconds kCuptiIdleLook = 200ms;  // for buffers that it has filled with other calls
+inline constexpr std::chrono::nanoseconds kCuptiAsk = 50ms;  // between two requests for its records
+inline constexpr std::chrono::nanoseconds kCuptiIdlePoll = 200ms;  // for buffers that it has filled with other calls
 inline constexpr std::chrono::nanoseconds kCuptiClockSlack = 1s;   // times that are wrong by more are none
 
 }  // namespace gpuwire::server

@@ -23,10 +23,10 @@ struct TimedWork {
   uint64_t bytes = 0;
 };
 
-// What stands before the driver's functions while work is timed.
+// The layer before the driver's functions while work is timed.
 class WorkTimer {
  public:
-  // What the table was before.
+  // The former table.
   const DriverTable& driver() const { return driver_; }
   template <class Call>
   CUresult time(const TimedWork& work, Call&& call) {

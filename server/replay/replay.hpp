@@ -1,5 +1,5 @@
-// The replay: what a decoded call finds on the server. One Replay per session, owned by the executor thread; nothing in
-// it is touched by another thread unless said so.
+// The replay: the server-side objects for a decoded call. One Replay per session, owned by the executor thread; no
+// other thread touches its members unless a comment says so.
 #pragma once
 
 #include <cuda.h>
@@ -43,6 +43,12 @@ class HandleTable {
   bool insert(wire::HandleKind kind, uint64_t handle, void* native);
   // An insertion was refused because the account has no room.
   bool out_of_memory() const { return out_of_memory_; }
+  // The same for an object that is still being made: find() waits for it. settle() gives the result; null: none, and
+  // the handle was never given out. A handle that has gone with its context meanwhile stays gone.
+  bool insert_pending(wire::HandleKind kind, uint64_t handle);
+  void settle(wire::HandleKind kind, uint64_t handle, void* native);
+  // `await` returns when something pending may have been settled.
+  void await_pending_with(std::function<void()> await) { await_pending_ = std::move(await); }
   // False: never given out, destroyed, or of another kind.
   bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
   bool erase(wire::HandleKind kind, uint64_t handle);
@@ -50,7 +56,7 @@ class HandleTable {
   // Newest first, for teardown.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
 
-  // What is inserted from now on belongs to `objects` (the frame header's number) and dies with it, streams to
+  // Objects that are inserted from now on belong to `objects` (the frame header's number) and die with it, streams to
   // `streams`: the two differ for a green context, whose events, modules and arrays are its primary context's.
   void set_context(uint32_t objects, uint32_t streams) {
     context_ = objects;
@@ -59,7 +65,7 @@ class HandleTable {
   // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays,
   // textures.
   void erase_context(uint32_t context);
-  // `seen` is told of each stream that is inserted from now on.
+  // `seen` is called for each stream that is inserted from now on.
   void observe_streams(std::function<void(uint64_t handle, void* native)> seen) { stream_seen_ = std::move(seen); }
 
  private:
@@ -77,10 +83,11 @@ class HandleTable {
   HostCharge charge_;
   bool out_of_memory_ = false;
   std::function<void(uint64_t, void*)> stream_seen_;  // empty: nobody asks
+  std::function<void()> await_pending_;               // empty: nothing is ever pending
 };
 
-// The raw bytes behind the frame being executed. All of them are consumed: what the call leaves is thrown away after
-// it.
+// The raw bytes behind the frame being executed. All of them are consumed: bytes that the call leaves are discarded
+// after it.
 class BulkReader {
  public:
   virtual ~BulkReader() = default;
@@ -89,7 +96,7 @@ class BulkReader {
   virtual bool read(std::span<std::byte> out) = 0;
 };
 
-// Sends what answers a call, from any thread. Replies carry the call's sequence.
+// Sends the answer of a call, from any thread. Replies carry the call's sequence.
 class Outbox {
  public:
   virtual ~Outbox() = default;
@@ -119,11 +126,11 @@ struct Call {
   bool answered = false;  // set by a call whose reply is sent by itself, now or later from a waiter thread
 };
 
-// A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to go on; `wait` blocks until it
-// is done; `finish` sends the reply, exactly once, with what either of them answered. query runs on the executor, wait
-// on a waiter thread with the caller's context current, finish on whichever of the two came to the end. When many calls
-// wait already, `events` are watched in place of `wait`, and finish runs on the watcher's thread: a program's threads
-// are not to be counted here, and the frame that ends a wait may be one of those behind it.
+// A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to continue; `wait` blocks until
+// it is done; `finish` sends the reply, exactly once, with the result of either of them. query runs on the executor,
+// wait on a waiter thread with the caller's context current, finish on whichever of the two came to the end. When many
+// calls wait already, `events` are watched in place of `wait`, and finish runs on the watcher's thread: a program may
+// have any number of threads, and the frame that ends a wait may be one of those behind it.
 struct DeviceWait {
   std::function<CUresult()> query;  // may be empty: then it goes to a waiter at once
   std::function<CUresult()> wait;
@@ -133,7 +140,7 @@ struct DeviceWait {
   std::function<void(CUresult)> finish;
 };
 
-// Where a session's time at the server went; protocol/api/session.toml says what each is.
+// The account of a session's time at the server; protocol/api/session.toml has the meaning of each figure.
 struct SessionTimes {
   std::chrono::nanoseconds age{}, input{}, device{}, held{}, gpu{};
   uint64_t held_count = 0;
@@ -153,15 +160,19 @@ class Replay {
   // capture forbids to which thread of the program is the client's to judge.
   virtual void wait_elsewhere(std::function<void()> work) = 0;
 
+  // The same for work that waits for no device: it is no time of the device's.
+  virtual void work_elsewhere(std::function<void()> work) { wait_elsewhere(std::move(work)); }
+
   // The native context of the frame being executed, made current on the executor thread before the call runs.
   virtual CUcontext context() const = 0;
 
-  // Remembers the first failure of posted calls, explains it and tells the client (NoticeOrdinal::deferred_error).
+  // Remembers the first failure of posted calls, explains it and reports it to the client
+  // (NoticeOrdinal::deferred_error).
   virtual void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) = 0;
-  // What a reply's `deferred` field carries: the failure not yet told in a reply, once. Any thread.
+  // The content of a reply's `deferred` field: the failure that no reply has reported yet, once. Any thread.
   virtual CUresult take_deferred() = 0;
 
-  // What the hand-written calls keep from frame to frame. The worker creates it and asks it for the context of every
+  // The state of the hand-written calls from frame to frame. The worker creates it and asks it for the context of every
   // frame (ReplayState::enter), and ends it before the driver goes.
   virtual ReplayState& state() = 0;
   // Tells when device work is done. Any thread.
@@ -192,10 +203,10 @@ class Replay {
   // cuDevicePrimaryCtxRetain of its own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
 
-  // The account of what the session takes of this machine's memory; null: nobody counts.
+  // The account of the session's memory on this machine; null: nobody counts.
   virtual HostMemory* host_memory() { return nullptr; }
 
-  // Executor only. What the session has spent so far, and that it has looked for a completion for so long.
+  // Executor only. The session's spent time so far, and a report that it has polled for a completion for this long.
   virtual SessionTimes times() const { return {}; }
   virtual void note_polled(std::chrono::nanoseconds) {}
 
@@ -215,8 +226,8 @@ struct ProtocolFault {
   std::string reason;
 };
 
-// What stands in the dispatch table for each ordinal: decodes, calls, replies. Throws ProtocolFault or kj::Exception on
-// bad bytes.
+// The entry of the dispatch table for an ordinal: decodes, calls, replies. Throws ProtocolFault or kj::Exception on bad
+// bytes.
 using ReplayFunction = void (*)(Replay& replay, Call& call);
 struct ReplayEntry {
   ReplayFunction function = nullptr;

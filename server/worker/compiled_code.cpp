@@ -41,7 +41,7 @@ CompiledCode::CompiledCode(fs::path folder) : folder_(std::move(folder)) {
   ::setenv("CUDA_CACHE_MAXSIZE", std::to_string(kDriverCompiledBytesMax).c_str(), 1);
 }
 
-// What is out of reach by then, CacheKeeper removes when the process is gone.
+// CacheKeeper removes files that are out of reach by then, when the process is gone.
 void CompiledCode::forget() {
   if (link_.empty()) return;
   ::unlink(link_.c_str());
@@ -50,7 +50,7 @@ void CompiledCode::forget() {
 }
 
 fs::path CompiledCode::belongs_to(std::string_view tenant) {
-  if (link_.empty() || tenant.empty()) return own_;  // nobody's: what is compiled goes with the folder of its own
+  if (link_.empty() || tenant.empty()) return own_;  // no tenant's: compiled code goes with the worker's own folder
   fs::path target = folder_ / hex(sha256(std::as_bytes(std::span(tenant))));
   if (::mkdir(target.c_str(), 0700) != 0 && errno != EEXIST) return own_;
   // By rename, so that the driver finds one or the other at any time.

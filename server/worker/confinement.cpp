@@ -13,6 +13,8 @@
 #include "server/base/machine.hpp"
 #include "server/ipc/channel.hpp"
 #include "server/confinement/landlock.hpp"
+#include "server/confinement/process_rights.hpp"
+#include "server/confinement/real_user.hpp"
 #include "server/confinement/system_calls.hpp"
 
 namespace gpuwire::server {
@@ -20,9 +22,12 @@ namespace {
 
 // Of the broker's, which a worker begins with.
 constexpr rlim_t kWorkerDescriptorsPart = 2, kWorkerDescriptorsMax = 16 * 1024;
+// Queued signals and timers, of all processes of the user together: a worker's additions are bounded below the broker's
+// room.
+constexpr rlim_t kWorkerSignalsMax = 1024;
 
-// Libraries, and what the C library and the drivers ask about the machine. Of /proc only what is the process's own or
-// the machine's: other processes' memory and environments lie there, too.
+// Libraries, and files about the machine that the C library and the drivers read. In /proc only the process's own and
+// the machine's files: other processes' memory and environments are there, too.
 constexpr const char* kReadable[] = {
     "/usr",
     "/lib",
@@ -47,7 +52,7 @@ constexpr const char* kReadable[] = {
     "/run/nvidia-persistenced",
     "/run/udev",
 };
-// Which user-space drivers there are for network cards, and what the kernel says of its addresses.
+// The user-space drivers for network cards, and the kernel's files about their addresses.
 constexpr const char* kRdmaReadable[] = {"/etc/libibverbs.d", "/etc/ucx", "/etc/rdma"};
 constexpr const char* kRdmaDevices = "/dev/infiniband";
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/urandom", "/dev/random"};
@@ -81,9 +86,17 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
 
 Network network_of(const ConfinementRules& rules) { return rules.rdma ? Network::allowed : Network::none; }
 
-// Descriptors that are on their way in messages which nobody reads are counted for the user, and who sends one more is
-// refused by its own bound: what all workers together leave with the kernel is to be less than what the broker may
-// send.
+// Counted by the kernel for the user, and each process is refused by its own bound.
+void bound_own_signals() {
+  rlimit bound{};
+  if (::getrlimit(RLIMIT_SIGPENDING, &bound) != 0) return;
+  bound.rlim_max = std::min<rlim_t>(bound.rlim_max / 2, kWorkerSignalsMax);
+  bound.rlim_cur = std::min(bound.rlim_cur, bound.rlim_max);
+  ::setrlimit(RLIMIT_SIGPENDING, &bound);
+}
+
+// Descriptors in unread messages are counted for the user, and a sender of one more is refused by its own bound: all
+// workers together may leave less in the kernel than the broker may send.
 void bound_own_descriptors() {
   rlimit bound{};
   if (::getrlimit(RLIMIT_NOFILE, &bound) != 0) return;
@@ -105,19 +118,23 @@ std::vector<std::filesystem::path> device_files(bool rdma) {
 }
 
 tl::expected<std::string, std::string> confine_process(const ConfinementRules& rules) {
+  // Before the bounds, of which the kernel counts some for the real user.
+  if (rules.real_user) {
+    if (auto taken = take_real_user(*rules.real_user); !taken) return tl::unexpected(taken.error());
+  }
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   rlimit none{0, 0};
   ::setrlimit(RLIMIT_CORE, &none);
   bound_own_descriptors();
+  bound_own_signals();
   set_kill_order(::getpid(), kKillOrderOfWorkers);
   ::close_range(ipc::kDescriptor + 1, ~0u, 0);
-  // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; how sessions end is the broker's to say.
-  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+  // A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; the broker decides how sessions end. A
+  // write beyond a file's bound is an error for its writer.
+  for (int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGXFSZ}) std::signal(number, SIG_IGN);
   tl::expected<std::string, std::string> restricted = "";
-  if (rules.level != Confinement::off) {
-    restricted = restrict_paths(path_rules(rules), network_of(rules));
-    drop_capabilities();
-  }
+  if (rules.level != Confinement::off) restricted = restrict_paths(path_rules(rules), network_of(rules));
+  if (rules.level != Confinement::off || rules.real_user) drop_capabilities();
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);  // last: a change of credentials clears it
   return restricted;
 }
@@ -139,13 +156,18 @@ void bound_own_memory(uint64_t bytes) {
   ::setrlimit(RLIMIT_DATA, &bound);
 }
 
+void bound_own_files(uint64_t bytes) {
+  rlimit bound{};
+  if (::getrlimit(RLIMIT_FSIZE, &bound) != 0) return;
+  bound.rlim_max = std::min<rlim_t>(bound.rlim_max, std::max(bytes, kWorkerFileBytes));
+  bound.rlim_cur = std::min(bound.rlim_cur, bound.rlim_max);
+  ::setrlimit(RLIMIT_FSIZE, &bound);
+}
+
 tl::expected<void, std::string> confine_system_calls(const ConfinementRules& rules) {
   if (rules.level == Confinement::off) return {};
-  std::vector<const char*> calls(worker_system_calls().begin(), worker_system_calls().end());
-  if (rules.rdma) calls.insert(calls.end(), rdma_system_calls().begin(), rdma_system_calls().end());
   const Violation violation = rules.level == Confinement::enforce ? Violation::kill : Violation::log;
-  if (auto kept = forbid_reaching_others(violation); !kept) return kept;
-  return allow_system_calls(calls, violation);
+  return confine_system_calls(rules.rdma ? ProcessKind::rdma_worker : ProcessKind::worker, violation);
 }
 
 }  // namespace gpuwire::server

@@ -9,12 +9,13 @@
 namespace gpuwire::server {
 
 // --- waiting -------------------------------------------------------------------------------------------------------
-// A thread that sleeps is woken 50 to 300 us late on a virtual machine, and every thread that an answer passes adds its
-// own. A local program spins in its synchronising calls (CUDA's default), so who has cores does the same here.
+// A sleeping thread is woken 50 to 300 us late on a virtual machine, and every thread that an answer passes adds its
+// own delay. A local program spins in its synchronising calls (CUDA's default), so a server with enough cores does the
+// same here.
 struct SpinPolicy {
-  uint32_t wait_poll_us;    // a synchronisation is polled on the executor for so long, then a waiter takes it
-  uint32_t socket_spin_us;  // the executor looks at its socket for so long after the last frame, then sleeps in poll()
-  uint32_t watch_spin_us;   // events are polled without sleeping for so long after a new one is watched
+  uint32_t wait_poll_us;    // the executor polls a synchronisation for this long, then a waiter takes it
+  uint32_t socket_spin_us;  // the executor polls its socket for this long after the last frame, then sleeps in poll()
+  uint32_t watch_spin_us;   // events are polled without sleeping for this long after a new one is watched
 };
 inline constexpr unsigned kSpinCoresMin = 3;  // with fewer cores than this, spinning takes time from the client itself
 inline constexpr unsigned kLongSpinCoresMin = 8;
@@ -31,10 +32,12 @@ inline constexpr uint32_t kWatchSleepMaxUs = 500;
 inline constexpr size_t kReadBytes = 64u << 10;  // one read; no more than this of a bulk is copied twice
 inline constexpr size_t kReplyBulkBytesMax =
     128u << 20;  // bulk of replies and notices that stays in staging until the client has acknowledged it
+inline constexpr size_t kInlineBulkBytesMax = 16u << 10;  // longer bulk of replies is sent from where it is kept
 inline constexpr size_t kReadAheadReserveBytes =
     1u << 20;  // of the window's ring, for the thread that must not wait for room (OutOfOrderReader)
-inline constexpr uint32_t kRoomLookMs = 100;      // who waits for room looks again after so long, though it is told
-inline constexpr uint32_t kPeerStallMs = 30'000;  // a client that takes nothing for so long has gone
+inline constexpr uint32_t kRoomPollMs =
+    100;  // a thread that waits for room checks again after this long, though it is notified
+inline constexpr uint32_t kPeerStallMs = 30'000;  // a client that reads nothing for this long has gone
 
 // --- reading for the executor while it is kept in a call that may wait for an answer of the client -----------------
 inline constexpr uint32_t kOutOfOrderReaderTickUs = 200;     // kept for one to two of these, and its place is taken
@@ -43,13 +46,19 @@ inline constexpr size_t kOutOfTurnBulkBytesMax = wire::kRegionPieceBytes;
 // All that a client may send without an acknowledgement: kept for the executor.
 inline constexpr size_t kKeptBytesMax = wire::kSendWindowBytes + wire::kBulkWindowBytes;
 
+// The bytes that are read and stored while the executor is in one call for longer than a check interval, so that the
+// connection's end behind them is seen. More than a client's unacknowledged frames (kSendWindowBytes) and the buffers
+// of both systems; less than its copies, which count for the tenant.
+inline constexpr uint32_t kExecutorPollMs = 1000;
+inline constexpr size_t kKeptWhileBusyBytesMax = 64u << 20;
+
 // --- another connection --------------------------------------------------------------------------------------------
 inline constexpr size_t kResumesMax = 4;  // connections that are being proved at once; more are dropped
 
 // --- the end -------------------------------------------------------------------------------------------------------
 inline constexpr uint32_t kEndGraceMs =
     800;  // from the client's (or the broker's) end to the worker's own, whatever the driver is doing
-inline constexpr uint32_t kLastWordMs = 300;      // for a broker that does not read to hear how it ended
+inline constexpr uint32_t kLastWordMs = 300;      // for a broker that does not read, to learn how it ended
 inline constexpr uint32_t kEndingNoticeMs = 200;  // for telling the client why
 
 inline constexpr size_t kOutputPieceBytes = 32u << 10;  // device printf text per notice

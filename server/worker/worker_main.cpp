@@ -1,19 +1,19 @@
 // gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a
 // client's socket.
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <variant>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "command_line/command_line.hpp"
@@ -35,7 +35,7 @@
 #include "server/chunk_store/chunk_store.hpp"
 #include "server/module_cache/module_cache.hpp"
 #include "server/worker/session/broker_shares.hpp"
-#include "server/worker/connection/client_way.hpp"
+#include "server/worker/connection/peer_path.hpp"
 #include "server/worker/compiled_code.hpp"
 #include "server/worker/confinement.hpp"
 #include "server/driver/library/driver_library.hpp"
@@ -58,6 +58,7 @@ struct WorkerOptions {
   std::string module_cache;  // a folder; kNoModuleCache; empty: the default one
   uint64_t module_cache_bytes = ModuleCacheSettings{}.bytes_max;
   Confinement confinement = Confinement::enforce;
+  std::optional<uid_t> real_user;
   bool rdma = false;  // offer it
   std::string rdma_plugin;
   std::string cupti = cupti::kAuto;  // or kOff, or a path
@@ -67,9 +68,10 @@ std::filesystem::path module_cache_folder(const WorkerOptions& options) {
   return options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache);
 }
 
-// What the process may still reach: the code of its driver, and the module cache.
+// The files that the process may still reach: the code of its driver, and the module cache.
 ConfinementRules confinement_rules(const WorkerOptions& options) {
   ConfinementRules rules{.level = options.confinement,
+                         .real_user = options.real_user,
                          .rdma = options.rdma,
                          .devices = device_files(options.rdma),
                          .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
@@ -80,12 +82,22 @@ ConfinementRules confinement_rules(const WorkerOptions& options) {
   return rules;
 }
 
-// Of this machine's memory, for a session: its tenant's bound, and what the software device keeps there. 0: no bound.
+// The memory of this machine for a session: its tenant's bound, and the software device's memory there. 0: no bound.
 uint64_t own_memory_of(const SessionSpec& spec, const DriverLibrary& driver) {
   if (spec.host_memory_bytes == 0 || spec.host_memory_bytes >= kPageBytesMax) return 0;
   uint64_t bytes = spec.host_memory_bytes;
   if (driver.software())
     for (const ServerDevice& device : inventory_of(driver).devices) bytes += device.bytes;
+  return bytes;
+}
+
+// The chunk store's, and memory of the software device that programs share, which is a file.
+uint64_t largest_file_of(const ipc::SessionDescriptors& descriptors, const DriverLibrary& driver) {
+  uint64_t bytes = 0;
+  struct stat store {};
+  if (descriptors.chunk_disk && ::fstat(descriptors.chunk_disk.get(), &store) == 0) bytes = uint64_t(store.st_size);
+  if (driver.software())
+    for (const ServerDevice& device : inventory_of(driver).devices) bytes = std::max(bytes, device.bytes);
   return bytes;
 }
 
@@ -95,7 +107,13 @@ unsigned lanes_max(const SessionSpec& spec, const transport::Transport& connecti
   return road == "tcp" || road == "tls" ? std::min(spec.lanes_max, wire::kLanesMax) : 0;
 }
 
-// Another thread may still be sending what comes before the session's last words; it stops when the process does.
+// TCP delivers its end behind all that was sent, of which the client's system may hold a part until there is room here.
+bool road_shows_end_last(const transport::Transport& connection) {
+  const std::string_view road = connection.road();
+  return road == "tcp" || road == "tls";
+}
+
+// Another thread may still be sending frames before the session's last message; it stops when the process does.
 void await_sent(link::Link& link) {
   link.lock();
   uint64_t end = link.appended();
@@ -109,8 +127,8 @@ void await_sent(link::Link& link) {
   }
 }
 
-// Closing with unread bytes resets the connection, and a reset throws away what the client has not read: the reason it
-// is waiting for.
+// Closing with unread bytes resets the connection, and a reset discards the bytes that the client has not read: the
+// reason that it is waiting for.
 void close_gently(link::Link& link) {
   await_sent(link);
   auto transport = link.transport();
@@ -126,10 +144,11 @@ void close_gently(link::Link& link) {
   link.end();
 }
 
-// The way to the broker, and who waits for its answers. One in a process, which lives as long as it does.
+// The channel to the broker, and the threads that wait for its answers. One in a process, which lives as long as it
+// does.
 struct ToBroker {
   std::atomic<Watchdog*> watchdog{
-      nullptr};  // set once, when there is one, by who makes it; read by who sends: release, acquire
+      nullptr};  // set once, by the thread that makes it; read by the sending threads: release, acquire
   ipc::Channel channel{OwnedDescriptor(ipc::kDescriptor), ipc::Speaker::broker, ipc::kWorkerWaitingMax, [this] {
                          if (Watchdog* watches = watchdog.load(std::memory_order_acquire)) watches->broker_full();
                        }};
@@ -192,7 +211,7 @@ std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, co
                                       uncharged_bytes, std::move(count));
 }
 
-// What clients may ask to go on by.
+// The ways by which clients may ask to continue.
 struct Rdma {
   std::shared_ptr<transport::RdmaFabric> fabric;
   std::string none = "this server offers none";  // why there is no fabric
@@ -212,7 +231,7 @@ Rdma open_rdma(const WorkerOptions& options, ToBroker& broker) {
   return rdma;
 }
 
-// What a process has ready before its session.
+// The process's prepared state before its session.
 struct Prepared {
   ToBroker& broker;
   const Rdma& rdma;
@@ -224,6 +243,7 @@ struct Prepared {
   BrokerShares& shares;
   ChunkStore* chunks;  // null: none is kept
   IpcGuard& ipc_guard;
+  UploadOrder& upload_order;
   Management* management;      // null: the session runs a program
   const std::string& machine;  // transport::this_machine()
   WriteWord write_word;        // the library's own
@@ -286,11 +306,11 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
   resume::Secret secret{};
   if (spec.resume_grace_ms && !resume::make_random(secret)) spec.resume_grace_ms = 0;
   Reports reports(broker.channel);
-  // Written by whoever has a connection's proof, or hears Hello; read when the connection is lost, after the link's own
-  // hand-over: relaxed would do.
-  std::atomic<ClientWay> way{ClientWay::indirect};
+  // Written by the thread with a connection's proof, or that reads Hello; read when the connection is lost, after the
+  // link's own hand-over: relaxed would do.
+  std::atomic<PeerPath> way{PeerPath::indirect};
   std::atomic<uint32_t> stay_s{0};
-  std::function<void()> welcoming;  // needs what is made behind the session
+  std::function<void()> welcoming;  // needs objects that are made behind the session
   Session session(
       {.link = &link,
        .counters = stack.gated() ? &stack.gated()->page->link : nullptr,
@@ -300,11 +320,12 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .id = id,
        .resume_secret = secret,
        .resume_grace_ms = spec.resume_grace_ms,
+       .hang_up_grace_ms = spec.hang_up_grace_ms,
        .lanes_max = lanes_max(spec, *link.transport()),
        .wants_heartbeats =
            [&](const transport::ConnectionEnd& said) {
              way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
-             return way != ClientWay::same_machine;  // whose system sees every end
+             return way != PeerPath::same_machine;  // whose system sees every end
            },
        .welcoming = [&] { welcoming(); },
        .claim_primary =
@@ -314,6 +335,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .settings = {.module_cache = prepared.module_cache,
                     .tenant = spec.identified ? "tenant " + spec.tenant : "",
                     .shares = &prepared.shares,
+                    .upload_order = prepared.management ? nullptr : &prepared.upload_order,
                     .chunks = prepared.chunks,
                     .keeping_memory =
                         [&stack](bool keeps) {
@@ -347,19 +369,22 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .open = [&](OwnedDescriptor socket,
                    std::string tls_key) { return open_transport(std::move(socket), tls_key, broker, prepared.rdma); },
        .proved =
-           [&](const transport::Transport& connection, const resume::Heard& heard) {
+           [&](const transport::Transport& connection, const resume::Request& heard) {
              way = way_of(transport::other_end_of(connection.descriptor(), prepared.machine),
                           {heard.address, heard.machine});
            },
        .refused = [&broker](std::string why) { broker.channel.send(ipc::ResumeRefused{std::move(why)}); },
        .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); },
        .lanes_max = [&] { return session.lanes(); }});
+  // Over a Unix socket the end is seen at once, whatever is unread.
+  std::function<void()> poll_executor;
+  if (road_shows_end_last(*link.transport())) poll_executor = [&session] { session.poll_executor(); };
   Watchdog watchdog(
       broker.channel, link.transport(),
       {.stop =
-           [&](std::string reason) {
+           [&](StopOrder order) {
              broker.requests.broker_back();  // a broker that has gone for good answers nothing any more
-             session.stop(EndCause::stopped, std::move(reason));
+             session.stop(EndCause::stopped, std::move(order.why), order.kind);
            },
        .gone =
            [&] {
@@ -369,23 +394,25 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .grace_over =
            [&] {
              session.stop(EndCause::resume_grace,
-                          fmt::format("the client did not come back within {} s", stay_s.load()));
+                          fmt::format("the client did not come back within {} s of the loss of its connection ({})",
+                                      stay_s.load(), link.loss()));
            },
-       .hear =
+       .on_message =
            [&](ipc::Message said) {
              std::visit(
-                 ipc::Match{[&](ipc::Warn& warn) { session.say(warn.text); },
+                 ipc::Match{[&](ipc::Warn& warn) { session.log_stderr(warn.text); },
                             [&](ipc::Attach& attach) {
                               if (attach.socket) resumption.arrive(std::move(attach.socket), std::move(attach.tls_key));
                             },
                             [&](ipc::Unattended&) { broker.requests.broker_away(); },
                             [&](ipc::Adopted&) {
-                              reports.tell_again();
+                              reports.notify_again();
                               broker.requests.broker_back();
                             },
-                            [&](ipc::Answer& answer) { broker.requests.heard(std::move(answer)); }, [](auto&) {}},
+                            [&](ipc::Answer& answer) { broker.requests.on_message(std::move(answer)); }, [](auto&) {}},
                  said);
-           }});
+           },
+       .poll_executor = poll_executor});
   broker.watchdog.store(&watchdog, std::memory_order_release);
   watchdog.broker_full();  // something may have had to wait before
   auto watch_connection = [&] {
@@ -399,22 +426,22 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
       watch_connection();
       session.connection_attached();
       watchdog.attached(link.transport());
-      reports.tell(ipc::Attached{});
+      reports.notify(ipc::Attached{});
     } else if (link.damaged()) {
       session.stop(EndCause::fault, link.loss());
-    } else if (link.said_goodbye() || stay == 0) {
+    } else if (link.sent_goodbye() || stay == 0) {
       // A goodbye stands behind frames that the executor may be kept from.
-      if (!link.said_goodbye()) session.stop(EndCause::cut, "the client's program has ended without a goodbye");
+      if (!link.sent_goodbye()) session.stop(EndCause::cut, "the client's program has ended without a goodbye");
       if (stack.gated()) stack.gated()->gate.interrupt();
       watchdog.begin_grace();
     } else {
       stay_s = stay / 1000;
       watchdog.detached(stay);
-      reports.tell(ipc::Detached{stay, link.loss()});
+      reports.notify(ipc::Detached{stay, link.loss()});
     }
   });
   welcoming = [&] {
-    reports.tell(ipc::Begun{describe(session.client())});
+    reports.notify(ipc::Begun{describe(session.client())});
     if (!session.resumable()) return;
     watch_connection();
     watchdog.outlive_connections();
@@ -424,13 +451,13 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
     // Nothing may be sent before Welcome.
     if (session.heartbeats())
       watchdog.outlive_connections([&] {
-        heartbeat.look(link::Heartbeat::Clock::now());
+        heartbeat.poll(link::Heartbeat::Clock::now());
         return heartbeat.left(link::Heartbeat::Clock::now());
       });
     end = session.run();
   }
   watchdog.begin_grace();
-  reports.tell(ipc::Ended{end->cause, end->reason});
+  reports.notify(ipc::Ended{end->cause, end->reason});
   close_gently(link);
   session.release();
   if (prepared.chunks) prepared.chunks->finish();
@@ -494,6 +521,7 @@ int run(WorkerOptions options) {
   }
   BrokerShares shares(broker.channel, broker.requests);
   IpcGuard ipc_guard(shares);
+  UploadOrder upload_order;
   broker.channel.send(ipc::Ready{std::move(inventory)});
   while (auto said = broker.channel.await()) {
     if (std::holds_alternative<ipc::Stop>(*said)) return 0;
@@ -510,7 +538,7 @@ int run(WorkerOptions options) {
     if (!view) return refuse(view.error());
     DriverStack stack;  // none before a driver that is only asked for facts
     if (!options.management) {
-      auto opened = DriverStack::open(descriptors, spec, driver->table(), ipc_guard,
+      auto opened = DriverStack::open(descriptors, spec, driver->table(), upload_order, ipc_guard,
                                       {.software = driver->software(),
                                        .cores = usable_cores(),
                                        .cupti = options.cupti,
@@ -520,11 +548,12 @@ int run(WorkerOptions options) {
       stack = std::move(*opened);
     }
     bound_own_memory(own_memory_of(spec, *driver));
+    bound_own_files(largest_file_of(descriptors, *driver));
     auto chunks = options.management ? nullptr : open_chunks(descriptors, spec, stack, broker);
     serve(std::move(descriptors.client), session->wire_id, std::move(session->spec),
           options.management ? driver->table() : stack.table(), stack,
           {broker, rdma, rules, calls, *welcome, cache.get(), compiled_code, shares, chunks.get(), ipc_guard,
-           management.get(), machine, driver->table().cuStreamWriteValue32_v2});
+           upload_order, management.get(), machine, driver->table().cuStreamWriteValue32_v2});
   }
   return 0;
 }
@@ -547,25 +576,30 @@ int main(int argc, char** argv) {
   WorkerOptions options;
   options.driver.software_library = default_software_library();
   options.rdma_plugin = default_rdma_plugin();
-  CLI::App app(part_of_server("The process of one session: what calls the driver for it."), "gpuwire worker");
-  app.option_defaults()->group("");  // nobody types them
-  std::map<std::string, DeviceChoice> devices{
-      {"auto", DeviceChoice::automatic}, {"cuda", DeviceChoice::cuda}, {"software", DeviceChoice::software}};
-  app.add_option("--device", options.driver.device)->transform(CLI::CheckedTransformer(devices));
+  gpuwire::CommandLine app(part_of_server("The process of one session: what calls the driver for it."),
+                           "gpuwire worker");
+  app.group_of_options("");  // nobody types them
+  std::string device = "auto", confinement = "enforce";
+  app.add_option("--device", device).one_of({"auto", "cuda", "software"});
   app.add_option("--software-devices", options.driver.software_devices);
   app.add_option("--software-memory", options.driver.software_memory_bytes);
   app.add_option("--software-library", options.driver.software_library);
-  std::map<std::string, Confinement> levels{
-      {"enforce", Confinement::enforce}, {"log", Confinement::log}, {"off", Confinement::off}};
-  app.add_option("--confinement", options.confinement)->transform(CLI::CheckedTransformer(levels));
+  app.add_option("--confinement", confinement).one_of({"enforce", "log", "off"});
+  app.add_option("--real-user", options.real_user);
   app.add_flag("--management", options.management);
   app.add_flag("--rdma", options.rdma);
   app.add_option("--rdma-plugin", options.rdma_plugin);
   app.add_option("--cupti", options.cupti);
   app.add_option("--module-cache", options.module_cache);
   app.add_option("--module-cache-bytes", options.module_cache_bytes);
-  app.option_defaults()->group("Options");
+  app.group_of_options("Options");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   if (auto code = started_by_hand("worker")) return *code;
+  options.driver.device = device == "cuda"       ? DeviceChoice::cuda
+                          : device == "software" ? DeviceChoice::software
+                                                 : DeviceChoice::automatic;
+  options.confinement = confinement == "log"   ? Confinement::log
+                        : confinement == "off" ? Confinement::off
+                                               : Confinement::enforce;
   return run(std::move(options));
 }

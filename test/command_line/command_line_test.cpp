@@ -6,7 +6,6 @@
 #include <sstream>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "command_line/description.hpp"
@@ -19,14 +18,11 @@ namespace {
 // A command with an option, a choice, a hidden option, and two subcommands.
 struct Sample {
   Sample() {
-    app.add_option("-s,--server", server, "The server")->type_name("SERVER");
-    app.add_option("--sort", sort, "Which order")
-        ->type_name("KEY")
-        ->check(CLI::IsMember({"gpu", "memory"}))
-        ->capture_default_str();
-    app.add_option("--interval", interval, "How often")->check(CLI::Range(0.1, 3600.0));
-    app.add_flag("--secret-flag", secret)->group("");
-    app.add_subcommand("add-tenant", "Adds one")->add_option("NAME", name, "Which")->required();
+    app.add_option("-s,--server", server, "The server").type_name("SERVER");
+    app.add_option("--sort", sort, "Which order").type_name("KEY").one_of({"gpu", "memory"}).capture_default_str();
+    app.add_option("--interval", interval, "How often").between(0.1, 3600.0);
+    app.add_flag("--secret-flag", secret).group("");
+    app.add_subcommand("add-tenant", "Adds one").add_option("NAME", name, "Which").required();
     app.add_subcommand("revoke", "Takes one away");
     app.require_subcommand(1);
   }
@@ -47,7 +43,7 @@ struct Sample {
   std::string server, sort = "gpu", name;
   double interval = 1;
   bool secret = false;
-  CLI::App app{"A sample", "gpuwire sample"};
+  CommandLine app{"A sample", "gpuwire sample"};
 };
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

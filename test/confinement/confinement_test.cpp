@@ -3,27 +3,40 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
 
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <seccomp.h>
 #include <sys/ioctl.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "server/base/host_memory.hpp"
 #include "server/confinement/landlock.hpp"
+#include "server/confinement/process_rights.hpp"
+#include "server/ipc/channel.hpp"
 #include "server/worker/confinement.hpp"
 #include "test/support/temporary_directory.hpp"
 
@@ -71,6 +84,47 @@ TEST_CASE("a confined worker computes, maps memory, starts threads and raises si
           std::raise(SIGUSR1);
           return handled ? 0 : 3;
         }) == 0);
+}
+
+TEST_CASE("a process of each kind is ended by every system call that its table does not have") {
+  // Not calls that the filter lets through with some arguments only: those have tests of their own.
+  const std::set<std::string> with_arguments{"kill",  "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo",
+                                             "clone", "clone3"};
+  constexpr int kLastNumber = 470;
+  for (const ProcessRights& rights : process_rights()) {
+    CAPTURE(rights.name);
+    std::set<std::string> has = with_arguments;
+    has.insert(rights.calls.begin(), rights.calls.end());
+    has.insert(rights.more_calls.begin(), rights.more_calls.end());
+    for (const ArgumentRule& rule : rights.rules) has.insert(rule.name);
+    int tried = 0;
+    for (int number = 0; number <= kLastNumber; ++number) {
+      const std::unique_ptr<char, void (*)(void*)> name(::seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, number),
+                                                        &::free);
+      if (!name || has.contains(name.get())) continue;
+      pid_t child = ::fork();
+      if (child == 0) {
+        rlimit none{0, 0};
+        ::setrlimit(RLIMIT_CORE, &none);
+        ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        if (!confine_system_calls(rights.kind, Violation::kill)) ::_exit(kConfinementFailed);
+        ::syscall(number, 0, 0, 0, 0, 0, 0);
+        ::_exit(0);
+      }
+      int status = 0;
+      ::waitpid(child, &status, 0);
+      CHECK_MESSAGE(WIFSIGNALED(status), name.get());
+      CHECK_MESSAGE(WTERMSIG(status) == SIGSYS, name.get());
+      ++tried;
+    }
+    CHECK(tried > 100);
+  }
+}
+
+TEST_CASE("the page about security has the table of what each kind of process may do") {
+  std::ifstream file(GPUWIRE_SECURITY_PAGE);
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  CHECK_MESSAGE(page.find(rights_table()) != std::string::npos, "it should be:\n" << rights_table());
 }
 
 TEST_CASE("a confined worker reads libraries and what the machine says about itself, and no other file") {
@@ -245,6 +299,127 @@ TEST_CASE("a confined worker makes no descriptor signal another process, and typ
   CHECK(refused([&](int end) { return int(::syscall(SYS_ioctl, end, 1ul << 32 | FIOSETOWN, &parent)); }) == 0);
 }
 
+TEST_CASE("a confined worker sends nothing to an address: no journal, no system log, no socket of another process") {
+  const std::string address = "gpuwire-confinement-test-" + std::to_string(::getpid());
+  sockaddr_un where{.sun_family = AF_UNIX, .sun_path = {}};
+  std::copy(address.begin(), address.end(), where.sun_path + 1);  // an abstract one
+  const auto bytes = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + address.size());
+  const int journal = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  REQUIRE(::bind(journal, reinterpret_cast<const sockaddr*>(&where), bytes) == 0);
+  int datagrams[2], stream[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_DGRAM, 0, datagrams) == 0);
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, stream) == 0);
+  auto keeps = [](int descriptor) { return ::dup2(descriptor, ipc::kDescriptor) == ipc::kDescriptor; };
+  CHECK(confined([] {
+          int ends[2];
+          for (int type : {int(SOCK_DGRAM), int(SOCK_RAW)})
+            for (int flags : {0, SOCK_CLOEXEC | SOCK_NONBLOCK})
+              if (::socketpair(AF_UNIX, type | flags, 0, ends) == 0 || errno != EPERM) return 1;
+          return 0;
+        }) == 0);
+  // One that somebody has handed to it.
+  CHECK(confined(
+            [&] {
+              return ::sendto(ipc::kDescriptor, "x", 1, 0, reinterpret_cast<const sockaddr*>(&where), bytes) == 1 ? 0
+                                                                                                                  : 1;
+            },
+            {}, [&] { keeps(datagrams[0]); }) == -SIGSYS);
+  char byte = 0;
+  CHECK(::recv(journal, &byte, 1, 0) < 0);
+  // Its own pairs and connections are left.
+  CHECK(confined(
+            [] {
+              int ends[2];
+              if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return 1;
+              if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 2;
+              return ::send(ipc::kDescriptor, "x", 1, MSG_NOSIGNAL) == 1 ? 0 : 3;
+            },
+            {}, [&] { keeps(stream[0]); }) == 0);
+  for (int descriptor : {journal, datagrams[0], datagrams[1], stream[0], stream[1]}) ::close(descriptor);
+}
+
+TEST_CASE("a confined worker takes none of the watches that its user's processes share") {
+  CHECK(confined([] { return ::epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : 1; }) == -SIGSYS);
+  // Nor of one that was handed to it.
+  const int poll = ::epoll_create1(EPOLL_CLOEXEC);
+  CHECK(confined(
+            [] {
+              int ends[2];
+              epoll_event event{.events = EPOLLIN, .data = {}};
+              return ::pipe(ends) == 0 ? ::epoll_ctl(ipc::kDescriptor, EPOLL_CTL_ADD, ends[0], &event) : 1;
+            },
+            {}, [&] { ::dup2(poll, ipc::kDescriptor); }) == -SIGSYS);
+  ::close(poll);
+  ConfinementRules rules{.rdma = true};  // UCX waits by them
+  CHECK(confined([] { return ::epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : 1; }, rules) == 0);
+}
+
+TEST_CASE("a confined worker changes no file's mode or owner, not even of a file that it may read or has made") {
+  gpuwire::test::TemporaryDirectory folder;
+  const std::string other = "/usr/bin/env", own = (folder.path() / "file").string();
+  struct stat facts {};
+  REQUIRE(::stat(other.c_str(), &facts) == 0);
+  auto refused = [](long result) { return result == -1 && errno == EPERM; };
+  CHECK(confined(
+            [&] {
+              if (!refused(::chmod(other.c_str(), facts.st_mode & 07777))) return 1;
+              if (!refused(::fchmodat(AT_FDCWD, other.c_str(), facts.st_mode & 07777, 0))) return 2;
+              if (!refused(::chown(other.c_str(), facts.st_uid, facts.st_gid))) return 3;
+              int file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+              return file >= 0 && refused(::fchmod(file, 0600)) ? 0 : 4;
+            },
+            {.write = {folder.path()}}) == 0);
+}
+
+TEST_CASE("a confined worker makes nobody wait who closes a socket of its") {
+  CHECK(confined([] {
+          int ends[2];
+          if (::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1;
+          const linger long_time{1, 15};
+          if (::setsockopt(ends[0], SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) == 0 || errno != EPERM)
+            return 2;
+          // The kernel takes no notice of the upper halves.
+          if (::syscall(SYS_setsockopt, ends[0], 1ul << 32 | SOL_SOCKET, 1ul << 32 | SO_LINGER, &long_time,
+                        sizeof long_time) == 0 ||
+              errno != EPERM)
+            return 3;
+          const int size = 4096;
+          return ::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0 ? 0 : 4;
+        }) == 0);
+}
+
+TEST_CASE("no file that a worker writes grows beyond its bound, and none has room that its size does not show") {
+  gpuwire::test::TemporaryDirectory folder;
+  const std::string path = (folder.path() / "file").string();
+  CHECK(confined(
+            [&] {
+              bound_own_files(0);
+              int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+              if (file < 0) return 1;
+              if (::ftruncate(file, off_t(kWorkerFileBytes)) != 0) return 2;
+              if (::ftruncate(file, off_t(kWorkerFileBytes + 1)) == 0 || errno != EFBIG) return 3;
+              if (::pwrite(file, "x", 1, off_t(kWorkerFileBytes)) == 1 || errno != EFBIG) return 4;
+              if (::fallocate(file, FALLOC_FL_KEEP_SIZE, 0, 4096) == 0 || errno != EPERM) return 5;
+              rlimit more{RLIM_INFINITY, RLIM_INFINITY};
+              return ::setrlimit(RLIMIT_FSIZE, &more) == 0 ? 6 : 0;
+            },
+            {.write = {folder.path()}}) == 0);
+}
+
+TEST_CASE("a worker's timers and signals leave room for those of its user's other processes") {
+  CHECK(confined([] {
+          rlimit bound{};
+          if (::getrlimit(RLIMIT_SIGPENDING, &bound) != 0 || bound.rlim_max > 1024) return 1;
+          sigevent quiet{};
+          quiet.sigev_notify = SIGEV_NONE;
+          for (unsigned made = 0;; ++made) {
+            timer_t timer;
+            if (::timer_create(CLOCK_MONOTONIC, &quiet, &timer) != 0) return made <= 1024 ? 0 : 2;
+            if (made > 1024) return 3;
+          }
+        }) == 0);
+}
+
 TEST_CASE("what a worker leaves with the kernel unread is less than what its broker may send") {
   constexpr rlim_t kBrokers = 128;
   const auto as_the_broker = [] {
@@ -255,7 +430,7 @@ TEST_CASE("what a worker leaves with the kernel unread is less than what its bro
             [] {
               // Descriptors on their way are counted for the user, and each message carries one.
               int ends[2];
-              if (::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) != 0) return 1;
+              if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 1;
               rlim_t sent = 0;
               for (;; ++sent) {
                 char byte = 0;
@@ -273,7 +448,7 @@ TEST_CASE("what a worker leaves with the kernel unread is less than what its bro
                 if (errno == ETOOMANYREFS) return sent < kBrokers ? 0 : 2;
                 if (errno != EAGAIN) return 3;
                 // This pair is full: the next one.
-                if (::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) != 0) return 4;
+                if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 4;
               }
             },
             {}, as_the_broker) == 0);

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-RUN_LIMIT_SECONDS = 120  # of a process
+RUN_LIMIT_SECONDS = 300  # of a process
 HUNG = "- - hung"  # in a log
 STOPPED, WRONG_SEQUENCE = 3, 2  # the interpreter's exit status
 RULES_MAX = 20

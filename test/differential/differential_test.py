@@ -12,6 +12,7 @@ from unittest import mock
 
 import comparing
 import jobs
+import order
 import reporting
 import sequences
 import streaming
@@ -24,6 +25,7 @@ from gpuwire_server import Server  # noqa: E402
 API = sequences.model.read_api(HERE.parents[1] / "protocol" / "api")
 SEEDS = range(1, 200)
 MANY_SEEDS = range(1, 1500)
+EARLY_SEEDS = range(1, 60)
 HANDLES_GIVEN_BEFORE_ONE_COMES_AGAIN = 260  # the client gives one again after 256 others of its kind
 LIMIT_SECONDS = 120  # which only ends a hang
 
@@ -138,6 +140,129 @@ class Sequences(unittest.TestCase):
         for _ in range(200):
             chosen = sequence.one_wrong([("right", "wrong"), ("right", "wrong"), "right"], probability=1)
             self.assertEqual(chosen.count("wrong"), 1)
+
+
+class Order(unittest.TestCase):
+    """Who knows of what that it is done."""
+
+    def setUp(self):
+        self.order = order.Order()
+        self.null = self.order.add(0, legacy=True)
+        self.plain, self.free = self.order.add("plain"), self.order.add("free", blocking=False)
+        self.memory = order.Access()
+
+    def write(self, stream):
+        self.memory.write(stream.number, self.order.give(stream))
+
+    def may_read(self, stream):
+        return self.memory.written_before(self.order.clock_for(stream))
+
+    def test_a_stream_knows_of_its_own_work_and_others_of_none(self):
+        self.write(self.plain)
+        self.assertTrue(self.may_read(self.plain))
+        self.assertFalse(self.may_read(self.free))
+        self.assertFalse(self.memory.written_before(self.order.host))
+
+    def test_the_null_stream_waits_for_blocking_streams_and_they_for_it(self):
+        self.write(self.plain)
+        self.assertTrue(self.may_read(self.null))
+        self.write(self.null)
+        self.assertTrue(self.may_read(self.plain))
+        self.assertFalse(self.may_read(self.free))
+        self.write(self.free)
+        self.assertFalse(self.may_read(self.null))
+
+    def test_an_event_tells_a_stream_of_what_was_before_it_alone(self):
+        self.write(self.plain)
+        event = dict(self.plain.clock)
+        self.order.give(self.free, order.joined(self.order.clock_for(self.free), event))
+        self.assertTrue(self.may_read(self.free))
+        self.write(self.plain)
+        self.assertFalse(self.may_read(self.free))
+
+    def test_what_the_host_knows_all_work_knows_that_is_given_later(self):
+        self.write(self.plain)
+        self.order.learn(self.plain.clock)
+        self.assertTrue(self.may_read(self.free))
+        self.assertTrue(self.order.idle())
+        self.order.give(self.free)
+        self.assertFalse(self.order.idle())
+
+    def test_what_later_work_comes_behind_the_host_need_not_know(self):
+        self.write(self.plain)
+        self.order.put_behind(self.plain.clock)
+        self.assertTrue(self.may_read(self.free))
+        self.assertFalse(self.memory.written_before(self.order.host))
+
+    def test_memory_that_is_read_is_not_written_before_each_reader_is_done(self):
+        for stream in (self.plain, self.free):
+            self.memory.read(stream.number, self.order.give(stream))
+        self.order.learn(self.plain.clock)
+        self.assertFalse(self.memory.unused_before(self.order.host))
+        self.order.learn(self.free.clock)
+        self.assertTrue(self.memory.unused_before(self.order.host))
+
+    def test_only_who_waits_for_everything_knows_what_an_ended_stream_has_done(self):
+        self.write(self.free)
+        self.order.end(self.free)
+        self.assertFalse(self.order.idle())
+        self.order.learn(self.order.everything())
+        self.assertTrue(self.memory.written_before(self.order.host))
+
+
+class Early(unittest.TestCase):
+    """Programs that look early."""
+
+    def programs(self, family):
+        return [[line.split() for line in sequences.make_early(seed, [family], software=True)]
+                for seed in EARLY_SEEDS]
+
+    def test_a_seed_names_one_program(self):
+        self.assertEqual(sequences.make_early(7), sequences.make_early(7))
+        self.assertNotEqual(sequences.make_early(7), sequences.make_early(8))
+
+    def test_each_family_looks_behind_what_promises_something(self):
+        promising = {"cuStreamSynchronize", "@cuStreamQuery", "cuEventSynchronize", "@cuEventQuery", "cuMemFree_v2",
+                     "cuMemFreeHost", "cuMemcpyDtoH_v2", "cuCtxSynchronize"}
+        for family in sequences.promises.SCENARIOS:
+            with self.subTest(family):
+                behind = {one[2] for lines in self.programs(family) for one, other in zip(lines, lines[1:])
+                          if other[2] in ("digest", "ran")}
+                self.assertTrue(behind & promising)
+
+    def test_a_program_ends_graphs_while_they_are_under_way(self):
+        ended = 0
+        for lines in self.programs("launched"):
+            names = [line[2] for line in lines]
+            ended += sum(one == "cuGraphLaunch" and other == "cuGraphExecDestroy"
+                         for one, other in zip(names, names[1:]))
+        self.assertGreater(ended, 10)
+
+    def test_a_thread_that_waits_beside_others_comes_back_before_it_is_given_more(self):
+        beside = 0
+        for lines in self.programs("threads"):
+            waiting = set()
+            for line in lines:
+                if line[1].endswith("&"):
+                    waiting.add(line[1][:-1])
+                    beside += 1
+                elif line[1] in waiting:
+                    self.assertEqual(line[2], "join", line)
+                    waiting.remove(line[1])
+            self.assertFalse(waiting)
+        self.assertGreater(beside, 100)
+
+    def test_a_stream_that_waits_for_a_word_is_released_before_anything_waits_for_it(self):
+        for lines in self.programs("held"):
+            held = None
+            for line in lines:
+                if line[2] == "cuStreamWaitValue32_v2":
+                    held = line[4]
+                elif line[2] == "cuStreamWriteValue32_v2" and held == line[4]:
+                    held = None
+                elif held:
+                    name = line[2].lstrip("@")
+                    self.assertFalse(name.endswith(("Synchronize", "Query", "Free_v2", "FreeHost")), line)
 
 
 class Comparing(unittest.TestCase):

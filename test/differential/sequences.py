@@ -6,6 +6,7 @@ from pathlib import Path
 import copies
 import graphs
 import nodes
+import promises
 import questions
 import scenarios
 import sharing
@@ -163,6 +164,18 @@ def begin(sequence, alone):
         sequence.contexts.append(context)
     for thread in range(sequence.threads):
         sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))
+
+
+def make_early(seed, families=None, devices=1, software=False):
+    """The lines of a seed's program that looks early (promises.py)."""
+    sequence = Sequence(seed, 1, devices, LEFT_OUT_BY_SOFTWARE if software else ())
+    sequence.software = software
+    name = sequence.random.choice(families or list(promises.SCENARIOS))
+    sequence.threads = sequence.pick(2, 4, THREADS_MAX) if name in promises.OF_THREADS else 1
+    begin(sequence, alone=True)
+    for _ in promises.SCENARIOS[name](sequence, 0):
+        pass
+    return sequence.lines
 
 
 def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX, contexts_chance=1,

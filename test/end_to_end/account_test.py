@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -75,7 +76,7 @@ class Accounts(ServerCase):
 
     def test_each_process_of_a_program_says_whose_account_it_is(self):
         # Two that crash and one that ends well, all children of a program that is none of CUDA's.
-        each = os.path.join(PROGRAMS, "endings")
+        each = shlex.quote(os.path.join(PROGRAMS, "endings"))
         script = f"{each} segv; {each} return; {each} abort; exit 4"
         ran = self.run_with_stats("/bin/bash", "-c", script)
         self.assertEqual(ran.returncode, 4)

@@ -14,13 +14,14 @@ class TenantsCase(ServerCase):
     """One server for two tenants: anna has a certificate, ben a token."""
 
     SERVER_WORDS = ""
+    VALIDITY = ()
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="gpuwire-identity-")
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.identity = os.path.join(cls.folder, "identity")
-        cls.admin("init", "--host", "gpu7.example")
+        cls.admin("init", "--host", "gpu7.example", *cls.VALIDITY)
         cls.admin("add-tenant", "anna", "--out", cls.path("anna.pem"))
         cls.admin("add-tenant", "ben", "--token", "--out", cls.path("ben.token"))
         configuration = cls.path("server.toml")
@@ -45,7 +46,7 @@ class TenantsCase(ServerCase):
 
     def add(self, tenant, *arguments):
         """A new certificate or token of a tenant; its file."""
-        out = self.path(f"{tenant}-{self.id().rsplit('.', 1)[1]}")
+        out = self.path(f"{tenant}-{self.id().rsplit('.', 1)[1]}{len(os.listdir(self.folder))}")
         self.admin("add-tenant", tenant, "--out", out, *arguments)
         return out
 
@@ -65,6 +66,10 @@ class TenantsCase(ServerCase):
     def audit(self):
         with open(self.path("audit.jsonl"), encoding="utf-8") as file:
             return file.readlines()
+
+    def events(self, event, after=0):
+        """Audit lines of an event behind so many lines."""
+        return [line for line in self.audit()[after:] if f'"event":"{event}"' in line]
 
     def assert_audited(self, *words):
         def found():
@@ -96,7 +101,7 @@ class Identity(TenantsCase):
 
         # The end of an earlier test's session may be told only now.
         def admitted(tenant):
-            return [one for one in self.audit()[before:] if '"event":"admitted"' in one and f'"{tenant}"' in one]
+            return [one for one in self.events("admitted", before) if f'"{tenant}"' in one]
 
         wait_until(lambda: admitted("ben"), RUN_LIMIT_SECONDS, "an audit line")
         self.assertFalse(admitted("anna"))
@@ -105,14 +110,19 @@ class Identity(TenantsCase):
         home = self.path("anna")
         os.makedirs(os.path.join(home, "gpuwire"))
         shutil.copy(self.path("anna.pem"), os.path.join(home, "gpuwire", "identity.pem"))
+        # What earlier tests were refused may be told only now: it is told before a session that begins later.
+        told = len(self.audit())
+        self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
+        wait_until(lambda: self.events("admitted", told), RUN_LIMIT_SECONDS, "an audit line")
         before = len(self.audit())
         self.assert_passed(
             subprocess.run(command(self.server.address, os.path.join(BUILD, "examples", "add_one")),
                            capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                            env={**os.environ, "XDG_CONFIG_HOME": home}))
-        own = [line for line in self.audit()[before:] if '"event":"admitted"' in line or '"event":"refused"' in line]
-        self.assertEqual(len(own), 1, own)
-        self.assertIn('"anna"', own[0])
+        wait_until(lambda: self.events("admitted", before), RUN_LIMIT_SECONDS, "an audit line")
+        own, = self.events("admitted", before)
+        self.assertIn('"anna"', own)
+        self.assertEqual(self.events("refused", before), [])
 
     def test_nobody_comes_in_without_saying_who(self):
         self.assert_refused(self.run_as(), "this server requires a certificate or a token")
@@ -141,6 +151,20 @@ class Identity(TenantsCase):
         out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertEqual(running.returncode, 3, out + err)
         self.assertIn("the token of tenant ben was revoked on", err)
+        self.assertIn("cudaErrorNotPermitted\n", out)
+
+    def test_a_program_whose_session_an_administrator_ends_gets_an_error_of_a_gpu_that_is_gone_and_the_reason(self):
+        line = command(self.server.address, "endless_copies")
+        line[2:2] = ["--identity", self.path("anna.pem")]
+        running = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(running.stdout.readline(), "copying\n")
+        ended = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "admin", "end", "--tenant", "anna", "--reason",
+                                "the card is needed", "--control", self.path("control")],
+                               capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual(out, "cudaErrorDevicesUnavailable\n", err)
+        self.assertIn("the server ended the session: the card is needed", err)
 
     def test_a_foreign_certificate_is_refused_by_both_sides(self):
         other = self.path("other")
@@ -175,6 +199,56 @@ class Identity(TenantsCase):
         port = self.server.address.rsplit(":", 1)[1]
         self.assert_passed(self.vector_add("--identity", self.path("anna.pem"), address=f"localhost:{port}"))
         self.assert_refused(self.run_as("--identity", self.path("anna.pem"), address=f"127.0.0.2:{port}"), "127.0.0.2")
+
+
+class Renewal(TenantsCase):
+    """Everything is near its end, and is renewed below a running session."""
+
+    VALIDITY = ("--ca-days", "25", "--days", "10")
+
+    def gpuwire(self, *arguments):
+        ran = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), *arguments], capture_output=True, text=True,
+                             timeout=RUN_LIMIT_SECONDS, check=False)
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        return ran
+
+    def test_ends_are_told_and_all_is_renewed_while_a_session_runs(self):
+        almost = self.add("anna", "--days", "3")
+        old = self.path("anna.pem")
+        with open(old, encoding="utf-8") as file:
+            serial = file.readline().split("certificate ")[1].split(",")[0]
+        self.admin("revoke", serial)
+        due = ("the certificate authority expires on", "the server's certificate expires on",
+               "the certificate of tenant anna expires on")
+        status = self.gpuwire("status", "--control", self.path("control")).stdout
+        checked = self.gpuwire("serve", "--config", self.path("server.toml"), "--check-config", "--device",
+                               "software").stderr
+        for line in due:
+            self.assertIn(line, status)
+            self.assertIn(line, checked)
+        for line in due[:2]:
+            wait_until(lambda line=line: line in self.server_log(), RUN_LIMIT_SECONDS, line)
+        ran = self.vector_add("--identity", almost)
+        self.assert_passed(ran)
+        self.assertRegex(ran.stderr, r"gpuwire: your certificate for 127\.0\.0\.1 expires on \S+, in [23] days: ask")
+
+        line = command(self.server.address, "neighbour")
+        line[2:2] = ["--identity", almost]
+        running = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True)
+        self.addCleanup(running.kill)
+        self.assertEqual(running.stdout.readline(), "working\n")
+        self.admin("renew", "--ca")
+        new = self.add("anna", "--days", "300")
+        for identity, trusted in ((almost, None), (new, None), (new, almost), (almost, new)):
+            more = ["--ca", trusted] if trusted else []
+            wait_until(lambda used=("--identity", identity, *more): self.vector_add(*used).returncode == 0,
+                       RUN_LIMIT_SECONDS, f"{identity} with {trusted}")
+        self.assertNotIn("expires", self.vector_add("--identity", new).stderr)
+        status = self.gpuwire("status", "--control", self.path("control")).stdout
+        self.assertNotIn("expires", status)
+        out, err = running.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
 
 
 if __name__ == "__main__":

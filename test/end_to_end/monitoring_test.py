@@ -11,7 +11,18 @@ import unittest
 import urllib.error
 import urllib.request
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, audit_lines, children, run, start, wait_until
+from support import (
+    BUILD,
+    DEVICE,
+    RUN_LIMIT_SECONDS,
+    Server,
+    audit_lines,
+    children,
+    run,
+    start,
+    wait_for_answer,
+    wait_until,
+)
 import debian_tools  # noqa: E402, in the folder that support names
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
@@ -72,33 +83,39 @@ class Monitored(unittest.TestCase):
             self.addCleanup(program.kill)
             self.assertEqual(program.stdout.readline(), "working\n")
             started.append(program)
+        # A program works as soon as its worker does, and the server hears of that a moment later.
+        wait_until(lambda: [session["state"] for session in self.status()["sessions"]].count("running") >= count,
+                   RUN_LIMIT_SECONDS, "their sessions")
         return started
 
     def audit_lines(self):
         return audit_lines(self.server.log)
 
-    def audited(self, event):
+    def audited(self, event, least=1):
         found = []
 
         def there():
             found[:] = [line for line in self.audit_lines() if line["event"] == event]
-            return found
+            return len(found) >= least
 
-        wait_until(there, RUN_LIMIT_SECONDS, f"an audit line {event}")
+        wait_until(there, RUN_LIMIT_SECONDS, f"{least} audit lines {event}")
         return found
 
 
-class WithoutSpares(Monitored):
+class WithoutPrewarmed(Monitored):
     arguments = ("--spare-workers", "0")
 
     def test_each_program_is_counted_that_has_waited_for_a_worker_and_no_spare_is_started_for_the_next(self):
         program = os.path.join(BUILD, "examples", "vector_add")
         for _ in range(3):
             self.assertEqual(run(self.server.address, program).returncode, 0)
-        figures = self.status()
-        tenant = next(one for one in figures["tenants"] if one["name"] == "open")
-        self.assertEqual((tenant["begun"], tenant["worker_waits"]), (3, 3))
-        self.assertEqual(figures["devices"][0]["spare_workers"], 0)
+
+        def counted():
+            tenant = next(one for one in self.status()["tenants"] if one["name"] == "open")
+            return tenant["begun"], tenant["worker_waits"]
+
+        wait_for_answer(counted, (3, 3), "three programs that have waited")
+        self.assertEqual(self.status()["devices"][0]["spare_workers"], 0)
 
 
 class Figures(Monitored):
@@ -130,9 +147,8 @@ class Figures(Monitored):
             out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
             self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
         wait_until(lambda: not self.status()["sessions"], RUN_LIMIT_SECONDS, "no session")
-        tenant = self.status()["tenants"][0]
-        self.assertEqual(tenant["ended"], {"finished": 2})
-        self.assertEqual(tenant["begun"], 2)
+        wait_for_answer(lambda: self.status()["tenants"][0]["ended"], {"finished": 2}, "two sessions that have ended")
+        self.assertEqual(self.status()["tenants"][0]["begun"], 2)
 
     def test_the_tables_are_printed_when_standard_output_is_no_terminal(self):
         self.neighbours(1)
@@ -198,16 +214,32 @@ class Commands(Monitored):
 
 
 class Refusals(Monitored):
-    arguments = ("--max-sessions", "1")
+    arguments = ("--max-sessions", "2")
 
     def test_a_refused_program_is_counted_and_audited(self):
-        self.neighbours(1)
-        ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL)
+        ran = run(self.server.address, "neighbour", stdin=subprocess.DEVNULL, env={**os.environ, "GPUWIRE_GPUS": "2"})
         self.assertNotEqual(ran.returncode, 0)
         refused = self.audited("refused")[0]
         self.assertEqual(refused["tenant"], "open")
-        self.assertIn("1 sessions", refused["reason"])
-        self.assertEqual(self.status()["tenants"][0]["refused"], {"busy": 1})
+        self.assertIn("2 GPUs asked for", refused["reason"])
+        wait_for_answer(lambda: self.status()["tenants"][0]["refused"], {"never_fits": 1}, "the refusal")
+
+    def test_programs_beyond_the_servers_places_wait_and_are_all_served(self):
+        first = self.neighbours(2)
+        waiting = [start(self.server.address, "neighbour") for _ in range(10)]
+        for program in waiting:
+            self.addCleanup(program.kill)
+        wait_until(lambda: [session["state"] for session in self.status()["sessions"]].count("queued") == 10,
+                   RUN_LIMIT_SECONDS, "ten programs in the queue")
+        for program in waiting:  # none works longer than it has to, in whatever order they are served
+            program.stdin.close()
+            program.stdin = None
+        for program in first:
+            self.assertEqual(program.communicate(timeout=RUN_LIMIT_SECONDS)[0].splitlines()[-1], "PASSED")
+        for program in waiting:
+            out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
+            self.assertEqual(out.splitlines()[-1], "PASSED", err)
+            self.assertIn("all 2 sessions of the server are in use", err)
 
 
 class Configured(Monitored):
@@ -259,12 +291,13 @@ log_format = "json"
         wait_until(lambda: os.path.exists(os.path.join(self.folder, "audit.log")), RUN_LIMIT_SECONDS,
                    "a new audit file")
         self.assertIn("2 tenants", self.audited("reload")[0]["result"])
-        self.assertEqual([tenant["name"] for tenant in self.status()["tenants"]], ["guests", "lab"])
+        wait_for_answer(lambda: [tenant["name"] for tenant in self.status()["tenants"]], ["guests", "lab"],
+                        "the tenants of the new configuration")
         self.write_configuration("[tenants.lab]\nweight = -1\n")
         answer = self.ask(command="reload")
         self.assertFalse(answer["ok"])
         self.assertIn("server.toml", answer["errors"][0])
-        self.assertEqual(self.audited("reload")[1]["result"], "refused")
+        self.assertEqual(self.audited("reload", least=2)[1]["result"], "refused")
 
     @unittest.skipUnless(os.geteuid() == 0, "only root can ask as another user")
     def test_a_user_that_a_tenant_names_by_number_sees_that_tenant_and_no_other(self):

@@ -4,10 +4,11 @@ import csv
 import io
 import json
 import os
+import pty
 import subprocess
 import unittest
 
-from support import BUILD, RUN_LIMIT_SECONDS, wait_until
+from support import BUILD, RUN_LIMIT_SECONDS, wait_for_answer, wait_until
 import tenants_test
 from tenants_test import GPUWIRE
 
@@ -48,6 +49,66 @@ class OwnView(tenants_test.Tenants):
         self.assert_works(ben)
         self.assert_passes(ben)
 
+    def test_info_says_who_one_is_to_the_server(self):
+        text = self.told("anna", "info", "--quick")
+        self.assertRegex(text, r"\ntenant      anna, class \S+, weight \S+\n")
+        self.assertRegex(text, r"\nsessions    \d+.* run, 0 wait\n")
+        self.assertRegex(text, r"\nmemory      GPU 0: ")
+        self.assertNotIn("ben", text)
+        mine = json.loads(self.told("ben", "info", "--quick", "--json"))["tenant"]
+        self.assertEqual(mine["name"], "ben")
+        self.assertEqual(self.told("ben", "ps"), self.told("ben", "queue"))
+
+    def test_a_tenant_ends_its_own_programs_and_nobody_elses(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        ben = self.start_as("ben")
+        self.assertIn("place 1 of 1", ben.stderr.readline())
+        annas, = (one["id"] for one in json.loads(self.told("anna", "ps", "--json")))
+        bens, = (one["id"] for one in json.loads(self.told("ben", "ps", "--json")))
+        unknown = f"gpuwire end: no program that you may end has the number {annas} (gpuwire ps shows yours)\n"
+        # With --yes the server is what refuses.
+        for options in ((str(annas), "--yes"), (str(annas), str(bens + 100), "--yes")):
+            ran = self.ask("ben", "end", *options)
+            self.assertEqual((ran.returncode, ran.stdout), (1, ""))
+            self.assertIn(unknown, ran.stderr)
+        self.assertEqual(self.told("carl", "end", "--all", "--yes"), "no program that you may end runs or waits\n")
+        # One that waits is ended, too.
+        self.assertIn(f"session {bens} at ", self.told("ben", "end", str(bens), "--yes"))
+        self.assertIn("ended by gpuwire end on ", self.assert_ended(ben))
+        self.assertEqual(len(json.loads(self.told("anna", "ps", "--json"))), 1)
+        self.told("anna", "end", "--all", "--yes")
+        self.assertIn("ended by gpuwire end on ", self.assert_ended(anna))
+        with open(self.audit, encoding="utf-8") as lines:
+            asked = [event for event in map(json.loads, lines) if event["event"] == "end_asked"]
+        self.assertEqual([(event["session"], event["tenant"]) for event in asked], [(bens, "ben"), (annas, "anna")])
+
+    def test_end_asks_on_a_terminal(self):
+        anna = self.start_as("anna")
+        self.assert_works(anna)
+        session, = (one["id"] for one in json.loads(self.told("anna", "ps", "--json")))
+
+        def answer(word):
+            master, terminal = pty.openpty()
+            asks = subprocess.Popen([GPUWIRE, "end", str(session), "--server", self.server.address], stdin=terminal,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                    env=self.environment("anna"))
+            os.close(terminal)
+            os.write(master, word + b"\n")
+            out, err = asks.communicate(timeout=RUN_LIMIT_SECONDS)
+            os.close(master)
+            return asks.returncode, out, err
+
+        code, out, err = answer(b"n")
+        self.assertEqual((code, out), (1, ""))
+        self.assertRegex(err, rf"session {session}: neighbour on \S+, running, at \S+\nEnd it\? \[y/N\] ")
+        self.assertIn("nothing was ended", err)
+        self.assertEqual(len(json.loads(self.told("anna", "ps", "--json"))), 1)
+        code, out, err = answer(b"y")
+        self.assertEqual(code, 0, err)
+        self.assertIn("was told to end", out)
+        self.assertNotEqual(anna.wait(RUN_LIMIT_SECONDS), 0)
+
     def test_a_tenant_sees_how_busy_the_gpus_are_without_other_names(self):
         anna = self.start_as("anna")
         self.assert_works(anna)
@@ -68,13 +129,25 @@ class OwnView(tenants_test.Tenants):
             program = self.start_as(tenant)
             self.assert_works(program)
             self.assert_passes(program)
-        wait_until(lambda: self.told("ben", "usage", "--json").strip() != "[]", RUN_LIMIT_SECONDS, "ben's usage")
+
+        def counted(tenant):
+            return [(one["tenant"], one["sessions"]) for one in json.loads(self.told(tenant, "usage", "--json"))]
+
+        # A session ends for the server when its worker has, which may be after the next tenant's.
+        for tenant, sessions in (("anna", 2), ("ben", 1)):
+            wait_for_answer(lambda tenant=tenant: counted(tenant), [(tenant, sessions)], f"the usage of {tenant}")
         own = json.loads(self.told("anna", "usage", "--json"))
-        self.assertEqual([(one["tenant"], one["sessions"]) for one in own], [("anna", 2)])
         self.assertGreater(own[0]["peak_memory_bytes"], 0)
         rows = list(csv.DictReader(io.StringIO(self.told("ben", "usage", "--csv"))))
         self.assertEqual([(row["tenant"], row["sessions"]) for row in rows], [("ben", "1")])
         self.assertIn("GPU HOURS", self.told("ben", "usage"))
+        day = own[0]["day"]
+        self.assertEqual(json.loads(self.told("anna", "usage", "--since", day, "--json")), own)
+        self.assertEqual(json.loads(self.told("anna", "usage", "--since", "9999-01-01", "--json")), [])
+        self.assertEqual(self.told("anna", "usage", "--since", "9999-01-01", "--csv").count("\n"), 1)
+        ran = self.ask("anna", "usage", "--since", "yesterday")
+        self.assertEqual(ran.returncode, 2)
+        self.assertIn("--since: must be a day, YYYY-MM-DD", ran.stderr)
         ran = subprocess.run([GPUWIRE, "usage", "--json", "--config", self.file], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS)
         self.assertEqual({(one["tenant"], one["sessions"]) for one in json.loads(ran.stdout)},

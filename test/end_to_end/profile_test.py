@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -121,7 +122,7 @@ class Profiles(ProfileCase):
                 self.assertTrue(Profile(self.file).of("api"))
 
     def test_each_process_of_a_program_has_its_part(self):
-        program = os.path.join(BUILD, "examples", "add_one")
+        program = shlex.quote(os.path.join(BUILD, "examples", "add_one"))
         profile = self.profile("/bin/sh", "-c", f"{program} && {program}")
         named = [event["pid"] for event in profile.events if event["name"] == "process_name"]
         self.assertEqual(len(named), len(set(named)))
@@ -131,7 +132,7 @@ class Profiles(ProfileCase):
         self.assertEqual(self.profile("/bin/sh", "-c", "echo PASSED").events, [])
 
     def test_a_process_that_outlives_the_program_adds_its_part(self):
-        add_one = os.path.join(BUILD, "examples", "add_one")
+        add_one = shlex.quote(os.path.join(BUILD, "examples", "add_one"))
         # It begins when its input ends; its output ends with it.
         later = f"exec 3<&0; (read _ <&3; exec {add_one}) & exec {add_one}"
         ran = subprocess.Popen(profiled(command(self.server.address, "/bin/sh", "-c", later), self.file),

@@ -9,9 +9,11 @@ import sys
 import tempfile
 import unittest
 
+import facts
 from support import (
     BUILD,
     DEVICE,
+    LONG,
     PROGRAMS,
     RUN_LIMIT_SECONDS,
     ServerCase,
@@ -26,36 +28,38 @@ CUDA = os.environ.get("CUDA_PATH", "/usr/local/cuda")
 # Numbers that no enumeration of cuda.h has, as C programs may pass them, end a client that is built with the sanitizer
 # of undefined behaviour; a program's own operator new ends one that has the address sanitizer's.
 SANITIZED = os.environ.get("GPUWIRE_TEST_SANITIZED")
-# Sections of argument_facts that are not compared, and why.
-ARGUMENTS_NOT_COMPARED = {
+# Sections of facts that are not compared, and why.
+NOT_COMPARED = {
     "textures and surfaces": "driver 580 crashed there, and its line says no more than that",
     "clusters": "was not recorded",
 }
-
-
-def sections(text):
-    """What a program of facts.hpp printed: the lines of each section, by its name."""
-    parts = re.split(r"(?m)^--- (.*)\n", text)
-    return dict(zip(parts[1::2], (lines.splitlines() for lines in parts[2::2])))
 
 
 class Programs(ServerCase):
     def test_eight_threads_share_one_session(self):
         self.assert_passed(run(self.server.address, "threads"))
 
+    def test_threads_retain_and_release_the_primary_context_whenever_they_like(self):
+        for _ in range(3):
+            self.assert_passed(run(self.server.address, "primary_contexts"))
+
     def test_nothing_tells_that_freed_memory_is_kept(self):
         for kept in ("64MiB", "0"):
             with self.subTest(kept):
                 self.assert_passed(
-                    run(self.server.address, "kept_memory", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
+                    run(self.server.address, "cached_memory", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
 
     def test_nothing_tells_that_memory_of_an_earlier_run_comes_ahead(self):
-        for program in ("kept_memory", "out_of_memory"):
+        for program in ("cached_memory", "out_of_memory"):
             with self.subTest(program), tempfile.TemporaryDirectory() as home:
                 user = {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key")}
                 for _ in range(3):
                     self.assert_passed(run(self.server.address, program, env={**os.environ, **user}))
-                self.assertTrue(os.listdir(os.path.join(home, "cache_key.memory")))
+                folder, written = os.path.join(home, "cache_key.warm_start"), ""
+                for name in os.listdir(folder):
+                    with open(os.path.join(folder, name), encoding="utf-8") as file:
+                        written += file.read()
+                self.assertIn("memory 0 ", written)
 
     def test_a_size_without_a_known_unit_is_told_and_nothing_is_kept(self):
         for wish, word in (("4096", "a unit is missing"), ("64M", "the unit must be one of B, KB")):
@@ -69,6 +73,10 @@ class Programs(ServerCase):
 
     def test_a_program_goes_on_while_a_host_function_stands(self):
         self.assert_passed(run(self.server.address, "callbacks_busy", *(["native"] if DEVICE == "cuda" else [])))
+
+    def test_host_functions_get_a_lock_that_threads_hold_in_calls_which_do_not_wait(self):
+        for _ in range(5 if LONG else 1):
+            self.assert_passed(run(self.server.address, "callbacks_locked"))
 
     def test_memory_is_freed_between_host_functions_and_nobody_waits_for_ever(self):
         self.assert_passed(run(self.server.address, "freed_between_callbacks"))
@@ -86,11 +94,14 @@ class Programs(ServerCase):
     def test_streams_wait_for_words_and_write_them(self):
         self.assert_passed(run(self.server.address, "memory_operations"))
 
+    def test_a_program_that_has_emptied_its_environment_finds_its_server(self):
+        self.assert_passed(run(self.server.address, "emptied_environment"))
+
     def test_a_forked_child_is_told_and_the_parent_goes_on(self):
         self.assert_passed(run(self.server.address, "forks"))
 
     def test_what_a_blocking_copy_brought_is_there_for_whoever_looks(self):
-        for way in ("stream", "rows", "priority", "earlier", "green", "context", "process"):
+        for way in ("stream", "rows", "priority", "earlier", "waited", "green", "context", "process"):
             for size in ((), ("large",)):
                 with self.subTest(way, size=size):
                     self.assert_passed(run(self.server.address, "upload_order", way, *size))
@@ -108,38 +119,35 @@ class Programs(ServerCase):
                                timeout=RUN_LIMIT_SECONDS))
 
     def facts(self, program):
-        """What driver 580 printed, and what a program of facts prints with a server and without."""
+        """The rules by which driver 580 answered, and what a program of facts prints with a server and without."""
         if DEVICE != "software":
             self.skipTest("the software device is compared with what was recorded")
         here = os.path.dirname(os.path.abspath(__file__))
-        with open(os.path.join(here, "programs", program + ".txt"), encoding="utf-8") as facts:
-            recorded = facts.read()
+        with open(os.path.join(here, "programs", program + ".rules"), encoding="utf-8") as file:
+            rules = facts.read_rules(file.read())
         alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
-        return recorded, {
+        return rules, {
             "with a server": run(self.server.address, program).stdout,
             "without": subprocess.run([os.path.join(PROGRAMS, program)], capture_output=True, text=True, env=alone,
                                       timeout=RUN_LIMIT_SECONDS).stdout
         }
 
     def test_calls_beside_captures_are_answered_as_driver_580_did_with_a_server_and_without(self):
-        otherwise = ("cuIpcGetMemHandle:",)  # which the software device does not offer
-        recorded, told = self.facts("capture_facts")
-        self.maxDiff = None
-        for how, lines in told.items():
-            with self.subTest(how):
-                self.assertEqual([line for line in lines.splitlines() if not line.startswith(otherwise)],
-                                 [line for line in recorded.splitlines() if not line.startswith(otherwise)])
+        # The software device does not offer cuIpcGetMemHandle.
+        self.assert_answered_by_the_rules("capture_facts", otherwise="cuIpcGetMemHandle")
 
     def test_wrong_arguments_are_answered_as_driver_580_did_with_a_server_and_without(self):
-        recorded, told = self.facts("argument_facts")
-        expected = sections(recorded)
-        self.maxDiff = None
+        self.assert_answered_by_the_rules("argument_facts")
+
+    def assert_answered_by_the_rules(self, program, otherwise=""):
+        rules, told = self.facts(program)
         for how, text in told.items():
-            found = sections(text)
-            self.assertEqual(set(expected) | ARGUMENTS_NOT_COMPARED.keys(), set(found), how)
-            for section in expected.keys() - ARGUMENTS_NOT_COMPARED.keys():
+            found = facts.sections(text)
+            self.assertEqual(rules.keys() - NOT_COMPARED.keys(), found.keys() - NOT_COMPARED.keys(), how)
+            for section in rules.keys() - NOT_COMPARED.keys():
                 with self.subTest(how=how, section=section):
-                    self.assertEqual(found[section], expected[section])
+                    wrong = facts.differences(rules[section], found[section])
+                    self.assertEqual([line for line in wrong if not otherwise or not line.startswith(otherwise)], [])
 
     def test_copies_of_every_shape_and_order_are_right(self):
         self.assert_passed(run(self.server.address, "copies"))
@@ -214,19 +222,32 @@ class Programs(ServerCase):
         self.assert_passed(run(self.server.address, "managed_memory"))
 
     def test_threads_share_managed_memory_between_host_and_device(self):
-        for _ in range(5):
+        for _ in range(5 if LONG else 2):
             self.assert_passed(run(self.server.address, "managed_threads"))
 
     def test_a_program_ends_while_threads_touch_managed_memory(self):
-        for _ in range(20):
+        for _ in range(20 if LONG else 4):
             ran = run(self.server.address, "managed_threads", "exit")
             self.assertEqual(ran.returncode, 23, ran.stdout + ran.stderr)
 
     def test_graphs_copy_from_and_to_memory_of_the_program_when_they_run(self):
         self.assert_passed(run(self.server.address, "graph_copies"))
 
+    def test_what_a_launch_writes_arrives_whatever_becomes_of_its_graph(self):
+        self.assert_passed(run(self.server.address, "graphs_under_way"))
+
+    def test_giving_memory_up_waits_for_the_work_of_the_context(self):
+        self.assert_passed(run(self.server.address, "frees_wait"))
+
+    def test_a_copy_from_pinned_memory_reads_it_when_its_stream_gets_there(self):
+        self.assert_passed(run(self.server.address, "late_sources"))
+
     def test_kernel_nodes_are_made_asked_and_changed(self):
         self.assert_passed(run(self.server.address, "graph_kernel_nodes"))
+
+    def test_events_that_graphs_record_are_asked_waited_for_and_timed(self):
+        self.assert_passed(run(self.server.address, "graph_events"))
+        self.assert_passed_alone("graph_events")
 
     def test_host_functions_of_graphs_see_what_was_copied_and_are_seen(self):
         self.assert_passed(run(self.server.address, "graph_host_nodes"))
@@ -444,6 +465,15 @@ class Programs(ServerCase):
         ran = run(self.server.address, "/no/such/program")
         self.assertEqual(ran.returncode, 127)
         self.assertIn("/no/such/program", ran.stderr)
+
+
+
+@unittest.skipIf(DEVICE != "software", "when another driver waits cannot be chosen")
+class LoadsThatWait(ServerCase):
+    server_environment = {**os.environ, "GPUWIRE_SOFTWARE_LOADS_WAIT": "1"}
+
+    def test_calls_do_not_stand_behind_a_load_of_another_thread_that_waits_for_a_host_function(self):
+        self.assert_passed(run(self.server.address, "loads_beside_functions"))
 
 
 if __name__ == "__main__":

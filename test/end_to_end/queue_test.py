@@ -10,10 +10,10 @@ import subprocess
 import unittest
 
 from restart_test import GPUWIRE, RestartCase
-from support import RUN_LIMIT_SECONDS, command, wait_until
+from support import LONG, RUN_LIMIT_SECONDS, command, wait_until
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
-KILLS = int(os.environ.get("GPUWIRE_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("GPUWIRE_TEST_KILLS", "20" if LONG else "6"))
 WAITING = 4
 
 

@@ -7,12 +7,12 @@ import sys
 import tempfile
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, ServerCase, run, start, wait_until
+from support import BUILD, DEVICE, LONG, RUN_LIMIT_SECONDS, ServerCase, run, start, wait_until
 
 FUZZ = os.path.join(BUILD, "bench", "sharing", "quota_fuzz")
 CLEARING = os.path.join(BUILD, "bench", "sharing", "memory_clearing")
 # 10^6 as `GPUWIRE_QUOTA_FUZZ=1000000 ctest -R end_to_end_quotas`.
-COUNT = os.environ.get("GPUWIRE_QUOTA_FUZZ", "12000")
+COUNT = os.environ.get("GPUWIRE_QUOTA_FUZZ", "100000" if LONG else "4000")
 SEED = os.environ.get("GPUWIRE_QUOTA_SEED", "1")
 
 
@@ -28,14 +28,16 @@ print(json.dumps({"first": list(first), "second": struct.unpack("<IIQQQQ", secon
 """
 
 
-class Quotas(ServerCase):
-    server_arguments = ("--software-memory", "1GiB") if DEVICE == "software" else ()
-
+class MemoryCase(ServerCase):
     def setUp(self):
         """Each test has the device for itself: a session that has ended gives back what it had when its process has
         gone."""
-        wait_until(lambda: self.server_log().count("audit: begun") == self.server_log().count("audit: ended"),
-                   RUN_LIMIT_SECONDS, "no session runs")
+        wait_until(lambda: not any(device["memory_used_bytes"] for device in self.status()["devices"])
+                   and not self.status()["sessions"], RUN_LIMIT_SECONDS, "no session has memory")
+
+
+class Quotas(MemoryCase):
+    server_arguments = ("--software-memory", "1GiB") if DEVICE == "software" else ()
 
     def hold(self):
         """A program that holds most of the device, and None when the memory is not there."""
@@ -62,12 +64,12 @@ class Quotas(ServerCase):
         for kept in ("64MiB", "0"):
             with self.subTest(kept):
                 self.assert_passed(
-                    run(self.server.address, "kept_memory", "alone", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
+                    run(self.server.address, "cached_memory", "alone", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept}))
 
     def test_a_program_that_makes_no_call_gives_back_what_was_kept_for_it(self):
         held = []
         for kept in ("0", "64MiB"):
-            idle = start(self.server.address, "kept_memory", "idle", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept})
+            idle = start(self.server.address, "cached_memory", "idle", env={**os.environ, "GPUWIRE_KEPT_MEMORY": kept})
             self.assertEqual(idle.stdout.readline(), "freed\n")
             if kept == "0":
                 held.append(self.status()["devices"][0]["memory_used_bytes"])
@@ -83,7 +85,7 @@ class Quotas(ServerCase):
                    RUN_LIMIT_SECONDS, "nothing is found")
 
 
-class Limited(ServerCase):
+class Limited(MemoryCase):
     """A tenant with a limit of a quarter of the device."""
 
     LIMIT = 256 << 20
@@ -117,6 +119,11 @@ class Limited(ServerCase):
         figures = json.loads(ran.stdout.splitlines()[0])
         self.assertEqual(figures["limit"], self.LIMIT)
         self.assertGreater(figures["refusals"], 0)
+
+    def test_no_form_of_a_program_takes_more_than_the_limits(self):
+        for form in ("variables", "graphs"):
+            with self.subTest(form):
+                self.assert_passed(run(self.server.address, "charged_by_form", form))
 
     def test_nvml_shows_the_limit_and_what_the_tenants_sessions_have(self):
         smi = os.path.join(BUILD, "lib", "gpuwire", "bin", "nvidia-smi")

@@ -1,14 +1,8 @@
 """A program that cannot have a session gets a CUDA error and one line that names the cause."""
 
-import socket
 import unittest
 
-from support import OneAnswer, one_line_naming, preface, run
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+from support import OneAnswer, nobody_listens, one_line_naming, preface, run
 
 
 class Refusals(unittest.TestCase):
@@ -18,14 +12,17 @@ class Refusals(unittest.TestCase):
         self.assertTrue(one_line_naming(ran.stderr, *words), f"expected one line with {words} in:\n{ran.stderr}")
 
     def test_nobody_listens(self):
-        port = free_port()
-        self.assert_refused(run(f"127.0.0.1:{port}", "first_error"), f"127.0.0.1:{port}", "refused")
+        with nobody_listens() as address:
+            self.assert_refused(run(address, "first_error"), address, "refused")
 
     def test_a_host_name_that_does_not_exist(self):
         self.assert_refused(run("no-such-host.invalid:9750", "first_error"), "no-such-host.invalid")
 
     def test_an_address_without_a_port(self):
-        self.assert_refused(run("127.0.0.1:notaport", "first_error"), "127.0.0.1:notaport")
+        for address in ("127.0.0.1:notaport", "127.0.0.1:99999", "http://127.0.0.1:9750"):
+            ran = run(address, "first_error")
+            self.assertEqual((ran.returncode, ran.stdout), (2, ""), ran.stderr)
+            self.assertTrue(one_line_naming(ran.stderr, address), ran.stderr)
 
     def test_a_server_that_is_not_gpuwire(self):
         web = OneAnswer(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" + b" " * 64)

@@ -8,24 +8,19 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import tempfile
-import threading
 import unittest
 
-from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, children, command, run, runs, wait_until
+from support import BUILD, DEVICE, LONG, RUN_LIMIT_SECONDS, children, command, run, runs, wait_for_answer, wait_until
+from loopback_ports import LoopbackPorts  # noqa: E402, in the folder that support names
+from unreliable_way import UnreliableWay  # noqa: E402
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
-KILLS = int(os.environ.get("GPUWIRE_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("GPUWIRE_TEST_KILLS", "20" if LONG else "6"))
 SESSIONS = 8
 PR_SET_CHILD_SUBREAPER = 36
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 def descendants():
@@ -54,64 +49,14 @@ def memory_files(process_id):
     ]
 
 
-class Way:
-    """Passes connections on to a port of this machine, and cuts them all when it is told to."""
-
-    def __init__(self, port):
-        self._port, self._lock, self._links = port, threading.Lock(), []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._listening.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while True:
-            try:
-                client, _ = self._listening.accept()
-            except OSError:
-                return
-            try:
-                server = socket.create_connection(("127.0.0.1", self._port))
-            except OSError:
-                client.close()
-                continue
-            with self._lock:
-                self._links += [client, server]
-            for source, target in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, target), daemon=True).start()
-
-    def _pass_on(self, source, target):
-        try:
-            while piece := source.recv(65536):
-                target.sendall(piece)
-        except OSError:
-            pass
-        self._end((source, target))
-        source.close()
-
-    @staticmethod
-    def _end(links):
-        for link in links:
-            try:
-                link.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def cut(self):
-        with self._lock:
-            self._end(self._links)
-            self._links.clear()
-
-    def close(self):
-        self._end([self._listening])
-        self._listening.close()
-        self.cut()
-
-
 class RestartCase(unittest.TestCase):
     """Servers that follow each other at one address. What they log is in one file: workers keep it open, so a pipe
     would not end with a server."""
 
     GRACE = "5min"
+    AS = ()  # what servers are started by
+    GPUWIRE = GPUWIRE  # and what they are
+    MORE = ()  # arguments of theirs
 
     @classmethod
     def setUpClass(cls):
@@ -121,7 +66,10 @@ class RestartCase(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        self.folder, self.port = folder.name, free_port()
+        # While no server has it, no connection of another test may be given it.
+        ports = LoopbackPorts()
+        self.addCleanup(ports.close)
+        self.folder, self.port = folder.name, ports.take()
         self.address = f"127.0.0.1:{self.port}"
         self.control = os.path.join(self.folder, "control.sock")
         self.runtime = os.path.join(self.folder, "runtime")
@@ -146,7 +94,8 @@ class RestartCase(unittest.TestCase):
     def begin(self):
         """Starts a server, and does not wait for it."""
         with open(self.log_path, "a", encoding="utf-8") as log:
-            self.server = subprocess.Popen([GPUWIRE, "serve", "--config", self.configuration, "--device", DEVICE],
+            self.server = subprocess.Popen([*self.AS, self.GPUWIRE, "serve", "--config", self.configuration, "--device",
+                                            DEVICE, *self.MORE],
                                            stdout=subprocess.PIPE, stderr=log, text=True)
         return self.server
 
@@ -217,7 +166,19 @@ class RestartCase(unittest.TestCase):
 
 
 class Killed(RestartCase):
-    def test_eight_sessions_outlive_twenty_servers(self):
+    def test_a_program_that_starts_while_no_server_is_there_waits_for_it(self):
+        program = subprocess.Popen(command(self.address, os.path.join(BUILD, "examples", "vector_add")),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={**os.environ, "GPUWIRE_CONNECT_PATIENCE": "5min"})
+        self.addCleanup(program.kill)
+        line = program.stderr.readline()
+        self.assertRegex(line, "^gpuwire: .*connection refused.*; trying for 300 s$")
+        self.start()
+        out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertEqual((program.returncode, err), (0, ""), out)
+        self.end(signal.SIGTERM)
+
+    def test_eight_sessions_outlive_many_servers(self):
         chance = random.Random(SEED)
         print(f"seed {SEED}")
         self.start()
@@ -238,26 +199,31 @@ class Killed(RestartCase):
             self.start()
             for program in programs:
                 self.hear(program, "done")
-            self.assertEqual(self.who(), sessions, f"after kill {kill} of seed {SEED}")
+            wait_for_answer(self.who, sessions, f"the sessions after kill {kill} of seed {SEED}")
         self.places_and_memory_are_right(programs)
 
     def places_and_memory_are_right(self, programs):
-        before = self.status()
-        self.assertEqual(before["devices"][0]["sessions"], SESSIONS)
-        self.assertEqual(sum(session["devices"][0]["memory_used_bytes"] for session in before["sessions"]),
-                         before["tenants"][0]["devices"][0]["memory_used_bytes"])
-        self.assertTrue(
-            all(session["bytes_in"] > 0 and session["since_unix_s"] < before["server"]["started_unix_s"]
-                for session in before["sessions"]))
+        def memory(figures):
+            return figures["tenants"][0]["devices"][0]["memory_used_bytes"]
+
+        def right():
+            figures = self.status()
+            return (figures["devices"][0]["sessions"] == SESSIONS
+                    and sum(one["devices"][0]["memory_used_bytes"] for one in figures["sessions"]) == memory(figures)
+                    and all(one["bytes_in"] > 0 and one["since_unix_s"] < figures["server"]["started_unix_s"]
+                            for one in figures["sessions"]))
+
+        wait_until(right, RUN_LIMIT_SECONDS, "the figures of the sessions with the last server")
         for program in programs:
             self.passes(program)
         wait_until(lambda: not self.status()["sessions"], RUN_LIMIT_SECONDS, "the end of the sessions")
-        after = self.status()
-        self.assertEqual(after["devices"][0]["sessions"], 0)
-        self.assertEqual(after["tenants"][0]["devices"][0]["memory_used_bytes"], 0)
-        self.assertEqual(self.audited('"event":"begun"'), SESSIONS)
-        self.assertEqual(self.audited('"event":"ended"', '"cause":"finished"'), SESSIONS)
-        self.assertGreaterEqual(self.audited('"event":"adopted"'), SESSIONS * KILLS)
+        self.assertEqual(self.status()["devices"][0]["sessions"], 0)
+        wait_for_answer(lambda: memory(self.status()), 0, "their memory")
+        wait_for_answer(lambda: self.audited('"event":"begun"'), SESSIONS, "the beginning of each session")
+        wait_for_answer(lambda: self.audited('"event":"ended"', '"cause":"finished"'), SESSIONS,
+                        "the end of each session")
+        wait_until(lambda: self.audited('"event":"adopted"') >= SESSIONS * KILLS, RUN_LIMIT_SECONDS,
+                   "each session with each server")
         wait_until(lambda: not memory_files(self.server.pid), RUN_LIMIT_SECONDS, "the server has none of their memory")
         keepers = children(os.getpid(), "gpuwire-keeper") + children(self.server.pid, "gpuwire-keeper")
         self.assertEqual(len(keepers), 1)
@@ -278,23 +244,118 @@ class Killed(RestartCase):
         self.passes(ends)
         self.start()
         self.work(stays)
-        wait_until(lambda: len(self.who()) == 1, RUN_LIMIT_SECONDS, "the end of the session whose program has ended")
-        self.assertEqual(self.audited('"event":"ended"', '"cause":"finished"'), 1)
+        wait_for_answer(lambda: self.audited('"event":"ended"', '"cause":"finished"'), 1,
+                        "the end of the session whose program has ended")
+        wait_for_answer(lambda: len(self.who()), 1, "the other session")
         self.passes(stays)
+
+    def test_sessions_outlive_a_keeper_that_dies_and_then_their_server(self):
+        self.start()
+        program = self.program()
+        self.hear(program, "ready")
+        sessions = self.who()
+        first, = children(self.server.pid, "gpuwire-keeper")
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: "another keeper has what" in self.log(), RUN_LIMIT_SECONDS, "another keeper")
+        self.work(program)
+        self.end()
+        self.work(program)
+        self.start()
+        self.assertEqual(self.who(), sessions)
+        self.passes(program)
 
     def test_a_client_whose_connection_is_lost_together_with_the_server_comes_back_to_the_next(self):
         self.start()
-        way = Way(self.port)
+        way = UnreliableWay(f"127.0.0.1:{self.port}", 0, 0, (1, 1))  # which is cut below
         self.addCleanup(way.close)
         program = self.program(at=way.address)
         self.hear(program, "ready")
         self.end()
-        way.cut()
+        way.block()
+        way.unblock()
         self.ask(program)
         self.start()
         self.hear(program, "done")
         wait_until(lambda: self.audited('"event":"attached"') == 1, RUN_LIMIT_SECONDS, "the client's return")
         self.passes(program)
+
+
+def users_of(process_id):
+    """The real, the effective and the saved user of a process."""
+    with open(f"/proc/{process_id}/status", encoding="ascii") as lines:
+        return [int(word) for line in lines if line.startswith("Uid:") for word in line.split()[1:4]]
+
+
+def rights_of(process_id):
+    """The capabilities that are in force in a process."""
+    with open(f"/proc/{process_id}/status", encoding="ascii") as lines:
+        return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+
+
+@unittest.skipUnless(os.geteuid() == 0, "only root can start servers that give their workers users of their own")
+class OwnUsers(RestartCase):
+    FIRST, LAST = 1600000000, 1600000099
+    SERVER_USER = 0
+
+    def test_each_session_has_a_real_user_of_its_own_and_keeps_it_under_the_next_server(self):
+        self.configure(["open"], worker_users=f'"{self.FIRST}-{self.LAST}"')
+        self.start()
+        programs = [self.program() for _ in range(3)]
+        for program in programs:
+            self.hear(program, "ready")
+        workers = {one["worker_pid"] for one in self.status()["sessions"]}
+        users = {worker: users_of(worker) for worker in workers}
+        self.assertEqual(len({real for real, _, _ in users.values()}), 3, users)
+        for real, effective, saved in users.values():
+            self.assertTrue(self.FIRST <= real <= self.LAST, users)
+            self.assertEqual((effective, saved), (self.SERVER_USER, self.SERVER_USER))
+        self.end()
+        self.start()
+        programs.append(self.program())
+        self.hear(programs[-1], "ready")
+        for program in programs:
+            self.work(program)
+        now = {one["worker_pid"]: users_of(one["worker_pid"]) for one in self.status()["sessions"]}
+        self.assertEqual({worker: now.get(worker) for worker in workers}, users)
+        self.assertEqual(len({real for real, _, _ in now.values()}), 4, now)
+        self.assertEqual({rights_of(worker) for worker in now}, {0})
+        if self.SERVER_USER != 0:
+            # The right is in force neither in the server nor in what else it has started.
+            others = children(self.server.pid, "gpuwire-login") + children(self.server.pid, "gpuwire-keeper")
+            self.assertEqual({rights_of(process) for process in (self.server.pid, *others)}, {0})
+        for program in programs:
+            self.passes(program)
+
+
+class OwnUsersOfAService(OwnUsers):
+    """The server as the packaged service with one more right: no root, CAP_SETUID."""
+
+    SERVER_USER = 1600000100
+    # Mounts the first folder on the second one, for the rest of the command alone.
+    MOUNTED = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"')
+
+    def setUp(self):
+        super().setUp()
+        os.chown(self.folder, self.SERVER_USER, self.SERVER_USER)
+        # The build may lie where other users cannot go, as below /root.
+        reached = os.path.join(self.folder, "build")
+        os.mkdir(reached)
+        self.GPUWIRE = os.path.join(reached, "bin", "gpuwire")
+        self.mounted = (*self.MOUNTED, BUILD, reached)
+        self.AS = (*self.mounted, "setpriv", f"--reuid={self.SERVER_USER}", f"--regid={self.SERVER_USER}",
+                   "--clear-groups", "--inh-caps=-all,+setuid", "--ambient-caps=+setuid",
+                   "--bounding-set=-all,+setuid", "env", f"HOME={self.folder}", f"XDG_RUNTIME_DIR={self.folder}")
+
+    def test_a_range_that_the_server_may_not_use_is_an_error_that_says_what_it_needs(self):
+        self.configure(["open"], worker_users=f'"{self.FIRST}-{self.LAST}"')
+        os.chmod(self.configuration, 0o644)
+        without = [*self.mounted, "setpriv", f"--reuid={self.SERVER_USER}", "--clear-groups", "--inh-caps=-all",
+                   "--ambient-caps=-all"]
+        for more in ((), ("--check-config",)):
+            words = [*without, self.GPUWIRE, "serve", "--config", self.configuration, "--device", DEVICE, *more]
+            ran = subprocess.run(words, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+            self.assertIn("worker_users: the server may not change users: it needs CAP_SETUID", ran.stderr)
+            self.assertNotEqual(ran.returncode, 0)
 
 
 class Left(RestartCase):
@@ -306,7 +367,7 @@ class Left(RestartCase):
         self.assertEqual(self.end(signal.SIGUSR2), 0)
         self.work(program)
         self.start()
-        self.assertEqual(self.who(), sessions)
+        wait_for_answer(self.who, sessions, "the session with the next server")
         self.passes(program)
 
     def test_a_server_that_is_told_to_stop_ends_adopted_sessions_as_any_other(self):
@@ -325,7 +386,6 @@ class Left(RestartCase):
         self.start()
         first = self.server
         try:
-            self.port = free_port()
             second = subprocess.run(
                 [GPUWIRE, "serve", "--config", self.configuration, "--listen", "127.0.0.1:0", "--device", DEVICE],
                 capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, check=False)
@@ -358,7 +418,7 @@ class Changed(RestartCase):
         self.hear(program, "ready")
         self.end()
         self.configure(["open"])
-        self.start()
+        self.start_with("--gpu-return-ms", "1")
         self.ask(program)
         self.assertIn("its GPU 1 is not the one that the session has",
                       program.communicate(timeout=RUN_LIMIT_SECONDS)[1])

@@ -40,7 +40,7 @@ class RoundTrips(ServerCase):
     def test_a_large_copy_from_pinned_memory_waits_for_nothing(self):
         self.assert_waits_per_step(0, "large_pinned")
 
-    def test_a_pageable_copy_of_two_megabytes_waits_for_nothing(self):
+    def test_a_pageable_copy_of_a_megabyte_waits_for_nothing(self):
         self.assert_waits_per_step(0, "large_pageable")
 
     def test_a_step_with_a_blocking_copy_of_a_batch_waits_for_nothing(self):

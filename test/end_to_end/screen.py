@@ -15,6 +15,7 @@ from support import RUN_LIMIT_SECONDS
 
 OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 DRAWN = re.compile(r"\x1b\[H(.*?)\x1b\[J", re.DOTALL)  # a whole screen
+STYLE = re.compile(r"\x1b\[[0-9]*m")  # a colour, or reverse
 
 
 class Screen:
@@ -44,7 +45,7 @@ class Screen:
     def lines(self):
         """Those of the last whole screen; the last is the footer."""
         drawn = DRAWN.findall(self.seen)
-        return re.split("\r+\n", drawn[-1].replace("\x1b[K", "")) if drawn else []
+        return re.split("\r+\n", STYLE.sub("", drawn[-1].replace("\x1b[K", ""))) if drawn else []
 
     def type(self, keys):
         """What has been drawn before is forgotten."""

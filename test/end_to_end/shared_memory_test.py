@@ -13,7 +13,7 @@ import faults_test
 import resume_test
 from ring_peer import LIMIT_SECONDS, READ, WRITTEN, RingPeer
 from stages import CutsAtStages, EndsAtStages
-from support import BUILD, CLIENT_BUILD, FRAME, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
+from support import BUILD, CLIENT_BUILD, FRAME, LONG, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
 from unreliable_way import UnixWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
@@ -64,7 +64,9 @@ class LocalServer(ServerCase):
 class Programs(LocalServer):
     def test_programs_run_as_over_any_other_road(self):
         for program in ("threads", "callbacks", "forks", "copies", "host_memory", "mapped_memory", "pinned_pointers",
-                        "managed_memory", "graph_copies", "events", "stream_ordered", "batch_copies", "graph_capture"):
+                        "managed_memory", "graph_copies", "events", "stream_ordered", "batch_copies", "graph_capture",
+                        "graphs_under_way", "late_sources", "frees_wait", "bad_modules", "link", "graph_updates",
+                        "graph_events", "graph_host_nodes", "callbacks_locked"):
             with self.subTest(program=program):
                 self.assert_passed(run(self.address, program))
 
@@ -147,7 +149,7 @@ class Programs(LocalServer):
 
 
 # A root of its own: the system's programs, the client and the programs that it runs, the folder of the server's socket
-# under another name, and of devices those that any container has.
+# under another name, and of devices those that any container has. The build tree may lie below any of these folders.
 CONTAINER = """
 set -eu
 root=$1 socket=$2 build=$3 client=$4
@@ -157,16 +159,17 @@ for folder in /usr /bin /lib /lib32 /lib64 /sbin; do
   if [ -L $folder ]; then cp -P $folder "$root/"
   elif [ -d $folder ]; then mkdir "$root$folder"; mount --rbind $folder "$root$folder"; fi
 done
+mkdir "$root/proc" "$root/dev" "$root/tmp" "$root/socket_of_the_server"
 for folder in "$build" "$client"; do mkdir -p "$root$folder"; mount --rbind "$folder" "$root$folder"; done
-mkdir "$root/proc" "$root/dev" "$root/tmp" "$root/server"
-mount --bind "$socket" "$root/server"
-mount -o remount,bind,ro,nosuid,nodev "$root/server"
+mount --bind "$socket" "$root/socket_of_the_server"
+mount -o remount,bind,ro,nosuid,nodev "$root/socket_of_the_server"
 mount -t proc proc "$root/proc"
 for device in null zero full random urandom; do
   touch "$root/dev/$device"; mount --bind /dev/$device "$root/dev/$device"
 done
 exec chroot "$root" "$@"
 """
+SOCKET_IN_CONTAINER = "unix:/socket_of_the_server/gpuwire.sock"
 UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc",
            "--uts")
 
@@ -182,12 +185,26 @@ class InAContainer(LocalServer):
     """A client that shares nothing with the server but the folder of its socket: no devices, no network, no processes,
     no IPC, and other numbers for users."""
 
-    def words(self, program, *arguments):
+    def container(self, build, client, *command):
+        """A command in a container that has these two folders."""
         root = tempfile.TemporaryDirectory()
         self.addCleanup(root.cleanup)
-        return [*UNSHARE, "sh", "-c", CONTAINER, "container", root.name, self.folder.name, BUILD, CLIENT_BUILD,
-                os.path.join(CLIENT_BUILD, "bin", "gpuwire"), "run", "--stats", "--server", "unix:/server/gpuwire.sock",
-                "--", os.path.join(PROGRAMS, program), *arguments]
+        return [*UNSHARE, "sh", "-c", CONTAINER, "container", root.name, self.folder.name, build, client, *command]
+
+    def words(self, program, *arguments):
+        return self.container(BUILD, CLIENT_BUILD, os.path.join(CLIENT_BUILD, "bin", "gpuwire"), "run", "--stats",
+                              "--server", SOCKET_IN_CONTAINER, "--", os.path.join(PROGRAMS, program), *arguments)
+
+    def test_a_build_tree_may_lie_below_any_folder_and_have_a_space_in_its_path(self):
+        for parent in ("/tmp", "/dev/shm", "/usr/src", "/root"):
+            if not os.access(parent, os.W_OK):
+                continue
+            with self.subTest(parent=parent), tempfile.TemporaryDirectory(prefix="gpuwire tree ", dir=parent) as tree:
+                with open(os.path.join(tree, "there"), "w", encoding="ascii"):
+                    pass
+                ran = subprocess.run(self.container(tree, tree, "test", "-e", os.path.join(tree, "there")),
+                                     capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
+                self.assertEqual((ran.returncode, ran.stderr), (0, ""))
 
     def test_programs_run_and_share_memory_with_the_server(self):
         for program in (("copies",), ("pinned_in_place", "small"), ("pageable_copies", str(SEED)), ("mapped_memory",),
@@ -195,7 +212,7 @@ class InAContainer(LocalServer):
             with self.subTest(program=program):
                 ran = subprocess.run(self.words(*program), capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
                 self.assert_passed(ran)
-                self.assertIn("server: unix:/server/gpuwire.sock over shm, release", ran.stderr)
+                self.assertIn(f"server: {SOCKET_IN_CONTAINER} over shm, release", ran.stderr)
 
     def test_pinned_and_pageable_memory_is_shared_as_without_a_container(self):
         ran = subprocess.run(self.words("pinned_in_place", "small"), capture_output=True, text=True,
@@ -284,7 +301,7 @@ class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByUnixSocket):
 
 class Resume(CutsAtStages, LocalServer):
     ROAD = "shm"
-    CUTS = resume_test.CUTS
+    CUTS = resume_test.CUTS if LONG else 40
     # Who never sleeps rings no bell: a machine with many idle cores makes fewer of the cuts.
     CUTS_LEAST, RUNS_MOST = CUTS // 8, 72
     resume_grace = "60s"
@@ -308,7 +325,8 @@ class Resume(CutsAtStages, LocalServer):
         self.assertGreaterEqual(self.CUTS - left, self.CUTS_LEAST)
 
     def test_a_session_that_is_cut_at_its_stages_goes_on_in_new_shared_memory(self):
-        self.assertGreaterEqual(self.cut_at_stages(rounds=12, cuts=80, seed=resume_test.SEED), 79)
+        rounds, cuts = (12, 80) if LONG else (4, 25)
+        self.assertGreaterEqual(self.cut_at_stages(rounds=rounds, cuts=cuts, seed=resume_test.SEED), cuts - 1)
 
     def test_connections_that_are_cut_while_they_carry_it_on_count_for_nothing(self):
         self.assertGreaterEqual(self.cut_at_stages(rounds=4, cuts=10, seed=resume_test.SEED, more=20), 20)

@@ -1,5 +1,6 @@
 """What the end-to-end tests share: programs, prefaces, processes of a server."""
 
+import contextlib
 import json
 import os
 import re
@@ -26,8 +27,12 @@ UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 DEVICE = os.environ.get("GPUWIRE_TEST_DEVICE", "software")
 # What a program waits for depends on no earlier one, unless a test is about that.
 os.environ.setdefault("GPUWIRE_LOOK_AHEAD", "off")
+# Where nobody listens nobody will, unless a test is about that.
+os.environ.setdefault("GPUWIRE_CONNECT_PATIENCE", "0s")
 # No test judges by time: this only ends one that hangs.
-RUN_LIMIT_SECONDS = 120
+RUN_LIMIT_SECONDS = 300
+# The long forms of the tests, which `make test-long` runs (test/long/README.md): more seeds, more places, more roads.
+LONG = os.environ.get("GPUWIRE_TEST_LONG", "") not in ("", "0")
 
 PREFACE = struct.Struct("<8sHHIII24s16s")
 FRAME = struct.Struct("<BBHIQIIQ")
@@ -91,6 +96,29 @@ def wait_until(condition, limit_seconds, what):
         if time.monotonic() > end:
             raise AssertionError(f"not within {limit_seconds} s: {what}")
         time.sleep(0.005)
+
+
+def wait_for_answer(ask, expected, what):
+    """Asks until this is the answer. What a server counts and writes down it has later than its clients have theirs: a
+    test that asks once asks a busy machine too early."""
+    last = []
+
+    def answered():
+        last[:] = [ask()]
+        return last[0] == expected
+
+    try:
+        wait_until(answered, RUN_LIMIT_SECONDS, what)
+    except AssertionError as late:
+        raise AssertionError(f"{late}: {last[0]!r} instead of {expected!r}") from None
+
+
+@contextlib.contextmanager
+def nobody_listens():
+    """HOST:PORT at which connections are refused for as long as this lasts: the port is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield "127.0.0.1:%d" % taken.getsockname()[1]
 
 
 def runs(process_id):

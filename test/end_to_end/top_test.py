@@ -6,7 +6,7 @@ import socket
 import unittest
 
 from screen import Screen
-from support import BUILD, DEVICE, Server, start
+from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, start
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 ROWS, COLUMNS = 24, 80
@@ -30,8 +30,8 @@ class TopCase(unittest.TestCase):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
         return [GPUWIRE, "top", "--control", f"{folder}/{self.server.process.pid}.sock", "--interval", "0.2"]
 
-    def screen(self, *options, rows=ROWS, columns=COLUMNS):
-        return Screen(self, [*self.words(), *options], rows, columns)
+    def screen(self, *options, rows=ROWS, columns=COLUMNS, environment=None):
+        return Screen(self, [*self.words(), *options], rows, columns, environment)
 
 
 class Top(TopCase):
@@ -72,6 +72,60 @@ class Top(TopCase):
 
         screen.type("i")
         screen.wait_for(lambda lines: len(numbers(lines)) == 3 and numbers(lines) == sorted(numbers(lines)), "order")
+        screen.type("q")
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_help_is_a_key_away_and_gone_with_the_next(self):
+        self.neighbours(1)
+        screen = self.screen()
+        screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        for key in "h?":
+            screen.type(key)
+            lines = screen.wait_for(lambda lines: "any key: back" in lines[-1], "help")
+            self.assertTrue(any("x ends a session" in line for line in lines), lines)
+            screen.type(" ")
+            screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        screen.type("q")
+        self.assertEqual(screen.end(), (0, ""))
+
+    def test_the_footer_shows_by_what_the_sessions_are_sorted_and_headings_stand_out(self):
+        self.neighbours(1)
+        screen = self.screen()
+        screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        self.assertIn("\x1b[7mg GPU\x1b[0m", screen.seen)
+        self.assertRegex(screen.seen, r"\x1b\[1m *GPU [^\r]*\x1b\[0m")
+        screen.type("m")
+        screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        self.assertIn("\x1b[7mm memory\x1b[0m", screen.seen)
+        screen.type("q")
+        self.assertEqual(screen.end(), (0, ""))
+        plain = self.screen(environment={**os.environ, "NO_COLOR": "1"})
+        plain.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        self.assertNotIn("\x1b[1m", plain.seen)
+        plain.type("q")
+        self.assertEqual(plain.end(), (0, ""))
+
+    def test_a_session_is_ended_after_a_question(self):
+        program = start(self.server.address, "neighbour")
+        self.addCleanup(program.communicate)
+        self.addCleanup(program.kill)
+        self.assertEqual(program.stdout.readline(), "working\n")
+        screen = self.screen()
+        lines = screen.wait_for(lambda lines: any("neighbour" in line for line in lines), "program")
+        number = next(line.split()[0] for line in lines if "neighbour" in line)
+        screen.type("x" + number + "7\x7f")
+        screen.wait_for(lambda lines: f"session to end: {number}_" in lines[-1], "number")
+        screen.type("\r")
+        question = screen.wait_for(lambda lines: "end it? y n" in lines[-1], "question")[-1]
+        self.assertIn("neighbour", question)
+        screen.type("n")
+        screen.wait_for(lambda lines: lines[-1] == "nothing was ended", "word that nothing was ended")
+        self.assertIsNone(program.poll())
+        screen.type(f"x{number}\ry")
+        screen.wait_for(lambda lines: lines[-1] == f"session {number} was told to end", "word of the end")
+        self.assertNotEqual(program.wait(RUN_LIMIT_SECONDS), 0)
+        screen.type("x99999\ry")
+        screen.wait_for(lambda lines: "99999" in lines[-1] and "no " in lines[-1], "word that there is none")
         screen.type("q")
         self.assertEqual(screen.end(), (0, ""))
 

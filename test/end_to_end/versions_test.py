@@ -1,11 +1,10 @@
 """Programs see the version of the server's driver, and one that is newer is told so by CUDA's own error."""
 
 import os
-import socket
 import sys
 import unittest
 
-from support import DEVICE, RUN_LIMIT_SECONDS, ServerCase, one_line_naming, run, wait_until
+from support import DEVICE, RUN_LIMIT_SECONDS, ServerCase, nobody_listens, one_line_naming, run, wait_until
 
 
 @unittest.skipIf(DEVICE != "software", "the version of another driver cannot be chosen")
@@ -60,10 +59,7 @@ print("PASSED")
 
 class NoServer(unittest.TestCase):
     def setUp(self):
-        closed = socket.socket()  # bound, so that nobody else is there, and not listening
-        self.addCleanup(closed.close)
-        closed.bind(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{closed.getsockname()[1]}"
+        self.address = self.enterContext(nobody_listens())
 
     def test_without_a_server_the_version_is_the_clients_and_a_line_says_why(self):
         ran = run(self.address, "driver_version", "13000", "only")

@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from gpuwire_server import Server  # noqa: E402
 
-RUN_LIMIT_SECONDS = 120
+RUN_LIMIT_SECONDS = 300
 
 
 def main():

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 VERSION = "version 14."
@@ -29,17 +30,39 @@ def tidy():
     return None
 
 
-def sources(build, folders):
-    """What the build compiles of these folders."""
-    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as commands:
-        files = {os.path.normpath(os.path.join(one["directory"], one["file"])) for one in json.load(commands)}
+INCLUDED = re.compile(r'^#include "(/[^"]+)"', re.MULTILINE)
+# What gcc is told of its precompiled headers, which clang cannot read.
+PRECOMPILED = re.compile(r" (-include \S*cmake_pch\.hxx|-Winvalid-pch|-fpch-preprocess)(?= )")
+
+
+def commands(build):
+    """How the build compiles each file: by itself, or in the unit of its folder."""
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as database:
+        entries = json.load(database)
+    for entry in entries:
+        unit = os.path.normpath(os.path.join(entry["directory"], entry["file"]))
+        files = [unit]
+        if os.path.basename(unit).startswith("unity_"):
+            with open(unit, encoding="utf-8") as text:
+                files = INCLUDED.findall(text.read())
+        for file in files:
+            command = PRECOMPILED.sub("", entry["command"])
+            yield {"directory": entry["directory"], "file": file, "command": command.replace(entry["file"], file)}
+
+
+def sources(build, folders, database):
+    """What the build compiles of these folders; writes how into the folder `database`, one file at a time."""
     roots = [os.path.join(ROOT, folder) + os.sep for folder in folders] or [ROOT + os.sep]
-    return sorted(file for file in files if file.startswith(tuple(roots)) and not file.startswith(build + os.sep))
+    wanted = {one["file"]: one for one in commands(build)
+              if one["file"].startswith(tuple(roots)) and not one["file"].startswith(build + os.sep)}
+    with open(os.path.join(database, "compile_commands.json"), "w", encoding="utf-8") as out:
+        json.dump(list(wanted.values()), out)
+    return sorted(wanted)
 
 
-def look(program, build, file):
+def look(program, database, file):
     """What there is to mend, as (file, line, words)."""
-    ran = subprocess.run([program, "--quiet", "-p", build, file], capture_output=True, text=True, check=False)
+    ran = subprocess.run([program, "--quiet", "-p", database, file], capture_output=True, text=True, check=False)
     found = (FOUND.match(line) for line in ran.stdout.splitlines())
     return {(os.path.relpath(one["file"], ROOT), int(one["line"]), f"{one['what']} [{one['check'].split(',')[0]}]")
             for one in found if one and not one["check"].startswith(NOT_OURS) and one["file"].startswith(ROOT + os.sep)}
@@ -56,12 +79,12 @@ def main():
     if not program:
         print("clang-tidy 14 is not installed")
         return NOT_INSTALLED
-    files = sources(build, arguments.folders)
-    if not files:
-        sys.exit("there is no such source in " + build)
     seen = set()
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for found in pool.map(lambda file: look(program, build, file), files):
+    with tempfile.TemporaryDirectory() as database, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        files = sources(build, arguments.folders, database)
+        if not files:
+            sys.exit("there is no such source in " + build)
+        for found in pool.map(lambda file: look(program, database, file), files):
             for name, line, what in sorted(found - seen):
                 print(f"{name}:{line}: {what}", flush=True)
             seen |= found

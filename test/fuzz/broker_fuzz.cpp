@@ -27,9 +27,9 @@ void decode_message(std::string_view bytes, ipc::Speaker speaker) {
 
 void ask(std::string_view line) {
   ControlSources sources{.snapshot = [] { return Snapshot{}; },
-                         .reload = [] { return tl::expected<std::string, std::vector<std::string>>("nothing"); },
+                         .reload = [](bool) { return tl::expected<std::string, ReloadRefused>("nothing"); },
                          .end_session = [](uint64_t, const std::string&) { return false; },
-                         .end_tenant = [](const std::string&, const std::string&) { return size_t{0}; },
+                         .end_tenant = [](const std::string&, const std::string&) { return std::optional<size_t>(0); },
                          .tenants_of_user = [](uid_t) { return std::vector<std::string>{}; },
                          .audit = [](std::string_view, const LogFields&) {}};
   for (bool everything : {false, true}) {

@@ -140,7 +140,7 @@ void add_shared_memory(const WriteInput& write) {
   write("too_short", answer + right + '\7' + file);
   write("without_a_file", answer + right + '\x0e' + file);
   write("declined", answer + bytes_of(shared_memory_word(0)) + '\x0e');
-  enum : uint8_t { written, finished, read, sleeps, socket, receive, send, look };
+  enum : uint8_t { written, finished, read, sleeps, socket, receive, send, poll };
   write("stream", other_end + steps({{written, 1000},
                                      {receive, 600},
                                      {receive, 600},
@@ -149,10 +149,10 @@ void add_shared_memory(const WriteInput& write) {
                                      {sleeps, ~0ull},
                                      {send, 100},
                                      {socket, 0x101},
-                                     {look, 0},
+                                     {poll, 0},
                                      {finished, 1},
                                      {receive, 600}}));
-  write("descriptors", other_end + steps({{socket, 0x202}, {look, 0}, {socket, 0x202}, {socket, 0x202}, {look, 1}}));
+  write("descriptors", other_end + steps({{socket, 0x202}, {poll, 0}, {socket, 0x202}, {socket, 0x202}, {poll, 1}}));
   write("beyond", other_end + steps({{written, 70'000}, {written, 70'000}, {receive, 100'000}, {receive, 10}}));
   write("backwards", other_end + steps({{written, 1000}, {receive, 1000}, {written, 1ull << 63}, {receive, 10}}));
 }

@@ -36,7 +36,7 @@ void add_kept_entries(const WriteInput& write) {
   write("running", encode(session));
   session.record.state = SessionState::detached;
   session.record.detached_until = system_clock::time_point(seconds(2000));
-  session.stop_reason = "enough";
+  session.stop = {"enough", server::StopKind::kernel_time};
   write("detached", encode(session));
   session.record.state = SessionState::queued;
   session.record.worker_pid = 0;

@@ -50,6 +50,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const void* given = driver_image(*image, wrapper);
   if (!given) return 0;
   auto host = image_host_bytes(given);
-  if (host && host->while_loading <= kHostBytesMax) image_device_bytes(given, {8, 0});
+  if (host && host->while_loading <= kHostBytesMax) image_device_bytes(given);
   return 0;
 }

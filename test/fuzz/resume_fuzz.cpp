@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (received.error().cause.size() > wire::kRefusalBytesMax + 256) std::abort();
   }
   test::Recorded client(bytes, piece);
-  auto heard = resume::hear(client, kSession, kSecret, kLimit);
+  auto heard = resume::receive_request(client, kSession, kSecret, kLimit);
   if (heard) std::abort();
   test::check_line(heard.error());
   return 0;

@@ -76,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   room[kRoom] = std::byte{0x5a};
   for (unsigned i = 0; i < kCalls && (*session)->state() == CUDA_SUCCESS; ++i) {
     call(**session, {room, i % 2 ? kRoom : 0});
-    (*session)->look();
+    (*session)->poll();
   }
   if (room[kRoom] != std::byte{0x5a}) std::abort();
   (*session)->close();

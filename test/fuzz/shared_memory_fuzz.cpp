@@ -88,7 +88,7 @@ void answer(std::span<const std::byte> bytes) {
 }
 
 // What the other end does, one record of nine bytes after the other.
-enum class Step : uint8_t { written, finished, read, sleeps, socket, receive, send, look, kCount };
+enum class Step : uint8_t { written, finished, read, sleeps, socket, receive, send, poll, kCount };
 
 class OtherEnd {
  public:

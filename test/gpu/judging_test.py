@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import os
 import sys
 import unittest
@@ -113,17 +114,31 @@ class Rows(unittest.TestCase):
         names = [(each.group, each.name) for each in matrix.rows("")]
         self.assertEqual(len(names), len(set(names)))
 
-    def test_the_table_has_a_line_for_each_row(self):
-        record = {
-            "device": "1 x GPU", "versions": {"torch": "2"}, "results": [
-                self.result(5, 5, waits=0),
-                {"group": "group", "program": "other", "verdict": "not tried here", "reason": "why"}
-            ]
-        }
+    def test_a_record_keeps_the_names_of_right_rows_and_all_of_the_others(self):
+        wrong = FakeRunner(ran("PASSED\n"), ran("oh\n", code=1)).row(row())
+        other = {"group": "group", "program": "other", "verdict": "not tried here", "reason": "why"}
+        record = table.of_run({"device": "1 x GPU", "versions": {"torch": "2"},
+                               "results": [dict(self.result(5, 5, waits=0), program="good"), wrong, other]})
+        self.assertEqual(record["right"], {"group": ["good"]})
+        self.assertEqual(record["not right"], [table.without_output(wrong), other])
+        self.assertEqual(json.loads(table.written(record)), record)
         text = table.table(record)
-        self.assertIn("| group | `name` | right | right | 1.00 | 1.00 | 5 | 0 | its own check |", text)
-        self.assertIn("| not tried here |", text)
-        self.assertIn("1 of 1 rows are right", text)
+        self.assertIn("* group, 1 right: `good`\n", text)
+        self.assertIn("* group, **wrong** (remote: exit code 1: oh): `name`\n", text)
+        self.assertIn("* group, not tried here (why): `other`\n", text)
+        self.assertIn("1 of 2 rows are right", text)
+
+    def test_a_later_record_replaces_the_rows_that_it_has(self):
+        group = matrix.rows("")[0].group
+        a, b, c = (each.name for each in matrix.rows("")[:3])
+
+        def part(right, wrong):
+            rows = [{"group": group, "program": name, "verdict": "not built", "reason": "why"} for name in wrong]
+            return {"device": "", "versions": {}, "right": {group: right} if right else {}, "not right": rows}
+
+        record = table.merged([part([a, "no longer there"], [c, b]), part([b], [a])])
+        self.assertEqual(record["right"], {group: [b]})
+        self.assertEqual([row["program"] for row in record["not right"]], [a, c])
 
 
 if __name__ == "__main__":

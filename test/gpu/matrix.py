@@ -33,7 +33,7 @@ class Row:
     curve_tolerance: float = 0   # how far the loss curve may be from the native one, relative to the first loss
     time_ratio: float = 0        # how much longer than natively it may take
     best_of: int = 1             # runs of which the fastest counts
-    goal: str = ""               # for the table, where the program's own tolerance does not say it
+    goal: str = ""               # for the results, where the program's own tolerance does not say it
     not_tried: str = ""          # why this row is only named
     not_built: str = "a library that it needs was not installed where it was built"
 
@@ -172,6 +172,7 @@ def rows(build: str) -> List[Row]:
         program("callbacks_fault"),
         program("memory_operations"),
         program("forks"),
+        program("emptied_environment"),
         program("bad_modules"),
         program("out_of_memory"),
         program("fresh_thread"),
@@ -206,6 +207,7 @@ def rows(build: str) -> List[Row]:
         program("texture_objects"),
         program("limits"),
         program("device_reset"),
+        program("primary_contexts"),
         program("peer_copies"),
         program("peer_mappings"),
         program("several_devices", "steps", "200", right=same_output),
@@ -217,11 +219,15 @@ def rows(build: str) -> List[Row]:
         program("graph_copies"),
         program("graph_kernel_nodes", right=same_output),
         program("graph_host_nodes"),
+        program("graph_events"),
+        program("graphs_under_way"),
+        program("late_sources"),
+        program("frees_wait"),
         program("graph_orders", "200"),
         program("graph_capture", right=same_output),
         program("forbidden_in_captures"),
         *(program("upload_order", way, *size, shown=2)
-          for way in ("stream", "rows", "priority", "earlier", "green", "context", "process")
+          for way in ("stream", "rows", "priority", "earlier", "waited", "green", "context", "process")
           for size in ((), ("large",))),
         program("graph_memory_nodes", right=same_output),
         program("graph_updates", right=same_output),

@@ -8,25 +8,14 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "end_to_end"))
 from support import FRAME, PREFACE, RUN_LIMIT_SECONDS, preface, read_exactly  # noqa: E402
+import control_messages  # noqa: E402, in the folder that support names
 
 PREFACE_MANAGEMENT = 1
 CONTROL, HELLO, LOGIN, RDMA = 1, 1, 4, 12
 RDMA_MESSAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "protocol", "transport",
                              "rdma_message.hpp")
-RDMA_END, RDMA_USE = 0, 2
 MAGIC = 0x5747
 ADMITTED, QUEUED, REFUSED = "admitted", "queued", "refused"
-
-
-def login_message(token):
-    """A Login (protocol/schema/login.capnp) that holds a token alone: bytes, which may be any."""
-    data_words, pointers = 2, 4
-    words = struct.pack("<II", 0, data_words | pointers << 16) + bytes(8 * data_words)
-    if not token:
-        return words + bytes(8 * pointers)
-    to_text = pointers - 1  # words between the pointer and what it points to
-    words += struct.pack("<II", 1 | to_text << 2, 2 | (len(token) + 1) << 3) + bytes(8 * (pointers - 1))
-    return words + token + bytes(8 - len(token) % 8)
 
 
 def connect(address):
@@ -66,7 +55,7 @@ def greeted(address, more=b"", management=False):
 
 def ask(link, token=b""):
     """Asks for a session; the first answer."""
-    link.sendall(control(LOGIN, login_message(token)))
+    link.sendall(control(LOGIN, control_messages.login(token)))
     return answer(link)
 
 
@@ -91,17 +80,11 @@ def control(ordinal, message):
 
 def rdma_end(address, token):
     """The client's first word about RDMA (Rdma of protocol/schema/handshake.capnp): how it is reached, as it claims."""
-    padded = [data + bytes(-len(data) % 8) for data in (address, token)]
     with open(RDMA_MESSAGES, encoding="ascii") as source:
         version = int(re.search(r"kVersion = (\d+);", source.read())[1])
-    end = struct.pack("<Q", version)
-    to_list = 1  # words between a pointer to a list and the list: the other pointer, then what lies before
-    for number, data in enumerate((address, token)):
-        end += struct.pack("<II", 1 | to_list << 2, 2 | len(data) << 3)
-        to_list += len(padded[number]) // 8 - 1
-    return control(RDMA, struct.pack("<IIQII", 0, 1 | 1 << 16, RDMA_END, 0, 1 | 2 << 16) + end + b"".join(padded))
+    return control(RDMA, control_messages.rdma_end(version, address, token))
 
 
 def rdma_use():
     """The client's last word about RDMA: that both have greeted each other."""
-    return control(RDMA, struct.pack("<IIQQ", 0, 1 | 1 << 16, RDMA_USE, 0))
+    return control(RDMA, control_messages.rdma_use())

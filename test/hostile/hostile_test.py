@@ -17,7 +17,18 @@ import unittest
 import unittest.mock
 
 import attackers
-from support import BUILD, CLIENT_BUILD, RDMA_PLUGIN, RUN_LIMIT_SECONDS, UCX, Server, children, command, wait_until
+from support import (
+    BUILD,
+    CLIENT_BUILD,
+    LONG,
+    RDMA_PLUGIN,
+    RUN_LIMIT_SECONDS,
+    UCX,
+    Server,
+    children,
+    command,
+    wait_until,
+)
 
 GPUWIRE = os.path.join(CLIENT_BUILD, "bin", "gpuwire")
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20260101"))
@@ -403,6 +414,12 @@ class OfARoad(Hostile):
     test_who_makes_the_server_take_memory_of_its_own_is_refused_at_its_bound_and_goes_on = None
     test_who_takes_all_the_memory_leaves_what_others_are_guaranteed = None
     test_work_that_never_drains_takes_the_gpu_from_nobody = None
+    if not LONG:
+        # Their answers are the broker's and the login process's, before a session takes its road.
+        test_a_hello_that_comes_byte_by_byte_gains_no_time = None
+        test_a_login_process_that_dies_again_and_again_costs_nobody_a_connection = None
+        test_a_tenant_that_fills_the_queue_keeps_nobody_out = None
+        test_half_logins_from_the_victims_own_address_keep_out_nobody_who_is_about_to_log_in = None
 
 
 class InsideTls(OfARoad):

@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <dirent.h>
@@ -19,12 +20,15 @@
 #include <linux/sockios.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "cuda_names.hpp"
@@ -184,6 +188,72 @@ uint64_t weaken_the_broker() {
   return 1 + worked;
 }
 
+void use_watches() {
+  const int poll = ::epoll_create1(EPOLL_CLOEXEC);
+  int ends[2];
+  if (::pipe(ends) != 0) return;
+  epoll_event event{.events = EPOLLIN, .data = {}};
+  ::epoll_ctl(poll, EPOLL_CTL_ADD, ends[0], &event);
+}
+
+void send_to_an_address() {
+  int ends[2] = {-1, -1};
+  if (::socketpair(AF_UNIX, SOCK_DGRAM, 0, ends) != 0) ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
+  const sockaddr_un log{.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+  ::sendto(ends[0], "forged", 6, MSG_DONTWAIT, reinterpret_cast<const sockaddr*>(&log), sizeof log);
+}
+
+uint64_t change_modes() {
+  unsigned worked = 0;
+  std::vector<std::string> files = targets();
+  for (const char* own : {"/proc/self/exe", "/usr/bin/env", "/usr"}) files.emplace_back(own);
+  for (const std::string& file : files) {
+    struct stat facts {};
+    // What cannot be looked at is asked for, too.
+    const mode_t mode = ::stat(file.c_str(), &facts) == 0 ? facts.st_mode & 07777 : 0644;
+    worked += ::chmod(file.c_str(), mode) == 0;
+    worked += ::fchmodat(AT_FDCWD, file.c_str(), mode, 0) == 0;
+    worked += ::chown(file.c_str(), ::getuid(), ::getgid()) == 0;
+    const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+    worked += descriptor >= 0 && ::fchmod(descriptor, mode) == 0;
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  return 1 + worked;
+}
+
+constexpr int kDescriptorsTried = 1024;
+
+uint64_t make_others_wait() {
+  unsigned worked = 0;
+  const linger long_time{1, 3600}, usual{0, 0};
+  for (int descriptor = 0; descriptor < kDescriptorsTried; ++descriptor) {
+    if (::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time) != 0) continue;
+    ++worked;
+    ::setsockopt(descriptor, SOL_SOCKET, SO_LINGER, &usual, sizeof usual);
+  }
+  const int memory = ::memfd_create("room", MFD_CLOEXEC);
+  worked += ::fallocate(memory, FALLOC_FL_KEEP_SIZE, 0, 1 << 20) == 0;
+  ::close(memory);
+  return 1 + worked;
+}
+
+uint64_t forge_the_log() {
+  unsigned took = 0;
+  const std::string_view line = test::kForgedLine;
+  for (int descriptor = 0; descriptor < kDescriptorsTried; ++descriptor) {
+    struct stat facts {};
+    const int flags = ::fcntl(descriptor, F_GETFL);
+    if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY || ::fstat(descriptor, &facts) != 0) continue;
+    // Memory that is shared is another order's.
+    if (!S_ISFIFO(facts.st_mode) && !(S_ISREG(facts.st_mode) && facts.st_nlink > 0)) continue;
+    took += S_ISREG(facts.st_mode) && ::ftruncate(descriptor, 0) == 0;
+    ::fcntl(descriptor, F_SETFL, flags | O_NONBLOCK);
+    took += ::write(descriptor, line.data(), line.size()) > 0;
+    ::fcntl(descriptor, F_SETFL, flags);
+  }
+  return 1 + took;
+}
+
 void* wait_for_the_end(void*) {
   for (;;) ::pause();
 }
@@ -214,6 +284,11 @@ extern "C" bool obey_order(size_t bytes, CUdeviceptr* answer) {
     case Order::take_memory: *answer = take_memory(); return true;
     case Order::weaken_the_broker: *answer = weaken_the_broker(); return true;
     case Order::start_threads: *answer = start_threads(); return true;
+    case Order::use_watches: use_watches(); return true;
+    case Order::send_to_an_address: send_to_an_address(); return true;
+    case Order::change_modes: *answer = change_modes(); return true;
+    case Order::make_others_wait: *answer = make_others_wait(); return true;
+    case Order::forge_the_log: *answer = forge_the_log(); return true;
   }
   return false;
 }

@@ -139,7 +139,8 @@ TEST_CASE_FIXTURE(
 TEST_CASE_FIXTURE(Fixture, "a worker that reaches for other processes or the network ends, and its session alone") {
   WireClient neighbour;
   begin_neighbour(neighbour);
-  for (Order what : {Order::attach_to_broker, Order::open_a_socket, Order::signal_the_broker, Order::start_a_process}) {
+  for (Order what : {Order::attach_to_broker, Order::open_a_socket, Order::signal_the_broker, Order::start_a_process,
+                     Order::use_watches, Order::send_to_an_address}) {
     CAPTURE(uint64_t(what));
     WireClient hostile;
     REQUIRE(hostile.open_session(server->port()));
@@ -158,6 +159,31 @@ TEST_CASE_FIXTURE(
   begin_neighbour(neighbour);
   REQUIRE(hostile.open_session(server->port()));
   CHECK(order(hostile, Order::weaken_the_broker) == 1);
+  check_undisturbed(neighbour);
+  CHECK(hostile.ping() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a worker that was taken over changes the mode or owner of no file, and makes nobody wait") {
+  WireClient neighbour, hostile;
+  begin_neighbour(neighbour);
+  REQUIRE(hostile.open_session(server->port()));
+  CHECK(order(hostile, Order::change_modes) == 1);
+  CHECK(order(hostile, Order::make_others_wait) == 1);
+  check_undisturbed(neighbour);
+  CHECK(hostile.ping() == 0);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a worker that was taken over forges no line of the server's log, and takes none away") {
+  WireClient neighbour, hostile;
+  begin_neighbour(neighbour);
+  REQUIRE(hostile.open_session(server->port()));
+  const std::string before = server->log();
+  // At least the pipe that leads to the log took it.
+  CHECK(order(hostile, Order::forge_the_log) > 1);
+  CHECK(server->log_gets("its process wrote: " + std::string(kForgedLine).substr(1, 20)));
+  const std::string after = server->log();
+  CHECK(after.starts_with(before));
+  CHECK(after.find(kForgedLine) == std::string::npos);
   check_undisturbed(neighbour);
   CHECK(hostile.ping() == 0);
 }

@@ -1,35 +1,64 @@
-"""The documents: none is missing from an index, no link leads nowhere, and the messages that troubleshooting.md
-explains are those of the sources."""
+"""The documents: none is missing from an index, no link or path leads nowhere, and the messages that troubleshooting.md
+explains are those of the sources, in both directions. SAYING below says which of the sources' messages are a user's."""
 
+import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import unittest
 
 SOURCE = os.environ["GPUWIRE_SOURCE"]
 DOCS = os.path.join(SOURCE, "docs")
 SOURCES = ("client_stub", "command_line", "protocol", "scheduler", "server")
+TREE = ("bench", "client_stub", "cmake", "command_line", "docs", "examples", "packaging", "protocol", "scheduler",
+        "server", "test")
+# Documents that name files which are not the tree's: a user's program, the suites of other projects.
+NAMES_OF_OTHERS = {"README.md", "docs/compatibility.md"}
 # Words of the C library, not of ours.
 FOREIGN = {"unknown host"}
-# Where what a user is told is said: a line of the client's, a connection or login that fails, a refusal of the server.
-SAYING = re.compile(r"\b(?:say|not_ready|refuse|refuse_all|refused|end|close)\(|RefusalCode::\w+,\s*\"\w+\",")
-SAYING_SOURCES = ("client_stub", "server/broker", "server/login", "server/identity", "protocol/resume")
-# Those that no user needs a mend for, and why.
+# What a user is told is found by rule: the sentences (two spaces or more) among the literals that these calls are given
+# in these folders. They are a line of the client's in a program, a refusal of a connection or login, an error of a
+# command, a mistake in a configuration file or option, a warning or error in the server's log. Not among them: what the
+# server's own processes say to each other (tl::unexpected elsewhere), which a user sees as the tail of a line that is
+# among them; and what CUDA, NVML and nvidia-smi answer in NVIDIA's words.
+LINES = r"log_stderr|send_answer|not_ready|refuse|refuse_all|refused|end|close"
+ERRORS = r"tl::unexpected|fail|failed|wrong|ValidationError|std::fprintf|push_back|emplace_back"
+LOG = r"spdlog::warn|spdlog::error|spdlog::critical"
+SAYING = {
+    LINES + "|" + ERRORS: ("client_stub/account", "client_stub/driver", "client_stub/launcher", "client_stub/session",
+                           "command_line", "server/identity", "server/cli", "server/config", "protocol/units"),
+    LINES: ("client_stub/nvml", "server/broker", "server/login", "protocol/resume", "protocol/tls"),
+    LOG: ("server",),
+}
+REFUSALS = r"|RefusalCode::\w+,\s*\"\w+\","
+# Messages that need no row, with the reason.
 UNEXPLAINED = {
     # Inside of another line, which is explained.
     "it offers none", "no key for the session:", "out of memory", "the client spoke before it was answered",
+    "(and ... others)", ": it ended with", "credential ...: ...",
     # In the server's log and audit log, of connections that are no program's: a scan, a peer that is not gpuwire.
     "... bytes of a preface within ... ms",
     # Of whoever tries to take a session over without its keys.
     "the session is not this client's",
     # A program that waits in more threads than any would, and a question whose answer has no room.
     "... programs wait already", "the answer is too long",
+    # The two lines of --stats=why that ask for no change: docs/profiling.md.
+    "change nothing: no wait is worth it", "nothing else is to be gained: no other wait took %.0f %% of the time",
+    # What a reload reports of a configuration without mistakes.
+    "tenant ... is new", "tenant ... is gone", "... has another ...",
+    # The list of commands that `gpuwire` prints.
+    "%-10s ...",
+    # A child of a program that forked has no session, as natively; the parent's goes on.
+    "the program was forked by one that uses it",
 }
 # Variables that are not the user's: between the server's own processes, and between Slurm's plugin and its scripts.
 OWN_VARIABLES = {
-    "GPUWIRE_SOFTWARE_DEVICES", "GPUWIRE_SOFTWARE_MEMORY_BYTES", "GPUWIRE_SOFTWARE_DRIVER_VERSION", "GPUWIRE_MEM",
+    "GPUWIRE_SOFTWARE_DEVICES", "GPUWIRE_SOFTWARE_MEMORY_BYTES", "GPUWIRE_SOFTWARE_DRIVER_VERSION",
+    "GPUWIRE_SOFTWARE_SLOW", "GPUWIRE_SOFTWARE_LOADS_WAIT", "GPUWIRE_SOFTWARE_CHECKPOINTS", "GPUWIRE_MEM",
     "GPUWIRE_CLASS", "GPUWIRE_SLURM_JOB"
 }
 
@@ -46,6 +75,37 @@ def pages(folder):
 
 def links(text):
     return re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text)
+
+
+def anchors(text):
+    """What a link may name behind #: the page's headings, as GitHub makes anchors of them, and its own anchors."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    made = {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+    return made | set(re.findall(r'<a (?:name|id)="([^"]+)">', text))
+
+
+def files():
+    """Every file of the tree, by its path."""
+    for folder, folders, names in os.walk(SOURCE):
+        folders[:] = [name for name in folders if name not in ("build", "__pycache__") and not name.startswith(".")]
+        yield from (os.path.relpath(os.path.join(folder, name), SOURCE) for name in names)
+
+
+def documents():
+    return [path for path in files() if path.endswith(".md")]
+
+
+def paths_in(text):
+    """The words in backticks that name files of the tree from its top."""
+    for word in re.findall(r"`([\w.][\w./*<>{},-]*)`", text):
+        if word.split("/")[0] in TREE and "/" in word:
+            yield word
+
+
+def is_there(path):
+    """`*`, `<family>` and `{a,b}` stand for any name; a name without its ending for a source of that name."""
+    pattern = re.sub(r"<[^>]*>|\{[^}]*\}", "*", path)
+    return bool(glob.glob(os.path.join(SOURCE, pattern)) or glob.glob(os.path.join(SOURCE, pattern.rstrip("/") + ".*")))
 
 
 def all_literals():
@@ -78,10 +138,10 @@ def with_dots(text):
     return re.sub(r"\{[^{}]*\}|%[a-z0-9.*]*[sdu]", "...", text)
 
 
-def said(text):
-    """The sentences among the arguments of what says something (SAYING)."""
+def said(text, calls=LINES):
+    """The sentences among the arguments of the calls that say something."""
     text = re.sub(r'"\s*\n\s*"', "", re.sub(r"//[^\n]*", "", text))
-    for found in SAYING.finditer(text):
+    for found in re.finditer(rf"\b(?:{calls})\(" + REFUSALS, text):
         depth, end, quoted = 1, found.end(), False
         while end < len(text) and depth:
             if quoted:
@@ -91,7 +151,10 @@ def said(text):
                 quoted = text[end] == '"'
                 depth += (text[end] in "({") - (text[end] in ")}")
             end += 1
-        yield from (with_dots(one) for one in literals(text[found.end():end]) if one.count(" ") >= 2)
+        for one in literals(text[found.end():end]):
+            sentence = with_dots(re.sub(r"^gpuwire(?: (?:[\w-]+|%s))?: |\\n$", "", re.sub(r"\\n$", "", one)))
+            if sentence.count(" ") >= 2:
+                yield sentence
 
 
 def parts_of(message):
@@ -111,7 +174,8 @@ def explained(text):
     """The messages in the first column of the tables."""
     for line in text.splitlines():
         if line.startswith("| `"):
-            yield from re.findall(r"`([^`]+)`", re.split(r"(?<!\\)\|", line)[1])
+            cell = re.split(r"(?<!\\)\|", line)[1]
+            yield from (whole or one for whole, one in re.findall(r"``(.+?)``(?!`)|`([^`]+)`", cell))
 
 
 class Documents(unittest.TestCase):
@@ -133,6 +197,56 @@ class Documents(unittest.TestCase):
                 ]
                 self.assertEqual(dead, [], os.path.join(folder, page))
 
+    def test_every_example_of_a_configuration_is_toml_and_no_comment_has_swallowed_a_key(self):
+        wrong, examples = [], 0
+        for page in documents():
+            for example in re.findall(r"^```toml\n(.*?)^```", read(page), re.MULTILINE | re.DOTALL):
+                examples += 1
+                try:
+                    tomllib.loads(example)
+                except tomllib.TOMLDecodeError as error:
+                    wrong.append(f"{page}: {error}")
+                # A comment with keys behind its words is TOML, too.
+                wrong += [f"{page}: {comment}" for comment in re.findall(r"# .* [a-z_.]+ = .*", example)]
+        self.assertEqual(wrong, [])
+        self.assertGreater(examples, 10)
+
+    def test_no_link_names_a_heading_that_is_not_there(self):
+        dead = []
+        for page in documents():
+            for target, anchor in re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", read(page)):
+                there = os.path.normpath(os.path.join(os.path.dirname(page), target)) if target else page
+                if there.endswith(".md") and anchor not in anchors(read(there)):
+                    dead.append(f"{page}: {target}#{anchor}")
+        self.assertEqual(dead, [])
+
+    def test_every_path_that_a_document_names_is_in_the_tree(self):
+        # The generator's page lists what it writes below the build's generated/.
+        named = [(page, path) for page in documents() if page != "protocol/codegen/README.md"
+                 for path in paths_in(read(page))]
+        self.assertGreater(len(named), 200)
+        self.assertEqual([f"{page}: {path}" for page, path in named if not is_there(path)], [])
+
+    def test_every_source_that_a_document_names_is_in_the_tree_or_generated(self):
+        there = {os.path.basename(path) for path in files()}
+        generators = "".join(sources(("protocol/codegen",), (".py", "CMakeLists.txt")))
+        named = [(page, path) for page in documents() if page not in NAMES_OF_OTHERS
+                 for path in re.findall(r"`([\w./-]+\.(?:cpp|hpp|py|cu|capnp))`", read(page))]
+        self.assertGreater(len(named), 200)
+        self.assertEqual([f"{page}: {path}" for page, path in named
+                          if os.path.basename(path) not in there and os.path.basename(path) not in generators], [])
+
+    def test_a_path_that_is_not_there_would_be_found(self):
+        found, = paths_in("a file `server/lodger/lodger.hpp` and `a word`")
+        self.assertFalse(is_there(found))
+
+    @unittest.skipUnless(shutil.which("patch"), "patch is not installed")
+    def test_the_change_that_contributing_shows_fits_the_tree(self):
+        shown, = re.findall(r"^```diff\n(.*?)^```$", read("CONTRIBUTING.md"), re.M | re.S)
+        tried = subprocess.run(["patch", "--dry-run", "--force", "-p1", "--directory", SOURCE], input=shown,
+                               capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual(tried.returncode, 0, tried.stdout + tried.stderr)
+
     def test_every_message_that_is_explained_is_in_the_sources(self):
         texts = with_dots(all_literals())
         messages = [message for message in explained(read("docs", "troubleshooting.md")) if message not in FOREIGN]
@@ -146,15 +260,16 @@ class Documents(unittest.TestCase):
         # Words that stand alone would be found in anything.
         messages = [
             message for message in explained(read("docs", "troubleshooting.md"))
-            if max(map(len, parts_of(message))) >= 10
+            if sum(map(len, parts_of(message))) >= 9
         ]
-        sentences = {one for text in sources(SAYING_SOURCES, (".cpp", ".hpp")) for one in said(text)}
-        self.assertGreater(len(sentences), 50)
+        sentences = {one for calls, folders in SAYING.items() for text in sources(folders, (".cpp", ".hpp"))
+                     for one in said(text, calls)}
+        self.assertGreater(len(sentences), 150)
         self.assertEqual(sorted(one for one in sentences if not is_explained(one, messages)), [])
         self.assertEqual({one for one in UNEXPLAINED if one not in {each.strip() for each in sentences}}, set())
 
     def test_a_message_without_a_line_would_be_found(self):
-        found, = said('if (lost) say(fmt::format("the server has no "\n    "lodger {}", name()));')
+        found, = said('if (lost) log_stderr(fmt::format("the server has no "\n    "lodger {}", name()));')
         self.assertEqual(found, "the server has no lodger ...")
         self.assertFalse(is_explained(found, list(explained(read("docs", "troubleshooting.md")))))
 
@@ -181,6 +296,24 @@ class Pictures(unittest.TestCase):
                         "make it anew: packaging/monitoring/draw_dashboard.py > docs/monitoring_dashboard.svg")
         for panel in json.loads(read("packaging", "monitoring", "grafana_dashboard.json"))["panels"]:
             self.assertIn(f">{panel['title'].replace('&', '&amp;')}</text>", made)
+
+    def test_the_picture_of_top_in_the_readme_has_the_columns_of_the_program(self):
+        picture, = re.findall(r"^```\n(gpuwire \d.*?)^```$", read("README.md"), re.M | re.S)
+        columns = set(literals(read("server", "control", "view", "metrics_text.cpp")))
+        headings = re.findall(r"^(?:GPU|TENANT|SESSION|PLACE) .*$", picture, re.M)
+        self.assertEqual(len(headings), 4)
+        for heading in headings:
+            for column in re.split(r" {2,}", heading.strip()):
+                self.assertIn(column, columns, "make it anew: docs/pictures/make_top.py")
+
+
+class Monitoring(unittest.TestCase):
+    def test_prometheus_is_told_to_scrape_the_address_that_the_server_listens_on(self):
+        page = read("docs", "monitoring.md")
+        section = page[page.index("## Prometheus"):]
+        listen = re.search(r'metrics_listen = "(\S+)"', section)[1]
+        self.assertEqual(re.search(r'targets: \["(\S+)"\]', section)[1], listen)
+        self.assertIn(f'metrics_listen = "{listen}"', read("README.md"))
 
 
 if __name__ == "__main__":

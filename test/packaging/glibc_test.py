@@ -1,61 +1,59 @@
-"""The client's programs and libraries need no glibc newer than the one that is promised."""
+"""What is installed needs no glibc newer than the one that is promised, and no library that is neither glibc's nor
+installed with it."""
 
 import os
-import re
 import subprocess
+import tempfile
 import unittest
 
+from shipped_files import LIBRARIES, binaries, faults, needed, output, too_new
+
 BUILD = os.environ["GPUWIRE_BUILD"]
-PROMISED = os.environ["GPUWIRE_CLIENT_GLIBC"]
-CLIENT = ("lib/gpuwire/libcuda.so.1", "lib/gpuwire/libnvidia-ml.so.1", "lib/gpuwire/bin/nvidia-smi",
-          "lib/gpuwire/commands/gpuwire-run", "lib/gpuwire/commands/gpuwire-info")
-# Built where libucx-dev is; it needs UCX's libraries besides, and is loaded where a session is to go by RDMA.
-RDMA = "lib/gpuwire/libgpuwire_rdma.so"
-UCX = {"libucp.so.0", "libucs.so.0"}
-# What every system with that glibc has: its own parts.
-LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "ld-linux-x86-64.so.2"}
+PROMISED = os.environ["GPUWIRE_OLDEST_GLIBC"]
+LIMIT_SECONDS = 400
+PROGRAMS = {"libcuda.so.1", "libnvidia-ml.so.1", "nvidia-smi", "gpuwire", "gpuwire-run", "gpuwire-info",
+            "gpuwire-serve", "gpuwire-worker", "gpuwire-login", "gpuwire-keeper", "gpuwire-admin", "gpuwire-top",
+            "gpuwire-status", "gpuwire-usage", "gpuwire-metrics", "libgpuwire_software_cuda.so"}
 
 
-def number(version):
-    return tuple(int(part) for part in version.split("."))
-
-
-def too_new(symbols, promised):
-    """Of the output of objdump -T: the undefined symbols of a later version."""
-    found = re.findall(r"\*UND\*\s+\S+\s+\(?GLIBC_([\d.]+)\)?\s+(\S+)", symbols)
-    return [f"{name} (glibc {version})" for version, name in found if number(version) > number(promised)]
-
-
-@unittest.skipIf(not PROMISED, "the client was built for this machine's glibc")
+@unittest.skipIf(not PROMISED, "the packages are for this machine's glibc")
 class Glibc(unittest.TestCase):
-    def output(self, *command):
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True,
-                              env={**os.environ, "LC_ALL": "C"}).stdout
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="gpuwire-glibc-")
+        cls.addClassCleanup(folder.cleanup)
+        cls.installed = folder.name
+        # Slurm's plugins are of the Slurm, and so of the system, that they are built for.
+        for component in ("client", "server"):
+            subprocess.run(["cmake", "--install", BUILD, "--prefix", folder.name, "--component", component], check=True,
+                           capture_output=True, timeout=LIMIT_SECONDS)
 
-    def test_no_symbol_is_newer_than_promised(self):
-        for file in CLIENT + ((RDMA,) if os.path.exists(os.path.join(BUILD, RDMA)) else ()):
-            symbols = self.output("objdump", "-T", os.path.join(BUILD, file))
-            self.assertIn("GLIBC_", symbols)
-            self.assertEqual(too_new(symbols, PROMISED), [], file)
+    def test_every_installed_file_runs_with_the_promised_glibc_and_nothing_else(self):
+        names = {os.path.basename(path) for path in binaries(self.installed)}
+        self.assertLessEqual(PROGRAMS, names)
+        self.assertEqual(faults(self.installed, PROMISED), [])
 
-    def test_nothing_but_the_c_library_is_needed(self):
-        for file in CLIENT:
-            needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", self.output("readelf", "-d", os.path.join(BUILD, file))))
-            self.assertLessEqual(needed, LIBRARIES, file)
-
-    @unittest.skipUnless(os.path.exists(os.path.join(BUILD, RDMA)), "it was built without UCX")
-    def test_the_library_for_rdma_needs_ucx_besides(self):
-        needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", self.output("readelf", "-d", os.path.join(BUILD, RDMA))))
-        self.assertLessEqual(needed, LIBRARIES | UCX)
+    def test_the_forwarders_of_the_wheel_need_the_stub_libraries_and_nothing_else(self):
+        for path in binaries(os.path.join(BUILD, "wheel")):
+            self.assertEqual(too_new(output("objdump", "-T", path), PROMISED), [])
+            self.assertEqual(needed(path) - LIBRARIES, {os.path.basename(path) + ".1"}, path)
 
     def test_the_front_door_needs_no_c_library(self):
-        self.assertNotIn("NEEDED", self.output("readelf", "-d", os.path.join(BUILD, "bin/gpuwire")))
-        self.assertNotIn("INTERP", self.output("readelf", "-lW", os.path.join(BUILD, "bin/gpuwire")))
+        self.assertNotIn("NEEDED", output("readelf", "-d", os.path.join(BUILD, "bin/gpuwire")))
+        self.assertNotIn("INTERP", output("readelf", "-lW", os.path.join(BUILD, "bin/gpuwire")))
 
-    def test_a_newer_symbol_would_be_found(self):
+    def test_a_newer_symbol_and_a_foreign_library_would_be_found(self):
         self.assertEqual(
             too_new("0000  DF *UND*\t0000 (GLIBC_2.34) pthread_create\n0000 DF *UND* 0000 GLIBC_2.2.5 read\n", "2.31"),
             ["pthread_create (glibc 2.34)"])
+        with tempfile.TemporaryDirectory(prefix="gpuwire-glibc-") as folder:
+            source, library = os.path.join(folder, "newer.c"), os.path.join(folder, "newer.so")
+            with open(source, "w", encoding="ascii") as file:
+                file.write("#include <pthread.h>\n#include <zlib.h>\npthread_t thread;\nvoid* begin(void* none) {\n"
+                           "  pthread_create(&thread, 0, begin, none);\n  return (void*)zlibVersion();\n}\n")
+            subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-lz"], check=True, timeout=LIMIT_SECONDS)
+            self.assertEqual(faults(folder, "2.31"),
+                             ["newer.so: pthread_create (glibc 2.34)", "newer.so: needs libz.so.1"])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,8 @@ import debian_tools  # noqa: E402
 BUILD = os.environ["GPUWIRE_BUILD"]
 SHARE = os.path.join(BUILD, "share")
 PAGES = sorted(glob.glob(os.path.join(SHARE, "*", "man", "man?", "*")))
-COMMANDS = ("run", "shell", "env", "info", "queue", "serve", "admin", "top", "status", "usage", "metrics")
+COMMANDS = ("run", "shell", "env", "attach", "detach", "info", "queue", "end", "serve", "admin", "top", "status",
+            "usage", "metrics")
 
 
 def described(command):
@@ -77,7 +79,7 @@ class Manual(unittest.TestCase):
     def complete(self, *words):
         """What bash offers for the last word."""
         script = (
-            f"source {completion('bash-completion', 'completions', 'gpuwire')};"
+            f"source {shlex.quote(completion('bash-completion', 'completions', 'gpuwire'))};"
             f" COMP_WORDS=({' '.join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _gpuwire; printf '%s\\n'"
             ' "${COMPREPLY[@]}"'
         )
@@ -110,8 +112,8 @@ class Manual(unittest.TestCase):
         fish = debian_tools.tool(BUILD, "fish", "fish fish-common libpcre2-32-0")
         with tempfile.TemporaryDirectory() as home:
             script = "\n".join([
-                f"set fish_function_path {fish.path('usr', 'share', 'fish', 'functions')}",
-                f"set fish_complete_path {completion('fish', 'vendor_completions.d')}",
+                f"set fish_function_path {shlex.quote(fish.path('usr', 'share', 'fish', 'functions'))}",
+                f"set fish_complete_path {shlex.quote(completion('fish', 'vendor_completions.d'))}",
                 *(f"complete -C '{line}' | string match -r '^[^\\t]*'; echo ." for line in lines)
             ])
             open(os.path.join(home, "weights"), "w", encoding="ascii").close()
@@ -160,11 +162,11 @@ class Zsh:
         self.shell = subprocess.Popen([zsh.program, "-f", "-i"], stdin=end, stdout=end, stderr=end, env=environment,
                                       cwd=home, start_new_session=True)
         os.close(end)
-        functions = [zsh.path("usr", "share", "zsh", "functions", "**", "*(/N)"),
-                     zsh.path("usr", "share", "zsh", "functions")] if zsh.root != "/" else []
-        if functions:
-            self.say(f"module_path=({zsh.path('usr', 'lib', 'x86_64-linux-gnu', 'zsh')}/*(/))")
-        self.say(f"fpath=({completion('zsh', 'vendor-completions')} {' '.join(functions or ['$fpath'])})")
+        own = shlex.quote(zsh.path("usr", "share", "zsh", "functions"))
+        functions = f"{own}/**/*(/N) {own}" if zsh.root != "/" else "$fpath"
+        if zsh.root != "/":
+            self.say(f"module_path=({shlex.quote(zsh.path('usr', 'lib', 'x86_64-linux-gnu', 'zsh'))}/*(/))")
+        self.say(f"fpath=({shlex.quote(completion('zsh', 'vendor-completions'))} {functions})")
         # What a widget makes of the line is printed between marks: what is typed is echoed, too, but not they.
         self.say("PROMPT=; unsetopt prompt_cr prompt_sp beep; autoload -Uz compinit; compinit -u -D")
         self.say("made() { zle complete-word; print -r -- $'\\n'\"<<\"${BUFFER}\">>\"; BUFFER=; }")

@@ -13,9 +13,10 @@ BUILD, SOURCE, VERSION = os.environ["GPUWIRE_BUILD"], os.environ["GPUWIRE_SOURCE
 sys.path.insert(0, os.path.join(SOURCE, "test", "support"))
 import debian_tools  # noqa: E402
 from gpuwire_server import Server  # noqa: E402
+from shipped_files import binaries, faults  # noqa: E402
 
 LIMIT_SECONDS = 400
-CLIENT_BYTES_MAX = 15 << 20
+CLIENT_BYTES_MAX = 17 << 20
 SERVICE_USER = 4242
 
 
@@ -65,11 +66,13 @@ class Packages(unittest.TestCase):
 
     def test_the_client_is_small_and_carries_no_server(self):
         names = tree(self.client)
-        self.assertLess(size_of(self.client), CLIENT_BYTES_MAX)
+        # The documents apart.
+        programs = sum(size_of(os.path.join(self.client, "usr", name)) for name in ("bin", "lib"))
+        self.assertLess(programs, CLIENT_BYTES_MAX)
         self.assertIn("usr/lib/gpuwire/libcuda.so.1", names)
         self.assertFalse([name for name in names if re.search("serve|worker|software", name)])
         self.assertEqual([name for name in names if name.startswith("etc/")], ["etc/gpuwire/client.toml"])
-        self.assertEqual(self.field("gpuwire-client", "Depends"), "libc6 (>= %s)" % os.environ["GPUWIRE_CLIENT_GLIBC"])
+        self.assertEqual(self.field("gpuwire-client", "Depends"), "libc6 (>= %s)" % os.environ["GPUWIRE_OLDEST_GLIBC"])
 
     def test_a_package_says_how_large_it_is_when_installed(self):
         for package in self.packages:
@@ -143,8 +146,8 @@ class Packages(unittest.TestCase):
         with open(unit, encoding="utf-8") as file:
             text = file.read()
         for words in ("Type=notify", "WatchdogSec=", "KillMode=process", "User=gpuwire", "OOMPolicy=continue",
-                      "Delegate=memory pids",
-                      "ExecStart=/usr/bin/gpuwire serve --config /etc/gpuwire/server.toml"):
+                      "Delegate=memory pids cpu",
+                      "ExecStart=/usr/bin/gpuwire serve --device cuda --config /etc/gpuwire/server.toml"):
             self.assertIn(words, text)
         self.assertNotIn("@", text)
         with open(os.path.join(self.both, "usr", "lib", "sysusers.d", "gpuwire.conf"), encoding="utf-8") as file:
@@ -200,7 +203,8 @@ class Packages(unittest.TestCase):
             {"etc/gpuwire/client.toml", "etc/gpuwire/server.toml", "bin/gpuwire", "share/man/man1/gpuwire.1"},
             set(names))
         with open(os.path.join(prefix, "lib", "systemd", "system", "gpuwire-server.service"), encoding="utf-8") as file:
-            self.assertIn(f"ExecStart={prefix}/bin/gpuwire serve --config {prefix}/etc/gpuwire/server.toml",
+            self.assertIn(f"ExecStart={prefix}/bin/gpuwire serve --device cuda"
+                          f" --config {prefix}/etc/gpuwire/server.toml",
                           file.read())
         ran = subprocess.run([os.path.join(prefix, "bin", "gpuwire"), "serve", "--version"], capture_output=True,
                              text=True, check=True, timeout=120)
@@ -295,13 +299,47 @@ class Packages(unittest.TestCase):
         with open(os.path.join(folder, "conffiles"), encoding="ascii") as file:
             self.assertEqual(file.read().split(), ["/etc/gpuwire/slurm.conf"])
 
-    def test_the_tarball_runs_from_wherever_it_is_unpacked(self):
-        tarball, = (name for name in os.listdir(os.path.join(BUILD, "packages")) if name.endswith(".tar.gz"))
-        root = os.path.join(self.folder.name, "opt")
+    def unpacked(self, name):
+        """The folder in which the tarball's only folder now is."""
+        root = os.path.join(self.folder.name, "of-" + name)
         os.makedirs(root)
-        subprocess.run(["tar", "xzf", os.path.join(BUILD, "packages", tarball), "-C", root], check=True, timeout=120)
-        top, = os.listdir(root)
-        self.assertEqual(top, f"gpuwire-client-{VERSION}-x86_64")
+        tarball = os.path.join(BUILD, "packages", name + ".tar.gz")
+        subprocess.run(["tar", "xzf", tarball, "-C", root], check=True, timeout=120)
+        self.assertEqual(os.listdir(root), [name])
+        return root
+
+    def test_the_servers_tarball_has_the_client_with_it_and_runs_from_wherever_it_is_unpacked(self):
+        name = f"gpuwire-server-{VERSION}-x86_64"
+        folder = os.path.join(self.unpacked(name), name)
+        self.assertEqual(faults(folder, os.environ["GPUWIRE_OLDEST_GLIBC"]), [])
+        with Server(folder, ["--device", "software", "--module-cache", "none"]) as server:
+            ran = subprocess.run([os.path.join(folder, "bin", "gpuwire"), "info", "--quick", "--server",
+                                  server.address], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+            self.assertIn("gpuwire software device", ran.stdout, ran.stderr)
+            self.assertEqual(server.stop(), 0)
+
+    def test_every_file_of_the_packages_runs_with_the_promised_glibc_and_what_is_in_them(self):
+        self.assertGreater(len(list(binaries(self.both))), 12)
+        self.assertEqual(faults(self.both, os.environ["GPUWIRE_OLDEST_GLIBC"]), [])
+        depends = self.field("gpuwire-server", "Depends")
+        self.assertEqual(re.findall(r"lib[^,]*", depends), ["libc6 (>= %s)" % os.environ["GPUWIRE_OLDEST_GLIBC"]])
+
+    def test_the_documents_are_in_the_client_and_their_links_lead_to_each_other(self):
+        folder = os.path.join(self.client, "usr", "share", "doc", "gpuwire-client")
+        wanted = {os.path.relpath(os.path.join(path, name), SOURCE)
+                  for path, _, names in os.walk(os.path.join(SOURCE, "docs")) for name in names}
+        self.assertGreater(len(wanted), 20)
+        self.assertLessEqual(wanted | {"README.md", "CHANGELOG.md", "LICENSE"}, set(tree(folder)))
+        for name in ("README.md", os.path.join("docs", "README.md"), os.path.join("docs", "install.md")):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                for link in re.findall(r"\]\(([^)#:\s]+\.md)(?:#[^)]*)?\)", file.read()):
+                    where = os.path.normpath(os.path.join(folder, os.path.dirname(name), link))
+                    self.assertTrue(os.path.exists(where) or link == "CONTRIBUTING.md", f"{name}: {link}")
+
+    def test_the_tarball_runs_from_wherever_it_is_unpacked(self):
+        top = f"gpuwire-client-{VERSION}-x86_64"
+        root = self.unpacked(top)
+        self.assertFalse([name for name in tree(root) if re.search("serve|worker|software", name)])
         gpuwire = os.path.join(root, top, "bin", "gpuwire")
         link = os.path.join(self.folder.name, "gpuwire")
         os.symlink(gpuwire, link)

@@ -94,8 +94,8 @@ def blocks(name):
     return [(block[1], block[2]) if block[3] is None else ("", textwrap.dedent(block[3])) for block in found]
 
 
-def package(name):
-    found, = (file for file in os.listdir(PACKAGES) if file.startswith(name))
+def package(name, end=""):
+    found, = (file for file in os.listdir(PACKAGES) if file.startswith(name) and file.endswith(end))
     return os.path.join(PACKAGES, found)
 
 
@@ -164,7 +164,7 @@ class Recipes(Lab):
 
         machine = self.client(self.serve(), installed=False)
         machine.run("mkdir", "/opt/gpuwire")
-        machine.put(package(f"gpuwire-client-{VERSION}"), "/run/client.tar.gz")
+        machine.put(package(f"gpuwire-client-{VERSION}", ".tar.gz"), "/run/client.tar.gz")
         machine.run("tar", "-xzf", "/run/client.tar.gz", "-C", "/opt/gpuwire", "--strip-components=1")
         exports = []
         for act, name, value in says["lua"]:
@@ -181,13 +181,17 @@ class Recipes(Lab):
         self.assertTrue(said[1].endswith("PASSED\n"))
 
     def test_jupyter_md_s_kernel_is_started_with_the_gpu_and_as_the_process_that_jupyter_started(self):
-        (_, install), (_, kernel) = blocks("jupyter.md")
+        (_, install), (_, edit) = blocks("jupyter.md")
         name, = re.findall(r"--name (\S+) --display-name", install)
-        kernel = json.loads(kernel)
-        self.assertIn(kernel["display_name"], install)
-        with open(os.path.join(RECIPES, "jupyter.md"), encoding="utf-8") as file:
-            self.assertIn(f"kernels/{name}/kernel.json", file.read())
         machine = self.client(self.serve())
+        # What ipykernel writes for an environment of the user's.
+        path = f"{HOME}/.local/share/jupyter/kernels/{name}/kernel.json"
+        before = ["/usr/bin/env", "python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        machine.write(path, json.dumps({"argv": before, "display_name": "Python (remote GPU)"}))
+        machine.run("chown", "-R", "anna", f"{HOME}/.local")
+        self.type(machine, edit)
+        kernel = json.loads(machine.read(path))
+        self.assertEqual(kernel["argv"][-len(before):], before)
         words = shlex.join(word.format(connection_file="/tmp/kernel-1.json") for word in kernel["argv"])
         said = self.type(machine, f"echo $$; exec {words}").splitlines()
         self.assertEqual(said[1], said[0] + " -f /tmp/kernel-1.json")

@@ -170,6 +170,20 @@ Duration kept_by_programs_that_hang(Desk& desk, int programs, Duration lasts) {
 
 }  // namespace
 
+TEST_CASE("What else of a session ends does not hide that a part of its work stands still") {
+  Pair desk({}, {.service_class = ServiceClass::scavenger});
+  desk.begin_work(kA);
+  const Time since = desk.now;
+  desk.wait(kB);
+  desk.pass(100ms);
+  CHECK_FALSE(desk.open(kB));
+  desk.pages[kA].stuck_since = since;  // while completions go on
+  desk.pass(90ms);
+  CHECK_FALSE(desk.open(kB));
+  desk.pass(20ms);
+  CHECK(desk.open(kB));
+}
+
 TEST_CASE("Programs that come one after the other and do not drain are waited for no longer than one of them") {
   // Each is there for longer than anybody is waited for, or goes just before that.
   for (const Duration lives : {300ms, 199ms}) {
@@ -240,6 +254,110 @@ TEST_CASE("A session whose work ends in time again is waited for again") {
   desk.rest(kB);
   desk.pass(100ms);
   CHECK(keeps_waiting() > 150ms);
+}
+
+namespace {
+
+// Two sessions of red, a scavenger, and one of blue, who goes before them and comes now and then.
+struct Siblings : Desk {
+  Siblings() {
+    tenant(kRed, {.service_class = ServiceClass::scavenger});
+    tenant(kBlue, {.service_class = ServiceClass::interactive});
+    session(kA, kRed);
+    session(kB, kRed);
+    session(kC, kBlue);
+  }
+  void blue_comes() {
+    begin_work(kC);
+    pass(5ms);
+    rest(kC);
+    pass(50ms);
+  }
+  Hold hold(SessionId id) { return policy.account(id).hold; }
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Siblings,
+                  "Beside other tenants no session is let in while work of another one of its tenant does not end, and "
+                  "it is told so") {
+  blue_comes();
+  begin_work(kA);
+  hang(kA);
+  pass(1s);
+  wait(kB);
+  for (int i = 0; i < 20; ++i) {
+    blue_comes();
+    CHECK_FALSE(open(kB));
+  }
+  CHECK(hold(kB) == Hold::sibling);
+  CHECK(policy.account(kB).held_by == kA);
+  wait(kC);
+  decide();
+  CHECK(open(kC));
+  rest(kC);
+  SUBCASE("until that work ends") {
+    rest(kA);
+    pass(10ms);
+    CHECK(open(kB));
+  }
+  SUBCASE("until that session ends") {
+    end(kA);
+    CHECK(hold(kB) != Hold::sibling);
+    pass(10ms);
+    CHECK(open(kB));
+  }
+  SUBCASE("until no other tenant has been about for 10 s") {
+    pass(9s);
+    CHECK_FALSE(open(kB));
+    pass(2s);
+    CHECK(open(kB));
+  }
+}
+
+TEST_CASE_FIXTURE(Siblings, "With no other tenant about, work that does not end keeps no session of its tenant") {
+  begin_work(kA);
+  hang(kA);
+  wait(kB);
+  pass(1s);
+  CHECK(open(kB));
+}
+
+TEST_CASE_FIXTURE(
+    Siblings, "Where a tenant is realtime, work that does not end keeps its siblings while nobody else is there, too") {
+  tenant(kBlue, {.service_class = ServiceClass::realtime});
+  begin_work(kA);
+  hang(kA);
+  wait(kB);
+  pass(30s);
+  CHECK_FALSE(open(kB));
+  CHECK(hold(kB) == Hold::sibling);
+  SUBCASE("until that work ends") {
+    rest(kA);
+    pass(10ms);
+    CHECK(open(kB));
+  }
+  SUBCASE("until no tenant is realtime any more") {
+    tenant(kBlue, {.service_class = ServiceClass::interactive});
+    pass(1s);
+    CHECK(open(kB));
+  }
+}
+
+TEST_CASE_FIXTURE(Siblings, "Of two sessions of a tenant whose work does not end the first may go on beside others") {
+  begin_work(kA);
+  hang(kA);
+  wait(kB);
+  pass(1s);
+  REQUIRE(open(kB));
+  hang(kB);
+  pass(1s);
+  for (int i = 0; i < 20; ++i) blue_comes();
+  pages[kA].waiting = pages[kB].waiting = true;  // more of both stands at their gates
+  pass(1s);
+  CHECK(open(kA));
+  CHECK_FALSE(open(kB));
+  CHECK(hold(kB) == Hold::sibling);
 }
 
 TEST_CASE("Who comes back from a rest does not wait for longer than a slice of the hardware") {

@@ -428,6 +428,131 @@ TEST_CASE("A kernel that never ends costs its equals half the device at most, an
   CHECK(couple.world.sessions()[0].openings == 1);
 }
 
+namespace {
+
+// Requests of 5 ms of a realtime tenant beside one of another, whose sessions all behave alike at first.
+struct RequestsBeside {
+  explicit RequestsBeside(unsigned sessions, const Workload& load, Time comes = 1s) : world(1, 1) {
+    world.tenant(TenantId(1), {.service_class = ServiceClass::realtime});
+    world.tenant(TenantId(2), {.service_class = ServiceClass::scavenger});
+    world.add({.tenant = TenantId(1),
+               .workload = {.kernel = 100us, .burst = 5ms, .rest_min = 20ms, .rest_max = 60ms},
+               .arrives = comes});
+    for (unsigned i = 0; i < sessions; ++i) world.add({.tenant = TenantId(2), .workload = load, .arrives = 1s + 10ms});
+  }
+  // How long the slowest tenth of the requests from now on take at least.
+  double took_until(Time until) {
+    const size_t before = world.sessions()[0].request_seconds.size();
+    world.run(until);
+    REQUIRE(world.wrong() == "");
+    const auto& all = world.sessions()[0].request_seconds;
+    return at({all.begin() + static_cast<ptrdiff_t>(before), all.end()}, 0.9);
+  }
+  World world;
+};
+constexpr double kTwiceAsLong = 2.1 * 0.005;
+
+}  // namespace
+
+TEST_CASE("Endless kernels in any number of a tenant's sessions make a realtime request take twice as long, not more") {
+  for (const unsigned sessions : {1u, 4u, 8u, 16u}) {
+    CAPTURE(sessions);
+    RequestsBeside beside(sessions, stream(1h));
+    beside.world.run(3s);
+    CHECK(beside.took_until(9s) < kTwiceAsLong);
+  }
+}
+
+TEST_CASE(
+    "Endless kernels in any number of a session's contexts make a realtime request take twice as long, not more") {
+  for (const unsigned contexts : {4u, 16u, 64u}) {
+    CAPTURE(contexts);
+    RequestsBeside beside(1, {.kernel = 1h, .contexts = contexts});
+    beside.world.run(3s);
+    CHECK(beside.took_until(9s) < kTwiceAsLong);
+  }
+}
+
+TEST_CASE("A realtime tenant that comes for the first time finds one endless kernel of a tenant, however many wait") {
+  for (const unsigned sessions : {4u, 16u}) {
+    CAPTURE(sessions);
+    RequestsBeside beside(sessions, stream(1h), 6s);
+    beside.world.run(8s);
+    CHECK(beside.took_until(14s) < kTwiceAsLong);
+  }
+}
+
+TEST_CASE("Sessions that have all rested and then begin endless kernels together come one after the other, too") {
+  RequestsBeside beside(16, steps(200us, 7ms));
+  beside.world.run(3s);
+  CHECK(beside.took_until(4s) < 1.1 * 0.005);
+  for (World::SessionState& session : beside.world.sessions()) {
+    if (session.spec.tenant == TenantId(2)) session.spec.workload = stream(1h);
+  }
+  beside.world.run(6s);
+  CHECK(beside.took_until(12s) < kTwiceAsLong);
+}
+
+namespace {
+
+// What a hostile tenant may do to have more than its part; bench/sharing has the same on a GPU (`--rows hostile`).
+struct Attack {
+  const char* name;
+  Workload load;
+  unsigned sessions = 1;
+  bool heartbeats = false;  // beside a kernel that does not end, something else of the session ends ten times a second
+};
+const Attack kAttacks[] = {{"16 sessions", stream(100us), 16},
+                           {"64 contexts", {.kernel = 100us, .contexts = 64}},
+                           {"16 sessions of 4 contexts", {.kernel = 100us, .contexts = 4}, 16},
+                           {"kernels of 50 ms in 16 sessions", stream(50ms), 16},
+                           {"a sync after each kernel in 16 sessions", steps(100us, 20us), 16},
+                           {"kernels that never end, and heartbeats, in 16 sessions", stream(1h), 16, true}};
+
+void add_attack(World& world, const Attack& attack) {
+  for (unsigned i = 0; i < attack.sessions; ++i)
+    world.add({.tenant = TenantId(2), .workload = attack.load, .arrives = 1s + 5ms + 1ms * i});
+  if (!attack.heartbeats) return;
+  world.lies = [&world](SessionId session, Observation& seen) {
+    if (world.sessions()[size_t(session) - 1].spec.tenant != TenantId(2) || !seen.in_flight) return;
+    const auto beats = uint64_t(world.now() / 100ms);
+    seen.submissions += beats;
+    seen.completions += beats;
+    seen.stuck_since = seen.first_start;
+  };
+}
+
+}  // namespace
+
+TEST_CASE("Whatever a hostile tenant does, its equal has 48 of 100 parts of what both do") {
+  for (const Attack& attack : kAttacks) {
+    CAPTURE(attack.name);
+    World world(1, 1);
+    for (const int tenant : {1, 2}) world.tenant(TenantId(tenant), {});
+    const SessionId victim = world.add({.tenant = TenantId(1), .workload = stream(100us)});
+    add_attack(world, attack);
+    world.run(3s);
+    std::vector<double> before;
+    for (const World::SessionState& session : world.sessions()) before.push_back(world.progress(session.id));
+    world.run(8s);
+    REQUIRE(world.wrong() == "");
+    double all = 0;
+    for (const World::SessionState& session : world.sessions())
+      all += world.progress(session.id) - before[size_t(session.id) - 1];
+    CHECK((world.progress(victim) - before[size_t(victim) - 1]) / all >= 0.48);
+  }
+}
+
+TEST_CASE("Whatever a hostile scavenger does, a realtime request takes twice as long, not more") {
+  for (const Attack& attack : kAttacks) {
+    CAPTURE(attack.name);
+    RequestsBeside beside(0, {});
+    add_attack(beside.world, attack);
+    beside.world.run(3s);
+    CHECK(beside.took_until(9s) < kTwiceAsLong);
+  }
+}
+
 TEST_CASE("Where weights are far apart a turn stays within its bound, and the shares are kept") {
   Couple couple(stream(100us), stream(100us), {.weight = 30});
   const auto [a, b] = couple.rates(10s);

@@ -29,14 +29,14 @@ Broker::Broker(std::function<void(std::string)> fail) : fail_(std::move(fail)), 
 
 Broker::~Broker() = default;
 
-void Broker::hear() {
+void Broker::receive() {
   std::lock_guard lock(state_->mutex);
   auto happen = [this](SessionChange change) { state_->phase = step_of(state_->phase, change).next; };
   std::optional<ipc::Message> said;
   do {
     // What did not fit into the pair follows as soon as it does.
     worker_->drain();
-    while (own_->hear(said) == ipc::Channel::Heard::message)
+    while (own_->try_receive(said) == ipc::Channel::Received::message)
       std::visit(
           ipc::Match{[&](ipc::Begun&) { happen(SessionChange::begun); },
                      [&](ipc::Detached&) { happen(SessionChange::detached); },
@@ -47,15 +47,15 @@ void Broker::hear() {
 }
 
 void Broker::crash(server::Reports& reports) {
-  hear();
+  receive();
   std::lock_guard lock(state_->mutex);
   state_->phase = SessionPhase::begins;
   state_->ended = 0;
-  reports.tell_again();
+  reports.notify_again();
 }
 
 void Broker::check_end() {
-  hear();
+  receive();
   std::lock_guard lock(state_->mutex);
   const bool known = state_->phase == SessionPhase::running || state_->phase == SessionPhase::detached;
   if (!known || state_->ended != 1)

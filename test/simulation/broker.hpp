@@ -19,7 +19,7 @@ class Broker {
   server::ipc::Channel& workers_end() { return *worker_; }
 
   // Takes what the worker has said.
-  void hear();
+  void receive();
   // The next broker knows what was noted when the worker got its client, and asks.
   void crash(server::Reports& reports);
   // The worker's process is gone.

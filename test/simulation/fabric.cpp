@@ -72,7 +72,7 @@ struct Fabric {
     uint64_t count;
     [[maybe_unused]] ssize_t taken = ::read(end.bell, &count, sizeof count);
   }
-  void tell(GpuwireRdmaEnd& end, Event event) {
+  void notify(GpuwireRdmaEnd& end, Event event) {
     end.events_to_tell.push_back(std::move(event));
     ring(end);
   }
@@ -86,7 +86,7 @@ struct Fabric {
   void tell_sender(const Event& message, bool ok) {
     auto sender = ends.find(message.from);
     if (message.at_sender && sender != ends.end())
-      tell(*sender->second, {.kind = Event::Kind::sent, .tag = message.tag, .ok = ok});
+      notify(*sender->second, {.kind = Event::Kind::sent, .tag = message.tag, .ok = ok});
   }
   // False: the sender is gone, and its memory with it.
   bool take(const Event& message, void* into) {
@@ -96,7 +96,7 @@ struct Fabric {
     return true;
   }
   void breaks(GpuwireRdmaEnd& end) {
-    if (!std::exchange(end.broken, true)) tell(end, {.kind = Event::Kind::broken});
+    if (!std::exchange(end.broken, true)) notify(end, {.kind = Event::Kind::broken});
   }
 };
 
@@ -163,7 +163,7 @@ int send(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const voi
   else message.data.assign(of, of + bytes);
   f.arrive(*peer->second, std::move(message));
   if (!later) return kGpuwireRdmaDone;
-  if (bytes == 0) f.tell(*end, {.kind = Event::Kind::sent, .tag = tag});
+  if (bytes == 0) f.notify(*end, {.kind = Event::Kind::sent, .tag = tag});
   return kGpuwireRdmaUnderWay;
 }
 
@@ -177,7 +177,7 @@ int fetch(GpuwireRdmaEnd* end, void* arrival, void* into, size_t bytes, uint64_t
   fetched.kind = Event::Kind::fetched;
   fetched.into = into;
   fetched.fetch_tag = tag;
-  f.tell(*end, std::move(fetched));
+  f.notify(*end, std::move(fetched));
   return kGpuwireRdmaUnderWay;
 }
 

@@ -231,7 +231,7 @@ long syscall(long number, ...) noexcept {
 // --- time ----------------------------------------------------------------------------------------------------------
 
 int clock_gettime(clockid_t, timespec* out) noexcept {
-  uint64_t now = fibers::look_at_clock();
+  uint64_t now = fibers::read_clock();
   *out = {.tv_sec = time_t(now / kSecondNs), .tv_nsec = long(now % kSecondNs)};
   return 0;
 }

@@ -26,7 +26,7 @@ namespace gpuwire::simulation::fibers {
 namespace {
 
 constexpr size_t kStackBytes = 512 * 1024, kGuardBytes = 4096;
-constexpr uint64_t kStepNs = 20, kLookNs = 1000;
+constexpr uint64_t kStepNs = 20, kPollNs = 1000;
 constexpr uint64_t kBeginNs = 1'000'000'000'000, kScenarioNsMax = 3'600'000'000'000;
 constexpr uint64_t kLongNs = 1'000'000'000;
 
@@ -352,8 +352,8 @@ void set_value_of(size_t key, void* value) {
 
 uint64_t now_ns() { return all().now; }
 
-uint64_t look_at_clock() {
-  all().now += kLookNs;
+uint64_t read_clock() {
+  all().now += kPollNs;
   step();
   return all().now;
 }

@@ -43,6 +43,6 @@ void set_value_of(size_t key, void* value);
 
 // The clock of all. It goes on with each step, faster with each look at it, and jumps when all wait for it.
 uint64_t now_ns();
-uint64_t look_at_clock();
+uint64_t read_clock();
 
 }  // namespace gpuwire::simulation::fibers

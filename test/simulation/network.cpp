@@ -106,7 +106,7 @@ Network::Pair Network::simulated(const Fate& fate) {
   auto [near, far] = transport::simulated_pair({.seed = random_(),
                                                 .piece_bytes_max = scenario_.piece_bytes_max,
                                                 .window_bytes = 1 + random_() % 100'000,
-                                                .delay_looks_max = scenario_.delay_looks_max,
+                                                .delay_polls_max = scenario_.delay_polls_max,
                                                 .cut_first_to_second = fate.from_client ? fate.cut : ~0ull,
                                                 .cut_second_to_first = fate.from_client ? ~0ull : fate.cut,
                                                 .was_cut = told(fate.cut),

@@ -45,7 +45,7 @@ void check_kept(const char* who, const link::Link::Kept& kept, const link::LinkL
 
 // How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was
 // well, and gets another.
-constexpr std::chrono::milliseconds kLook{1};
+constexpr std::chrono::milliseconds kPoll{1};
 
 // The worker's part: a session over a fake driver, its executor, and the watchdog's looks at the heartbeat.
 class Worker {
@@ -59,31 +59,31 @@ class Worker {
         verdict_(verdict) {
     set_driver(&driver_);
     link_.observe([this](link::Link::State state) {
-      told_ = state;
-      if (state == link::Link::State::attached) reports_.tell(server::ipc::Attached{});
-      else reports_.tell(server::ipc::Detached{});
+      notified_ = state;
+      if (state == link::Link::State::attached) reports_.notify(server::ipc::Attached{});
+      else reports_.notify(server::ipc::Detached{});
     });
     welcome_.initRoot<schema::Welcome>().initSessionId(16);
     resume::make_random(id_);
     resume::make_random(secret_);
-    session_ = std::make_unique<server::Session>(
-        server::SessionParts{.link = &link_,
-                             .driver = &driver_.table,
-                             .calls = &calls_,
-                             .welcome = &welcome_,
-                             .id = id_,
-                             .resume_secret = secret_,
-                             .resume_grace_ms = 60'000,
-                             .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
-                             .welcoming = [this] { reports_.tell(server::ipc::Begun{}); },
-                             .cores = 2,
-                             .captures_output = false});
+    session_ = std::make_unique<server::Session>(server::WorkerSessionDeps{
+        .link = &link_,
+        .driver = &driver_.table,
+        .calls = &calls_,
+        .welcome = &welcome_,
+        .id = id_,
+        .resume_secret = secret_,
+        .resume_grace_ms = 60'000,
+        .wants_heartbeats = [heartbeats](const transport::ConnectionEnd&) { return heartbeats; },
+        .welcoming = [this] { reports_.notify(server::ipc::Begun{}); },
+        .cores = 2,
+        .captures_output = false});
     resumption_ = std::make_unique<server::Resumption>(
         server::Resumption::Parts{.link = link_,
                                   .id = id_,
                                   .secret = secret_,
                                   .open = [this](server::OwnedDescriptor, std::string name) { return take(name); },
-                                  .proved = [](const transport::Transport&, const resume::Heard&) {},
+                                  .proved = [](const transport::Transport&, const resume::Request&) {},
                                   .refused =
                                       [this](const std::string& why) {
                                         if (why.ends_with("other attempts are under way")) too_many_ = true;
@@ -96,8 +96,8 @@ class Worker {
     if (heartbeats)
       watchdog_ = std::thread([this] {
         while (!done_) {
-          if (begun_) heartbeat_.look(link::Heartbeat::Clock::now());
-          link_.wait(0, kLook);
+          if (begun_) heartbeat_.poll(link::Heartbeat::Clock::now());
+          link_.wait(0, kPoll);
         }
       });
   }
@@ -122,11 +122,11 @@ class Worker {
     waiting_.erase(name);  // as its descriptor closes
   }
   void crash_broker() { broker_.crash(reports_); }
-  void hear_broker() { broker_.hear(); }
+  void hear_broker() { broker_.receive(); }
   // When nothing happens to the session any more.
   void check_end() {
     resumption_.reset();  // which may be about to tell
-    if (told_ != link::Link::State::attached && link_.state() == link::Link::State::attached)
+    if (notified_ != link::Link::State::attached && link_.state() == link::Link::State::attached)
       verdict_.fail("the session is taken for detached, and is not");
     broker_.check_end();
   }
@@ -154,7 +154,7 @@ class Worker {
     if (end->cause != server::EndCause::finished && end->cause != server::EndCause::cut)
       verdict_.fail("the worker's session ended: " + end->reason);
     done_ = true;
-    reports_.tell(server::ipc::Ended{end->cause, end->reason});
+    reports_.notify(server::ipc::Ended{end->cause, end->reason});
     session_->release();
     end_scene();
   }
@@ -163,11 +163,11 @@ class Worker {
   Broker broker_;
   server::Reports reports_;
   test::FakeDriver driver_;
-  std::atomic<link::Link::State> told_{link::Link::State::attached};
+  std::atomic<link::Link::State> notified_{link::Link::State::attached};
   resume::SessionId id_{};
   resume::Secret secret_{};
   link::Link link_;
-  link::Heartbeat heartbeat_{link_, link::GivingUp::closes, kLook};
+  link::Heartbeat heartbeat_{link_, link::GivingUp::closes, kPoll};
   server::CallTable calls_;
   capnp::MallocMessageBuilder welcome_;
   Verdict& verdict_;
@@ -317,7 +317,7 @@ Scenario scenario_of(uint64_t seed, Road road) {
   scenario.cut_bytes_max = random() % 3 ? 20'000 : 600;
   scenario.cuts = unsigned(random() % 40);
   scenario.piece_bytes_max = random() % 2 ? 0 : 1 + size_t(random() % 5000);
-  scenario.delay_looks_max = random() % 2 ? 0 : unsigned(random() % 4);
+  scenario.delay_polls_max = random() % 2 ? 0 : unsigned(random() % 4);
   scenario.swallows = random() % 32 == 0;
   // Some cut at one byte after the other.
   scenario.sweeps = random() % 4 == 0;
@@ -339,7 +339,7 @@ std::string describe(const Scenario& s) {
       "of the broker",
       s.threads, s.calls, s.bulk_bytes_max, s.cuts,
       s.sweeps ? fmt::format("one after the other from {}", s.sweep_from) : fmt::format("within {}", s.cut_bytes_max),
-      s.piece_bytes_max, s.delay_looks_max, s.broker_crashes);
+      s.piece_bytes_max, s.delay_polls_max, s.broker_crashes);
   const std::pair<bool, const char*> with[] = {{s.swallows, "some swallow instead"},
                                                {s.doubles, "connections made twice"},
                                                {s.callbacks, "host functions"},
@@ -372,8 +372,8 @@ Outcome run(const Scenario& scenario) {
     client::ConnectedSession& session = **started;
     auto reconnector = std::make_unique<SimulatedReconnector>(scenario, network, worker, verdict);
     SimulatedReconnector& way = *reconnector;
-    session.outlive_connections(std::move(reconnector), std::chrono::minutes(1),
-                                scenario.swallows ? kLook : std::chrono::milliseconds(0));
+    session.outlive_connections(std::move(reconnector), {std::chrono::minutes(1), std::chrono::minutes(1)},
+                                scenario.swallows ? kPoll : std::chrono::milliseconds(0));
     functions.start(session, scenario.threads, verdict);
     if (scenario.cuts) worker.link().detach();
     run_program(session, scenario, verdict, [&] {

@@ -95,7 +95,7 @@ struct Scenario {
   uint64_t cut_bytes_max = 8000;  // a connection breaks after at most so many in one direction
   unsigned cuts = 20;             // connections that break; the next one lasts
   size_t piece_bytes_max = 0;
-  unsigned delay_looks_max = 0;
+  unsigned delay_polls_max = 0;
   Road road = Road::simulated;
   bool sweeps = false;  // connections are cut at one byte after the other, from sweep_from on
   uint64_t sweep_from = 0;

@@ -15,7 +15,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from loopback_ports import LoopbackPorts  # noqa: E402
 
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 300
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SLURM_PLUGINS = "/usr/lib/x86_64-linux-gnu/slurm-wlm"

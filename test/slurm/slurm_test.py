@@ -6,6 +6,7 @@ import pwd
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -15,7 +16,11 @@ from accounting import Accounting, allocated  # noqa: E402
 from cluster import LIMIT_SECONDS, Cluster, missing, wait_until  # noqa: E402
 from gpuwire_server import Server  # noqa: E402
 
-BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build")))
+# Slurm's files and the scripts of jobs take words apart at spaces, which the path of the build tree may have.
+LINKS = tempfile.TemporaryDirectory(prefix="gpuwire-slurm-build-", dir="/tmp")
+BUILD = os.path.join(LINKS.name, "build")
+os.chmod(LINKS.name, 0o755)
+os.symlink(os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build"))), BUILD)
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 PROGRAM = os.path.join(BUILD, "examples", "vector_add")
 HOLDS = os.path.join(

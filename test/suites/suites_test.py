@@ -25,12 +25,20 @@ import nccl_tests  # noqa: E402
 import pairs  # noqa: E402
 import python_tests  # noqa: E402
 
-LIMIT_SECONDS = 120  # which only ends a hang
+LIMIT_SECONDS = 300  # which only ends a hang
 SILENCE_SECONDS = 2  # of a side that is meant to hang
 
 
 def value(kind, *numbers):
     return [kind, [len(numbers)], base64.b64encode(struct.pack(f"<{len(numbers)}{kind}", *numbers)).decode()]
+
+
+def script(name):
+    loader = importlib.machinery.SourceFileLoader(f"{name}_suites", os.path.join(HERE, name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
 
 
 class Values(unittest.TestCase):
@@ -230,11 +238,7 @@ class Runs(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        loader = importlib.machinery.SourceFileLoader("run_suites", os.path.join(HERE, "run"))
-        spec = importlib.util.spec_from_loader("run_suites", loader)
-        self.run_suites = importlib.util.module_from_spec(spec)
-        sys.modules["run_suites"] = self.run_suites
-        loader.exec_module(self.run_suites)
+        self.run_suites, self.table = script("run"), script("table")
         self.options = types.SimpleNamespace(folder={}, out=folder.name, fresh=False, python=sys.executable,
                                              device="cuda", limit=LIMIT_SECONDS, jobs=2, only="e", quiet=True,
                                              cases=None)
@@ -275,6 +279,15 @@ class Runs(unittest.TestCase):
         summary = self.summary(only="apart")
         self.assertEqual(summary["versions"], {"stand_in": "1"})
         self.assertEqual([(case["unit"], case["case"]) for case in summary["different"]], [("apart", "a")])
+
+    def test_a_record_keeps_counts_and_how_many_cases_of_a_unit_differ(self):
+        apart, failing = self.table.recorded(self.summary(only="apart")), self.summary(only="both_fail")
+        self.assertEqual((apart["differ"], apart["counts"]["differ"]), ({"apart": 1}, 1))
+        self.assertNotIn("different", apart)
+        self.assertIn("differ: `apart`", self.table.remarks(apart))
+        self.assertIn("natively most often: 1 x `error ValueError: N`",
+                      self.table.remarks(self.table.recorded(failing)))
+        self.assertEqual(json.loads(self.table.written({"apart": apart})), {"apart": apart})
 
     def test_a_suite_without_its_folder_is_not_run_and_says_which_it_wants(self):
         self.suite.folder = "what somebody built"

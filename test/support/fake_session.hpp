@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "client_stub/session/kept_bulk.hpp"
+#include "client_stub/session/cached_bulk.hpp"
 #include "client_stub/session/road.hpp"
 #include "client_stub/session/session.hpp"
 #include "protocol/wire/limits.hpp"
@@ -61,7 +61,7 @@ class FakeSession final : public client::Session, public client::Road {
     }
   }
   // Called before a frame is begun, by the thread that sends it.
-  void before_frames(std::function<void(uint32_t ordinal)> look) { before_frames_ = std::move(look); }
+  void before_frames(std::function<void(uint32_t ordinal)> poll) { before_frames_ = std::move(poll); }
   // Largest number of called frames that were sent and not waited for.
   size_t in_flight_max() const { return in_flight_max_; }
   void answer_with(uint32_t ordinal, CUresult result) {
@@ -95,6 +95,7 @@ class FakeSession final : public client::Session, public client::Road {
   }
 
   const client::ServerFacts& facts() const noexcept override { return facts_; }
+  client::ServerFacts& facts() noexcept { return facts_; }
   client::SessionStats& stats() noexcept override { return stats_; }
   CUresult state() const noexcept override { return state_; }
 
@@ -158,15 +159,18 @@ class FakeSession final : public client::Session, public client::Road {
   }
   std::atomic<size_t> flushes{0};
   // What a thread finds that looks for what has come unasked.
-  std::function<void()> on_look;
-  void look() noexcept override {
-    if (on_look) on_look();
+  std::function<void()> on_poll;
+  void poll() noexcept override {
+    if (on_poll) on_poll();
   }
   void finish_sending() noexcept override { ++sendings_finished; }
   std::atomic<size_t> sendings_finished{0};
   uint64_t last_sequence() const noexcept override { return sequence_; }
   std::shared_ptr<std::byte> keep(size_t bytes) noexcept override { return kept_.take(bytes); }
-  void close() noexcept override { closed_ = true; }
+  void close() noexcept override {
+    closed_ = true;
+    state_ = CUDA_ERROR_DEINITIALIZED;
+  }
   void after_fork_in_child() noexcept override {}
 
  private:
@@ -174,7 +178,7 @@ class FakeSession final : public client::Session, public client::Road {
   client::SessionStats stats_;
   std::atomic<CUresult> state_ = CUDA_SUCCESS;  // ended by a test beside threads that send
   bool closed_ = false;
-  client::KeptBulk kept_;
+  client::CachedBulk kept_;
   std::map<uint32_t, Answer> answers_;
   std::map<uint32_t, Serve> servers_;
   std::function<void(uint32_t)> before_frames_;

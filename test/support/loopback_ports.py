@@ -9,6 +9,8 @@ import os
 import socket
 import tempfile
 
+import time_limit  # noqa: F401, no test waits for a daemon without end
+
 FIRST, LAST = 20000, 65535
 LOCKS = os.path.join(tempfile.gettempdir(), f"gpuwire-test-ports-{os.geteuid()}")
 

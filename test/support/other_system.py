@@ -5,15 +5,18 @@ import subprocess
 
 import debian_packages
 
-RUN_LIMIT_SECONDS = 120  # which only ends a hang
+RUN_LIMIT_SECONDS = 300  # which only ends a hang
 # Mounts are seen by the command alone, and end with it.
 IN_ROOT = """
 set -eu
 root=$1 build=$2 shared=$3
 shift 3
-for folder in proc dev opt/gpuwire mnt; do mkdir -p "$root/$folder"; done
+for folder in proc dev sys tmp run opt/gpuwire mnt; do mkdir -p "$root/$folder"; done
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
+mount --rbind /sys "$root/sys"
+mount -t tmpfs tmpfs "$root/tmp"
+mount -t tmpfs tmpfs "$root/run"
 mount --bind "$build" "$root/opt/gpuwire"
 mount --bind "$shared" "$root/mnt"
 exec chroot "$root" "$@"

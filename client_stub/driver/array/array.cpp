@@ -1,8 +1,8 @@
-// Questions about arrays: what they are asked of comes before where the answer goes (as measured on driver 580).
+// Queries of arrays: the array is checked before the destination of the answer (as measured on driver 580).
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 template <class Handle, class Ask>
@@ -37,4 +37,4 @@ CUresult cuMipmappedArrayGetLevel(CUarray* pLevelArray, CUmipmappedArray hMipmap
   });
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

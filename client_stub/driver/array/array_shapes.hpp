@@ -17,7 +17,7 @@ struct ArrayShape {
   size_t width = 0, height = 0, depth = 0;  // in elements; an extent that the array does not have is 1
   size_t element_bytes = 0;                 // 0: a format whose elements are no single values
 
-  // Whether so many bytes, rows and slices from there lie inside.
+  // Whether this many bytes, rows and slices from there lie inside.
   bool holds(size_t x_bytes, size_t y, size_t z, size_t width_bytes, size_t rows, size_t slices) const noexcept;
 };
 
@@ -29,7 +29,7 @@ class ArrayShapes final : public SessionPart {
   // That of a known handle. An error: the server's answer.
   CUresult find(const Caller& caller, CUarray array, ArrayShape& shape);
 
-  void ended(SessionEnd) noexcept override {}      // what is known stays true
+  void ended(SessionEnd) noexcept override {}      // a known value stays true
   void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
@@ -39,8 +39,8 @@ class ArrayShapes final : public SessionPart {
   std::unordered_map<CUarray, ArrayShape> shapes_;  // handles are not used again for another array
 };
 
-// Whether this part of an array is inside it, for a copy that is not waited for: its caller is told at once (as driver
-// 580 does), and no later call of it. Of elements that are no single values the server alone knows.
+// Whether this part of an array is inside it, for a copy that is not waited for: its caller gets the error at once (as
+// with driver 580), and no later call does. Only the server knows about elements that are no single values.
 CUresult check_in_array(const Caller& caller, CUarray array, size_t x_bytes, size_t y, size_t z, size_t width_bytes,
                         size_t rows, size_t slices);
 

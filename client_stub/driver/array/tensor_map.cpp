@@ -2,7 +2,7 @@
 #include "protocol/cuda_abi/tensor_map.hpp"
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/session/process.hpp"
 
 namespace gpuwire::client {
@@ -20,7 +20,7 @@ bool encoded_here(const Caller& caller) noexcept {
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* tensorMap, CUtensorMapDataType tensorDataType, cuuint32_t tensorRank,
                                 void* globalAddress, const cuuint64_t* globalDim, const cuuint64_t* globalStrides,
@@ -96,5 +96,5 @@ CUresult cuTensorMapReplaceAddress(CUtensorMap* tensorMap, void* globalAddress) 
   return leave(caller, forward::cuTensorMapReplaceAddress(caller, tensorMap, globalAddress));
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

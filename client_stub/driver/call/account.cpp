@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +16,12 @@
 #include "client_stub/driver/call/clock.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/chunked_uploads.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
+#include "client_stub/session/environment.hpp"
+#include "client_stub/session/file_limit.hpp"
 #include "client_stub/session/road.hpp"
+#include "protocol/transport/own_descriptor.hpp"
 #include "schema/session.capnp.h"
 #include "wire/session_messages.hpp"
 
@@ -32,23 +36,8 @@ constinit ImageTraffic g_images;
 constinit AccountPage* g_page = nullptr;  // null: nothing is counted
 constinit AccountDepth g_depth = AccountDepth::none;
 
-// The memory's descriptor, until it has been handed over. The program may close what it has not opened, and open
-// something else under the number: which file it was says whether it is still ours.
-struct PageFile {
-  int descriptor = -1;
-  dev_t device = 0;
-  ino_t number = 0;
-
-  bool is_ours() const noexcept {
-    struct stat found;
-    return descriptor >= 0 && fstat(descriptor, &found) == 0 && found.st_dev == device && found.st_ino == number;
-  }
-  void forget() noexcept {
-    if (is_ours()) ::close(descriptor);
-    descriptor = -1;
-  }
-};
-constinit PageFile g_file;
+// The memory's descriptor, until it has been handed over.
+constinit transport::LastingDescriptor g_file;
 
 // Written by ask_server_account() and read by print_account(), both on the thread that ends the program.
 constinit AccountEnd g_end;
@@ -56,22 +45,17 @@ constinit AccountEnd g_end;
 // Memory of its own for this process; at the place of its parent's when it is a child of fork(). Where it cannot be
 // shared it is private, and only the program itself can print.
 AccountPage* make_page(AccountPage* place) noexcept {
-  g_file = {};
-  if (std::getenv(kAccountsVariable)) g_file.descriptor = ::memfd_create("gpuwire account", MFD_CLOEXEC);
-  if (struct stat made; g_file.descriptor >= 0) {
-    if (::ftruncate(g_file.descriptor, sizeof(AccountPage)) == 0 && fstat(g_file.descriptor, &made) == 0) {
-      g_file.device = made.st_dev;
-      g_file.number = made.st_ino;
-    } else {
-      ::close(g_file.descriptor);
-      g_file.descriptor = -1;
-    }
+  g_file.it.close();
+  if (setting(kAccountsVariable) && may_grow_to(sizeof(AccountPage))) {
+    const int made = ::memfd_create("gpuwire account", MFD_CLOEXEC);
+    if (made >= 0 && ::ftruncate(made, sizeof(AccountPage)) == 0) g_file.it = transport::OwnDescriptor(made);
+    else if (made >= 0) ::close(made);
   }
-  const int kind = g_file.descriptor >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  const int kind = g_file.it ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
   void* memory =
-      ::mmap(place, sizeof(AccountPage), PROT_READ | PROT_WRITE, kind | (place ? MAP_FIXED : 0), g_file.descriptor, 0);
+      ::mmap(place, sizeof(AccountPage), PROT_READ | PROT_WRITE, kind | (place ? MAP_FIXED : 0), g_file.it.get(), 0);
   if (memory == MAP_FAILED) {
-    g_file.forget();
+    g_file.it.close();
     return nullptr;
   }
   auto* page = static_cast<AccountPage*>(memory);
@@ -82,11 +66,11 @@ AccountPage* make_page(AccountPage* place) noexcept {
 
 // A child counts for itself, and in its own memory.
 void in_child() noexcept {
-  g_file.forget();
+  g_file.it.close();
   g_page = make_page(g_page);
 }
 
-// What the page says of the session: after each call, because there may be no other.
+// The session's figures on the page: after each call, because there may be no other.
 void note_session(AccountPage& page, const Process& owner) noexcept {
   auto value = [](const std::atomic<uint64_t>& counter) { return counter.load(std::memory_order_relaxed); };
   const SessionStats& stats = owner.server->connection().stats();
@@ -116,7 +100,7 @@ void note_session(AccountPage& page, const Process& owner) noexcept {
   raise_to(counts.image_bytes_sent, value(g_images.sent_bytes));
 }
 
-// Whose account it is, and of which server.
+// The program and the server of the account.
 void describe(AccountPage& page, const Process& owner) {
   const ServerFacts& server = owner.server->connection().facts();
   const Road* road = road_of(owner.server->connection());
@@ -127,7 +111,7 @@ void describe(AccountPage& page, const Process& owner) {
                server.driver_name);
   page.device_count = uint32_t(std::min(owner.devices.size(), kAccountDevicesMax));
   for (size_t i = 0; i < page.device_count; ++i)
-    put_text(page.devices[i], sizeof page.devices[i], owner.devices[i].facts->name);
+    put_text(page.devices[i], sizeof page.devices[i], owner.devices[i].facts->name.str());
   page.magic = kAccountMagic;
 }
 
@@ -138,7 +122,7 @@ thread_local constinit bool t_pageable __attribute__((tls_model("initial-exec"))
 ImageTraffic& image_traffic() noexcept { return g_images; }
 
 bool begin_account_from_environment() noexcept {
-  g_depth = account_depth(std::getenv("GPUWIRE_STATS"));
+  g_depth = account_depth(setting("GPUWIRE_STATS"));
   if (g_depth == AccountDepth::none) return false;
   g_page = make_page(nullptr);
   if (g_page) pthread_atfork(nullptr, nullptr, in_child);
@@ -167,10 +151,10 @@ void share_account(const Process& owner) noexcept {
   if (!g_page) return;
   try {
     describe(*g_page, owner);
-    const char* name = std::getenv(kAccountsVariable);
-    if (name && g_file.is_ours()) hand_account_over(name, g_file.descriptor);
+    const char* name = setting(kAccountsVariable);
+    if (name && g_file.it.is_ours()) hand_account_over(name, g_file.it.get());
   } catch (...) {}
-  g_file.forget();
+  g_file.it.close();
 }
 
 void ask_server_account(const Process& owner) noexcept {
@@ -204,11 +188,12 @@ void ask_server_account(const Process& owner) noexcept {
 void print_account(const Process& owner) noexcept {
   if (!g_page) return;
   try {
-    // The end of the session has cost something, too; but not what the server was asked for the account's sake.
+    // The end of the session has costs, too; but the requests for the account's own sake do not count.
     if (g_depth != AccountDepth::why) note_session(*g_page, owner);
     describe(*g_page, owner);
     const std::string text = account_text(*g_page, g_end);
     // One write, not through stdio: the program may hold its lock, or have closed it.
+    if (!may_write(STDERR_FILENO, text.size())) return;
     [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
     std::atomic_ref(g_page->told).store(1, std::memory_order_relaxed);
   } catch (...) {}

@@ -1,5 +1,5 @@
-// What a program's calls cost, by function: counted while GPUWIRE_STATS asks for it, printed when the program ends, by
-// itself or, where it cannot any more, by the process that `gpuwire run` has left to do so.
+// The costs of a program's calls, by function: counted while GPUWIRE_STATS asks for it, and printed when the program
+// ends, by the program itself or, if it cannot print any more, by the process that `gpuwire run` has left for this.
 #pragma once
 
 #include <atomic>
@@ -32,7 +32,7 @@ void account_call(const char* name, CallClass call_class, const ThreadTraffic& b
 // The process has its session: from now on there is something to say, whatever ends it. Once.
 void share_account(const Process& process) noexcept;
 
-// The program has ended: what the account wants of the server, before the session ends. Some round trips.
+// The program has ended: the account's requests to the server, before the session ends. Some round trips.
 void ask_server_account(const Process& process) noexcept;
 
 // The account on standard error, if one was asked for. Once, after ask_server_account(), on the same thread.

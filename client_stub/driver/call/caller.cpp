@@ -3,6 +3,12 @@
 #include "client/forward.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/module/prefetched_images.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "client_stub/session/call.hpp"
 #include "schema/api_stream.capnp.h"
 #include "schema/session.capnp.h"
@@ -189,27 +195,45 @@ CUresult before_work(const Caller& caller) noexcept {
 }
 
 void note_address(const Caller& caller, uint64_t address) noexcept {
-  caller.server->pinned_pointers.look_at(address);
-  caller.server->kept_memory.look_at(address);
+  caller.server->pinned_pointers.scan_address(address);
+  caller.server->cached_memory.scan_address(address);
 }
 
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept {
-  caller.server->pinned_pointers.look_through(data);
-  caller.server->kept_memory.look_through(data);
+  caller.server->pinned_pointers.scan_words(data);
+  caller.server->cached_memory.scan_words(data);
 }
 
-void give_back_kept_memory(const Caller& caller) noexcept { caller.server->kept_memory.give_back(caller); }
+void take_profiled_allocations(const Caller& caller) noexcept {
+  if (caller.server->pinned_pointers.wanted()) [[unlikely]]
+    caller.server->host_regions.push(caller);
+}
 
-bool free_kept_memory(const Caller& caller) noexcept {
-  const bool kept = caller.server->kept_memory.free_all(caller);
-  return caller.server->images_ahead.give_back(caller) || kept;
+void give_back_cached_memory(const Caller& caller) noexcept { caller.server->cached_memory.give_back(caller); }
+
+bool free_cached_memory(const Caller& caller) noexcept {
+  const bool kept = caller.server->cached_memory.free_all(caller);
+  return caller.server->prefetched_images.give_back(caller) || kept;
+}
+
+void hand_over_event(uint64_t event) noexcept {
+  auto* state = handles().find<EventState>(wire::HandleKind::event, event);
+  // Before the frame is sent, so a thread that learns of the server's use of the event finds it marked.
+  if (state) state->foreign.store(true, std::memory_order_release);
+}
+
+void note_foreign_records(const Caller& caller, uint64_t sequence) noexcept {
+  raise(caller.server->foreign_records, sequence);
 }
 
 void note_stream_work(const Caller& caller, uint64_t wire_stream, uint64_t sequence, bool writes_host) noexcept {
   ContextState* context = caller.state;
   if (!context) return;
-  if (writes_host) raise(context->host_writes, sequence);
   StreamState* stream = find_stream(context, wire_stream);
+  if (writes_host) {
+    const bool beside = !stream || (stream->flags & CU_STREAM_NON_BLOCKING);
+    raise(beside ? context->host_writes_beside : context->host_writes, sequence);
+  }
   if (stream) {
     if (stream->context) context = stream->context;
     raise(stream->work, sequence);

@@ -4,29 +4,30 @@
 #include <string>
 #include <string_view>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/symbols.hpp"
 #include "client_stub/driver/call/graphics_interop.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "protocol/cuda_abi/proc_address.hpp"
 
 namespace gpuwire::client {
 
-CUresult hand::cuInit(unsigned int flags) {
+CUresult custom::cuInit(unsigned int flags) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   return initialise_process();
 }
 
-CUresult hand::cuDriverGetVersion(int* version) {
+CUresult custom::cuDriverGetVersion(int* version) {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = driver_version();
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+CUresult custom::cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  if (!process()) return absent_process();
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
-  *mode = CU_MODULE_LAZY_LOADING;  // images are sent when something of them is first used
+  *mode = process()->loads_eagerly ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
   return CUDA_SUCCESS;
 }
 
@@ -56,34 +57,34 @@ void report_newer_program(int asked, int known) noexcept {
   try {
     const std::string why = servers ? ", but the server's driver offers CUDA " + text(known)
                                     : ", but this client offers CUDA " + text(known);
-    say("the program asks for CUDA " + text(asked) + why +
-        (servers ? ": it needs a newer driver there" : ": it needs a newer gpuwire"));
+    log_stderr("the program asks for CUDA " + text(asked) + why +
+               (servers ? ": it needs a newer driver there" : ": it needs a newer gpuwire"));
   } catch (...) {  // no memory
   }
 }
 
 }  // namespace
 
-CUresult hand::cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
-                                   CUdriverProcAddressQueryResult* status) {
+CUresult custom::cuGetProcAddress_v2(const char* symbol, void** function, int version, cuuint64_t flags,
+                                     CUdriverProcAddressQueryResult* status) {
   if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
-  // Nobody has to be asked about what every driver knows that a server can have.
+  // The client answers questions about functions that every possible server's driver has.
   int known = version <= kDriverVersionMin ? kDriverVersionMin : driver_version();
   // Within one major version newer programs run (CUDA compatibility guide, "Minor version compatibility").
   if (version / 1000 > known / 1000) report_newer_program(version, known);
   cuda_abi::ProcAddress answer = cuda_abi::resolve_proc_address(symbol, version, flags, known);
   if (answer.result) return answer.result;
   *function = answer.symbol ? exported_address(answer.symbol) : nullptr;
-  // A symbol of a newer library of NVIDIA's, or of an odd name, is one that this driver does not have.
+  // A symbol of a newer library of NVIDIA's, or with an unknown name, is missing in this driver.
   if (answer.symbol && !*function) answer.status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   if (status) *status = answer.status;
   return CUDA_SUCCESS;
 }
 
 // The first form has no status; it says the same by its result (CUDA 11.3, driver API).
-CUresult hand::cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
+CUresult custom::cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags) {
   CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
-  CUresult result = hand::cuGetProcAddress_v2(symbol, function, version, flags, &status);
+  CUresult result = custom::cuGetProcAddress_v2(symbol, function, version, flags, &status);
   if (result) return result;
   return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "client/trace.hpp"
@@ -18,8 +17,11 @@
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/session/environment.hpp"
+#include "client_stub/session/file_limit.hpp"
+#include "protocol/transport/own_descriptor.hpp"
 
 namespace gpuwire::client {
 
@@ -31,12 +33,12 @@ constexpr unsigned kTraceLineBytesMax = 2048;  // longer lines are cut
 constexpr unsigned kTracePathShownMax = 512;
 
 // Set before the library's first call can be made, by observe_from_environment(); then constant.
-int g_trace = -1;
+constinit transport::LastingDescriptor g_trace;
 bool g_profile = false;
 uint64_t g_started_ns = 0;
 
-// How many frames of each kind had been sent when the thread's call began, and what the thread had sent and waited for.
-// Host functions of the program run on a thread of their own, so calls do not nest.
+// The number of frames of each kind at the begin of the thread's call, and the thread's sent bytes and waits. Host
+// functions of the program run on a thread of their own, so calls do not nest.
 struct Sent {
   uint64_t posted, called;
 };
@@ -50,8 +52,8 @@ Sent sent_so_far() noexcept {
   return {stats.posted.load(std::memory_order_relaxed), stats.called.load(std::memory_order_relaxed)};
 }
 
-// What the description allows a call to send is not always sent: the class that the call turned out to have. Frames of
-// other threads in between can only leave it at what is described.
+// A call does not always send all that the description allows: the class that the call turned out to have. Frames of
+// other threads in between can only leave it at the described class.
 CallClass actual_class(CallClass described) noexcept {
   Sent now = sent_so_far();
   if (described == CallClass::local || (now.posted == t_before.posted && now.called == t_before.called))
@@ -68,7 +70,7 @@ const char* class_name(CallClass call_class) noexcept {
   return "";
 }
 
-// What the call has sent and waited for goes with it; the waits are spans of their own inside.
+// The event has the call's sent bytes and waits; the waits are spans of their own inside.
 void profile_call(uint64_t started, uint64_t ended, const char* name, CallClass call_class, CUresult result) noexcept {
   char text[256];
   size_t length = 0;
@@ -89,21 +91,22 @@ void profile_call(uint64_t started, uint64_t ended, const char* name, CallClass 
 }  // namespace
 
 void observe_from_environment() noexcept {
+  transport::share_numbers_with_program();
   g_started_ns = monotonic_ns();
   const bool accounts = begin_account_from_environment();
-  if (const char* path = std::getenv("GPUWIRE_TRACE"); path && *path) {
+  if (const char* path = setting("GPUWIRE_TRACE"); path && *path) {
     // Appending: each line is one write, so that threads, forked children and child programs may share the file.
-    g_trace = ::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (g_trace < 0) {
+    g_trace.it = transport::OwnDescriptor(::open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!g_trace.it) {
       int error = errno;
       char line[kTracePathShownMax + 128];
       std::snprintf(line, sizeof line, "cannot write the trace file %.*s: %s", int(kTracePathShownMax), path,
                     std::strerror(error));
-      say(line);
+      log_stderr(line);
     }
   }
   g_profile = begin_profile_from_environment();
-  if (accounts || g_trace >= 0 || g_profile) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
+  if (accounts || g_trace.it || g_profile) g_entry.fetch_or(kObserved, std::memory_order_relaxed);
 }
 
 uint64_t observe_begin() noexcept {
@@ -119,7 +122,7 @@ void observe_end(uint64_t started, const char* name, CallClass described, CUresu
   CallClass call_class = actual_class(described);
   account_call(name, call_class, t_traffic_before, t_traffic, ended - started);
   if (g_profile) profile_call(started, ended, name, call_class, result);
-  if (g_trace < 0) return;
+  if (!g_trace.it) return;
   char text[kTraceLineBytesMax];
   text[0] = 0;
   if (print) print(arguments, text, sizeof text);
@@ -129,8 +132,10 @@ void observe_end(uint64_t started, const char* name, CallClass described, CUresu
   int length = std::snprintf(line, sizeof line, "%.6f %ld %s(%s) %s = %s %.1f us\n",
                              double(started - g_started_ns) / 1e9, long(::syscall(SYS_gettid)), name, text,
                              class_name(call_class), result_name ? result_name : "?", double(ended - started) / 1e3);
-  if (length <= 0) return;
-  [[maybe_unused]] ssize_t written = ::write(g_trace, line, std::min(size_t(length), sizeof line - 1));
+  if (length <= 0 || !g_trace.it.is_ours()) return;
+  const size_t bytes = std::min(size_t(length), sizeof line - 1);
+  if (!may_write(g_trace.it.get(), bytes)) return;
+  [[maybe_unused]] ssize_t written = ::write(g_trace.it.get(), line, bytes);
 }
 
 namespace {
@@ -143,8 +148,8 @@ bool hold_one(uint64_t address) noexcept {
 }  // namespace
 
 void HeldArguments::hold(const void* arguments) noexcept {
-  // What a call reads or writes at one pointer is shorter than this; a longer list ends in memory that is already
-  // accessible, or faults before the call takes a lock.
+  // The memory of a call at one pointer is shorter than this; a longer list ends in memory that is already accessible,
+  // or faults before the call takes a lock.
   constexpr uint64_t kReachBytes = 4096;
   if (!process()) return;
   const auto& call = *static_cast<const trace::Arguments<1>*>(arguments);

@@ -1,4 +1,5 @@
-// The frame around every exported driver function: trace and statistics, and no exception ever leaves it.
+// The frame around every exported driver function: the boundary with the program (call_frame.hpp), trace and
+// statistics, and no exception ever leaves it.
 #pragma once
 
 #include <cuda.h>
@@ -6,14 +7,15 @@
 #include <atomic>
 #include <cstdint>
 
+#include "client_stub/driver/call/call_frame.hpp"
+
 namespace gpuwire::client {
 
 enum class CallClass : uint8_t { local, posted, called };
 
-// What every call has to do besides its work, as bits. Read relaxed: nothing else is published through it.
-// kObserved: set once at start from GPUWIRE_TRACE, GPUWIRE_STATS and GPUWIRE_PROFILE_FILE, before the first call
-// returns.
-// kManaged: the process has managed memory; a thread that can name any got it after the bit was set.
+// The steps of every call besides its work, as bits. Read relaxed: nothing else is published through it. kObserved: set
+// once at start from GPUWIRE_TRACE, GPUWIRE_STATS and GPUWIRE_PROFILE_FILE, before the first call returns. kManaged:
+// the process has managed memory; a thread that can name any got it after the bit was set.
 inline constexpr uint8_t kObserved = 1, kManaged = 2;
 extern std::atomic<uint8_t> g_entry;
 
@@ -28,8 +30,8 @@ uint64_t observe_begin() noexcept;
 void observe_end(uint64_t started, const char* name, CallClass call_class, CUresult result, ArgumentPrinter print,
                  const void* arguments) noexcept;
 
-// Keeps managed memory that a call's arguments point to accessible while the call runs: what the call reads and writes
-// under its locks must not fault. `arguments`: a trace::Arguments object.
+// Keeps managed memory that a call's arguments point to accessible while the call runs: the call's accesses under its
+// locks must not fault. `arguments`: a trace::Arguments object.
 class HeldArguments {
  public:
   HeldArguments(uint8_t entry, const void* arguments) noexcept {
@@ -50,21 +52,22 @@ class HeldArguments {
   unsigned count_ = 0;
 };
 
-// A call that waits is about to return: writes what device code has printed. Out of line.
+// A call that waits is about to return: writes the output of device code. Out of line.
 void write_device_output() noexcept;
 
-// A call is about to return an error to the program: keeps it in the error log and tells the program's callbacks. Out
+// A call is about to return an error to the program: stores it in the error log and calls the program's callbacks. Out
 // of line.
 void note_failure(const char* name, CUresult result) noexcept;
 
-// What is an answer rather than a failure, and what exit handlers get when the driver has gone.
+// Results that are answers rather than failures, and the error for exit handlers when the driver has gone.
 constexpr bool is_failure(CUresult result) noexcept {
   return result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY && result != CUDA_ERROR_DEINITIALIZED;
 }
 
+// Inside the boundary.
 template <class Body>
-inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
-                          Body&& body) noexcept {
+inline CUresult run_body(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
+                         Body&& body) noexcept {
   uint8_t entry = g_entry.load(std::memory_order_relaxed);
   if (entry == 0) [[likely]] {
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -95,6 +98,16 @@ inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinte
   if (call_class == CallClass::called) write_device_output();
   observe_end(started, name, call_class, result, print, arguments);
   if (is_failure(result)) note_failure(name, result);
+  return result;
+}
+
+// Not noexcept: CallFrame::leave() may be where the thread ends.
+template <class Body>
+inline CUresult run_entry(const char* name, CallClass call_class, ArgumentPrinter print, const void* arguments,
+                          Body&& body) {
+  CallFrame frame;
+  const CUresult result = run_body(name, call_class, print, arguments, body);
+  frame.leave();
   return result;
 }
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/entry.hpp"
 #include "client_stub/driver/call/error_text.hpp"
 
@@ -104,7 +104,7 @@ bool ErrorLog::dump(uint32_t* iterator, size_t bytes_max, std::string& out) {
   return true;
 }
 
-namespace hand {
+namespace custom {
 
 CUresult cuLogsRegisterCallback(CUlogsCallback callbackFunc, void* userData, CUlogsCallbackHandle* callback_out) {
   uint64_t handle = error_log().register_callback(callbackFunc, userData);
@@ -144,5 +144,5 @@ CUresult cuLogsDumpToMemory(CUlogIterator* iterator, char* buffer, size_t* size,
   return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -21,7 +21,7 @@ inline constexpr size_t kLogCallbacksMax = 1024;
 // All threads; a leaf lock, never held while a callback runs.
 class ErrorLog {
  public:
-  // A call returned an error to the program: keeps the message and tells the callbacks, on this thread.
+  // A call returned an error to the program: stores the message and calls the callbacks, on this thread.
   void note(const char* function, CUresult result) noexcept;
 
   // 0: no function, or too many.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -38,13 +38,13 @@ const char* error_string(CUresult result) noexcept {
 }
 
 // An unknown number is CUDA_ERROR_INVALID_VALUE, and the pointer is set to null (CUDA driver API, Error Handling).
-CUresult hand::cuGetErrorName(CUresult error, const char** name) {
+CUresult custom::cuGetErrorName(CUresult error, const char** name) {
   if (!name) return CUDA_ERROR_INVALID_VALUE;
   *name = error_name(error);
   return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult hand::cuGetErrorString(CUresult error, const char** text) {
+CUresult custom::cuGetErrorString(CUresult error, const char** text) {
   if (!text) return CUDA_ERROR_INVALID_VALUE;
   *text = error_string(error);
   return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

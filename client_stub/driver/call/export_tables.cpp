@@ -1,12 +1,13 @@
 // The private tables that cudart, cuBLAS and cuFFT ask for: protocol/cuda_abi builds them over these few functions.
 #include <cstring>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/tools.hpp"
 #include "client_stub/session/ask.hpp"
 #include "client_stub/session/session_table.hpp"
+#include "client_stub/session/several_servers.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 
 namespace gpuwire::client {
@@ -21,7 +22,7 @@ CUresult primary_context_handle(CUcontext* context, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult current_context(CUcontext* context) { return hand::cuCtxGetCurrent(context); }
+CUresult current_context(CUcontext* context) { return custom::cuCtxGetCurrent(context); }
 
 // Unlike cuCtxGetId, NULL is no error but id 0.
 CUresult context_id(CUcontext context, unsigned long long* id) {
@@ -32,7 +33,7 @@ CUresult context_id(CUcontext context, unsigned long long* id) {
 
 CUresult stream_id(CUcontext context, CUstream stream, unsigned long long* id) {
   auto handle = reinterpret_cast<uint64_t>(stream);
-  if (handle > wire::kStreamLegacy) return hand::cuStreamGetId(stream, id, false);
+  if (handle > wire::kStreamLegacy) return custom::cuStreamGetId(stream, id, false);
   CUresult error;
   const ContextState* state = context_or_current(context, error);
   if (state) *id = state->legacy.id;
@@ -41,14 +42,14 @@ CUresult stream_id(CUcontext context, CUstream stream, unsigned long long* id) {
 
 CUresult module_functions(CUcontext, CUmodule module, std::vector<cuda_abi::ModuleFunction>* functions) {
   unsigned count = 0;
-  if (CUresult error = hand::cuModuleGetFunctionCount(&count, module)) return error;
+  if (CUresult error = custom::cuModuleGetFunctionCount(&count, module)) return error;
   std::vector<CUfunction> handles(count);
   if (count > 0) {
-    if (CUresult error = hand::cuModuleEnumerateFunctions(handles.data(), count, module)) return error;
+    if (CUresult error = custom::cuModuleEnumerateFunctions(handles.data(), count, module)) return error;
   }
   for (CUfunction function : handles) {
     const char* name = nullptr;
-    hand::cuFuncGetName(&name, function);
+    custom::cuFuncGetName(&name, function);
     functions->push_back({function, name});
   }
   return CUDA_SUCCESS;
@@ -61,9 +62,9 @@ CUresult self_test_devices(std::vector<cuda_abi::SelfTestDevice>* devices) {
     cuda_abi::SelfTestDevice device;
     static_assert(sizeof device.uuid == sizeof owner->devices[i].facts->uuid.bytes);
     std::memcpy(device.uuid.data(), owner->devices[i].facts->uuid.bytes, device.uuid.size());
-    hand::cuDeviceGetAttribute(&device.pci_domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CUdevice(i));
-    hand::cuDeviceGetAttribute(&device.pci_bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CUdevice(i));
-    hand::cuDeviceGetAttribute(&device.pci_device, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CUdevice(i));
+    custom::cuDeviceGetAttribute(&device.pci_domain, CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, CUdevice(i));
+    custom::cuDeviceGetAttribute(&device.pci_bus, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CUdevice(i));
+    custom::cuDeviceGetAttribute(&device.pci_device, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, CUdevice(i));
     devices->push_back(device);
   }
   return CUDA_SUCCESS;
@@ -86,9 +87,9 @@ constexpr cuda_abi::PrivateTableHost kHost{
     .context_id = context_id,
     .stream_id = guarded<stream_id, CUcontext, CUstream, unsigned long long*>,
     .module_functions = guarded<module_functions, CUcontext, CUmodule, std::vector<cuda_abi::ModuleFunction>*>,
-    .load_module = hand::cuModuleLoadData,
+    .load_module = custom::cuModuleLoadData,
     .self_test_devices = guarded<self_test_devices, std::vector<cuda_abi::SelfTestDevice>*>,
-    .report = [](const char* line) { say(line); },
+    .report = [](const char* line) { log_stderr(line); },
 };
 
 // For the installation's own libnvidia-ml.so.1 and gpuwire info.
@@ -100,11 +101,14 @@ CUresult ask(std::string_view server, const std::string& query, std::string& ans
   return guarded<ask_server, std::string_view, const std::string&, std::string&, std::string&>(server, query, answer,
                                                                                                error);
 }
-constexpr SessionTable kSessionTable{.connect = connect, .ask = ask};
+void survey(const std::vector<std::string>& servers, std::vector<ServerOffer>& offers) {
+  offers = survey_servers(servers);
+}
+constexpr SessionTable kSessionTable{.connect = connect, .ask = ask, .survey = survey};
 
 }  // namespace
 
-CUresult hand::cuGetExportTable(const void** table, const CUuuid* id) {
+CUresult custom::cuGetExportTable(const void** table, const CUuuid* id) {
   if (table && id && std::memcmp(id->bytes, kSessionTableId.bytes, sizeof id->bytes) == 0) {
     *table = &kSessionTable;
     return CUDA_SUCCESS;

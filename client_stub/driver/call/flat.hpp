@@ -39,7 +39,7 @@ inline CUdevice program_device(int32_t server) noexcept {
   }
 }
 
-// Of a handle in a structure. No array is a wrong value there, unlike where it is a call's own argument (as measured on
+// For a handle in a structure. A null handle is an invalid value there, unlike in a call's own argument (as measured on
 // driver 580).
 inline CUresult check_handle(wire::HandleKind kind, uint64_t handle, bool optional) noexcept {
   if ((optional && !handle) || known_handle(kind, handle)) return CUDA_SUCCESS;

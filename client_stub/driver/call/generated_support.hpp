@@ -1,4 +1,4 @@
-// What the generated forward functions (generated/client/forward_*.cpp) are made of.
+// The helpers of the generated forward functions (generated/client/forward_*.cpp).
 #pragma once
 
 #include <capnp/list.h>
@@ -51,8 +51,8 @@ inline void copy_at_most(capnp::Data::Reader data, void* out, size_t bytes) {
   if (out && data.size()) std::memcpy(out, data.begin(), data.size());
 }
 
-// Handles chosen for objects that the server may have to name: it uses one for each object that has no number yet, and
-// what it did not use is forgotten again.
+// Handles chosen for objects that the server may have to name: it uses one for each object without a number, and unused
+// ones are forgotten again.
 class Candidates {
  public:
   explicit Candidates(wire::HandleKind kind) noexcept : kind_(kind) {}

@@ -49,7 +49,7 @@
 namespace gpuwire::client {
 namespace {
 
-CUresult refused(const char* name) noexcept {
+CUresult refused(const char* name) {
   static constexpr trace::Layout kNoParameters{nullptr, 0};  // none is looked at
   const trace::Arguments<1> arguments{&kNoParameters, {0}};
   return run_entry(name, CallClass::local, trace::print, &arguments, [] { return CUDA_ERROR_NOT_SUPPORTED; });

@@ -1,5 +1,5 @@
-// The functions by which a program shares what OpenGL, EGL and VDPAU draw: there, since programs are linked against
-// them, and refused, since what is drawn on the client's machine is not on the server's.
+// The functions by which a program shares drawings of OpenGL, EGL and VDPAU: they exist, since programs are linked
+// against them, and refuse, since a drawing on the client's machine is not on the server's.
 #pragma once
 
 #include <span>

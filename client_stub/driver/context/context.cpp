@@ -1,16 +1,21 @@
 // Contexts that the program creates, and which one is current.
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/module/prefetched_images.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
 namespace {
 
-constexpr unsigned kContextFlagsKnown = 0xff;  // CU_CTX_FLAGS_MASK of cuda.h 13.0
-constexpr unsigned kApiVersion = 3020;         // of every context since CUDA 3.2
+constexpr unsigned kApiVersion = 3020;  // of every context since CUDA 3.2
 
 // Sets the top of the thread's stack, which must not be empty unless `context` is null.
 void update_current(ThreadState& thread) noexcept { t_context = thread.stack.empty() ? nullptr : thread.stack.back(); }
@@ -51,13 +56,16 @@ ContextState* queried_context(CUcontext context, CUresult& error) noexcept {
 
 }  // namespace
 
-void end_context(ContextState& context) noexcept {
-  // What libraries hung onto the context may still call the driver while it is released.
+void prepare_end(ContextState& context) noexcept {
+  // Callbacks of libraries on the context may still call the driver while it is released.
   cuda_abi::context_local_storage().drop_context(as_cuda(&context));
-  context.server->kept_memory.give_back_of(context);
-  context.server->images_ahead.forget(context);
+  context.server->cached_memory.give_back_of(context);
+  context.server->prefetched_images.forget(context);
+}
+
+void end_context(ContextState& context) noexcept {
   context.alive.store(false, std::memory_order_release);
-  context.server->kept_memory.forget(context);
+  context.server->cached_memory.forget(context);
   forget_modules_of(context);
   forget_memory_of(context);
   forget_host_memory_of(context);
@@ -78,7 +86,7 @@ void set_flags(ContextState& context, Session& session, unsigned flags) noexcept
   session.wait_asleep((flags & CU_CTX_SCHED_MASK) == CU_CTX_SCHED_BLOCKING_SYNC);
 }
 
-CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice ordinal) {
+CUresult custom::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned int flags, CUdevice ordinal) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   const Device* device = process()->device(ordinal);
@@ -111,18 +119,18 @@ CUresult hand::cuCtxCreate_v4(CUcontext* out, CUctxCreateParams* parameters, uns
   return result;
 }
 
-CUresult hand::cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
-  return hand::cuCtxCreate_v4(out, nullptr, flags, device);
+CUresult custom::cuCtxCreate_v2(CUcontext* out, unsigned int flags, CUdevice device) {
+  return custom::cuCtxCreate_v4(out, nullptr, flags, device);
 }
 
-CUresult hand::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags,
-                              CUdevice device) {
+CUresult custom::cuCtxCreate_v3(CUcontext* out, CUexecAffinityParam* affinity, int count, unsigned int flags,
+                                CUdevice device) {
   if (count < 0 || (count > 0 && !affinity)) return CUDA_ERROR_INVALID_VALUE;
   if (count > 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-  return hand::cuCtxCreate_v4(out, nullptr, flags, device);
+  return custom::cuCtxCreate_v4(out, nullptr, flags, device);
 }
 
-CUresult hand::cuCtxDestroy_v2(CUcontext handle) {
+CUresult custom::cuCtxDestroy_v2(CUcontext handle) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
@@ -130,6 +138,7 @@ CUresult hand::cuCtxDestroy_v2(CUcontext handle) {
   ContextState* context = usable_context(handle, error);
   if (!context) return error;
   if (context->primary || context->is_green()) return CUDA_ERROR_INVALID_CONTEXT;
+  prepare_end(*context);
   end_context(*context);
   if (context->destroyed.exchange(true, std::memory_order_acq_rel)) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   CUresult result = forward::cuCtxDestroy_v2(caller, handle);
@@ -142,7 +151,7 @@ CUresult hand::cuCtxDestroy_v2(CUcontext handle) {
   return is_sticky(result) ? CUDA_SUCCESS : result;
 }
 
-CUresult hand::cuCtxAttach(CUcontext* out, unsigned int flags) {
+CUresult custom::cuCtxAttach(CUcontext* out, unsigned int flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!out || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -152,7 +161,7 @@ CUresult hand::cuCtxAttach(CUcontext* out, unsigned int flags) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxDetach(CUcontext handle) {
+CUresult custom::cuCtxDetach(CUcontext handle) {
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
@@ -161,24 +170,24 @@ CUresult hand::cuCtxDetach(CUcontext handle) {
     std::lock_guard lock(context->mutex);
     if (--context->usage > 0) return CUDA_SUCCESS;
   }
-  return hand::cuCtxDestroy_v2(as_cuda(context));
+  return custom::cuCtxDestroy_v2(as_cuda(context));
 }
 
 // A context that is current is refused by the first version (as measured on driver 580).
-CUresult hand::cuCtxPushCurrent(CUcontext handle) {
+CUresult custom::cuCtxPushCurrent(CUcontext handle) {
   if (!process()) return absent_process();
   if (handle && t_context && as_cuda(t_context) == handle) return CUDA_ERROR_INVALID_CONTEXT;
-  return hand::cuCtxPushCurrent_v2(handle);
+  return custom::cuCtxPushCurrent_v2(handle);
 }
 
-CUresult hand::cuCtxPushCurrent_v2(CUcontext handle) {
+CUresult custom::cuCtxPushCurrent_v2(CUcontext handle) {
   if (!process()) return absent_process();
   CUresult error;
   ContextState* context = usable_context(handle, error);
   return context ? push(context) : error;
 }
 
-CUresult hand::cuCtxPopCurrent_v2(CUcontext* out) {
+CUresult custom::cuCtxPopCurrent_v2(CUcontext* out) {
   if (!process()) return absent_process();
   ThreadState* thread = thread_state();
   if (!thread || thread->stack.empty()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -189,7 +198,7 @@ CUresult hand::cuCtxPopCurrent_v2(CUcontext* out) {
 }
 
 // Replaces the top of the stack; NULL takes it off (CUDA driver API, cuCtxSetCurrent).
-CUresult hand::cuCtxSetCurrent(CUcontext handle) {
+CUresult custom::cuCtxSetCurrent(CUcontext handle) {
   if (!process()) return absent_process();
   ContextState* current = t_context;
   if (current && current->handle == reinterpret_cast<uint64_t>(handle) &&
@@ -212,7 +221,7 @@ CUresult hand::cuCtxSetCurrent(CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxGetCurrent(CUcontext* out) {
+CUresult custom::cuCtxGetCurrent(CUcontext* out) {
   if (!process()) [[unlikely]]
     return absent_process();
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -220,7 +229,7 @@ CUresult hand::cuCtxGetCurrent(CUcontext* out) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
+CUresult custom::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;
@@ -229,12 +238,12 @@ CUresult hand::cuCtxGetDevice_v2(CUdevice* device, CUcontext handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxGetDevice(CUdevice* device) { return hand::cuCtxGetDevice_v2(device, nullptr); }
+CUresult custom::cuCtxGetDevice(CUdevice* device) { return custom::cuCtxGetDevice_v2(device, nullptr); }
 
-CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
+CUresult custom::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(error)) return error;
-  // Of a context that has ended another error than elsewhere (as measured on driver 580).
+  // A context that has ended gives another error than elsewhere (as measured on driver 580).
   if (!queried_context(handle, error))
     return handle && error == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT : error;
   if (!version) return CUDA_ERROR_INVALID_VALUE;
@@ -242,7 +251,7 @@ CUresult hand::cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxGetId(CUcontext handle, unsigned long long* id) {
+CUresult custom::cuCtxGetId(CUcontext handle, unsigned long long* id) {
   CUresult error = handle ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(error)) return argument_first(error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   ContextState* context = queried_context(handle, error);
@@ -253,17 +262,17 @@ CUresult hand::cuCtxGetId(CUcontext handle, unsigned long long* id) {
 }
 
 // CU_CTX_MAP_HOST is always on where addresses are unified.
-CUresult hand::cuCtxGetFlags(unsigned int* flags) {
+CUresult custom::cuCtxGetFlags(unsigned int* flags) {
   CUresult error;
   ContextState* context = queried_context(nullptr, error);
   if (!context) return error;
   if (!flags) return CUDA_ERROR_INVALID_VALUE;
-  // Driver 580 tells of a created context what it was created with.
+  // Driver 580 reports the flags with which a context was created.
   *flags = context->base->flags.load(std::memory_order_relaxed) | (context->base->primary ? CU_CTX_MAP_HOST : 0);
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxSetFlags(unsigned int flags) {
+CUresult custom::cuCtxSetFlags(unsigned int flags) {
   Caller caller = enter(Needs::living_context);
   if (caller.error) return caller.error;
   CUresult result = leave(caller, forward::cuCtxSetFlags(caller, flags));
@@ -271,7 +280,7 @@ CUresult hand::cuCtxSetFlags(unsigned int flags) {
   return result;
 }
 
-CUresult hand::cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+CUresult custom::cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
@@ -280,7 +289,7 @@ CUresult hand::cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuCtxGetLimit(size_t* value, CUlimit limit) {
+CUresult custom::cuCtxGetLimit(size_t* value, CUlimit limit) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (!value || unsigned(limit) >= unsigned(CU_LIMIT_MAX) || unsigned(limit) >= kContextLimits)
@@ -293,8 +302,8 @@ CUresult hand::cuCtxGetLimit(size_t* value, CUlimit limit) {
   return CUDA_SUCCESS;
 }
 
-// The driver rounds what it is given, so the value is asked back once.
-CUresult hand::cuCtxSetLimit(CUlimit limit, size_t value) {
+// The driver rounds the value, so it is read back once.
+CUresult custom::cuCtxSetLimit(CUlimit limit, size_t value) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   if (CUresult result = leave(caller, forward::cuCtxSetLimit(caller, limit, value))) return result;
@@ -318,7 +327,7 @@ CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
   // Nothing was sent since the last time all was known to be done.
   if (context_idle(context)) return leave(caller, CUDA_SUCCESS);
   uint64_t up_to = context.work.load(std::memory_order_relaxed);
-  // A kernel may be waiting for what the program has written.
+  // A kernel may be waiting for a write of the program.
   caller.server->host_regions.push(caller);
   CUresult result = forward_call();
   if (result == CUDA_SUCCESS) note_context_done(context, up_to);
@@ -327,13 +336,13 @@ CUresult synchronize(const Caller& caller, Forward&& forward_call) noexcept {
 
 }  // namespace
 
-CUresult hand::cuCtxSynchronize() {
+CUresult custom::cuCtxSynchronize() {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
   return synchronize(caller, [&] { return forward::cuCtxSynchronize(caller); });
 }
 
-CUresult hand::cuCtxSynchronize_v2(CUcontext handle) {
+CUresult custom::cuCtxSynchronize_v2(CUcontext handle) {
   CUresult error;
   ContextState* context = queried_context(handle, error);
   if (!context) return error;

@@ -18,7 +18,8 @@ struct Device;
 class ServerSession;
 class Session;
 
-inline constexpr unsigned kContextLimits = 12;  // CUlimit values known to cuda.h 13.0, and room
+inline constexpr unsigned kContextFlagsKnown = 0xff;  // CU_CTX_FLAGS_MASK of cuda.h 13.0
+inline constexpr unsigned kContextLimits = 12;        // CUlimit values known to cuda.h 13.0, and room
 
 // One context of the program. Never freed and its handle never reused: a destroyed context may still stand on a
 // thread's stack, and its calls must then say so (CUDA_ERROR_CONTEXT_IS_DESTROYED).
@@ -27,8 +28,8 @@ struct ContextState {
   ServerSession* server = nullptr;  // where it is
   int device = 0;                   // the program's ordinal
   bool primary = false;
-  // Whose memory, modules and events it has and whose faults are its own: of a green context the device's primary
-  // context, else itself.
+  // The owner of its memory, modules, events and faults: for a green context the device's primary context, otherwise
+  // itself.
   ContextState* base = this;
   bool is_green() const noexcept { return base != this; }
   uint64_t id = 0;  // cuCtxGetId
@@ -50,12 +51,13 @@ struct ContextState {
   // done.
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> done{0};
-  // The newest work that may write to memory of the program: all but what is known to write to the device's alone.
-  std::atomic<uint64_t> host_writes{0};
-  // The newest frame behind which all work of the context has ended when the next one comes (KeptMemory).
+  // The newest work that may write to memory of the program, except work known to write only to the device's: in
+  // streams that the NULL stream waits for, and in the others.
+  std::atomic<uint64_t> host_writes{0}, host_writes_beside{0};
+  // The newest frame behind which all work of the context has ended when the next one comes (CachedMemory).
   std::atomic<uint64_t> rested{0};
-  // Has anything been sent to a stream that synchronises with the NULL stream? Stays; read by who freed memory that
-  // such work may have used: relaxed.
+  // Has anything been sent to a stream that synchronises with the NULL stream? Never reset; read by a thread that freed
+  // memory which such work may have used: relaxed.
   std::atomic<bool> blocking_work{false};
   StreamState legacy;  // the NULL stream; `work` there counts all streams that synchronise with it
   // Captures under way in this context, and those among them that began in a stream which synchronises with the NULL
@@ -63,11 +65,18 @@ struct ContextState {
   std::atomic<uint32_t> captures{0};
   std::atomic<uint32_t> blocking_captures{0};
 
-  std::mutex mutex;                      // all below; a leaf lock
+  // All members below; for a primary context also changes of `alive`, with the frames that report them to the server,
+  // so that both have one order. No function of the program runs under it, and no reply is waited for.
+  std::mutex mutex;
   uint64_t limits[kContextLimits] = {};  // ~0: not asked, or the query failed
   uint32_t usage = 0;                    // primary: retains, with those of green contexts; others: cuCtxAttach
   uint32_t greens = 0;                   // primary: the green contexts that hold it
+  uint32_t preparing = 0;                // primary: threads that are about to end it (prepare_end())
+  uint64_t lives = 0;                    // primary: how often it has begun
 };
+
+// Is there work that may write to memory of the program, and is not known to be done?
+bool host_writes_under_way(const ContextState& context) noexcept;
 
 inline CUcontext as_cuda(const ContextState* context) {
   return context ? reinterpret_cast<CUcontext>(context->handle) : nullptr;
@@ -75,7 +84,7 @@ inline CUcontext as_cuda(const ContextState* context) {
 
 inline constinit std::atomic<uint64_t> next_thread_number{1};
 
-// What one thread has of its own. Owned by the thread, freed when it ends.
+// One thread's own state. Owned by the thread, freed when it ends.
 struct ThreadState {
   uint64_t number =
       next_thread_number.fetch_add(1, std::memory_order_relaxed);  // never another thread's, unlike the address
@@ -85,7 +94,7 @@ struct ThreadState {
   struct OwnStream {
     ContextState* context;
     uint64_t stream;
-    bool announced;  // has the server heard of it?
+    bool announced;  // does the server know it?
   };
   std::vector<OwnStream> own_streams;  // CU_STREAM_PER_THREAD, one per context used
 };
@@ -93,7 +102,7 @@ struct ThreadState {
 // The thread's current context, or null. In the static TLS block: read in every driver call.
 extern thread_local constinit ContextState* t_context __attribute__((tls_model("initial-exec")));
 
-// Has the thread an own stream that the server has not heard of? Asked before all work.
+// Has the thread an own stream that the server does not know? Checked before all work.
 extern thread_local constinit bool t_unannounced __attribute__((tls_model("initial-exec")));
 
 // Created when first asked for. Null: no memory.
@@ -104,7 +113,7 @@ ContextState* find_context(CUcontext context) noexcept;
 // `context`, or the current one for NULL; null: neither. `error` says why.
 ContextState* context_or_current(CUcontext context, CUresult& error) noexcept;
 
-// What enter() says about a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
+// enter()'s result for a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
 inline CUresult context_health(const ContextState& context) noexcept {
   if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]]
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -120,12 +129,15 @@ void set_flags(ContextState& context, Session& session, unsigned flags) noexcept
 // enter(Needs::context) for a given context instead of the current one.
 Caller enter_context(ContextState& context) noexcept;
 
-// The context is about to end at the server, or has just ended: runs what libraries hung onto it, then forgets all that
-// belonged to it.
+// The context is about to end: runs the libraries' callbacks on it, which may call the driver, and releases cached
+// objects in it. It may continue to live all the same. No lock is held.
+void prepare_end(ContextState& context) noexcept;
+// The context is dead from here on, and all its objects are forgotten; its end is sent next. Behind prepare_end(). For
+// a primary context its mutex is held.
 void end_context(ContextState& context) noexcept;
 
-// Everything that belonged to a context is gone at the server. The owners of these tables (memory.cpp, module.cpp and
-// so on) forget what they keep for it; called after the context has been marked dead, without locks held.
+// All objects of a context are gone at the server. The owners of these tables (memory.cpp, module.cpp and so on) forget
+// their entries for it; called after the context has been marked dead, without locks held.
 void forget_memory_of(const ContextState& context) noexcept;
 void forget_modules_of(const ContextState& context) noexcept;
 

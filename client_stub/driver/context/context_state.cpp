@@ -7,6 +7,7 @@
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
 
 namespace gpuwire::client {
 
@@ -34,7 +35,7 @@ void end_thread(void* value) noexcept {
       caller.state = own.context;
       caller.context_handle = own.context->base->handle;
       caller.context = uint32_t(own.context->handle);
-      caller.server->kept_memory.give_back_of_stream(own.stream);
+      caller.server->cached_memory.give_back_of_stream(own.stream);
       forward::cuStreamDestroy_v2(caller, reinterpret_cast<CUstream>(own.stream));
     }
   }

@@ -4,12 +4,13 @@
 #include <new>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
 #include "protocol/cuda_abi/private_tables.hpp"
 #include "schema/session.capnp.h"
 
@@ -32,7 +33,7 @@ ContextState* find_green(CUgreenCtx green, CUresult& error) noexcept {
 
 CUcontext context_of(CUgreenCtx green) noexcept { return reinterpret_cast<CUcontext>(green); }
 
-// A context that shares what `primary` has; null: no memory or too many handles.
+// A context that shares the objects of `primary`; null: no memory or too many handles.
 ContextState* make_green(ContextState& primary) noexcept {
   auto* context = new (std::nothrow) ContextState;
   if (!context) return nullptr;
@@ -86,7 +87,7 @@ CUresult create(CUgreenCtx* out, CUdevResourceDesc descriptor, const Device& dev
 
 }  // namespace
 
-CUresult hand::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, CUdevice ordinal, unsigned int flags) {
+CUresult custom::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, CUdevice ordinal, unsigned int flags) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   const Device* device = process()->device(ordinal);
@@ -97,10 +98,10 @@ CUresult hand::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, C
   if (!out || !known || flags != CU_GREEN_CTX_DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
   // It holds the primary context until it is destroyed.
   CUcontext primary = nullptr;
-  if (CUresult error = hand::cuDevicePrimaryCtxRetain(&primary, ordinal)) return error;
+  if (CUresult error = custom::cuDevicePrimaryCtxRetain(&primary, ordinal)) return error;
   CUresult result = create(out, descriptor, *device, flags);
   if (result) {
-    hand::cuDevicePrimaryCtxRelease_v2(ordinal);
+    custom::cuDevicePrimaryCtxRelease_v2(ordinal);
   } else {
     std::lock_guard lock(device->primary->mutex);
     ++device->primary->greens;
@@ -108,7 +109,7 @@ CUresult hand::cuGreenCtxCreate(CUgreenCtx* out, CUdevResourceDesc descriptor, C
   return result;
 }
 
-CUresult hand::cuGreenCtxDestroy(CUgreenCtx green) {
+CUresult custom::cuGreenCtxDestroy(CUgreenCtx green) {
   CUresult error;
   ContextState* context = find_green(green, error);
   if (error) return error;
@@ -122,11 +123,11 @@ CUresult hand::cuGreenCtxDestroy(CUgreenCtx green) {
     std::lock_guard lock(context->base->mutex);
     --context->base->greens;
   }
-  hand::cuDevicePrimaryCtxRelease_v2(context->device);
+  custom::cuDevicePrimaryCtxRelease_v2(context->device);
   return is_sticky(result) ? CUDA_SUCCESS : result;
 }
 
-CUresult hand::cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx green) {
+CUresult custom::cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx green) {
   CUresult error;
   find_green(green, error);
   if (error) return error;
@@ -135,9 +136,9 @@ CUresult hand::cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx green) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
-  // Without one, of the current context if that is one; what befell that comes first, but for the pointer (measured on
-  // driver 580).
+CUresult custom::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
+  // Without one, of the current context if that is one; its sticky error comes first, but after the pointer (measured
+  // on driver 580).
   const CUresult fault = green ? CUDA_SUCCESS : enter(Needs::context).error;
   if (is_sticky(fault)) return argument_first(fault, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   if (!green && t_context && t_context->is_green()) green = reinterpret_cast<CUgreenCtx>(t_context->handle);
@@ -149,7 +150,7 @@ CUresult hand::cuGreenCtxGetId(CUgreenCtx green, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
+CUresult custom::cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resource, CUdevResourceType type) {
   CUresult error;
   ContextState* context = find_green(green, error);
   if (error) return error;
@@ -159,7 +160,7 @@ CUresult hand::cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource* resourc
   return leave(caller, forward::cuCtxGetDevResource(caller, context_of(green), resource, type));
 }
 
-CUresult hand::cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx green, unsigned int flags, int priority) {
+CUresult custom::cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx green, unsigned int flags, int priority) {
   CUresult error;
   ContextState* context = find_green(green, error);
   if (error) return error;
@@ -169,16 +170,16 @@ CUresult hand::cuGreenCtxStreamCreate(CUstream* out, CUgreenCtx green, unsigned 
   return create_stream(caller, out, flags, priority);
 }
 
-CUresult hand::cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
+CUresult custom::cuGreenCtxRecordEvent(CUgreenCtx green, CUevent event) {
   CUresult error;
   find_green(green, error);
-  return error ? error : hand::cuCtxRecordEvent(context_of(green), event);
+  return error ? error : custom::cuCtxRecordEvent(context_of(green), event);
 }
 
-CUresult hand::cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
+CUresult custom::cuGreenCtxWaitEvent(CUgreenCtx green, CUevent event) {
   CUresult error;
   find_green(green, error);
-  return error ? error : hand::cuCtxWaitEvent(context_of(green), event);
+  return error ? error : custom::cuCtxWaitEvent(context_of(green), event);
 }
 
 }  // namespace gpuwire::client

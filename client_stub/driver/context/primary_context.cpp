@@ -1,16 +1,17 @@
 // Primary contexts: one per device, with a handle that is fixed from the start. At the server they exist between the
 // first retain and the last release.
-#include "client/hand.hpp"
+#include <mutex>
+
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
-
-constexpr unsigned kContextFlagsKnown = 0xff;
 
 struct Primary {
   Caller caller;
@@ -34,11 +35,32 @@ wire::message::RetainPrimary message_about(const Device& device) noexcept {
           .flags = device.primary->flags.load(std::memory_order_relaxed)};
 }
 
-// The faults of what is gone do not stay with what comes after it.
+// The faults of a destroyed context do not stay with its successor.
 void clear_faults(ContextState& context) noexcept {
   context.sticky.store(0, std::memory_order_relaxed);
   context.deferred.store(0, std::memory_order_relaxed);
   context.legacy.failed.store(0, std::memory_order_relaxed);
+}
+
+// Runs the libraries' callbacks on the context, without its mutex, which `lock` holds before and after. Returns whether
+// it is still the same context: another thread may have ended it meanwhile.
+bool prepare(ContextState& context, std::unique_lock<std::mutex>& lock) noexcept {
+  const uint64_t life = context.lives;
+  ++context.preparing;
+  lock.unlock();
+  prepare_end(context);
+  lock.lock();
+  --context.preparing;
+  return context.alive.load(std::memory_order_relaxed) && context.lives == life;
+}
+
+// Behind prepare(), with the mutex. A thread that has retained the context meanwhile keeps it alive; of several that
+// prepared its end the last one ends it.
+CUresult end_unused(const Primary& primary) noexcept {
+  ContextState& context = *primary.device->primary;
+  if (context.usage > 0 || context.preparing > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  end_context(context);
+  return send::post_release_primary(*primary.caller.session, 0, message_about(*primary.device));
 }
 
 // Flags are about how this process waits.
@@ -56,7 +78,7 @@ CUresult set_primary_flags(CUdevice ordinal, unsigned flags, bool while_active) 
 
 // Posted: creating a context takes the server a while, in which the program may go on; a failure surfaces in the first
 // call that waits.
-CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
+CUresult custom::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   Primary primary = enter_primary(ordinal);
   if (primary.error) return primary.error;
   if (!out) return CUDA_ERROR_INVALID_VALUE;
@@ -70,6 +92,7 @@ CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
       if (CUresult error = send::post_retain_primary(*primary.caller.session, 0, message_about(*primary.device)))
         return error;
       context.alive.store(true, std::memory_order_release);
+      ++context.lives;
       uploads.context_begins();
     }
     ++context.usage;
@@ -79,47 +102,51 @@ CUresult hand::cuDevicePrimaryCtxRetain(CUcontext* out, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
+CUresult custom::cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
   Primary primary = enter_primary(ordinal);
   if (primary.error) return primary.error;
   ContextState& context = *primary.device->primary;
-  {
-    std::lock_guard lock(context.mutex);
-    if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
-    if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
-    if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  }
-  end_context(context);
-  return send::post_release_primary(*primary.caller.session, 0, message_about(*primary.device));
+  std::unique_lock lock(context.mutex);
+  if (context.usage == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context.usage == context.greens) return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
+  if (--context.usage > 0 || !context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  prepare(context, lock);
+  return end_unused(primary);
 }
 
-// Ends the context whatever its usage; who retained it still has to release it, and the next retain makes a new one.
-CUresult hand::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
+// Ends the context whatever its usage; its users still have to release it, and the next retain makes a new one.
+CUresult custom::cuDevicePrimaryCtxReset_v2(CUdevice ordinal) {
   Primary primary = enter_primary(ordinal);
   if (primary.error) return primary.error;
   ContextState& context = *primary.device->primary;
+  std::unique_lock lock(context.mutex);
   if (!context.alive.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
-  {
-    std::lock_guard lock(context.mutex);
-    if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
-  }
+  if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
   if (context.sticky.load(std::memory_order_relaxed)) process()->lost.store(true, std::memory_order_relaxed);
+  if (!prepare(context, lock)) return end_unused(primary);
+  if (context.greens != 0) return CUDA_ERROR_NOT_PERMITTED;
   end_context(context);
-  CUresult result = send::call_reset_primary(*primary.caller.session, 0, message_about(*primary.device));
-  clear_faults(context);
+  uint64_t sequence = 0;
+  Session& session = *primary.caller.session;
+  if (CUresult error = send::begin_reset_primary(session, 0, message_about(*primary.device), sequence)) return error;
+  lock.unlock();
+  CUresult result = send::finish_reset_primary(session, sequence);
+  // Unless the next one has begun meanwhile.
+  lock.lock();
+  if (!context.alive.load(std::memory_order_relaxed)) clear_faults(context);
   return result;
 }
 
-CUresult hand::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
+CUresult custom::cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) {
   return set_primary_flags(ordinal, flags, true);
 }
 
 // The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
-CUresult hand::cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
+CUresult custom::cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) {
   return set_primary_flags(ordinal, flags, false);
 }
 
-CUresult hand::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
+CUresult custom::cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* active) {
   Process* owner = process();
   if (!owner) [[unlikely]]
     return absent_process();

@@ -5,6 +5,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/chunked_uploads.hpp"
 #include "client_stub/session/call.hpp"
 #include "client_stub/session/transfer_progress.hpp"
 #include "schema/session.capnp.h"

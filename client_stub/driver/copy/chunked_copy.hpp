@@ -28,12 +28,12 @@ class ChunkedCopy {
   CUresult send();
 
  private:
-  // Pieces that were named, and pieces that were sent while nothing is known of what the server has: few are on their
-  // way at once, so that its answers come in time.
+  // The number of named pieces in flight, and of pieces that are sent while the server's content is unknown. Both are
+  // small, so that the server's answers come in time.
   static constexpr size_t kNamedInFlightMax = 4, kCautiousInFlightMax = 4;
-  // The first piece of those that are named is short, so that the server begins soon; so are the last ones, so that it
-  // has little left to do when all is named. Each but the last is so many of these that all threads of both ends have a
-  // chunk at any time.
+  // The first named piece is short, so that the server begins soon. The last pieces are short too, so that the server
+  // has little work left when all pieces are named. Every other piece has enough chunks to keep all threads of both
+  // ends busy.
   static constexpr size_t kShortNamedBytes = (kDigestHelpersMax + 1) * wire::kChunkBytes;
 
   // A called frame that was sent and whose reply has not been read.

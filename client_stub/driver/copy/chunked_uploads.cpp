@@ -30,7 +30,7 @@ void ChunkedUploads::begin(const ServerFacts& facts) noexcept {
 
 void ChunkedUploads::measured(size_t bytes, std::chrono::nanoseconds took, std::span<const std::byte> sample) noexcept {
   uint64_t now = per_second(bytes, took);
-  // A link can do what it has done; what else the machine does makes it look slower.
+  // The best measurement counts: other work of the machine makes a link look slower than it is.
   uint64_t before = bytes_per_s_.load(std::memory_order_relaxed);
   bytes_per_s_.store(now > before ? now : before / 4 * 3 + now / 4, std::memory_order_relaxed);
   measure_digesting(sample);
@@ -38,7 +38,7 @@ void ChunkedUploads::measured(size_t bytes, std::chrono::nanoseconds took, std::
 }
 
 void ChunkedUploads::measure_digesting(std::span<const std::byte> sample) noexcept {
-  // Where it has turned out to be fast enough, what is named tells how fast it is.
+  // If the link has proved fast enough, the named pieces measure its speed.
   if (slow_.load(std::memory_order_relaxed) || sample.size() < wire::kChunkBytes) return;
   for (int times = 0; times < kDigestSamples; ++times) {
     auto begun = Clock::now();

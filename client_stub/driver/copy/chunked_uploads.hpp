@@ -13,7 +13,7 @@
 
 #include "client_stub/session/session.hpp"
 #include "protocol/digest/blake3.hpp"
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "protocol/threads/parallel.hpp"
 #include "protocol/wire/fields.hpp"
 #include "protocol/wire/limits.hpp"
@@ -22,28 +22,28 @@ namespace gpuwire::client {
 
 struct Caller;
 
-// GPUWIRE_DEDUP. automatic: where the link has been measured to be slower than digesting, and as long as the server
-// turns out to have what it is asked for.
+// GPUWIRE_DEDUP. automatic: naming is on while the measured link is slower than digesting and the server has the named
+// chunks.
 enum class Dedup : uint8_t { automatic, on, off };
 Dedup dedup_wish(const char* value) noexcept;
 
-// What a copy has to have for it.
+// The requirements for a copy to take part.
 inline constexpr size_t kChunkedCopyBytesMin = 1u << 20;
-// The first piece of the first large copy tells how fast the link is.
+// The first piece of the first large copy measures the link.
 inline constexpr size_t kRatePieceBytes = 8u << 20;
-// A copy of this size tells so again.
+// A copy of this size measures the link again.
 inline constexpr size_t kRateCopyBytesMin = 32u << 20;
-// So many bytes of copies that nobody waits for are timed once.
+// Among copies that nobody waits for, one is timed after this many bytes.
 inline constexpr size_t kTimeBytes = 64u << 20;
-// A chunk is digested so many times to learn how fast that is: the best counts, since a thread may lose its core.
+// The number of times that a chunk is digested to measure the speed. The best time counts, since a thread may lose its
+// core.
 inline constexpr int kDigestSamples = 3;
-// Where nothing is expected at the server, one chunk is asked for after so many bytes.
+// If the server is expected to have nothing, one chunk is asked for after this many bytes.
 inline constexpr size_t kProbeBytes = 16u << 20;
-// So much is asked for before the share of what was there decides; less than a part of it, and it is not asked for any
-// more.
+// The number of bytes that are asked for before the share of found bytes decides. Below a part of it, naming stops.
 inline constexpr size_t kTrialBytes = 4u << 20;
 inline constexpr unsigned kFoundPart = 8;
-// By so much digesting must be faster than the link: both ends do it, and the program needs cores itself.
+// Digesting must be this much faster than the link: both ends digest, and the program needs cores itself.
 inline constexpr double kWorthFactor = 2;
 // Threads that digest beside the caller's, in a copy large enough; of all copies of a session one at a time has them.
 inline constexpr unsigned kDigestHelpersMax = 7;
@@ -61,12 +61,12 @@ class ChunkedUploads {
 
   explicit ChunkedUploads(Dedup wish) : wish_(wish) {}
 
-  // Once, before the first copy: what the server offers.
+  // Once, before the first copy: the server's offer.
   void begin(const ServerFacts& facts) noexcept;
 
   // Is there anything to think about at all?
   bool possible() const noexcept { return possible_.load(std::memory_order_relaxed); }
-  // The server is to keep what it gets.
+  // The server is to store the data of copies.
   bool keeps() const noexcept { return possible() && (wish_ == Dedup::on || slow_.load(std::memory_order_relaxed)); }
   // Bytes are to be named before they are sent.
   bool asks() const noexcept { return keeps() && (wish_ == Dedup::on || expects_.load(std::memory_order_relaxed)); }
@@ -75,12 +75,13 @@ class ChunkedUploads {
     return possible() && wish_ == Dedup::automatic && bytes_per_s_.load(std::memory_order_relaxed) == 0;
   }
 
-  // So many bytes took so long to get to the server. `sample`: some of them, by which digesting is measured, or none.
+  // These bytes took this long to reach the server. `sample`: some of the bytes, on which digesting is measured, or
+  // none.
   void measured(size_t bytes, std::chrono::nanoseconds took, std::span<const std::byte> sample) noexcept;
-  // So many bytes took so long to digest; so many that were named, and all there, to get to the device.
+  // These bytes took this long to digest. For named bytes that the server had: this long to reach the device.
   void digested(size_t bytes, std::chrono::nanoseconds took) noexcept;
   void named(size_t bytes, std::chrono::nanoseconds took) noexcept;
-  // Of so many bytes that were named so many were there.
+  // The server had this many of the named bytes.
   void answered(size_t asked_bytes, size_t found_bytes) noexcept;
 
   // Before bytes are sent without being asked for: may ask for one chunk of them, and after it: may ask how long they
@@ -113,7 +114,7 @@ class ChunkedUploads {
   digest::Key key_{};
   std::atomic<bool> possible_{false};
   std::atomic<bool> slow_{false};                                              // the link is slower than digesting
-  std::atomic<bool> expects_{true};                                            // the server has what it is asked for
+  std::atomic<bool> expects_{true};                                            // the server has the named chunks
   std::atomic<uint64_t> bytes_per_s_{0}, digested_per_s_{0}, named_per_s_{0};  // 0: not known
   std::atomic<size_t> trial_asked_{0}, trial_found_{0};
   std::atomic<bool> asking_{false};                  // a question is on its way, or about to be
@@ -121,8 +122,8 @@ class ChunkedUploads {
   std::atomic<size_t> untimed_bytes_{0};             // since the last measurement
   ChunkTraffic traffic_;
 
-  std::mutex digesting_;  // who has it has the helpers; no other lock is taken under it but theirs
-  Parallel helpers_{helpers_here(kDigestHelpersMax), kLookAlone};
+  std::mutex digesting_;  // its holder owns the helpers; under it only their lock is taken
+  Parallel helpers_{helpers_here(kDigestHelpersMax), kPollAlone};
 
   std::mutex mutex_;  // a leaf; taken under the session's send lock, too
   std::optional<Asked> asked_;

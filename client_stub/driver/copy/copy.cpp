@@ -5,18 +5,23 @@
 #include <vector>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/copy/late_copy.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/memory/place.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 // A copy that has entered the driver: its stream is resolved, once.
@@ -26,7 +31,7 @@ struct Begun {
   Form form = Form::blocking;
   CUresult error = CUDA_SUCCESS;
 
-  // For the forward functions, which take the resolved stream for what it is.
+  // For the forward functions, which pass the resolved stream on unchanged.
   CUstream wire() const noexcept { return reinterpret_cast<CUstream>(stream); }
 };
 
@@ -43,31 +48,24 @@ bool at_server(const Place& memory, bool unknown) {
   return memory.in_managed() || (!unknown && memory.kind == PlaceKind::region);
 }
 
-// Natively such a copy reads its source when the stream gets there, and returns without waiting for that. Where no work
-// that may write to memory of the program is under way, the source is what it will be then: it goes at once, as from
-// memory that the device does not reach.
+// Natively such a copy reads its source when the stream reaches it, and returns without waiting for that. If no work is
+// in flight that may write to memory of the program, the source already has its final content: the copy goes at once,
+// as from memory that the device does not reach.
 bool goes_at_once(const Begun& begun, const Places& places, bool unknown) {
   const auto& [destination, source] = places;
   const ServerSession& server = *begun.caller.server;
   return begun.form == Form::blocking && !unknown && source.kind == PlaceKind::region && source.in_pinned() &&
          source.bytes <= kCopyBesideWorkBytesMax && !destination.on_both_sides() &&
          begun.stream <= wire::kStreamLegacy && server.host_regions.all_shared() &&
-         server.posted_uploads.allowed(begun.caller, source.bytes) && !begun.caller.state->is_green() &&
-         !in_host_callback();
+         !server.posted_uploads.any_stream_beside() && server.posted_uploads.allowed(begun.caller, source.bytes) &&
+         !begun.caller.state->is_green() && !in_host_callback();
 }
 
-// Waits for what may write to memory of the program. All streams are such that wait for the NULL stream: else
-// PostedUploads would not allow the copy.
+// Waits for work that may write to memory of the program. All streams of the session wait for the NULL stream
+// (goes_at_once()).
 CUresult settle_host_writes(const ContextState& context) {
-  const uint64_t writes = context.host_writes.load(std::memory_order_relaxed);
-  if (writes <=
-      std::max(context.legacy.done.load(std::memory_order_acquire), context.done.load(std::memory_order_acquire)))
-    return CUDA_SUCCESS;
-  return synchronise_stream(CU_STREAM_LEGACY, false);
+  return host_writes_under_way(context) ? synchronise_stream(CU_STREAM_LEGACY, false) : CUDA_SUCCESS;
 }
-
-// Of what a program copies to the device so much may be a table of pointers.
-constexpr size_t kPointerTableBytesMax = 1u << 20;
 
 // Waits for a copy between two places at the server, where the form promises that it is done.
 CUresult finish_copy(const Begun& begun, CUresult result) {
@@ -75,8 +73,9 @@ CUresult finish_copy(const Begun& begun, CUresult result) {
   return forward::cuStreamSynchronize(begun.caller, begun.wire());
 }
 
-// Between the device and memory that the server has, too: it has both, and earlier work of the stream may still write
-// to either. What such a copy brought to the program's side would count as the program's change, and travel back.
+// Copies between the device and memory that the server has too: the server has both sides, and earlier work of the
+// stream may still write to either. The bytes of such a copy would otherwise count as the program's changes on the
+// program's side, and travel back.
 CUresult copy_by_address(const Begun& begun, const Places& places, bool unknown) {
   CUresult result = forward::cuMemcpyAsync(begun.caller, places.destination.address, places.source.address,
                                            places.source.bytes, begun.wire());
@@ -107,12 +106,15 @@ CUresult to_device(const Begun& begun, Places& places) {
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, begun.form == Form::blocking)) return error;
   if (uint64_t capture = capture_of(begun.caller, begun.stream)) return captured(begun, capture, places, false, true);
   if (CUresult error = before_work(begun.caller)) return error;
-  if (CUresult error =
-          at_once ? settle_host_writes(*begun.caller.state) : settle_source(begun.caller, source, begun.stream))
-    return leave(begun.caller, error);
-  if (bytes <= kPointerTableBytesMax) {
-    begun.caller.server->pinned_pointers.look_through_data({static_cast<const std::byte*>(source.memory()), bytes});
-  }
+  bool done = false;
+  CUresult ready = at_once ? settle_host_writes(*begun.caller.state)
+                           : ready_source(begun.caller, source, begun.stream, begun.form, done, [&] {
+                               return copy_late(begun.caller, destination.address, source, begun.stream);
+                             });
+  if (!ready && done && unknown) ready = await_verdict(begun.caller);
+  if (ready || done) return leave(begun.caller, ready);
+  if (bytes <= kPointerTableBytesMax)
+    begun.caller.server->pinned_pointers.scan_data({static_cast<const std::byte*>(source.memory()), bytes});
   if (!source.in_pinned()) note_pageable_memory();
   Source after = begun.form == Form::blocking ? Source::arrived : source.in_pinned() ? Source::stays : Source::free;
   CUresult result = send_to_device(begun.caller, destination.address, source.memory(), bytes, begun.stream, after,
@@ -214,7 +216,7 @@ CUresult copy(Copy&& perform, uint64_t destination, uint64_t source, size_t byte
 
 uint64_t word_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
-// By way of memory of ours: what the session reads and writes must not fault.
+// Uses a buffer of gpuwire: the session's reads and writes must not fault.
 CUresult array_copy_of_managed(const Begun& begun, uint64_t array, size_t offset, void* managed, size_t bytes,
                                bool to_array) {
   if (CUresult error = before_work(begun.caller)) return error;
@@ -258,32 +260,44 @@ CUresult array_copy(CUarray array, size_t offset, void* host, size_t bytes, CUst
   if (bytes == 0) return leave(begun.caller, CUDA_SUCCESS);
   if (CUresult error = check_array(array)) return error;
   if (!host) return CUDA_ERROR_INVALID_VALUE;
-  // Before the program's memory is looked at, which may be shorter than what the array cannot take either.
+  // This check comes before the program's memory is read, because that memory may be shorter than a copy that the array
+  // cannot hold either.
   if (CUresult error = check_in_array(begun.caller, array, offset, 0, 0, bytes, 1, 1))
     return leave(begun.caller, error);
   if (CUresult error = refuse_in_capture(begun.caller, begun.stream, form == Form::blocking)) return error;
   if (classify(word_of(host), bytes).in_managed()) {
     return leave(begun.caller, array_copy_of_managed(begun, handle, offset, host, bytes, to_array));
   }
-  if (uint64_t capture = capture_of(begun.caller, begun.stream)) {
-    CUDA_MEMCPY3D copy{};
-    (to_array ? copy.dstMemoryType : copy.srcMemoryType) = CU_MEMORYTYPE_ARRAY;
-    (to_array ? copy.srcMemoryType : copy.dstMemoryType) = CU_MEMORYTYPE_HOST;
-    (to_array ? copy.dstArray : copy.srcArray) = array;
-    (to_array ? copy.dstXInBytes : copy.srcXInBytes) = offset;
-    copy.srcHost = to_array ? host : nullptr;
-    copy.dstHost = to_array ? nullptr : host;
-    copy.WidthInBytes = bytes;
-    copy.Height = copy.Depth = 1;
+  CUDA_MEMCPY3D copy{};
+  (to_array ? copy.dstMemoryType : copy.srcMemoryType) = CU_MEMORYTYPE_ARRAY;
+  (to_array ? copy.srcMemoryType : copy.dstMemoryType) = CU_MEMORYTYPE_HOST;
+  (to_array ? copy.dstArray : copy.srcArray) = array;
+  (to_array ? copy.dstXInBytes : copy.srcXInBytes) = offset;
+  copy.srcHost = to_array ? host : nullptr;
+  copy.dstHost = to_array ? nullptr : host;
+  copy.WidthInBytes = bytes;
+  copy.Height = copy.Depth = 1;
+  if (uint64_t capture = capture_of(begun.caller, begun.stream))
     return leave(begun.caller, capture_box(begun.caller, capture, copy, begun.stream));
-  }
+  // The server has such memory, too: it uses it when the stream gets there.
+  const Place place = classify(word_of(host), bytes);
+  if (form == Form::ordered && place.kind == PlaceKind::region)
+    return leave(begun.caller, forward::cuMemcpy3DAsync_v2(begun.caller, &copy, begun.wire()));
   if (CUresult error = before_work(begun.caller)) return error;
+  if (to_array) {
+    bool done = false;
+    const CUresult ready = ready_source(begun.caller, place, begun.stream, form, done,
+                                        [&] { return copy_late(begun.caller, copy, begun.stream); });
+    if (ready || done) return leave(begun.caller, ready);
+  }
   DeviceBox device{.array = handle, .x_bytes = offset};
   HostBox memory{.base = static_cast<std::byte*>(host), .pitch_bytes = bytes, .height_rows = 1};
   BoxSize size{.width_bytes = bytes};
-  CUresult result = to_array ? send_box(begun.caller, device, memory, size, begun.stream, form == Form::blocking)
-                             : fetch_box(begun.caller, memory, device, size, begun.stream);
-  return leave(begun.caller, result);
+  if (to_array)
+    return leave(begun.caller, send_box(begun.caller, device, memory, size, begun.stream, form == Form::blocking));
+  const bool later = form == Form::ordered && place.in_pinned();
+  return leave(begun.caller, later ? fetch_box_later(begun.caller, memory, device, size, begun.stream)
+                                   : fetch_box(begun.caller, memory, device, size, begun.stream));
 }
 
 }  // namespace
@@ -370,4 +384,4 @@ CUresult cuMemcpyAtoA_v2(CUarray dstArray, size_t dstOffset, CUarray srcArray, s
   });
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

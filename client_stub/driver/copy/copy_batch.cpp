@@ -4,15 +4,17 @@
 #include <cstdint>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/array/array_shapes.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 
 namespace gpuwire::client {
 namespace {
 
-constexpr size_t kNoIndex = SIZE_MAX;  // what the older forms give when no one copy is to blame
+constexpr size_t kNoIndex = SIZE_MAX;  // the value that the older forms give if no single copy failed
 
 bool order_is_valid(CUmemcpySrcAccessOrder order) {
   return order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM || order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL ||
@@ -41,12 +43,12 @@ CUresult check_attributes(const CUmemcpyAttributes* attributes, const size_t* fi
   return CUDA_SUCCESS;
 }
 
-// The program may change the source when the call returns. What the server copies by address out of a host region or
-// managed memory is read later.
-CUresult settle_during_call(CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes, CUstream stream,
-                            bool per_thread) {
+// The program may change the source when the call returns. The server reads the source later if it copies by address
+// out of a host region or managed memory, and so does a late copy.
+CUresult settle_during_call(const Caller& caller, CUmemcpySrcAccessOrder order, CUdeviceptr source, size_t bytes,
+                            CUstream stream, bool per_thread) {
   if (order != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return CUDA_SUCCESS;
-  if (!classify(source, bytes).on_both_sides()) return CUDA_SUCCESS;
+  if (!classify(source, bytes).on_both_sides() && !caller.server->in_flight.in_use(source, bytes)) return CUDA_SUCCESS;
   return synchronise_stream(stream, per_thread);
 }
 
@@ -61,8 +63,9 @@ CUresult linear_batch(const CUdeviceptr* destinations, const CUdeviceptr* source
   if (std::find(sizes, sizes + count, size_t(0)) != sizes + count) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0, at = 0; i < count; ++i) {
     if (at + 1 < attribute_count && first[at + 1] == i) ++at;
-    CUresult error = hand::cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream, per_thread);
-    if (!error) error = settle_during_call(attributes[at].srcAccessOrder, sources[i], sizes[i], stream, per_thread);
+    CUresult error = custom::cuMemcpyAsync(destinations[i], sources[i], sizes[i], stream, per_thread);
+    if (!error)
+      error = settle_during_call(caller, attributes[at].srcAccessOrder, sources[i], sizes[i], stream, per_thread);
     if (error) {
       failed = i;
       return error;
@@ -99,7 +102,7 @@ CUresult check_operation(const CUDA_MEMCPY3D_BATCH_OP& operation) {
   return check_operand(operation.dst, extent);
 }
 
-// Lengths are in elements: those of the array that takes part, else bytes.
+// Lengths are in elements of the array that takes part, or in bytes without an array.
 CUresult element_bytes(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation, size_t& bytes) {
   bytes = 1;
   for (const CUmemcpy3DOperand* operand : {&operation.src, &operation.dst}) {
@@ -150,7 +153,7 @@ CUresult copy_box(const Caller& caller, const CUDA_MEMCPY3D_BATCH_OP& operation,
     copy.dstPitch = pitch(to);
     copy.dstHeight = height(to);
   }
-  return hand::cuMemcpy3DAsync_v2(&copy, stream, per_thread);
+  return custom::cuMemcpy3DAsync_v2(&copy, stream, per_thread);
 }
 
 CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream,
@@ -172,7 +175,7 @@ CUresult box_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, unsig
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* dsts, CUdeviceptr* srcs, size_t* sizes, size_t count,
                                CUmemcpyAttributes* attrs, size_t* attrsIdxs, size_t numAttrs, CUstream hStream,
@@ -204,5 +207,5 @@ CUresult cuMemcpy3DBatchAsync(size_t numOps, CUDA_MEMCPY3D_BATCH_OP* opList, siz
   return result;
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -1,13 +1,17 @@
-// Copies of rows and boxes: cuMemcpy2D and cuMemcpy3D in all their forms. All are told as three-dimensional ones.
+// Copies of rows and boxes: cuMemcpy2D and cuMemcpy3D in all their forms. All of them are converted to
+// three-dimensional copies.
 #include <cstring>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/copy/late_copy.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/memory/place.hpp"
+#include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
 
 namespace gpuwire::client {
@@ -29,7 +33,7 @@ struct BoxCopy {
   bool array = false;     // an end is an array, whose extent the server knows
 };
 
-// One end as CUDA_MEMCPY3D tells it.
+// One end of a copy, as CUDA_MEMCPY3D describes it.
 struct EndFields {
   CUmemorytype type;
   const void* host;
@@ -169,14 +173,27 @@ CUresult copy_in_host(const Caller& caller, const BoxCopy& copy, CUstream stream
   return CUDA_SUCCESS;
 }
 
-CUresult settle_box(const Caller& caller, const HostBox& box, const BoxSize& size, uint64_t stream) {
+// From the first byte of the box to its last.
+Place around(const HostBox& box, const BoxSize& size) {
   std::byte* first = box.row(0, 0);
   std::byte* last = box.row(size.height - 1, size.depth - 1) + size.width_bytes;
-  return settle_source(caller, classify(reinterpret_cast<uint64_t>(first), size_t(last - first)), stream);
+  return classify(reinterpret_cast<uint64_t>(first), size_t(last - first));
 }
 
+// Rows may hold pointers to pinned memory, as any data may.
+void scan_for_pointers(const Caller& caller, const BoxCopy& copy) noexcept {
+  PinnedPointers& pinned = caller.server->pinned_pointers;
+  if (!pinned.any() || copy.size.bytes() > kPointerTableBytesMax) return;
+  for (uint64_t slice = 0; slice < copy.size.depth; ++slice) {
+    for (uint64_t row = 0; row < copy.size.height; ++row)
+      pinned.scan_data({copy.source.host.row(row, slice), copy.size.width_bytes});
+  }
+}
+
+// `copy_late` copies the same when the stream gets there.
+template <class CopyLate>
 CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream, CUstream stream, bool per_thread,
-                 bool blocking) {
+                 bool blocking, CopyLate&& copy_late) {
   CUresult error = CUDA_SUCCESS;
   if (copy.size.bytes() == 0) return CUDA_SUCCESS;
   bool from_host = copy.source.side == Side::host, to_host = copy.destination.side == Side::host;
@@ -184,8 +201,17 @@ CUresult perform(const Caller& caller, const BoxCopy& copy, uint64_t wire_stream
   if ((error = refuse_in_capture(caller, wire_stream, blocking))) return error;
   if (from_host && to_host) return copy_in_host(caller, copy, stream, per_thread);
   if ((error = before_work(caller))) return error;
-  if (to_host) return fetch_box(caller, copy.destination.host, copy.source.device, copy.size, wire_stream);
-  if ((error = settle_box(caller, copy.source.host, copy.size, wire_stream))) return error;
+  if (to_host) {
+    const HostBox& to = copy.destination.host;
+    const bool later = !blocking && !copy.unknown && around(to, copy.size).in_pinned();
+    return later ? fetch_box_later(caller, to, copy.source.device, copy.size, wire_stream)
+                 : fetch_box(caller, to, copy.source.device, copy.size, wire_stream);
+  }
+  bool done = false;
+  error = ready_source(caller, around(copy.source.host, copy.size), wire_stream,
+                       blocking ? Form::blocking : Form::ordered, done, copy_late);
+  if (error || done) return error;
+  if (copy.destination.side == Side::device) scan_for_pointers(caller, copy);
   return send_box(caller, copy.destination.device, copy.source.host, copy.size, wire_stream, blocking);
 }
 
@@ -241,7 +267,8 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
     if (CUresult error = check_in_arrays(caller, copy)) return leave(caller, error);
   }
   if (!captured(caller, request, wire_stream, blocking, result))
-    result = perform(caller, copy, wire_stream, stream, per_thread, blocking);
+    result = perform(caller, copy, wire_stream, stream, per_thread, blocking,
+                     [&] { return copy_late(caller, as_plain(request), wire_stream); });
   // The program may change or read such memory as soon as a blocking copy has returned.
   if (!result && blocking && copy.mirrored) result = forward::cuStreamSynchronize(caller, stream, per_thread);
   if (!result && (copy.unknown || (copy.array && blocking))) result = await_verdict(caller);
@@ -250,7 +277,7 @@ CUresult copy_box(const Copy3D& request, CUstream stream, bool per_thread, bool 
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* pCopy, bool per_thread) {
   return pCopy ? copy_box(as_3d(*pCopy), nullptr, per_thread, true) : CUDA_ERROR_INVALID_VALUE;
@@ -281,5 +308,5 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* pCopy, CUstream hStream, 
   return pCopy ? copy_box(*pCopy, hStream, per_thread, false) : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

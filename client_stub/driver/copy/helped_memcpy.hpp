@@ -1,5 +1,4 @@
-// Memory that one thread copies with a few helpers: what is to be copied is cut into slices, which whoever is free
-// takes.
+// A memory copy by one thread with a few helpers. The copy is cut into slices, and each free thread takes the next one.
 #pragma once
 
 #include <array>
@@ -7,14 +6,15 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
+
 namespace gpuwire::client {
 
-// Small enough that a thread which loses its core holds up little, and that what was written is in the cache yet when
-// the device reads it; large enough that taking one does not count.
+// Small enough that a thread which loses its core delays little, and that written bytes are still in the cache when the
+// device reads them; large enough that taking a slice costs little.
 inline constexpr size_t kSliceBytes = 256u << 10;
 // Copies that have begun and are not done.
 inline constexpr size_t kMemcpyJobsMax = 8;
@@ -35,7 +35,7 @@ class HelpedMemcpy {
   bool is_done(uint64_t job) const noexcept;
   // Helps until it is done.
   void finish(uint64_t job) noexcept;
-  // Are slices of what has begun about to run out, for as many threads?
+  // Will the slices of the current copies soon run out for this many threads?
   bool wants_more() const noexcept { return slices_left_.load(std::memory_order_relaxed) <= helpers_; }
 
  private:
@@ -47,23 +47,28 @@ class HelpedMemcpy {
   };
 
   void run_helper() noexcept;
-  bool take_slice(std::unique_lock<std::mutex>& lock) noexcept;
-  bool done_with(uint64_t job) const noexcept { return jobs_[job % kMemcpyJobsMax].unfinished == 0 || job < oldest_; }
+  // Gives the lock up while it copies.
+  bool take_slice() noexcept REQUIRES(mutex_);
+  bool done_with(uint64_t job) const noexcept REQUIRES(mutex_) {
+    return jobs_[job % kMemcpyJobsMax].unfinished == 0 || job < oldest_;
+  }
 
   const unsigned helpers_;
   std::vector<std::thread> threads_;
 
-  mutable std::mutex mutex_;                     // guards what follows; not held while a slice is copied
-  std::condition_variable begun_, done_;         // for helpers; for the caller
-  std::array<Job, kMemcpyJobsMax> jobs_;         // a ring, by number
-  uint64_t oldest_ = 0, taking_ = 0, next_ = 0;  // not done; with slices left; the next one's number
-  bool ending_ = false;
+  mutable Mutex mutex_;                   // not held while a slice is copied
+  std::condition_variable begun_, done_;  // for helpers; for the caller
+  // A ring, by number.
+  std::array<Job, kMemcpyJobsMax> jobs_ GUARDED_BY(mutex_);
+  // Jobs: the first that is not done, the first with slices left, the next one's number.
+  uint64_t oldest_ GUARDED_BY(mutex_) = 0, taking_ GUARDED_BY(mutex_) = 0, next_ GUARDED_BY(mutex_) = 0;
+  bool ending_ GUARDED_BY(mutex_) = false;
   // Slices that nobody has taken. Written under the lock; relaxed: a hint whether the lock is worth it.
   std::atomic<size_t> slices_left_{0};
 };
 
-// How many helpers pay where this process may run on so many cores: the program's other threads want some, and so does
-// the server.
+// The useful number of helpers for a process with this many cores: the program's other threads and the server need
+// cores too.
 unsigned memcpy_helpers_here(unsigned most) noexcept;
 
 }  // namespace gpuwire::client

@@ -4,15 +4,34 @@
 
 namespace gpuwire::client {
 
+namespace {
+
+uint64_t begin_of(const CopyDestination& destination) { return reinterpret_cast<uint64_t>(destination.data); }
+uint64_t length_of(const CopyDestination& destination) {
+  return destination.scatter ? destination.around_bytes : destination.bytes;
+}
+
+}  // namespace
+
 void PendingCopies::expect(uint64_t sequence, CopyDestination destination) {
   std::lock_guard lock(mutex_);
-  copies_[sequence].destination = std::move(destination);
+  Copy& copy = copies_[sequence];
+  try {
+    ranges_.add(begin_of(destination), length_of(destination));
+  } catch (...) {
+    copies_.erase(sequence);
+    throw;
+  }
+  copy.destination = std::move(destination);
   count_.store(copies_.size(), std::memory_order_relaxed);
 }
 
 void PendingCopies::cancel(uint64_t sequence) noexcept {
   std::lock_guard lock(mutex_);
-  copies_.erase(sequence);
+  auto found = copies_.find(sequence);
+  if (found == copies_.end()) return;
+  ranges_.remove(begin_of(found->second.destination), length_of(found->second.destination));
+  copies_.erase(found);
   count_.store(copies_.size(), std::memory_order_relaxed);
 }
 
@@ -43,19 +62,15 @@ void PendingCopies::stored(uint64_t sequence, bool last) noexcept {
 
 bool PendingCopies::touches(const void* data, size_t bytes) const noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) return false;
-  auto begin = reinterpret_cast<uintptr_t>(data);
   std::lock_guard lock(mutex_);
-  for (const auto& [sequence, copy] : copies_) {
-    auto to = reinterpret_cast<uintptr_t>(copy.destination.data);
-    if (copy.destination.scatter || (begin < to + copy.destination.bytes && to < begin + bytes)) return true;
-  }
-  return false;
+  return ranges_.any(reinterpret_cast<uint64_t>(data), bytes);
 }
 
 void PendingCopies::ended(SessionEnd how) noexcept {
   if (how != SessionEnd::lost) return;
   std::lock_guard lock(mutex_);
   copies_.clear();
+  ranges_.clear();
   count_.store(0, std::memory_order_relaxed);
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "client_stub/driver/copy/range_counts.hpp"
 #include "client_stub/driver/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
 #include "client_stub/session/transfer_progress.hpp"
@@ -18,8 +19,10 @@ namespace gpuwire::client {
 struct CopyDestination {
   void* data = nullptr;  // must stay valid until the copy is done, as CUDA demands of the program
   size_t bytes = 0;      // all of the copy; more is a fault of the server
-  // Pitched destinations: gets each piece with its offset in the packed data; `data` is then unused.
+  // Pitched destinations: gets each piece with its offset in the packed data; `data` is then where the first row
+  // begins.
   std::function<void(size_t offset, std::span<const std::byte> piece)> scatter;
+  size_t around_bytes = 0;                 // of pitched ones: from there to the end of the last row
   std::shared_ptr<LongTransfer> transfer;  // lives as long as the copy is under way; may be null
 };
 
@@ -38,13 +41,13 @@ class PendingCopies final : public SessionPart {
   // The piece has been stored; `last`: the copy is over.
   void stored(uint64_t sequence, bool last) noexcept;
 
-  // Is a copy into any of these bytes still under way? Costs one atomic load when there is none at all. Pitched ones
-  // count as touching everything.
+  // Is a copy into any of these bytes still in flight? Costs one atomic load when there is no copy, and logarithmic
+  // time in the number of copies. A pitched copy counts as touching the bytes between its rows, too.
   bool touches(const void* data, size_t bytes) const noexcept;
   // Is any copy at all?
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
-  // Lost: nothing arrives any more. Closed: whoever is in the middle of reading still stores to these.
+  // Lost: nothing arrives any more. Closed: a thread in the middle of reading still stores to these copies.
   void ended(SessionEnd how) noexcept override;
   void after_fork_in_child() noexcept override {}  // nobody there asks
 
@@ -56,6 +59,7 @@ class PendingCopies final : public SessionPart {
   };
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Copy> copies_;
+  RangeCounts ranges_;  // theirs
   // copies_.size(), written under the lock. Relaxed: a thread that asks about its own earlier copy sees its own write,
   // and of other threads' copies it can only know by synchronising with them.
   std::atomic<size_t> count_{0};

@@ -1,5 +1,5 @@
-// Blocking copies to the device that are told to be done while they are still on their way, and how long that goes
-// unnoticed.
+// Blocking copies to the device that return while they are still in flight, and the conditions under which no program
+// notices.
 #pragma once
 
 #include <cuda.h>
@@ -10,16 +10,21 @@
 namespace gpuwire::client {
 
 struct Caller;
+struct StreamState;
 
-// A copy of at most so much from the host to the device waits for no earlier work natively either (CUDA programming
-// guide, "Asynchronous concurrent execution"). A longer one does: a program may take what was sent before it for done.
+// A copy of at most this size from the host to the device waits for no earlier work natively either (CUDA programming
+// guide, "Asynchronous concurrent execution"). A longer one does: a program may conclude from it that earlier work is
+// done.
 inline constexpr size_t kCopyBesideWorkBytesMax = 64u << 10;
 
-// A blocking copy to the device may be posted as long as all that could look at its data waits for the NULL stream
-// anyway: one context, no stream that does not wait for the NULL stream, nothing shared with other processes. Whoever
-// changes that calls end() first, which waits until what was posted has arrived; from then on such copies wait for
-// themselves. And the host must have nothing to look at that work before the copy may still change: see
-// unseen_by_host().
+// A blocking copy to the device may be posted while every reader of its data waits for it anyway. The conditions are:
+// streams wait for the NULL stream, or the server makes them wait for the copy (UploadOrder; without it there must be
+// no other stream); there is one context; nothing is shared with other processes. A caller that changes one of these
+// conditions calls end() first, which waits until the posted copies have arrived; from then on such copies wait for
+// themselves. The host must also see no effects of work before the copy that may still change: see unseen_by_host().
+//
+// The same holds for a program that waits for the NULL stream behind nothing but copies of memory that it may change
+// already (notify_stream_done()).
 //
 // Any thread; no lock. Between a copy and end() in another thread the session's send lock decides: either end()'s own
 // frame is behind the copy, or posted() sees that the end has begun.
@@ -34,12 +39,21 @@ class PostedUploads {
   void posting(const Caller& caller) noexcept;
   CUresult posted(const Caller& caller, uint64_t sequence, size_t bytes) noexcept;
 
-  // The program asks about work up to frame `sequence` that is not known to be done. If it has been told that a longer
-  // copy is done which is the last of that work or comes behind it, all of it is: waits for the copy then.
+  // The program waits for the NULL stream. True: all unfinished work there consists of copies to the device whose
+  // sources the program may change already, and the call returns at once. An error is the call's.
+  bool notify_stream_done(const Caller& caller, const StreamState& stream, uint64_t wire_stream,
+                          CUresult& error) noexcept;
+
+  // The program asks about unfinished work up to frame `sequence`. If a longer copy has been reported as done that is
+  // the last of that work or comes behind it, all of the work counts as done: waits for the copy then.
   void settle(const Caller& caller, uint64_t sequence) noexcept;
 
-  // Something is about to be that does not wait for the NULL stream. Not in a host function of the program, for which
-  // that stream may wait.
+  // A stream is about to be that does not wait for the NULL stream.
+  void stream_beside_begins(const Caller& caller) noexcept;
+  bool any_stream_beside() const noexcept { return streams_beside_.load(std::memory_order_relaxed); }
+
+  // Something is about to be that waits neither for the NULL stream nor for copies. Not in a host function of the
+  // program, for which that stream may wait.
   void end(const Caller& caller) noexcept;
   // Contexts at the server; with a second one it is over.
   void context_begins() noexcept { contexts_.fetch_add(1, std::memory_order_relaxed); }
@@ -57,14 +71,17 @@ class PostedUploads {
   void await(const Caller& caller, uint32_t context) noexcept;
 
   // All accesses of `state_` and `context_` in posting(), posted() and end() are sequentially consistent or ordered by
-  // those: each side writes one of them and then reads the other, so at least one sees what the other wrote. allowed()
-  // is a hint that posted() checks.
+  // those: each side writes one of them and then reads the other, so at least one side sees the other's write.
+  // allowed() is a hint that posted() checks.
   std::atomic<State> state_{State::posting};
   std::atomic<uint32_t> context_{0};  // number of the context with the newest such copy; 0: there was none
   std::atomic<uint32_t> contexts_{0};
-  // Frames of the newest longer copies: one that the program was told of, and one that is known to have arrived. A
-  // thread knows of another's copy by synchronising with it: relaxed.
-  std::atomic<uint64_t> told_{0}, arrived_{0};
+  // Frames of the newest such copies: one of any size that was reported as done, a longer one, and one that is known to
+  // have arrived. A thread learns of another thread's copy by synchronising with it: relaxed.
+  std::atomic<uint64_t> notified_any_{0}, notified_{0}, arrived_{0};
+  // There was a stream that does not wait for the NULL stream. Relaxed: a thread that uses another's stream has
+  // synchronised with it.
+  std::atomic<bool> streams_beside_{false};
 };
 
 }  // namespace gpuwire::client

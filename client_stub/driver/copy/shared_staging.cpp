@@ -8,7 +8,8 @@
 #include "client_stub/driver/host_memory/host_regions.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
-#include "protocol/threads/looking.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "protocol/threads/polling.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -63,7 +64,7 @@ int SharedStaging::take(const Caller& caller, bool may_make) noexcept {
     block = find_free(caller.context_handle);
   }
   if (block != kNone) return block;
-  caller.session->look();
+  caller.session->poll();
   {
     std::lock_guard lock(mutex_);
     block = find_free(caller.context_handle);
@@ -135,11 +136,11 @@ bool SharedStaging::await_return(const Caller& caller, uint64_t before) noexcept
   caller.session->flush();
   const auto begun = Clock::now();
   for (auto nap = kNapMin;;) {
-    caller.session->look();
+    caller.session->poll();
     if (returns() != before) return true;
     if (caller.session->state() != CUDA_SUCCESS) return false;
     const auto spent = Clock::now() - begun;
-    if (spent < kLookAlone) {
+    if (spent < kPollAlone) {
       relax();
       continue;
     }
@@ -215,7 +216,7 @@ bool SharedStaging::drop_forgotten(const Caller& caller) noexcept {
 
 size_t SharedStaging::blocks() const noexcept { return count_.load(std::memory_order_relaxed); }
 
-// What is taken its takers may still copy to and from. Where the device is, the server has it mapped by itself.
+// The takers may still copy to and from taken blocks. On the device's machine the server has its own mapping.
 void SharedStaging::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   ended_ = true;

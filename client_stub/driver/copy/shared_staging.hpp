@@ -16,16 +16,17 @@
 
 namespace gpuwire::client {
 
-// Large enough that frames do not count, and a large page; small enough that CPU and device work at the same time, and
-// that what the one has written is in the cache yet when the other comes.
+// Large enough that the cost of frames is small, and a large page. Small enough that CPU and device work at the same
+// time, and that bytes are still in the cache when the other side reads them.
 inline constexpr size_t kStagingBlockBytes = 2u << 20;
 // Of one session, and how many a context has made where there are several.
 inline constexpr size_t kStagingBlocksMax = 32, kStagingBlocksOfOneMax = 8;
-// So many for each copy keep device and CPU busy: one whose caller waits for its end anyway has no more made.
+// This many blocks for each copy keep device and CPU busy. A copy whose caller waits for its end anyway makes no more.
 inline constexpr size_t kStagingBlocksInTurn = 4;
-// From here on a copy has blocks made; shorter ones, but for those whose bytes fit a posted frame, use what there is.
+// A copy of at least this size has new blocks made. A shorter one uses the existing blocks, unless its bytes fit a
+// posted frame.
 inline constexpr size_t kStagingMadeForBytes = 1u << 20;
-// So many blocks may be lost with the connection that carries them before no more are asked for.
+// No more blocks are requested after this many blocks were lost with their connection.
 inline constexpr unsigned kStagingLossesMax = 16;
 // How long a copy waits for a block while none comes back: a stream may stand until the program has gone on.
 inline constexpr std::chrono::milliseconds kStagingPatience{50};
@@ -56,8 +57,8 @@ class SharedStaging final : public SessionPart {
   void lend(int block, uint64_t sequence) noexcept;
   // A notice: the frame has been executed.
   void has_read(uint64_t sequence) noexcept;
-  // How many blocks have come back; to be asked before take(). And: waits until there are more. False: the session is
-  // over, or none came for kStagingPatience, of whoever waited.
+  // The number of returned blocks, to be read before take(). And: waits until there are more. False: the session is
+  // over, or no block returned within kStagingPatience of the last wait.
   uint64_t returns() const noexcept { return returns_.load(std::memory_order_relaxed); }
   bool await_return(const Caller& caller, uint64_t before) noexcept;
 
@@ -101,16 +102,16 @@ class SharedStaging final : public SessionPart {
   // Without it: ends blocks that are to go. False: none was free.
   bool drop_forgotten(const Caller& caller) noexcept;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
-  std::array<Block, kStagingBlocksMax> blocks_;  // `data` of one that is taken is its taker's to read
+  std::array<Block, kStagingBlocksMax> blocks_;  // the taker of a block may read its `data`
   uint64_t freed_ = 0;
   bool refused_ = false;    // the server has none to give, or other use for it
   unsigned losses_ = 0;     // blocks that were lost on their way to the server
   bool forgotten_ = false;  // there may be blocks whose context has ended
   bool ended_ = false;
-  // How many blocks have come back, and how many had when somebody has last waited in vain. Written under the lock;
-  // relaxed: whoever sees the number takes the lock for the block.
+  // The number of returned blocks, and its value at the end of the last wait without success. Written under the lock.
+  // Relaxed: a reader of the number takes the lock for the block.
   std::atomic<uint64_t> returns_{0}, starved_{~uint64_t{0}};
   std::atomic<size_t> count_{0};                      // blocks that there are; a hint
   std::atomic<size_t> copies_{0};                     // under way; a hint

@@ -5,6 +5,7 @@
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
 #include "client_stub/session/call.hpp"
 #include "client_stub/session/transfer_progress.hpp"
 
@@ -21,9 +22,9 @@ size_t piece_bytes_of(size_t bytes) {
   return ((bytes + pieces - 1) / pieces + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// Half a page from where the program's bytes are in theirs. A load is taken for one of what has just been stored at the
-// same place of another page, and waits for it: with large blocks of malloc(), which begin 16 bytes behind a page, and
-// whole pages on the other side a copy takes two to four times as long.
+// Half a page from the place of the program's bytes in their page. The CPU mistakes a load for one of a recent store at
+// the same offset of another page, and waits for it: with large blocks of malloc(), which begin 16 bytes behind a page,
+// and whole pages on the other side a copy takes two to four times as long.
 size_t place_beside(const std::byte* memory) {
   return (reinterpret_cast<uintptr_t>(memory) + kPageBytes / 2) % kPageBytes / kPlaceGrain * kPlaceGrain;
 }
@@ -68,7 +69,7 @@ CUresult StagedCopy::send(CUdeviceptr destination, const std::byte* source, Last
 }
 
 void StagedCopy::fill_next(const std::byte* source) {
-  // What went wrong with the pieces before is known to the context.
+  // The context has the error of the earlier pieces.
   if ((result_ = context_health(*caller_.state))) return;
   const uint64_t returns = staging_.returns();
   Piece piece;
@@ -131,7 +132,7 @@ CUresult StagedCopy::fetch(std::byte* destination, CUdeviceptr source) {
   }
 }
 
-// Its own blocks come back to a copy that has some; one that can have none does without.
+// A copy that has blocks waits for them to return; a copy that can have none works without blocks.
 bool StagedCopy::ask_next(CUdeviceptr source) {
   const size_t held = asked_.size() + copying_.size();
   if (next_ == bytes_ || result_ || no_more_ || held >= kFetchBlocksMax) return false;

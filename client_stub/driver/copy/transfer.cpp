@@ -9,8 +9,13 @@
 #include "client_stub/driver/copy/chunked_copy.hpp"
 #include "client_stub/driver/copy/staged_copy.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/chunked_uploads.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
 #include "client_stub/session/call.hpp"
-#include "client_stub/session/kept_bulk.hpp"
+#include "client_stub/session/cached_bulk.hpp"
+#include "client_stub/session/outgoing.hpp"
 #include "client_stub/session/transfer_progress.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -20,8 +25,8 @@ namespace {
 
 using Gather = std::function<void(size_t, std::span<std::byte>)>;
 
-// Called frames that were sent and whose replies have not been read. Whoever makes one must finish() it: the replies'
-// sinks are here.
+// Called frames that were sent and whose replies have not been read. The maker of a frame must finish() it: the
+// replies' sinks are here.
 class Pipeline {
  public:
   explicit Pipeline(const Caller& caller) : caller_(caller) {}
@@ -90,8 +95,8 @@ void note_fetched(const Caller& caller, uint64_t stream, uint64_t sequence) noex
 
 namespace {
 
-// Data need not be waited for, unless the program may go on with them in a stream that does not wait for this one, or
-// look at what comes before them.
+// The call need not wait for the data, unless the program may use them in a stream that does not wait for this one, or
+// may see the effects of earlier work.
 bool may_be_posted(const Caller& caller, uint64_t stream, size_t bytes, bool arrived) noexcept {
   return !arrived || (stream <= wire::kStreamLegacy && caller.server->posted_uploads.allowed(caller, bytes));
 }
@@ -105,7 +110,7 @@ CUresult send_staged(const Caller& caller, CUdeviceptr destination, const std::b
     return CUDA_SUCCESS;
   const LongTransfer transfer = long_transfer(*caller.session, Direction::to_gpu, bytes);
   PostedUploads& posted = caller.server->posted_uploads;
-  const bool told = arrived && bytes <= kKeptBlockBytesMax && may_be_posted(caller, stream, bytes, arrived);
+  const bool told = arrived && bytes <= kCachedBlockBytesMax && may_be_posted(caller, stream, bytes, arrived);
   if (told) posted.posting(caller);
   StagedCopy copy(caller, stream, bytes);
   CUresult result = copy.send(destination, source,
@@ -113,7 +118,7 @@ CUresult send_staged(const Caller& caller, CUdeviceptr destination, const std::b
                               : arrived ? StagedCopy::Last::awaited
                                         : StagedCopy::Last::posted);
   sent = copy.done();
-  // The pieces before the one that was waited for have failed for the same reason, which the program hears once.
+  // The pieces before the awaited one have failed for the same reason, which the program gets once.
   if (result && !is_sticky(result)) {
     if (const int32_t first = caller.state->deferred.exchange(0, std::memory_order_relaxed)) result = CUresult(first);
   }
@@ -140,7 +145,6 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
   bool arrived = after == Source::arrived;
   const auto* from = static_cast<const std::byte*>(source);
   const bool stays = after == Source::stays;
-  std::shared_ptr<std::byte> kept;
   ChunkedUploads& chunks = caller.server->chunked_uploads;
   const bool chunked = bytes >= kChunkedCopyBytesMin && chunks.possible();
   if (chunked && chunks.asks()) return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
@@ -152,32 +156,41 @@ CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const voi
     from += sent;
     bytes -= sent;
   }
-  const bool postable = may_be_posted(caller, stream, bytes, arrived);
-  if (!stays && postable && bytes > wire::kPostedBulkBytesMax) {
-    kept = caller.session->keep(bytes);
-    if (kept) from = static_cast<const std::byte*>(std::memcpy(kept.get(), from, bytes));
-  }
-  if (stays || kept || (postable && bytes <= wire::kPostedBulkBytesMax)) {
-    auto piece = [&, keep = chunked && chunks.keeps()](size_t offset, size_t piece_bytes) {
-      return wire::message::CopyToDevice{.destination = destination + offset,
-                                         .stream = stream,
-                                         .blocking = arrived && offset + piece_bytes == bytes,
-                                         .keep = keep};
-    };
-    if (arrived) caller.server->posted_uploads.posting(caller);
-    uint64_t sequence = 0;
-    for (size_t offset = 0; offset < bytes; offset += kPieceBytes) {
-      Bulk bulk{.data = from + offset, .bytes = std::min(kPieceBytes, bytes - offset), .stays = stays, .keeper = kept};
-      if (chunked) chunks.probe(caller, {from + offset, bulk.bytes});
-      CUresult error =
-          send::post_copy_to_device(*caller.session, caller.context, piece(offset, bulk.bytes), bulk, &sequence);
-      if (error) return error;
-      note_stream_work(caller, stream, sequence, writes_host);
-      if (chunked) chunks.time(caller, {from + offset, bulk.bytes});
+  // On one machine a copy of the bytes is no faster than their transfer.
+  const size_t kept_bytes_max = caller.session->facts().same_machine ? kKeptNearBytesMax : kCachedBlockBytesMax;
+  const bool postable = may_be_posted(caller, stream, bytes, arrived) && (stays || bytes <= kept_bytes_max);
+  if (!postable) return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
+  // A wait for the NULL stream behind this copy may return at once: the program may change the copy's source, and the
+  // copy involves no writes of the host.
+  const bool counts_as_host_write = writes_host || stays || stream > wire::kStreamLegacy;
+  const bool keep = chunked && chunks.keeps();
+  if (arrived) caller.server->posted_uploads.posting(caller);
+  uint64_t sequence = 0;
+  for (size_t offset = 0; offset < bytes;) {
+    Bulk bulk{.data = from + offset,
+              .bytes = std::min(stays ? kPieceBytes : kKeptPieceBytes, bytes - offset),
+              .stays = stays};
+    if (!stays && bulk.bytes > kInlineBulkBytesMax) {
+      if (auto kept = caller.session->keep(bulk.bytes)) {
+        bulk.data = std::memcpy(kept.get(), bulk.data, bulk.bytes);
+        bulk.keeper = std::move(kept);
+      } else if (bulk.bytes > wire::kPostedBulkBytesMax) {
+        return ChunkedCopy(caller, destination + offset, from + offset, bytes - offset, stream, arrived).send();
+      }
     }
-    return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;
+    if (chunked) chunks.probe(caller, {from + offset, bulk.bytes});
+    CUresult error = send::post_copy_to_device(*caller.session, caller.context,
+                                               {.destination = destination + offset,
+                                                .stream = stream,
+                                                .blocking = arrived && offset + bulk.bytes == bytes,
+                                                .keep = keep},
+                                               bulk, &sequence);
+    if (error) return error;
+    note_stream_work(caller, stream, sequence, counts_as_host_write);
+    if (chunked) chunks.time(caller, {from + offset, bulk.bytes});
+    offset += bulk.bytes;
   }
-  return ChunkedCopy(caller, destination, from, bytes, stream, arrived).send();
+  return arrived ? caller.server->posted_uploads.posted(caller, sequence, bytes) : CUDA_SUCCESS;
 }
 
 CUresult fetch_from_device(const Caller& caller, void* destination, CUdeviceptr source, size_t bytes, uint64_t stream) {
@@ -215,7 +228,7 @@ CUresult fetch_later(const Caller& caller, void* destination, CUdeviceptr source
     uint64_t sequence = 0;
     CUresult error = send::post_copy_from_device(
         *caller.session, caller.context, {.source = source + offset, .bytes = count, .stream = stream}, &sequence, [&] {
-          caller.server->pending_copies.expect(sequence, {to + offset, count, {}, transfer});
+          caller.server->pending_copies.expect(sequence, {.data = to + offset, .bytes = count, .transfer = transfer});
         });
     if (error) return error;
     note_stream_work(caller, stream, sequence);
@@ -343,6 +356,26 @@ CUresult fetch_box(const Caller& caller, const HostBox& destination, const Devic
   if (!result) result = finished;
   if (!result) note_fetched(caller, stream, pipeline.last_sequence());
   return result;
+}
+
+CUresult fetch_box_later(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
+                         uint64_t stream) {
+  return for_each_piece(size, kPieceBytes, [&](const BoxPiece& piece) {
+    const BoxSize& part = piece.size;
+    std::byte* first = destination.row(piece.row, piece.slice) + piece.x_bytes;
+    const std::byte* last = destination.row(piece.row + part.height - 1, piece.slice + part.depth - 1) + piece.x_bytes;
+    CopyDestination to{.data = first, .bytes = part.bytes()};
+    to.around_bytes = size_t(last - first) + part.width_bytes;
+    to.scatter = [destination, piece](size_t offset, std::span<const std::byte> in) {
+      scatter_rows(destination, piece, offset, in);
+    };
+    uint64_t sequence = 0;
+    CUresult error = send::post_copy_2d_from_device(
+        *caller.session, caller.context, copy_of(source, piece, stream, false), &sequence,
+        [&] { caller.server->pending_copies.expect(sequence, std::move(to)); });
+    if (!error) note_stream_work(caller, stream, sequence);
+    return error;
+  });
 }
 
 }  // namespace gpuwire::client

@@ -15,8 +15,12 @@ namespace gpuwire::client {
 
 inline constexpr size_t kPieceBytes = 16u << 20;
 inline constexpr size_t kPiecesInFlightMax = 32;  // of one copy
+// A copy whose source is copied before its call returns is sent as soon as this many bytes have been copied.
+inline constexpr size_t kKeptPieceBytes = 1u << 20;
+// For a longer copy, the server on the same machine has all bytes as soon as a copy of them could be made.
+inline constexpr size_t kKeptNearBytesMax = 1u << 20;
 
-// What becomes of the source of a copy to the device when the call has returned.
+// The state of the source of a copy to the device when the call has returned.
 enum class Source : uint8_t {
   free,     // it may be changed
   arrived,  // it may be changed, and the program may take it that the device has the data (the forms without a stream
@@ -24,9 +28,9 @@ enum class Source : uint8_t {
   stays,    // it is pinned, and the program leaves it alone until the copy is done
 };
 
-// Host to device. Returns when the source has been copied (Session::keep()) or sent; waits for what is too large to be
-// copied, and where `after` says so and the program could tell (posted_uploads.hpp). `writes_host`: the destination may
-// be memory of the program that the device reaches.
+// Host to device. Returns when the source has been copied (Session::keep()) or sent. Waits for a source that is too
+// large to be copied, and also if `after` demands it and the program could notice (posted_uploads.hpp). `writes_host`:
+// the destination may be memory of the program that the device reaches.
 CUresult send_to_device(const Caller& caller, CUdeviceptr destination, const void* source, size_t bytes,
                         uint64_t stream, Source after, bool writes_host = true);
 // Device to host. Returns when the data are there.
@@ -65,6 +69,10 @@ CUresult send_box(const Caller& caller, const DeviceBox& destination, const Host
                   uint64_t stream, bool arrived);
 CUresult fetch_box(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
                    uint64_t stream);
+
+// The same to pinned host memory. Returns at once; the data are there when the stream has been synchronised.
+CUresult fetch_box_later(const Caller& caller, const HostBox& destination, const DeviceBox& source, const BoxSize& size,
+                         uint64_t stream);
 
 // Which part of a box one frame carries: whole slices, or rows of one slice, or part of one row.
 struct BoxPiece {

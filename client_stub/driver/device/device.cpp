@@ -1,11 +1,11 @@
-// Devices: everything is answered from what the server told at session start.
+// Devices: the client answers everything from the server's facts at session start.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
 #include <string_view>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
@@ -13,7 +13,7 @@
 namespace gpuwire::client {
 namespace {
 
-// The device's facts; null: `error` is what the call returns.
+// The device's facts; null: `error` is the call's result.
 const DeviceFacts* facts_of(CUdevice ordinal, CUresult& error) noexcept {
   Process* owner = process();
   if (!owner) {
@@ -25,8 +25,8 @@ const DeviceFacts* facts_of(CUdevice ordinal, CUresult& error) noexcept {
   return device ? device->facts : nullptr;
 }
 
-// What a device on another machine cannot do, whatever it can do on its own: see docs/differences.md. Host memory there
-// is not the program's.
+// Capabilities that a device on another machine cannot have, whatever it has on its own: see docs/differences.md. Host
+// memory there is not the program's.
 bool needs_one_machine(int index) noexcept {
   switch (index) {
     case CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED:
@@ -97,7 +97,7 @@ bool parse_pci(const char* text, unsigned& domain, unsigned& bus, unsigned& devi
 
 }  // namespace
 
-CUresult hand::cuDeviceGetCount(int* count) {
+CUresult custom::cuDeviceGetCount(int* count) {
   Process* owner = process();
   if (!owner) return absent_process();
   if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -105,7 +105,7 @@ CUresult hand::cuDeviceGetCount(int* count) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGet(CUdevice* device, int ordinal) {
+CUresult custom::cuDeviceGet(CUdevice* device, int ordinal) {
   CUresult error;
   if (!device) return process() ? CUDA_ERROR_INVALID_VALUE : absent_process();
   if (!facts_of(ordinal, error)) return error;
@@ -113,16 +113,16 @@ CUresult hand::cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGetName(char* name, int bytes, CUdevice device) {
+CUresult custom::cuDeviceGetName(char* name, int bytes, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
   if (!name || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  copy_text(name, unsigned(bytes), facts->name);  // a negative length is a large one (as measured on driver 580)
+  copy_text(name, unsigned(bytes), facts->name.str());  // a negative length is a large one (as measured on driver 580)
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+CUresult custom::cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
@@ -131,10 +131,10 @@ CUresult hand::cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return hand::cuDeviceGetUuid(uuid, device); }
+CUresult custom::cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return custom::cuDeviceGetUuid(uuid, device); }
 
 // Linux drivers have no LUID; the facts say so by zeros, and then the answer is the driver's.
-CUresult hand::cuDeviceGetLuid(char* luid, unsigned int* device_node_mask, CUdevice device) {
+CUresult custom::cuDeviceGetLuid(char* luid, unsigned int* device_node_mask, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
@@ -146,7 +146,7 @@ CUresult hand::cuDeviceGetLuid(char* luid, unsigned int* device_node_mask, CUdev
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+CUresult custom::cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
@@ -155,7 +155,7 @@ CUresult hand::cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGetAttribute(int* value, CUdevice_attribute index, CUdevice device) {
+CUresult custom::cuDeviceGetAttribute(int* value, CUdevice_attribute index, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
@@ -163,7 +163,7 @@ CUresult hand::cuDeviceGetAttribute(int* value, CUdevice_attribute index, CUdevi
   return attribute(*facts, index, *value);
 }
 
-CUresult hand::cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
+CUresult custom::cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
@@ -186,7 +186,7 @@ CUresult hand::cuDeviceGetProperties(CUdevprop* properties, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
+CUresult custom::cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
@@ -196,17 +196,17 @@ CUresult hand::cuDeviceComputeCapability(int* major, int* minor, CUdevice device
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
+CUresult custom::cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts) return error;
   // Unlike a name it is given as a whole or not at all (as measured on driver 580).
   if (!text || bytes < 0 || size_t(bytes) <= facts->pci_bus_id.size()) return CUDA_ERROR_INVALID_VALUE;
-  copy_text(text, unsigned(bytes), facts->pci_bus_id);
+  copy_text(text, unsigned(bytes), facts->pci_bus_id.str());
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+CUresult custom::cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
   Process* owner = process();
   if (!owner) return absent_process();
   unsigned domain = 0, bus = 0, slot = 0;
@@ -225,7 +225,7 @@ CUresult hand::cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
 }
 
 // Execution affinity is MPS's; the server's contexts have none.
-CUresult hand::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
+CUresult custom::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
   CUresult error;
   if (!facts_of(device, error)) return error;
   if (!supported) return CUDA_ERROR_INVALID_VALUE;
@@ -234,8 +234,8 @@ CUresult hand::cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType
 }
 
 // The server's driver judges the arguments; no operation reaches over a network, whatever it says of its own host.
-CUresult hand::cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
-                                                 unsigned int count, CUdevice device) {
+CUresult custom::cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, const CUatomicOperation* operations,
+                                                   unsigned int count, CUdevice device) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   CUresult result = forward::cuDeviceGetHostAtomicCapabilities(caller, capabilities, operations, count, device);
@@ -243,7 +243,7 @@ CUresult hand::cuDeviceGetHostAtomicCapabilities(unsigned int* capabilities, con
   return leave(caller, result);
 }
 
-CUresult hand::cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) {
+CUresult custom::cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) {
   CUresult error;
   const DeviceFacts* facts = facts_of(device, error);
   if (!facts || !facts_of(peer, error)) return error;

@@ -30,12 +30,12 @@ std::string_view trimmed(std::string_view text) {
 // -1: none, or more than one.
 int device_named(std::string_view entry, const std::vector<DeviceFacts>& devices) {
   int ordinal = -1;
-  auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), ordinal);
-  if (error == std::errc() && end == entry.data() + entry.size())
+  if (std::from_chars(entry.data(), entry.data() + entry.size(), ordinal).ec == std::errc())
     return ordinal >= 0 && size_t(ordinal) < devices.size() ? ordinal : -1;
   std::string wanted(entry);
   std::transform(wanted.begin(), wanted.end(), wanted.begin(), [](unsigned char c) { return char(std::tolower(c)); });
-  if (!wanted.starts_with("gpu-")) return -1;
+  // The prefix alone names none, also where there is but one (measured on driver 580).
+  if (!wanted.starts_with("gpu-") || wanted == "gpu-") return -1;
   int found = -1;
   for (size_t i = 0; i < devices.size(); ++i) {
     if (!uuid_text(devices[i].uuid).starts_with(wanted)) continue;
@@ -47,7 +47,7 @@ int device_named(std::string_view entry, const std::vector<DeviceFacts>& devices
 
 }  // namespace
 
-std::vector<int> visible_devices(const char* text, const std::vector<DeviceFacts>& devices) {
+tl::expected<std::vector<int>, CUresult> visible_devices(const char* text, const std::vector<DeviceFacts>& devices) {
   std::vector<int> visible;
   if (!text) {
     for (size_t i = 0; i < devices.size(); ++i) visible.push_back(int(i));
@@ -58,7 +58,8 @@ std::vector<int> visible_devices(const char* text, const std::vector<DeviceFacts
     size_t comma = rest.find(',');
     int device = device_named(trimmed(rest.substr(0, comma)), devices);
     if (device < 0) return visible;
-    if (std::find(visible.begin(), visible.end(), device) != visible.end()) return {};
+    if (std::find(visible.begin(), visible.end(), device) != visible.end())
+      return tl::unexpected(CUDA_ERROR_INVALID_DEVICE);
     visible.push_back(device);
     if (comma == std::string_view::npos) return visible;
     rest.remove_prefix(comma + 1);

@@ -1,4 +1,4 @@
-// Graphs as wholes: what the stub keeps of them goes where they go.
+// Graphs as wholes: the stub's records of them follow them.
 #include "client_stub/driver/graph/graph.hpp"
 
 #include <cerrno>
@@ -6,12 +6,15 @@
 #include <string>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/graph/user_objects.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -55,7 +58,7 @@ void note_graph_memory(const Caller& caller, CUdeviceptr address, size_t bytes) 
   publish_range(range);
 }
 
-namespace hand {
+namespace custom {
 namespace {
 
 uint64_t word_of(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
@@ -80,7 +83,7 @@ CUresult graph_text(const Caller& caller, CUgraph graph, unsigned flags, std::st
   return CUDA_SUCCESS;
 }
 
-// Enters, calls, does what belongs to a success, leaves.
+// Enters, calls, handles success, leaves.
 template <class Call, class Then>
 CUresult forwarded(Needs needs, Call&& call, Then&& then) {
   Caller caller = enter(needs);
@@ -214,18 +217,27 @@ CUresult cuGraphInstantiate_v2(CUgraphExec* out, CUgraph graph, CUgraphNode* err
       [&](ServerSession& server) { made(server, graph, *out); });
 }
 
+namespace {
+
+void updated(ServerSession& server, CUgraph graph, CUgraphExec exec) {
+  server.graph_records.take_over(word_of(graph), word_of(exec));
+  server.user_objects.replace(word_of(graph), word_of(exec));
+}
+
+}  // namespace
+
 CUresult cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* result) {
   return forwarded(
       Needs::initialised,
       [&](const Caller& caller) { return forward::cuGraphExecUpdate(caller, exec, graph, error_node, result); },
-      [&](ServerSession& server) { server.graph_records.take_over(word_of(graph), word_of(exec)); });
+      [&](ServerSession& server) { updated(server, graph, exec); });
 }
 
 CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo* info) {
   return forwarded(
       Needs::initialised,
       [&](const Caller& caller) { return forward::cuGraphExecUpdate_v2(caller, exec, graph, info); },
-      [&](ServerSession& server) { server.graph_records.take_over(word_of(graph), word_of(exec)); });
+      [&](ServerSession& server) { updated(server, graph, exec); });
 }
 
 CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraph child) {
@@ -287,5 +299,5 @@ CUresult cuGraphDebugDotPrint(CUgraph graph, const char* path, unsigned int flag
   return leave(caller, written ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM);
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -1,4 +1,4 @@
-// What the files about graphs share.
+// The common part of the files about graphs.
 #pragma once
 
 #include <cuda.h>
@@ -17,7 +17,7 @@ namespace gpuwire::client {
 // A graph, executable graph or capture has ended: everything that is kept of it ends at both sides.
 void forget_graph(const Caller& caller, uint64_t owner);
 
-// What the program was given pointers to: valid as long as the node.
+// Memory whose addresses the program was given: valid as long as the node.
 struct NodeStorage {
   std::vector<uint64_t> packed;  // a kernel's parameters
   std::vector<void*> pointers;   // into them
@@ -32,7 +32,7 @@ class NodeStorages final : public SessionPart {
   NodeStorage& of(uint64_t node);
   void forget(uint64_t node) noexcept;
 
-  void ended(SessionEnd) noexcept override {}      // the program keeps what it was given
+  void ended(SessionEnd) noexcept override {}      // the program keeps the given pointers
   void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:

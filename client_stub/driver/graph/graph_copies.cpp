@@ -1,15 +1,20 @@
 #include "client_stub/driver/graph/graph_copies.hpp"
 
-#include <algorithm>
-
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 #include "client_stub/driver/graph/graph.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/graph/graph_memory.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/graph/user_objects.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -19,9 +24,9 @@ namespace {
 // graphs use it where kernels do.
 constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
 
-bool is_likely_mapped(const Place& place) {
+bool is_mapped_for_both(const Place& place, Shared shared) {
   if (place.kind == PlaceKind::region) return true;
-  if (place.kind != PlaceKind::pinned || !place.whole) return false;
+  if (shared == Shared::as_it_is || place.kind != PlaceKind::pinned || !place.whole) return false;
   static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
   bool likely = (place.entry.host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || place.entry.bytes <= kSharedWithKernelsBytesMax;
   return likely && reach_pinned(place.entry) == CUDA_SUCCESS;
@@ -29,10 +34,14 @@ bool is_likely_mapped(const Place& place) {
 
 // One range of the program's memory; `address` becomes where the server has it.
 CUresult to_place(const Caller& caller, const Place& place, bool written, uint64_t& address,
-                  std::vector<GraphUse>& uses) {
+                  std::vector<GraphUse>& uses, Shared shared = Shared::with_kernels) {
   address = place.address;
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (place.bytes == 0 || place.on_device() || is_likely_mapped(place)) return CUDA_SUCCESS;
+  if (place.bytes == 0 || place.on_device()) return CUDA_SUCCESS;
+  if (is_mapped_for_both(place, shared)) {
+    caller.server->pinned_pointers.scan_address(address);  // launches bring its content at that time to the device
+    return CUDA_SUCCESS;
+  }
   GraphUse use;
   uint64_t at_server = 0;
   if (CUresult error = caller.server->graph_memory.use(caller, address, place.bytes, written, use, at_server))
@@ -56,7 +65,7 @@ bool in_program(const Side& side) {
 }
 
 CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written,
-                       uint64_t& pointer, std::vector<GraphUse>& uses) {
+                       uint64_t& pointer, std::vector<GraphUse>& uses, Shared shared) {
   uint64_t base = side.type == CU_MEMORYTYPE_HOST ? side.host : side.device;
   uint64_t row_end = side.x_bytes + copy.WidthInBytes, slice_end = side.y + copy.Height;
   // A single row needs no pitch, a single slice no height.
@@ -65,7 +74,8 @@ CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY
   uint64_t first = (side.z * height + side.y) * pitch + side.x_bytes;
   uint64_t last = ((side.z + copy.Depth - 1) * height + side.y + copy.Height - 1) * pitch + row_end;
   uint64_t address = 0;
-  if (CUresult error = to_place(caller, classify(base + first, last - first), written, address, uses)) return error;
+  if (CUresult error = to_place(caller, classify(base + first, last - first), written, address, uses, shared))
+    return error;
   pointer = address - first;
   side.type = CU_MEMORYTYPE_HOST;
   return CUDA_SUCCESS;
@@ -73,7 +83,7 @@ CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY
 
 }  // namespace
 
-CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses) {
+CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses, Shared shared) {
   if (copy.WidthInBytes == 0 || copy.Height == 0 || copy.Depth == 0) return CUDA_SUCCESS;
   Side source{copy.srcMemoryType, copy.srcDevice, reinterpret_cast<uint64_t>(copy.srcHost),
               copy.srcXInBytes,   copy.srcY,      copy.srcZ,
@@ -83,11 +93,11 @@ CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphU
                    copy.dstPitch,      copy.dstHeight};
   uint64_t pointer = 0;
   if (in_program(source)) {
-    if (CUresult error = side_to_place(caller, source, copy, false, pointer, uses)) return error;
+    if (CUresult error = side_to_place(caller, source, copy, false, pointer, uses, shared)) return error;
     copy.srcHost = reinterpret_cast<const void*>(pointer);
   }
   if (in_program(destination)) {
-    if (CUresult error = side_to_place(caller, destination, copy, true, pointer, uses)) return error;
+    if (CUresult error = side_to_place(caller, destination, copy, true, pointer, uses, shared)) return error;
     copy.dstHost = reinterpret_cast<void*>(pointer);
   }
   return CUDA_SUCCESS;
@@ -141,7 +151,7 @@ CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy,
   return forward::cuMemcpy3DAsync_v2(caller, &copy, reinterpret_cast<CUstream>(wire_stream));
 }
 
-namespace hand {
+namespace custom {
 namespace {
 
 // A node's parameters with places in them, on their way to the server.
@@ -188,7 +198,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
   uint64_t graph = caller.server->graph_records.graph_of(word_of(node));
-  // A node that the program was not told of by us has no graph to count its memory for.
+  // The graph of a node that the program did not get from us is unknown, so no graph counts its memory.
   if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
   CUresult result = forward::cuGraphMemcpyNodeSetParams(caller, node, &translated.copy);
   if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of(node), translated.uses);
@@ -216,36 +226,42 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
     server.captures.invalidate(*on.state);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  std::vector<GraphUse> uses = server.graph_records.uses_of(reinterpret_cast<uint64_t>(exec));
-  server.user_objects.note_launch(reinterpret_cast<uint64_t>(exec), on.wire_stream);
-  if (uses.empty()) [[likely]] {
-    CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream());
-    if (!result && server.graph_records.leaves_memory(reinterpret_cast<uint64_t>(exec)))
-      result = await_verdict(on.caller);
+  const uint64_t handle = reinterpret_cast<uint64_t>(exec);
+  const std::shared_ptr<const GraphUses> uses = server.graph_records.uses_of(handle);
+  Awaits awaits = server.graph_records.awaits_of(handle);
+  if (!server.host_regions.all_shared()) [[unlikely]]
+    awaits = awaits | Awaits::program;  // as a kernel by itself
+  server.user_objects.note_launch(handle, on.wire_stream);
+  if (!uses) [[likely]] {
+    MemoryInFlight::Sending sending(on.caller, on.wire_stream, nullptr, awaits);
+    uint64_t sequence = 0;
+    CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream(), false, &sequence);
+    if (!result) sending.sent(sequence);
+    if (!result && server.graph_records.leaves_memory(handle)) result = await_verdict(on.caller);
     return leave(on.caller, result);
   }
-  if (!known_handle(wire::HandleKind::graph_exec, reinterpret_cast<uint64_t>(exec))) return CUDA_ERROR_INVALID_VALUE;
-  // What the program wrote elsewhere goes as before every call that is sent to a stream.
+  if (!known_handle(wire::HandleKind::graph_exec, handle)) return CUDA_ERROR_INVALID_VALUE;
+  if (uses->blocks.size() > wire::kListItemsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  // The program's changes elsewhere are sent as before every call that is sent to a stream.
   if (CUresult error = before_work(on.caller)) return error;
-  for (const GraphUse& use : uses) {
+  for (const GraphUse& use : uses->ranges) {
     if (!server.pending_copies.touches(reinterpret_cast<const void*>(use.address), use.bytes)) continue;
     if (CUresult error = forward::cuCtxSynchronize(on.caller)) return leave(on.caller, error);
   }
-  server.graph_memory.push(on.caller, uses);
-  server.host_regions.push(on.caller);  // what that may have pointed to
-  std::vector<uint64_t> blocks;
-  for (const GraphUse& use : uses) {
-    if (std::find(blocks.begin(), blocks.end(), use.block->number) == blocks.end()) blocks.push_back(use.block->number);
-  }
+  // From here on a function of the program that runs for this launch finds it under way.
+  MemoryInFlight::Sending sending(on.caller, on.wire_stream, uses, awaits);
+  server.graph_memory.push(on.caller, uses->ranges);
+  server.host_regions.push(on.caller);  // the memory that it may have pointed to
   uint64_t sequence = 0;
-  CUresult result = send::post_graph_launch(
-      *on.caller.session, on.caller.context,
-      {.exec = reinterpret_cast<uint64_t>(exec), .stream = on.wire_stream, .blocks = blocks}, &sequence, [&] {
-        server.graph_memory.note_launch(on.caller, uses, on.wire_stream, sequence);
-      });  // so that what comes back is waited for
+  CUresult result =
+      send::post_graph_launch(*on.caller.session, on.caller.context,
+                              {.exec = handle, .stream = on.wire_stream, .blocks = uses->blocks}, &sequence, [&] {
+                                note_foreign_records(on.caller, sequence);
+                                sending.sent(sequence);  // so that the program waits for the returning data
+                              });
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
   return leave(on.caller, result);
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -11,10 +11,17 @@
 
 namespace gpuwire::client {
 
-// Puts places for the program's memory into a node's parameters, and adds what they stand for to `uses`. Memory that
-// the server holds at the same address stays as it is.
-CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses);
-// The reverse, for parameters that the server tells.
+// The treatment of pinned memory that kernels of the same graph are likely to get.
+enum class Shared : uint8_t {
+  with_kernels,  // the device reaches it from now on
+  as_it_is,      // it is reached if it was before
+};
+
+// Puts places for the program's memory into a node's parameters, and adds the memory that they stand for to `uses`.
+// Memory that the server holds at the same address stays as it is.
+CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses,
+                   Shared shared = Shared::with_kernels);
+// The reverse, for parameters from the server.
 void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept;
 
 // The capture that a stream takes part in; 0: none. Costs one atomic load while nothing in the context is captured.

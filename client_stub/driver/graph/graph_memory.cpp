@@ -1,12 +1,18 @@
 #include "client_stub/driver/graph/graph_memory.hpp"
 
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 #include "client/session_sends.hpp"
+#include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/host_memory/memory_rights.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
 
@@ -15,12 +21,6 @@ namespace {
 
 // Pinned allocations up to this size are taken whole, so that copies of different parts of them meet in one block.
 constexpr uint64_t kWholeAllocationMax = 1u << 20;
-
-bool launch_done(const GraphBlock& block) {
-  if (!block.context || block.launch <= block.context->done.load(std::memory_order_acquire)) return true;
-  const StreamState* stream = find_stream(block.context, block.stream);
-  return !stream || block.launch <= stream->done.load(std::memory_order_acquire);
-}
 
 bool overlap(const GraphBlock& block, uint64_t address, uint64_t bytes) {
   return address < block.base + block.bytes && block.base < address + bytes;
@@ -32,12 +32,12 @@ bool contains(const GraphBlock& block, uint64_t address, uint64_t bytes) {
 
 }  // namespace
 
-// The program's memory against what the server holds. Under the leaf lock.
+// Compares the program's memory with the server's content. Under the leaf lock.
 void GraphMemory::find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out) {
   uint64_t offset = address - block.base;
   wire::take_changes(reinterpret_cast<const std::byte*>(address), std::span(block.shadow).subspan(offset, bytes),
                      [&](wire::ByteChanges& found) {
-                       session_.pinned_pointers.look_around(block.shadow, block.base, offset + found.offset,
+                       session_.pinned_pointers.scan_around(block.shadow, block.base, offset + found.offset,
                                                             found.bytes.size());
                        out.push_back({block.number, offset, std::move(found)});
                      });
@@ -48,7 +48,7 @@ GraphBlock::~GraphBlock() { all.forget(*this); }
 void GraphMemory::forget(const GraphBlock& block) noexcept {
   {
     std::lock_guard lock(mutex_);
-    blocks_.erase(block.number);
+    if (blocks_.erase(block.number)) ranges_.remove(block.base, block.bytes);
     count_.store(blocks_.size(), std::memory_order_relaxed);
   }
   if (!process() || !block.place || !session_.connected()) return;
@@ -59,6 +59,7 @@ void GraphMemory::forget(const GraphBlock& block) noexcept {
 CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept {
   std::vector<std::shared_ptr<GraphBlock>> seen;  // let go of after the lock
   std::lock_guard lock(mutex_);
+  if (!ranges_.any(address, bytes)) return CUDA_SUCCESS;
   for (auto& [number, block] : blocks_) {
     if (!overlap(*block, address, bytes)) continue;
     auto held = block->weak_from_this().lock();
@@ -74,8 +75,7 @@ CUresult GraphMemory::find(uint64_t address, uint64_t bytes, bool written, std::
   return CUDA_SUCCESS;
 }
 
-CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes,
-                             std::shared_ptr<GraphBlock>& out) noexcept {
+CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::graph_memory_create)))
     return CUDA_ERROR_NOT_SUPPORTED;
   auto block = std::make_shared<GraphBlock>(*this);
@@ -93,30 +93,54 @@ CUresult GraphMemory::create(const Caller& caller, uint64_t address, uint64_t by
   if (result) return result;
   block->place = place;
   std::lock_guard lock(mutex_);
-  blocks_.emplace(block->number, block.get());
+  ranges_.add(block->base, block->bytes);
+  try {
+    blocks_.emplace(block->number, block.get());
+  } catch (...) {
+    ranges_.remove(block->base, block->bytes);
+    throw;
+  }
   count_.store(blocks_.size(), std::memory_order_relaxed);
   out = std::move(block);
+  return CUDA_SUCCESS;
+}
+
+CUresult GraphMemory::find_or_make(const Caller& caller, uint64_t address, uint64_t bytes, bool written,
+                                   std::shared_ptr<GraphBlock>& block) {
+  CUresult found = find(address, bytes, written, block);
+  if (found == CUDA_SUCCESS && block) return found;
+  std::lock_guard making(making_);
+  found = find(address, bytes, written, block);
+  // Only launches of destroyed graphs may still hold the conflicting blocks.
+  if (found) {
+    session_.in_flight.let_go();
+    found = find(address, bytes, written, block);
+  }
+  if (found || block) return found;
+  uint64_t base = address, size = bytes;
+  auto range = address_map().find(address);
+  if (range && is_host(range->kind) && range->contains(address, bytes) && range->bytes <= kWholeAllocationMax) {
+    base = range->base;
+    size = range->bytes;
+  }
+  if (CUresult error = create(caller, base, size, block)) return error;
+  std::lock_guard lock(mutex_);
+  block->written = block->written || written;  // another thread may have found it by now
   return CUDA_SUCCESS;
 }
 
 CUresult GraphMemory::use(const Caller& caller, uint64_t address, uint64_t bytes, bool written, GraphUse& out,
                           uint64_t& place) noexcept try {
   std::shared_ptr<GraphBlock> block;
-  std::lock_guard making(making_);
-  if (CUresult error = find(address, bytes, written, block)) return error;
-  if (!block) {
-    uint64_t base = address, size = bytes;
-    auto range = address_map().find(address);
-    if (range && is_host(range->kind) && range->contains(address, bytes) && range->bytes <= kWholeAllocationMax) {
-      base = range->base;
-      size = range->bytes;
-    }
-    if (CUresult error = create(caller, base, size, block)) return error;
-    std::lock_guard lock(mutex_);
-    block->written = written;
+  CUresult found = find_or_make(caller, address, bytes, written, block);
+  // Without the lock: the launches may stand at functions of the program, and other threads have blocks to make.
+  if (found == CUDA_ERROR_NOT_SUPPORTED && session_.in_flight.in_use(address, bytes) && synchronise_context(caller)) {
+    session_.in_flight.let_go();
+    found = find_or_make(caller, address, bytes, written, block);
   }
+  if (found) return found;
   place = block->place + (address - block->base);
-  out = {std::move(block), address, bytes};
+  out = {std::move(block), address, bytes, written};
   return CUDA_SUCCESS;
 } catch (const std::bad_alloc&) {
   return CUDA_ERROR_OUT_OF_MEMORY;
@@ -129,15 +153,6 @@ uint64_t GraphMemory::home(uint64_t place) const noexcept {
     if (place >= block->place && place - block->place < block->bytes) return block->base + (place - block->place);
   }
   return 0;
-}
-
-bool GraphMemory::being_written(uint64_t address, uint64_t bytes) const noexcept {
-  if (!any()) return false;
-  std::lock_guard lock(mutex_);
-  for (auto& [number, block] : blocks_) {
-    if (block->written && overlap(*block, address, bytes) && !launch_done(*block)) return true;
-  }
-  return false;
 }
 
 namespace {
@@ -159,32 +174,29 @@ void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noe
   }
   post_writes(caller, changes);
 } catch (const std::bad_alloc&) {
-  // The launch that follows finds what was sent before.
+  // The following launch finds the data that were sent before.
 }
 
+// A launch may be over although nobody here knows yet, and its memory given back by the program.
 void GraphMemory::push_launched(const Caller& caller) noexcept try {
-  if (!any()) return;
+  const auto launched = session_.in_flight.launched();
+  if (launched.empty()) return;
   std::vector<MirroredChange> changes;
+  std::unordered_set<const GraphBlock*> seen;
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
-    for (auto& [number, block] : blocks_) {
-      if (!launch_done(*block)) find_changes(*block, block->base, block->bytes, changes);
+    for (const auto& uses : launched) {
+      for (const GraphUse& use : uses->ranges) {
+        GraphBlock& block = *use.block;
+        if (seen.insert(&block).second && is_usable(block.base, block.bytes, Use::reading))
+          find_changes(block, block.base, block.bytes, changes);
+      }
     }
   }
   post_writes(caller, changes);
 } catch (const std::bad_alloc&) {
   // As above.
-}
-
-void GraphMemory::note_launch(const Caller& caller, std::span<const GraphUse> uses, uint64_t stream,
-                              uint64_t sequence) noexcept {
-  std::lock_guard lock(mutex_);
-  for (const GraphUse& use : uses) {
-    use.block->context = caller.state;
-    use.block->stream = stream;
-    use.block->launch = sequence;
-  }
 }
 
 BulkSink GraphMemory::sink(size_t bytes) { return mirrored_sink(incoming_, bytes); }
@@ -193,7 +205,7 @@ void GraphMemory::stored(uint64_t number, uint64_t offset, std::span<const uint8
   if (bytes > incoming_.size()) return;
   std::lock_guard lock(mutex_);
   auto found = blocks_.find(number);
-  if (found == blocks_.end()) return;  // its last graph has just been destroyed
+  if (found == blocks_.end()) return;  // its last launch is known to have ended
   GraphBlock& block = *found->second;
   static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(block.base), block.shadow, offset,
                                         std::span(incoming_).first(bytes), mask));

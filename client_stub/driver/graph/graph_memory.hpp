@@ -1,6 +1,6 @@
 // Memory of the program that graphs copy from and to. A graph's copies happen on the server, so the nodes name blocks
-// there that stand for the program's memory; what the program changed is sent before each launch, and what a graph
-// wrote comes back before anything that reports its end.
+// there that stand for the program's memory. The program's changes are sent before each launch, and a graph's writes
+// come back before any report of its end.
 #pragma once
 
 #include <cuda.h>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/copy/range_counts.hpp"
 #include "client_stub/driver/host_memory/region_changes.hpp"
 #include "client_stub/driver/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
@@ -24,8 +25,8 @@ namespace gpuwire::client {
 class GraphMemory;
 class ServerSession;
 
-// A range of the program's memory and the server's block for it. Ends at the server with the last graph that uses it:
-// so never under a lock.
+// A range of the program's memory and the server's block for it. Ends at the server with the last graph, and the last
+// launch, that uses it: so never under a lock.
 struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
   explicit GraphBlock(GraphMemory& all) noexcept : all(all) {}
   ~GraphBlock();
@@ -34,17 +35,23 @@ struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
   uint64_t number = 0;  // its name on the wire
   uint64_t base = 0, bytes = 0;
   uint64_t place = 0;             // the server's address
-  std::vector<std::byte> shadow;  // what the server's copy holds, as far as known here
+  std::vector<std::byte> shadow;  // the content of the server's copy, as far as known here
   bool written = false;           // some node copies into it
-  // The newest launch that uses it: stream and frame. Nothing of the program's memory is looked at once that is done.
-  ContextState* context = nullptr;
-  uint64_t stream = 0, launch = 0;
 };
 
-// What a node copies from or to.
+// The range that a node copies from or to.
 struct GraphUse {
   std::shared_ptr<GraphBlock> block;
   uint64_t address = 0, bytes = 0;
+  bool written = false;
+};
+
+// All ranges that the copies of a graph use, each once. Held by the executable graph and by its launches in flight
+// (MemoryInFlight), so the blocks last as long as work that still writes to them.
+struct GraphUses {
+  std::vector<GraphUse> ranges;
+  std::vector<uint64_t> blocks;  // numbers, each once
+  bool late = false;             // the source of a late copy, which a function of ours sends: no other has to
 };
 
 // That of one session. Any thread. Programs without such copies pay one atomic load.
@@ -60,14 +67,11 @@ class GraphMemory final : public SessionPart {
                uint64_t& place) noexcept;
   // The program's address behind one of the server's; 0: it is in no block.
   uint64_t home(uint64_t place) const noexcept;
-  // May a launched graph still copy into any of these bytes?
-  bool being_written(uint64_t address, uint64_t bytes) const noexcept;
 
-  // Sends what the program has changed in these. When it returns, the frames that follow find it.
+  // Sends the program's changes in these. When it returns, the following frames find them.
   void push(const Caller& caller, std::span<const GraphUse> uses) noexcept;
-  // The same for all that launched graphs may still use: a host function may have changed any.
+  // The same for all that work under way may still use (MemoryInFlight): a host function may have changed any.
   void push_launched(const Caller& caller) noexcept;
-  void note_launch(const Caller& caller, std::span<const GraphUse> uses, uint64_t stream, uint64_t sequence) noexcept;
 
   // For graph_memory_data notices. The thread that reads the connection.
   BulkSink sink(size_t bytes);
@@ -79,20 +83,24 @@ class GraphMemory final : public SessionPart {
  private:
   friend struct GraphBlock;
   void forget(const GraphBlock& block) noexcept;
+  // CUDA_SUCCESS without a block: there is none, and nothing is in the way of one.
   CUresult find(uint64_t address, uint64_t bytes, bool written, std::shared_ptr<GraphBlock>& out) noexcept;
-  CUresult create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out) noexcept;
+  CUresult find_or_make(const Caller& caller, uint64_t address, uint64_t bytes, bool written,
+                        std::shared_ptr<GraphBlock>& block);
+  CUresult create(const Caller& caller, uint64_t address, uint64_t bytes, std::shared_ptr<GraphBlock>& out);
   void find_changes(GraphBlock& block, uint64_t address, uint64_t bytes, std::vector<MirroredChange>& out);
 
   ServerSession& session_;
   // Outermost, and one at a time: held while a block is made, and while changes are found and sent. A host function's
-  // writes must not wait for the making of a block, which may wait for the function. The thread that reads takes
-  // neither.
+  // writes must not wait for the making of a block, which may wait for the function. Known blocks are found without
+  // either lock. The thread that reads takes neither.
   std::mutex making_, sending_;
-  mutable std::mutex mutex_;                          // a leaf: all below, and the blocks' shadows, flags and launches
+  mutable std::mutex mutex_;                          // a leaf: all below, and the blocks' shadows and flags
   std::unordered_map<uint64_t, GraphBlock*> blocks_;  // by number; each takes itself out before it goes
+  RangeCounts ranges_;                                // theirs
   uint64_t next_ = 1;
   std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
-  std::atomic<size_t> count_{0};     // blocks_.size(). Relaxed: who launches a graph synchronised with whoever made it
+  std::atomic<size_t> count_{0};  // blocks_.size(). Relaxed: a thread that launches a graph synchronised with its maker
 };
 
 }  // namespace gpuwire::client

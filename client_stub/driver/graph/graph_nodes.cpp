@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/graph/graph.hpp"
@@ -13,13 +13,17 @@
 #include "client_stub/driver/launch/launch_shape.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/graph/user_objects.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
 
-enum class Operation : uint8_t { add = 0, set = 1, set_in_exec = 2, tell = 3 };
+enum class Operation : uint8_t { add = 0, set = 1, set_in_exec = 2, query = 3 };
 
 uint64_t word_of(const void* handle) { return reinterpret_cast<uint64_t>(handle); }
 
@@ -48,7 +52,7 @@ CUresult check(const Target& target) {
   return CUDA_SUCCESS;
 }
 
-// Sends a graph_node call; `message` has what is about the kind. A new node's handle is target.node.
+// Sends a graph_node call; `message` has the fields of the kind. A new node's handle is target.node.
 template <class Read>
 CUresult ask(const Caller& caller, CUgraphNodeType kind, const Target& target, wire::message::GraphNode message,
              Read&& read) {
@@ -115,12 +119,15 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
     return CUDA_ERROR_INVALID_CONTEXT;
   if (CUresult error = know_parameters(caller, *function)) return error;
   LaunchParameters parameters;
-  if (CUresult error = find_parameters(kernel.kernelParams, kernel.extra, function->parameter_bytes, parameters))
+  if (CUresult error = find_parameters(kernel.kernelParams, kernel.extra, function->parameters.bytes, parameters))
     return error;
-  if (!parameters.each && packed_bytes(kernel.extra) != function->parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<std::byte> packed(function->parameter_bytes);
-  if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
-  note_addresses_in(caller, packed);  // made known with the launch, or before
+  if (!parameters.each && packed_bytes(kernel.extra) != function->parameters.bytes) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<std::byte> packed(function->parameters.bytes);
+  if (CUresult error = pack_parameters(parameters, function->parameters, packed, reading_of(caller, *function)))
+    return error;
+  // Known before the launch, so that copies that are added behind this node use the same memory at the server.
+  note_addresses_in(caller, packed);
+  take_profiled_allocations(caller);
   return send_change(caller, CU_GRAPH_NODE_TYPE_KERNEL, target, out,
                      {.function = function->handle,
                       .context = by_kernel ? word_of(kernel.ctx) : 0,
@@ -134,12 +141,12 @@ CUresult send_kernel(const Caller& caller, const Target& target, CUgraphNode* ou
                       .parameters = packed});
 }
 
-// A node tells both the function and the kernel that it is of.
+// A node reports both its function and its kernel.
 void name_function(CUDA_KERNEL_NODE_PARAMS& kernel, uint64_t handle, FunctionState*& state) {
   if (wire::handle_kind(handle) == wire::HandleKind::kernel) {
     kernel.kern = reinterpret_cast<CUkernel>(handle);
     state = find_kernel(kernel.kern);
-    if (hand::cuKernelGetFunction(&kernel.func, kernel.kern) != CUDA_SUCCESS) kernel.func = nullptr;
+    if (custom::cuKernelGetFunction(&kernel.func, kernel.kern) != CUDA_SUCCESS) kernel.func = nullptr;
     return;
   }
   kernel.func = reinterpret_cast<CUfunction>(handle);
@@ -147,8 +154,8 @@ void name_function(CUDA_KERNEL_NODE_PARAMS& kernel, uint64_t handle, FunctionSta
   if (state && state->kernel) kernel.kern = reinterpret_cast<CUkernel>(state->kernel->handle);
 }
 
-CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS& kernel) {
-  Target target{.operation = Operation::tell, .node = node};
+CUresult query_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PARAMS& kernel) {
+  Target target{.operation = Operation::query, .node = node};
   if (CUresult error = check(target)) return error;
   uint64_t function = 0;
   std::vector<std::byte> packed;
@@ -170,12 +177,12 @@ CUresult tell_kernel(const Caller& caller, CUgraphNode node, CUDA_KERNEL_NODE_PA
   name_function(kernel, function, state);
   kernel.ctx = state && state->context ? as_cuda(state->context) : as_cuda(caller.state);
   if (CUresult error = state ? know_parameters(caller, *state) : CUDA_SUCCESS) return error;
-  if (!state || packed.size() < state->parameter_bytes) return state ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+  if (!state || packed.size() < state->parameters.bytes) return state ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
   NodeStorage& storage = caller.server->node_storages.of(word_of(node));
   storage.packed.resize((packed.size() + 7) / 8);
   if (!packed.empty()) std::memcpy(storage.packed.data(), packed.data(), packed.size());
   storage.pointers.clear();
-  for (uint32_t offset : state->offsets)
+  for (uint32_t offset : state->parameters.offsets)
     storage.pointers.push_back(reinterpret_cast<char*>(storage.packed.data()) + offset);
   kernel.kernelParams = storage.pointers.empty() ? nullptr : storage.pointers.data();
   return CUDA_SUCCESS;
@@ -192,12 +199,18 @@ CUresult send_host(const Caller& caller, const Target& target, CUgraphNode* out,
   uint64_t number = caller.server->host_callbacks.add(callback);
   if (number == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   CUresult result = send_change(caller, CU_GRAPH_NODE_TYPE_HOST, target, out, {.callback = number});
-  if (result) caller.server->host_callbacks.remove(number);
+  if (result) {
+    caller.server->host_callbacks.remove(number);
+    return result;
+  }
+  GraphRecords& records = caller.server->graph_records;
+  const uint64_t owner = target.exec ? word_of(target.exec) : records.graph_of(word_of(out ? *out : target.node));
+  if (owner) records.note_awaits(owner, Awaits::functions);
   return result;
 }
 
-CUresult tell_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS& out) {
-  Target target{.operation = Operation::tell, .node = node};
+CUresult query_host(const Caller& caller, CUgraphNode node, CUDA_HOST_NODE_PARAMS& out) {
+  Target target{.operation = Operation::query, .node = node};
   if (CUresult error = check(target)) return error;
   uint64_t number = 0;
   CUresult result = ask(caller, CU_GRAPH_NODE_TYPE_HOST, target, {},
@@ -275,6 +288,8 @@ CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, 
     caller.server->graph_records.copy(word_of(parameters.graph.graph), word_of(target.graph), word_of(*out));
     caller.server->user_objects.copy(word_of(parameters.graph.graph), word_of(target.graph));
   }
+  if (parameters.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
+    caller.server->graph_records.note_awaits(word_of(target.graph), Awaits::program);
   if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
     note_graph_memory(caller, parameters.alloc.dptr, parameters.alloc.bytesize);
     caller.server->graph_records.note_allocation(word_of(target.graph), parameters.alloc.dptr);
@@ -296,8 +311,8 @@ CUresult set_node(const Caller& caller, const Target& target, CUgraphNodeParams&
       return send_host(caller, target, nullptr, parameters.host.fn, parameters.host.userData);
     case CU_GRAPH_NODE_TYPE_MEMCPY: {
       const CUDA_MEMCPY_NODE_PARAMS& copy = parameters.memcpy;
-      return in_exec ? hand::cuGraphExecMemcpyNodeSetParams(target.exec, target.node, &copy.copyParams, copy.copyCtx)
-                     : hand::cuGraphMemcpyNodeSetParams(target.node, &copy.copyParams);
+      return in_exec ? custom::cuGraphExecMemcpyNodeSetParams(target.exec, target.node, &copy.copyParams, copy.copyCtx)
+                     : custom::cuGraphMemcpyNodeSetParams(target.node, &copy.copyParams);
     }
     default: return forward_it(&parameters);
   }
@@ -320,7 +335,7 @@ Target changing(CUgraphExec exec, CUgraphNode node) {
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuGraphAddKernelNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_KERNEL_NODE_PARAMS_v1* p) {
@@ -355,12 +370,12 @@ CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node, c
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* p) {
   return entered(Needs::initialised, p, [&](const Caller& caller) {
     *p = {};
-    return tell_kernel(caller, node, *p);
+    return query_kernel(caller, node, *p);
   });
 }
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* p) {
   CUDA_KERNEL_NODE_PARAMS all{};
-  CUresult result = p ? hand::cuGraphKernelNodeGetParams_v2(node, &all) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = p ? custom::cuGraphKernelNodeGetParams_v2(node, &all) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) {
     *p = {all.func,      all.gridDimX,  all.gridDimY,       all.gridDimZ,     all.blockDimX,
           all.blockDimY, all.blockDimZ, all.sharedMemBytes, all.kernelParams, all.extra};
@@ -376,7 +391,7 @@ CUresult cuGraphAddHostNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* 
   });
 }
 CUresult cuGraphHostNodeGetParams(CUgraphNode node, CUDA_HOST_NODE_PARAMS* p) {
-  return entered(Needs::initialised, p, [&](const Caller& caller) { return tell_host(caller, node, *p); });
+  return entered(Needs::initialised, p, [&](const Caller& caller) { return query_host(caller, node, *p); });
 }
 CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
   return entered(Needs::initialised, p,
@@ -408,5 +423,5 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
                  [&](const Caller& caller) { return set_node(caller, changing(exec, node), *p); });
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

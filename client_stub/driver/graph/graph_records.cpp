@@ -1,7 +1,9 @@
 #include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 
 #include <algorithm>
 #include <new>
+#include <tuple>
 #include <utility>
 
 namespace gpuwire::client {
@@ -11,21 +13,26 @@ constexpr int kInnerDepthMax = 64;  // as deep as the driver lets graphs be nest
 
 }  // namespace
 
-// Blocks end when nobody holds them, which must not happen under the lock: what is taken out is kept until it is
+// Blocks end when nobody holds them, which must not happen under the lock: removed blocks are held until it is
 // released.
 
 void GraphRecords::add(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {
   if (uses.empty()) return;
+  std::shared_ptr<const GraphUses> before;
   std::lock_guard lock(mutex_);
-  for (const GraphUse& use : uses) records_[owner].uses.push_back({node, use});
+  Record& record = records_[owner];
+  before.swap(record.together);
+  for (const GraphUse& use : uses) record.uses.push_back({node, use});
   if (node) graphs_[node] = owner;
   count();
 }
 
 void GraphRecords::replace(uint64_t owner, uint64_t node, std::span<const GraphUse> uses) {
   std::vector<NodeUse> before;
+  std::shared_ptr<const GraphUses> together;
   std::lock_guard lock(mutex_);
   if (uses.empty() && !records_.contains(owner)) return;
+  together.swap(records_[owner].together);
   auto& all = records_[owner].uses;
   auto gone = std::stable_partition(all.begin(), all.end(), [&](const NodeUse& use) { return use.node != node; });
   before.assign(std::make_move_iterator(gone), std::make_move_iterator(all.end()));
@@ -41,15 +48,27 @@ void GraphRecords::collect(uint64_t owner, std::vector<NodeUse>& out, int depth)
   for (uint64_t inner : found->second.inner) collect(inner, out, depth + 1);
 }
 
+Awaits GraphRecords::collect_awaits(uint64_t owner, int depth) const noexcept {
+  auto found = records_.find(owner);
+  if (found == records_.end() || depth > kInnerDepthMax) return Awaits::nothing;
+  Awaits all = found->second.awaits;
+  for (uint64_t inner : found->second.inner) all = all | collect_awaits(inner, depth + 1);
+  return all;
+}
+
 void GraphRecords::copy(uint64_t from, uint64_t to, uint64_t node) {
   if (count_.load(std::memory_order_relaxed) == 0) return;
   std::vector<NodeUse> all;
+  std::shared_ptr<const GraphUses> before;
   std::lock_guard lock(mutex_);
   collect(from, all, 0);
+  const Awaits awaits = collect_awaits(from, 0);
   auto source = records_.find(from);
   std::vector<uint64_t> allocations = source == records_.end() ? std::vector<uint64_t>{} : source->second.allocations;
-  if (all.empty() && allocations.empty()) return;
+  if (all.empty() && allocations.empty() && awaits == Awaits::nothing) return;
   Record& record = records_[to];
+  before.swap(record.together);
+  record.awaits = record.awaits | awaits;
   record.allocations.insert(record.allocations.end(), allocations.begin(), allocations.end());
   for (NodeUse& use : all) record.uses.push_back({node ? node : use.node, std::move(use.use)});
   count();
@@ -58,10 +77,15 @@ void GraphRecords::copy(uint64_t from, uint64_t to, uint64_t node) {
 void GraphRecords::take_over(uint64_t from, uint64_t to) {
   if (count_.load(std::memory_order_relaxed) == 0) return;
   std::vector<NodeUse> all;
+  std::shared_ptr<const GraphUses> before;
   std::lock_guard lock(mutex_);
   collect(from, all, 0);
-  if (all.empty() && !records_.contains(to)) return;
-  std::swap(records_[to].uses, all);
+  const Awaits awaits = collect_awaits(from, 0);
+  if (all.empty() && awaits == Awaits::nothing && !records_.contains(to)) return;
+  Record& record = records_[to];
+  std::swap(record.uses, all);
+  before.swap(record.together);
+  record.awaits = record.awaits | awaits;
   count();
 }
 
@@ -144,19 +168,52 @@ bool GraphRecords::leaves_memory(uint64_t owner) const {
   return found != records_.end() && !found->second.allocations.empty();
 }
 
-std::vector<GraphUse> GraphRecords::uses_of(uint64_t owner) const {
-  std::vector<GraphUse> out;
-  if (count_.load(std::memory_order_relaxed) == 0) return out;
+void GraphRecords::note_awaits(uint64_t owner, Awaits awaits) {
+  if (awaits == Awaits::nothing) return;
+  std::lock_guard lock(mutex_);
+  Record& record = records_[owner];
+  record.awaits = record.awaits | awaits;
+  count();
+}
+
+Awaits GraphRecords::awaits_of(uint64_t owner) const noexcept {
+  if (count_.load(std::memory_order_relaxed) == 0) return Awaits::nothing;
   std::lock_guard lock(mutex_);
   auto found = records_.find(owner);
-  if (found == records_.end()) return out;
-  for (const NodeUse& each : found->second.uses) {
-    bool known = std::any_of(out.begin(), out.end(), [&](const GraphUse& use) {
-      return use.block == each.use.block && use.address == each.use.address && use.bytes == each.use.bytes;
-    });
-    if (!known) out.push_back(each.use);
+  return found == records_.end() ? Awaits::nothing : found->second.awaits;
+}
+
+namespace {
+
+// In the order of addresses, and each range once.
+std::shared_ptr<const GraphUses> each_once(std::vector<GraphUse> ranges) {
+  auto key = [](const GraphUse& use) { return std::tuple(use.address, use.bytes, use.block.get(), use.written); };
+  std::sort(ranges.begin(), ranges.end(), [&](const GraphUse& a, const GraphUse& b) { return key(a) < key(b); });
+  ranges.erase(
+      std::unique(ranges.begin(), ranges.end(), [&](const GraphUse& a, const GraphUse& b) { return key(a) == key(b); }),
+      ranges.end());
+  std::vector<uint64_t> blocks;
+  for (const GraphUse& use : ranges) blocks.push_back(use.block->number);
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return std::make_shared<const GraphUses>(GraphUses{std::move(ranges), std::move(blocks), false});
+}
+
+}  // namespace
+
+std::shared_ptr<const GraphUses> GraphRecords::uses_of(uint64_t owner) {
+  if (count_.load(std::memory_order_relaxed) == 0) return nullptr;
+  std::lock_guard lock(mutex_);
+  auto found = records_.find(owner);
+  if (found == records_.end() || found->second.uses.empty()) return nullptr;
+  Record& record = found->second;
+  if (!record.together) {
+    std::vector<GraphUse> ranges;
+    ranges.reserve(record.uses.size());
+    for (const NodeUse& each : record.uses) ranges.push_back(each.use);
+    record.together = each_once(std::move(ranges));
   }
-  return out;
+  return record.together;
 }
 
 }  // namespace gpuwire::client

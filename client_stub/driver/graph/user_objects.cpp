@@ -4,7 +4,7 @@
 #include <new>
 #include <vector>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 
@@ -27,8 +27,8 @@ bool drop(UserObject& object, int64_t count) {
 void UserObjects::destroy(UserObject& object, const Holder* holder) {
   handles().forget(wire::HandleKind::user_object, object.handle);
   bool later = holder && holder->launched &&
-               hand::cuLaunchHostFunc(reinterpret_cast<CUstream>(holder->stream), object.destroy, object.user, false) ==
-                   CUDA_SUCCESS;
+               custom::cuLaunchHostFunc(reinterpret_cast<CUstream>(holder->stream), object.destroy, object.user,
+                                        false) == CUDA_SUCCESS;
   if (!later) object.destroy(object.user);
   delete &object;
 }
@@ -45,6 +45,26 @@ void UserObjects::copy(uint64_t from, uint64_t to) {
     object->references += count;
   }
   note_size();
+}
+
+void UserObjects::replace(uint64_t from, uint64_t to) {
+  if (none()) return;
+  Holder before;
+  std::vector<UserObject*> last;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = holders_.find(from);
+    const auto objects = found == holders_.end() ? decltype(Holder::objects){} : found->second.objects;
+    for (auto& [object, count] : objects) object->references += count;
+    Holder& holder = holders_[to];
+    before = holder;
+    holder.objects = objects;
+    for (auto& [object, count] : before.objects) {
+      if (drop(*object, count)) last.push_back(object);
+    }
+    note_size();
+  }
+  for (UserObject* object : last) destroy(*object, &before);
 }
 
 void UserObjects::release(uint64_t owner) {
@@ -111,7 +131,7 @@ bool UserObjects::release_of(uint64_t graph, UserObject& object, int64_t count) 
   return true;
 }
 
-namespace hand {
+namespace custom {
 
 CUresult cuUserObjectCreate(CUuserObject* out, void* user, CUhostFn function, unsigned int references,
                             unsigned int flags) {
@@ -169,5 +189,5 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject given, unsigned in
   return released ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

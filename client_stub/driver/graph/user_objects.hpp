@@ -20,8 +20,8 @@ struct UserObject {
   int64_t references = 0;  // under the lock of UserObjects
 };
 
-// What the graphs of one session hold. Any thread; one leaf lock, not held while a destructor runs. Without user
-// objects in graphs each costs one atomic load.
+// The user objects of one session's graphs. Any thread; one leaf lock, not held while a destructor runs. Without user
+// objects in graphs each call costs one atomic load.
 class UserObjects final : public SessionPart {
  public:
   explicit UserObjects(SessionParts& parts) noexcept : SessionPart(parts) {}
@@ -29,13 +29,15 @@ class UserObjects final : public SessionPart {
   // References move with the graphs: all that `from` holds, `to` holds, too; all that a graph held ends with it.
   void copy(uint64_t from, uint64_t to);
   void release(uint64_t owner);
-  // An executable graph was launched: what it holds is not released before that is done.
+  // The executable graph `to` was updated: it holds the objects of `from`, and no longer its former ones.
+  void replace(uint64_t from, uint64_t to);
+  // An executable graph was launched: its objects are not released before the launch is done.
   void note_launch(uint64_t exec, uint64_t wire_stream) noexcept;
 
   // The program's own references.
   void retain(UserObject& object, int64_t count) noexcept;
   void release(UserObject& object, int64_t count);
-  // A graph takes `count`: of the program's when `moved`, else more.
+  // A graph takes `count` references: the program's own when `moved`, otherwise additional ones.
   void retain_for(uint64_t graph, UserObject& object, int64_t count, bool moved);
   // False: the graph holds none.
   bool release_of(uint64_t graph, UserObject& object, int64_t count);
@@ -55,7 +57,7 @@ class UserObjects final : public SessionPart {
 
   std::mutex mutex_;                              // all below, and the objects' counts
   std::unordered_map<uint64_t, Holder> holders_;  // graphs and executable graphs
-  std::atomic<size_t> count_{0};  // holders_.size(). Relaxed: who uses a graph synchronised with whoever made it
+  std::atomic<size_t> count_{0};  // holders_.size(). Relaxed: a thread that uses a graph synchronised with its maker
 };
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// The client's handles: which were given out, of which session they are, and what the stub keeps for each. Wire
-// numbers, see protocol/wire/handle.hpp.
+// The client's handles: the existing ones, their sessions, and the stub's object for each. Wire numbers, see
+// protocol/wire/handle.hpp.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class HandleTable {
 
   // Given out as this kind and not forgotten?
   bool known(wire::HandleKind kind, uint64_t handle) const noexcept { return live_slot(kind, handle) != nullptr; }
-  // What is attached to a known handle; null when it is not known, too.
+  // The object attached to a known handle; null when the handle is unknown, too.
   void* object(wire::HandleKind kind, uint64_t handle) const noexcept {
     const Slot* slot = live_slot(kind, handle);
     return slot ? slot->object.load(std::memory_order_acquire) : nullptr;
@@ -40,7 +40,7 @@ class HandleTable {
   // Attaches an object to a known handle. False: not known.
   bool attach(wire::HandleKind kind, uint64_t handle, void* object) noexcept;
 
-  // Ends a handle; true for the one caller that ended it, who gets what was attached. A thread that looked it up a
+  // Ends a handle; true for the one caller that ended it, who gets the attached object. A thread that looked it up a
   // moment before may still use the object: recycle objects into ones of the same type, or keep them.
   bool forget(wire::HandleKind kind, uint64_t handle, void** object = nullptr) noexcept;
 
@@ -54,8 +54,8 @@ class HandleTable {
   void after_fork_in_child() noexcept;
 
  private:
-  // tag: kLive | generation. Partner of its release stores: the acquire load in live_slot(), so that whoever sees a
-  // handle alive sees the object that was attached before.
+  // tag: kLive | generation. Partner of its release stores: the acquire load in live_slot(), so that a thread that sees
+  // a handle alive sees the object that was attached before.
   struct Slot {
     std::atomic<uint32_t> tag;
     uint32_t next_free;

@@ -8,17 +8,24 @@
 #include <vector>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/host_memory/memory_rights.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 
 namespace gpuwire::client {
 
-// What was registered is so no more. Pinned allocations stay the program's, which may still read and free them, but the
-// device has lost them until it is given a pointer again. The context is not gone at the server yet.
+// The context's registrations end. Pinned allocations stay the program's, which may still read and free them, but the
+// device has lost them until it gets a pointer again. The context is not gone at the server yet.
 void forget_host_memory_of(const ContextState& context) noexcept try {
   if (!process()) return;
   ServerSession& server = *context.server;
@@ -34,13 +41,13 @@ void forget_host_memory_of(const ContextState& context) noexcept try {
   address_map().take_all(registered, [&](const AddressRange& range) { server.host_regions.end(caller, range.base); });
   for (const AddressRange& range : allocated) {
     server.host_regions.end(caller, range.base);
-    server.pinned_pointers.add(range.base, range.bytes);
+    server.pinned_pointers.add(range.base, range.bytes, PinnedPointers::Around::pinned_memory);
   }
 } catch (const std::bad_alloc&) {
-  // What is left is refused when it is registered again.
+  // A remaining registration is refused when it is registered again.
 }
 
-namespace hand {
+namespace custom {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -70,23 +77,25 @@ CUresult allocate(void** pp, size_t bytes, unsigned flags) {
                  .server = caller.server,
                  .context = caller.context_handle,
                  .host_flags = flags});
-  if (!shared) caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes);
+  if (!shared)
+    caller.server->pinned_pointers.add(reinterpret_cast<uint64_t>(memory), bytes,
+                                       PinnedPointers::Around::pinned_memory);
   *pp = memory;
   return CUDA_SUCCESS;
 }
 
-// Waits until no copy reads or writes there any more, as the driver does before it gives memory up. False: it cannot be
-// known.
+// Waits until no copy reads or writes there any more, of graphs or by itself, as the driver does before it gives memory
+// up. False: it cannot be known.
 bool settle(const Caller& caller, const AddressRange& range) {
   // Large copies to the device are sent from where they are.
   caller.session->finish_sending();
-  const void* memory = reinterpret_cast<const void*>(range.base);
   // While a stream captures, waiting would break the capture off.
   bool capturing = caller.state->captures.load(std::memory_order_relaxed) != 0;
   if (!capturing && caller.server->host_regions.holds(range.base, range.bytes))
-    static_cast<void>(hand::cuCtxSynchronize());
-  if (caller.server->pending_copies.touches(memory, range.bytes)) forward::cuCtxSynchronize(caller);
-  return !caller.server->pending_copies.touches(memory, range.bytes);
+    static_cast<void>(custom::cuCtxSynchronize());
+  MemoryInFlight& in_flight = caller.server->in_flight;
+  if (in_flight.in_use(range.base, range.bytes)) static_cast<void>(synchronise_context(caller));
+  return !in_flight.in_use(range.base, range.bytes);
 }
 
 std::optional<AddressRange> find_host(const void* p, RangeKind kind) {
@@ -106,6 +115,7 @@ CUresult cuMemFreeHost(void* p) {
   if (!p) return leave(caller, CUDA_SUCCESS);
   auto range = find_host(p, RangeKind::host_allocated);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = await_work(caller, GivenUp::here)) return leave(caller, error);
   bool settled = settle(caller, *range);
   if (!address_map().take(range->base,
                           [](const AddressRange& found) { return found.kind == RangeKind::host_allocated; })) {
@@ -131,6 +141,9 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
                      .host_flags = Flags};
   const bool managed = classify(range.base, 1).kind == PlaceKind::managed;
   if (range.end() < range.base || managed || !is_mapped(range.base, range.bytes)) return CUDA_ERROR_INVALID_VALUE;
+  // The device is to write there, too (as measured on driver 580).
+  if (!(Flags & CU_MEMHOSTREGISTER_READ_ONLY) && !may_be_written(range.base, range.bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!address_map().insert_if_free(range)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   caller.server->pinned_pointers.add(range.base, range.bytes);
   return CUDA_SUCCESS;
@@ -151,6 +164,7 @@ CUresult cuMemHostUnregister(void* p) {
     bool inside = around && around->kind == RangeKind::host_registered;
     return inside ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
+  if (CUresult error = await_work(caller, GivenUp::here)) return leave(caller, error);
   settle(caller, *range);
   bool taken =
       address_map()
@@ -184,5 +198,5 @@ CUresult cuMemHostGetFlags(unsigned int* pFlags, void* p) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

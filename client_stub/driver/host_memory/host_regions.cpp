@@ -10,13 +10,20 @@
 
 #include "client/forward.hpp"
 #include "client/session_sends.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
+#include "client_stub/driver/host_memory/memory_rights.hpp"
 #include "client_stub/driver/host_memory/region_changes.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
+#include "client_stub/driver/graph/graph_memory.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/session/file_limit.hpp"
 #include "client_stub/session/road.hpp"
 #include "protocol/wire/byte_changes.hpp"
 #include "schema/session.capnp.h"
@@ -28,9 +35,10 @@
 namespace gpuwire::client {
 namespace {
 
-// Between where Linux puts position-independent programs (from 0x5555'5555'4000 up) and what the driver reserves for
-// itself. Data are looked through for these addresses, so they are none that two small numbers, one beside the other,
-// look like.
+// Between the addresses of position-independent programs on Linux (from 0x5555'5555'4000 up) and the driver's own
+// reservation. Data are searched for these addresses, so they are none that two adjacent small numbers look like. An
+// unused page lies between two of them, so that the end of one is no address of the next.
+constexpr uint64_t kGapBytes = 4096;
 constexpr uint64_t kWindowBegin = 0x5291'8000'0000;
 constexpr uint64_t kWindowEnd = 0x5500'0000'0000;
 constexpr uint64_t kSmallNumbersEnd = 1u << 24;  // of the lower half of an address
@@ -40,20 +48,21 @@ constexpr unsigned kHintsMax = 16;
 constexpr size_t kSignalBytesMax = 64;
 
 // Copies that were sent before are still to bring bytes here, and only here: work that is sent from now on is to find
-// them. Other work is not waited for: a kernel may stand until the program has gone on.
-void await_arrivals(const Caller& caller, uint64_t base, uint64_t bytes) {
+// them. Other work is not waited for: a kernel may stand until the program has gone on. False: it cannot be waited for.
+bool await_arrivals(const Caller& caller, uint64_t base, uint64_t bytes) {
   while (caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes)) {
-    if (await_verdict(caller)) return;  // the session is over; else what has arrived meanwhile is in place
+    if (await_verdict(caller)) return false;  // otherwise the data that have arrived meanwhile are in place
   }
   // While a stream captures, nothing may be synchronised.
-  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) != 0) return;
-  if (caller.server->graph_memory.being_written(base, bytes)) static_cast<void>(forward::cuCtxSynchronize(caller));
+  if (!caller.state || caller.state->captures.load(std::memory_order_relaxed) != 0) return true;
+  if (caller.server->in_flight.being_written(base, bytes)) static_cast<void>(synchronise_context(caller));
+  return true;
 }
 
 }  // namespace
 
-HostRegions::HostRegions(ServerSession& session, SessionParts& parts) noexcept
-    : SessionPart(parts), session_(session), pinned_(session.pinned_pointers) {}
+HostRegions::HostRegions(ServerSession& session, SessionParts& parts, PinnedPointers& pinned) noexcept
+    : SessionPart(parts), session_(session), pinned_(pinned) {}
 
 bool is_mapped(uint64_t address, uint64_t bytes) noexcept {
   constexpr uint64_t kPageBytes = 4096;
@@ -68,7 +77,7 @@ void* map_pinned(size_t mapped_bytes, int file) noexcept {
   // time to let go of them.
   static std::atomic<uint64_t> next{kWindowBegin};
   for (unsigned i = 0; i < kHintsMax && mapped_bytes < kWindowEnd - kWindowBegin; ++i) {
-    uint64_t hint = next.fetch_add(mapped_bytes, std::memory_order_relaxed);
+    uint64_t hint = next.fetch_add(mapped_bytes + kGapBytes, std::memory_order_relaxed);
     if (hint > kWindowEnd - mapped_bytes) {
       next.store(kWindowBegin, std::memory_order_relaxed);
       continue;
@@ -94,14 +103,28 @@ CUresult reach_pinned(const AddressRange& pinned) noexcept {
   return CUDA_SUCCESS;
 }
 
+bool HostRegions::knows(uint64_t base) const noexcept {
+  std::lock_guard lock(mutex_);
+  return regions_.contains(base);
+}
+
 CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept try {
-  std::lock_guard making(making_);
-  {
-    std::lock_guard lock(mutex_);
-    if (regions_.contains(base)) return CUDA_SUCCESS;
+  for (;;) {
+    if (knows(base)) return CUDA_SUCCESS;
+    const bool arrived = await_arrivals(caller, base, bytes);
+    std::lock_guard making(making_);
+    if (knows(base)) return CUDA_SUCCESS;
+    if (!pinned_.contains(base)) return CUDA_ERROR_INVALID_VALUE;
+    // Another thread may have sent a copy there meanwhile.
+    if (!arrived || !caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes))
+      return make(caller, base, bytes);
   }
-  if (!pinned_.contains(base)) return CUDA_ERROR_INVALID_VALUE;
-  await_arrivals(caller, base, bytes);
+} catch (const std::bad_alloc&) {
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// With making_.
+CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
   Region region{bytes, std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
@@ -118,14 +141,13 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
   // Only now: until then another thread that is given a pointer to it still comes here, and waits.
   pinned_.remove(base);
   return CUDA_SUCCESS;
-} catch (const std::bad_alloc&) {
-  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 namespace {
 
-// A memfd of so many bytes that nobody can resize. -1: the system has none.
+// A memfd of this size that nobody can resize. -1: the system has none, or the program may make none.
 int make_shared_file(size_t bytes) noexcept {
+  if (!may_grow_to(bytes)) return -1;
   int file = memfd_create("gpuwire-pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return -1;
   if (ftruncate(file, off_t(bytes)) == 0 && fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
@@ -187,6 +209,7 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
   if (!memory) return nullptr;
   std::lock_guard lock(mutex_);
   add(reinterpret_cast<uint64_t>(memory), Region{.bytes = mapped_bytes});
+  if (mapped_bytes <= kSharedTableBytesMax) pinned_.add_table(reinterpret_cast<uint64_t>(memory), mapped_bytes);
   return memory;
 } catch (const std::bad_alloc&) {
   return nullptr;  // the server's side goes with the session
@@ -195,7 +218,7 @@ void* HostRegions::allocate_shared(const Caller& caller, size_t mapped_bytes) no
 void HostRegions::add(uint64_t base, Region region) {
   bool mirrored = !region.shared();
   if (!regions_.emplace(base, std::move(region)).second) return;
-  count_.store(regions_.size(), std::memory_order_relaxed);
+  note_bounds();
   if (mirrored) mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
@@ -203,12 +226,56 @@ void HostRegions::remove(std::map<uint64_t, Region>::iterator which) noexcept {
   if (!which->second.shared())
     mirrored_.store(mirrored_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   regions_.erase(which);
-  count_.store(regions_.size(), std::memory_order_relaxed);
+  note_bounds();
 }
 
-// A program that unmaps registered memory is wrong, and natively gets away with it.
-bool HostRegions::there(uint64_t base, const Region& region) noexcept {
-  return !region.registered || is_mapped(base, region.bytes);
+void HostRegions::note_bounds() noexcept {
+  count_.store(regions_.size(), std::memory_order_relaxed);
+  low_.store(regions_.empty() ? 0 : regions_.begin()->first, std::memory_order_relaxed);
+  high_.store(regions_.empty() ? 0 : regions_.rbegin()->first + regions_.rbegin()->second.bytes,
+              std::memory_order_relaxed);
+}
+
+// A program that unmaps registered memory is wrong, and natively gets away with it; one that takes the memory's rights
+// for a while is right. The device has the pages in both cases.
+void HostRegions::find_changes(uint64_t base, Region& region, std::vector<MirroredChange>& changes) {
+  const auto* memory = reinterpret_cast<const std::byte*>(base);
+  std::vector<std::byte> read;
+  if (region.registered) {
+    if (!bring_late(base, region)) return;
+    if (!is_usable(base, region.bytes, Use::reading)) {
+      read.resize(region.bytes);
+      if (!read_without_rights(base, read)) return;
+      memory = read.data();
+    }
+  }
+  wire::take_changes(memory, region.shadow, [&](wire::ByteChanges& found) {
+    pinned_.scan_around(region.shadow, base, found.offset, found.bytes.size());
+    changes.push_back({base, 0, std::move(found)});
+  });
+}
+
+bool HostRegions::bring_late(uint64_t base, Region& region) noexcept {
+  if (region.late.empty()) return true;
+  if (!is_usable(base, region.bytes, Use::writing)) return false;
+  wire::write_changed(reinterpret_cast<std::byte*>(base), region.shadow, region.late);
+  region.late.clear();
+  return true;
+}
+
+void HostRegions::store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
+                                       std::span<const uint8_t> mask) {
+  if (!is_mapped(base + offset, bytes.size())) return;  // what is mapped there next is other memory
+  std::vector<std::byte> now(bytes.size());
+  // Bytes that are late come first.
+  if (region.late.empty() && read_without_rights(base + offset, now)) {
+    wire::write_changed(now.data(), bytes, mask);
+    if (write_without_rights(base + offset, now)) return;
+  }
+  region.late.resize(wire::change_mask_bytes(region.bytes));
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (mask.empty() || (mask[i / 8] >> (i % 8) & 1)) region.late[(offset + i) / 8] |= uint8_t(1 << (offset + i) % 8);
+  }
 }
 
 bool HostRegions::holds(uint64_t address, uint64_t bytes) const noexcept {
@@ -233,6 +300,7 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
     auto found = regions_.find(base);
     if (found == regions_.end()) return;
     pinned_.note_former(base, found->second.bytes);
+    pinned_.remove_table(base);
     remove(found);
   }
   // When it cannot be sent the session is over, and the region with it.
@@ -241,8 +309,8 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
 
 void HostRegions::push_now(const Caller& caller) noexcept {
   push_changes(caller);
-  // The server may only answer when a host function has returned: what its thread finds is made a region by the next
-  // call of another one.
+  // The server may only answer when a host function has returned: memory that its thread finds is made a region by the
+  // next call of another thread.
   if (!caller.state || in_host_callback()) return;
   while (auto wanted = pinned_.next_wanted()) {
     if (mirror(caller, wanted->base, wanted->bytes) == CUDA_SUCCESS) {
@@ -250,34 +318,39 @@ void HostRegions::push_now(const Caller& caller) noexcept {
       continue;
     }
     pinned_.refuse(wanted->base);
-    say("a kernel was given a pointer to pinned memory that it cannot reach: the server cannot map it at the same "
+    log_stderr(
+        "a kernel was given a pointer to pinned memory that it cannot reach: the server cannot map it at the same "
         "addresses");
+  }
+}
+
+// A table that the device knows may point to another. With sending_, so that none ends meanwhile.
+void HostRegions::scan_tables() {
+  if (!pinned_.any_unseen() || pinned_.want_all_if_tables_cost_more()) return;
+  for (size_t seen = 0;;) {
+    const auto tables = pinned_.sent_tables(seen);
+    if (tables.empty()) return;
+    seen += tables.size();
+    for (const PinnedPointers::Range& table : tables)
+      pinned_.scan_data({reinterpret_cast<const std::byte*>(table.base), table.bytes});
   }
 }
 
 void HostRegions::push_changes(const Caller& caller) noexcept try {
   std::vector<MirroredChange> changes;
   std::lock_guard sending(sending_);
+  scan_tables();
   {
-    // Not held while sending: a full send window empties through the thread that reads, which stores what the device
-    // wrote under it.
+    // Not held while sending: a full send window empties through the reading thread, which stores the device's writes
+    // under it.
     std::lock_guard lock(mutex_);
+    if (mirrored_.load(std::memory_order_relaxed) == 0) return;
     for (auto& [base, region] : regions_) {
-      if (region.shared()) {
-        if (region.bytes <= kSharedTableBytesMax)
-          pinned_.look_through_data({reinterpret_cast<const std::byte*>(base), region.bytes});
-        continue;
-      }
-      if (!there(base, region)) continue;
-      wire::take_changes(reinterpret_cast<const std::byte*>(base), region.shadow,
-                         [&, at = base](wire::ByteChanges& found) {
-                           pinned_.look_around(region.shadow, at, found.offset, found.bytes.size());
-                           changes.push_back({at, 0, std::move(found)});
-                         });
+      if (!region.shared()) find_changes(base, region, changes);
     }
   }
-  // In which order the program wrote is not known. A kernel that waits for a word, and then reads what was written
-  // before, finds it.
+  // The order of the program's writes is unknown. A kernel that waits for a word, and then reads data that were written
+  // before, finds them.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
   post_changes(changes, [&](const wire::message::RegionChange& change, const Bulk& bulk) {
@@ -293,16 +366,25 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   if (bytes > incoming_.size()) return;
   std::lock_guard lock(mutex_);
   auto found = regions_.find(address);
-  if (found == regions_.end() || found->second.shared() || !there(address, found->second))
-    return;  // it has just been freed
-  static_cast<void>(wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow, offset,
-                                        std::span(incoming_).first(bytes), mask));
+  if (found == regions_.end() || found->second.shared()) return;  // it has just been freed
+  Region& region = found->second;
+  const std::span<const std::byte> brought = std::span(incoming_).first(bytes);
+  auto* memory = reinterpret_cast<std::byte*>(address);
+  // The changes are looked at before the memory that they name.
+  const bool fits = offset <= region.bytes && bytes <= region.bytes - offset &&
+                    (mask.empty() || mask.size() == wire::change_mask_bytes(bytes));
+  if (fits && bytes != 0 && region.registered &&
+      (!bring_late(address, region) || !is_usable(address + offset, bytes, Use::writing))) {
+    store_without_rights(address, region, offset, brought, mask);
+    memory = region.shadow.data();  // that alone is written below
+  }
+  static_cast<void>(wire::apply_changes(memory, region.shadow, offset, brought, mask));
 }
 
 void HostRegions::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   regions_.clear();
-  count_.store(0, std::memory_order_relaxed);
+  note_bounds();
   mirrored_.store(0, std::memory_order_relaxed);
 }
 

@@ -1,7 +1,7 @@
 // Host regions: pinned memory of the program that the server holds at the same addresses, so that kernels reach it.
-// Pinned memory becomes one when the device is first given a pointer to it (pinned_pointers); until then it costs
-// nothing. The two copies are brought together where CUDA promises it: what the program wrote goes to the server before
-// any work or wait that is sent; what the device wrote comes back before the answer to a synchronisation.
+// Pinned memory becomes one when the device first gets a pointer to it (pinned_pointers); until then it costs nothing.
+// The two copies are synchronised where CUDA promises it: the program's writes go to the server before any work or wait
+// is sent; the device's writes come back before the answer to a synchronisation.
 #pragma once
 
 #include <atomic>
@@ -21,16 +21,22 @@ namespace gpuwire::client {
 
 class ServerSession;
 struct AddressRange;
+struct MirroredChange;
 
 // Those of one session. Any thread. push() compares every region.
 class HostRegions final : public SessionPart {
  public:
-  HostRegions(ServerSession& session, SessionParts& parts) noexcept;
+  HostRegions(ServerSession& session, SessionParts& parts, PinnedPointers& pinned) noexcept;
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
 
   // Is there but one copy of each?
   bool all_shared() const noexcept { return mirrored_.load(std::memory_order_relaxed) == 0; }
+
+  // May the address be in a region? Two loads.
+  bool may_hold(uint64_t address) const noexcept {
+    return address >= low_.load(std::memory_order_relaxed) && address < high_.load(std::memory_order_relaxed);
+  }
 
   // New memory of whole pages that this process and the server's have both mapped and the device reaches: a region with
   // nothing to bring together. Null: the server is on another machine, or may not or cannot have it.
@@ -44,15 +50,21 @@ class HostRegions final : public SessionPart {
   // The memory is pinned no more: its region ends at both sides, if it was one, and it will not become one.
   void end(const Caller& caller, uint64_t base) noexcept;
 
-  // Makes regions of the pinned memory that the device was given pointers to, and sends what the program has changed in
-  // any. When it returns, the frames that follow find it. Costs three loads when there is nothing of the kind. Shared
-  // memory is where the device looks anyhow.
+  // Makes regions of the pinned memory to which the device was given pointers, and sends the program's changes in all
+  // regions. When it returns, the following frames find them. Costs three loads when there are none. The device reads
+  // shared memory directly.
   void push(const Caller& caller) noexcept {
-    if (mirrored_.load(std::memory_order_relaxed) || pinned_.wanted() || (any() && pinned_.any())) [[unlikely]]
+    if (mirrored_.load(std::memory_order_relaxed) || pinned_.wanted() || (any() && pinned_.any_unseen())) [[unlikely]]
       push_now(caller);
   }
 
-  // For region_data notices: where the bulk goes, and what to do with it then. The thread that reads the connection.
+  // The same for the existing regions: for a wait that a kernel may end only when it sees the program's write.
+  void push_known(const Caller& caller) noexcept {
+    if (mirrored_.load(std::memory_order_relaxed)) push_changes(caller);
+  }
+
+  // For region_data notices: the destination of the bulk, and the step afterwards. The thread that reads the
+  // connection.
   BulkSink sink(size_t bytes);
   void stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes);
 
@@ -60,28 +72,44 @@ class HostRegions final : public SessionPart {
   void after_fork_in_child() noexcept override {}  // nobody there asks
 
  private:
-  // Of shared memory so much is looked through for pointers to other pinned memory, before each call that sends work
-  // while there is any that the device does not know.
+  // Shared memory up to this size is looked through for pointers to other pinned memory, before each call that sends
+  // work while there is any that the device does not know, once the device has been given an address in it. Where there
+  // is much of it and little of the other, the device is made to know the other in its place.
   static constexpr uint64_t kSharedTableBytesMax = 64u << 10;
 
   struct Region {
     uint64_t bytes = 0;
-    std::vector<std::byte> shadow;  // what the server's copy holds, as far as known here; empty: there is but one copy
-    bool registered = false;        // the program's own: it may unmap it without a word
+    std::vector<std::byte>
+        shadow;               // the content of the server's copy, as far as known here; empty: there is only one copy
+    bool registered = false;  // the program's own: it may unmap it, or take its rights, without a word
+    // The bytes of the shadow that the device wrote, and that the memory lacks, because it could not be written: bit
+    // i % 8 of byte i / 8. Empty: none.
+    std::vector<uint8_t> late;
     bool shared() const noexcept { return shadow.empty(); }
   };
   // With mutex_.
   void add(uint64_t base, Region region);
   void remove(std::map<uint64_t, Region>::iterator which) noexcept;
-  static bool there(uint64_t base, const Region& region) noexcept;
+  void note_bounds() noexcept;
+  // With mutex_: compares a region that is not shared with its shadow. Without effect where the memory is not there.
+  void find_changes(uint64_t base, Region& region, std::vector<MirroredChange>& changes);
+  // Writes the bytes of the device that came while the memory could not be written. False: it still cannot be.
+  static bool bring_late(uint64_t base, Region& region) noexcept;
+  // Stores bytes of the device in memory without the rights for it, or notes them for bring_late().
+  static void store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
+                                   std::span<const uint8_t> mask);
+  bool knows(uint64_t base) const noexcept;
+  CUresult make(const Caller& caller, uint64_t base, uint64_t bytes);
   void push_now(const Caller& caller) noexcept;
   void push_changes(const Caller& caller) noexcept;
+  void scan_tables();
 
   ServerSession& session_;
   PinnedPointers& pinned_;
   // Outermost: held while a region is made, so that two threads do not make the same one, and none is made of memory
-  // that is given up. The server may only answer when it has got the answer to a host function, whose thread sends
-  // regions: so it is not sending_.
+  // that is being released. The server may only answer when it has got the answer to a host function, whose thread
+  // sends regions: so it is not sending_. Data that must arrive first are waited for without it: other threads make
+  // their regions meanwhile.
   std::mutex making_;
   // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads
   // the connection never takes it.
@@ -92,31 +120,33 @@ class HostRegions final : public SessionPart {
   // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region
   // was made, from the thread that made it or by synchronising with it.
   std::atomic<size_t> count_{0};
-  std::atomic<size_t> mirrored_{0};  // those of them that are not shared; the same holds
+  std::atomic<size_t> mirrored_{0};         // those of them that are not shared; the same holds
+  std::atomic<uint64_t> low_{0}, high_{0};  // all regions lie in [low_, high_); the same holds
 };
 
 // Is there memory at all of [address, address + bytes)? What it may be used for is not looked at.
 bool is_mapped(uint64_t address, uint64_t bytes) noexcept;
 
-// Page-aligned memory at an address that is likely to be free at the server too. Null: there is no memory.
-// `file`: what is mapped, shared; -1: private memory.
+// Page-aligned memory at an address that is likely to be free at the server too. Null: there is no memory. `file`: the
+// file to map, shared; -1: private memory.
 void* map_pinned(size_t mapped_bytes, int file = -1) noexcept;
 
 // New whole pages that this process and the server's have both mapped, at the same address, and that the device
-// reaches. Else `memory` is null: the server is on another machine, or has no room for them (CUDA_ERROR_OUT_OF_MEMORY),
-// or cannot have them, or a connection was lost with them (CUDA_ERROR_NOT_FOUND) and the next attempt may succeed.
+// reaches. Otherwise `memory` is null: the server is on another machine, or has no room for them
+// (CUDA_ERROR_OUT_OF_MEMORY), or cannot have them, or a connection was lost with them (CUDA_ERROR_NOT_FOUND) and the
+// next attempt may succeed.
 CUresult share_pages(const Caller& caller, size_t mapped_bytes, void*& memory) noexcept;
 // They are nobody's any more, at both sides.
 void unshare_pages(const Caller& caller, void* memory, size_t mapped_bytes) noexcept;
-// Does the session have what they need: a road that carries descriptors, to a server on this machine?
+// Does the session meet their conditions: a connection that carries descriptors, to a server on this machine?
 bool can_share_pages(const Caller& caller) noexcept;
 
 // A context ends: pinned memory that was made in it is no region any more, and registered memory is not pinned. Before
-// the server is told.
+// the server is notified.
 void forget_host_memory_of(const ContextState& context) noexcept;
 
-// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends what is in it. An
-// error: the device cannot reach it; CUDA_ERROR_OUT_OF_MEMORY: because there is none left for it.
+// Pinned memory of the program that a call uses as a device pointer: makes it a region, and sends its content. An
+// error: the device cannot reach it; CUDA_ERROR_OUT_OF_MEMORY: because there is no memory for it.
 CUresult reach_pinned(const AddressRange& pinned) noexcept;
 
 }  // namespace gpuwire::client

@@ -1,5 +1,5 @@
-// How what the program wrote to memory that the server mirrors gets there, and what the server wrote comes back: the
-// shared half of host_regions (mapped memory) and graph_memory (memory that graphs copy from and to).
+// The transfer of changes in memory that the server mirrors, in both directions: the shared half of host_regions
+// (mapped memory) and graph_memory (memory that graphs copy from and to).
 #pragma once
 
 #include <cstddef>
@@ -15,15 +15,15 @@
 namespace gpuwire::client {
 
 struct MirroredChange {
-  uint64_t number = 0;  // which region or block: what the message calls its address
+  uint64_t number = 0;  // the region or block: the message's field for its address
   uint64_t offset = 0;  // of the part that was compared; the changes' own offset counts from there
   wire::ByteChanges bytes;
 };
 
 // Posts them in order, each as `post` does. The caller holds the lock that keeps changes in the order in which they
-// were found; the thread of the host functions takes that lock too before it answers, so the holder must not stand
-// still for want of room: it sends as those who answer do. An error is not told: the session is over, which the call
-// that follows reports.
+// were found; the thread of the host functions takes that lock too before it answers, so the holder must not wait for
+// room: it sends as the answering threads do. An error is not reported: the session is over, which the following call
+// reports.
 void post_changes(const std::vector<MirroredChange>& changes,
                   const std::function<CUresult(const wire::message::RegionChange& change, const Bulk& bulk)>& post);
 

@@ -1,14 +1,15 @@
-// Launches. What can be wrong with one is found out here, because a launch is posted: it costs no lock but the
-// session's.
+// Launches. The client checks all mistakes of a launch, because a launch is posted: it costs no lock but the session's.
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <span>
 #include <string_view>
 #include <vector>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
+#include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/launch/launch_shape.hpp"
 #include "client_stub/driver/launch/occupancy.hpp"
 #include "client_stub/driver/module/module_state.hpp"
@@ -16,10 +17,16 @@
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/capture.hpp"
 #include "client_stub/driver/stream/stream.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/session/device_output.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 struct Launch {
@@ -33,7 +40,7 @@ struct Launch {
   void** extra = nullptr;
 };
 
-// CUDA_LAUNCH_BLOCKING, read once: each launch then waits until the kernel has ended and tells its error.
+// CUDA_LAUNCH_BLOCKING, read once: each launch then waits until the kernel has ended and returns its error.
 bool launches_block() noexcept {
   static const bool block = [] {
     const char* value = std::getenv("CUDA_LAUNCH_BLOCKING");
@@ -71,12 +78,12 @@ std::span<const int32_t> device_attributes(const Caller& caller) {
   return process()->devices[size_t(caller.state->device)].facts->attributes;
 }
 
-// What the function itself bounds. A fact that cannot be had bounds nothing: the server's driver then judges.
+// The function's own bounds. An unavailable fact bounds nothing: the server's driver then checks.
 CUresult check_function(const Caller& caller, FunctionState& function, const LaunchShape& shape) {
   int device = caller.state->device, value = 0;
   if (function_attribute(caller, function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device, value) == CUDA_SUCCESS &&
       value > 0 && shape.block_threads() > uint64_t(value)) {
-    // The attribute is the smaller of the launch bounds and what the registers allow; the driver tells them apart.
+    // The attribute is the smaller of the launch bounds and the registers' limit; the driver distinguishes them.
     bool registers_known =
         function_attribute(caller, function, CU_FUNC_ATTRIBUTE_NUM_REGS, device, value) == CUDA_SUCCESS;
     bool fit = !registers_known || registers_fit(uint32_t(value), shape.block_threads(), device_attributes(caller));
@@ -99,7 +106,7 @@ ClusterShape cluster_of(std::span<const CUlaunchAttribute> attributes) {
   return {};
 }
 
-// What is not known of the function bounds nothing, as above.
+// Unknown facts of the function bound nothing, as above.
 CUresult check_clusters(const Caller& caller, FunctionState& function, const Launch& launch) {
   int device = caller.state->device;
   auto known = [&](CUfunction_attribute attribute) {
@@ -133,7 +140,7 @@ CUresult check_cooperative(const Caller& caller, FunctionState& function, const 
 CUresult send(const Caller& caller, const Launch& launch, const FunctionState& function,
               const LaunchParameters& parameters, uint64_t stream, uint64_t& sequence) {
   auto pack = [&](std::span<std::byte> out) {
-    static_cast<void>(pack_parameters(parameters, function.offsets, function.sizes, out));
+    static_cast<void>(pack_parameters(parameters, function.parameters, out));
   };
   const wire::message::Launch message{.function = function.handle,
                                       .stream = stream,
@@ -145,7 +152,7 @@ CUresult send(const Caller& caller, const Launch& launch, const FunctionState& f
                                       .block_z = launch.shape.block[2],
                                       .shared_bytes = launch.shape.shared_bytes,
                                       .cooperative = launch.cooperative,
-                                      .parameters = {function.parameter_bytes, pack},
+                                      .parameters = {function.parameters.bytes, pack},
                                       .attributes = launch.attributes};
   if (launches_block()) [[unlikely]] {
     CUresult error = send::call_launch(*caller.session, caller.context, message);
@@ -157,29 +164,66 @@ CUresult send(const Caller& caller, const Launch& launch, const FunctionState& f
 }
 
 // Events that a launch records by itself count as recorded by its frame.
-void note_events(const Launch& launch, uint64_t stream, uint64_t sequence) noexcept {
+void note_events(const Caller& caller, const Launch& launch, uint64_t stream, uint64_t sequence) noexcept {
   for (const CUlaunchAttribute& attribute : launch.attributes) {
     if (!names_event(attribute.id)) continue;
-    if (EventState* event = find_event(event_of(attribute))) {
-      event->stream.store(stream, std::memory_order_relaxed);
-      event->record.store(sequence, std::memory_order_release);
-    }
+    const StreamState* state = find_stream(caller.state, stream);
+    const uint64_t capture = state ? state->capture.load(std::memory_order_relaxed) : 0;
+    if (EventState* event = find_event(event_of(attribute)))
+      note_record(caller, *event, stream, capture, sequence, false);
   }
 }
 
+// Longer parameters are looked at one by one.
+constexpr size_t kScannedTogetherBytesMax = 4096;
+
 // Pinned memory that a parameter, or a member of one, points to is made known to the device before the launch leaves;
 // freed memory is no longer there.
-void look_for_addresses(const Caller& caller, const LaunchParameters& parameters,
+void scan_for_addresses(const Caller& caller, const LaunchParameters& parameters,
                         const FunctionState& function) noexcept {
-  if (!caller.server->pinned_pointers.any() && !caller.server->kept_memory.any()) [[likely]]
+  const PinnedPointers& pinned = caller.server->pinned_pointers;
+  if (!pinned.any() && !pinned.any_unsent() && !caller.server->cached_memory.any()) [[likely]]
     return;
   if (!parameters.each) {
-    note_addresses_in(caller, {parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameter_bytes)});
-    return;
+    const size_t bytes = std::min<size_t>(parameters.packed_bytes, function.parameters.bytes);
+    return note_addresses_in(caller, {parameters.packed, bytes});
   }
-  for (size_t i = 0; i < function.offsets.size(); ++i) {
-    note_addresses_in(caller, {static_cast<const std::byte*>(parameters.each[i]), function.sizes[i]});
+  // Side by side, as the kernel has them: two of them may be halves of an address.
+  std::array<std::byte, kScannedTogetherBytesMax> packed;
+  const bool together = function.parameters.bytes <= packed.size();
+  if (together) std::memset(packed.data(), 0, function.parameters.bytes);
+  for (size_t i = 0; i < function.parameters.offsets.size(); ++i) {
+    const std::span value(static_cast<const std::byte*>(parameters.each[i]), function.parameters.sizes[i]);
+    if (!together) note_addresses_in(caller, value);
+    else if (value.size() <=
+             function.parameters.bytes - std::min<size_t>(function.parameters.offsets[i], function.parameters.bytes))
+      std::memcpy(packed.data() + function.parameters.offsets[i], value.data(), value.size());
   }
+  if (together) note_addresses_in(caller, std::span(packed).first(function.parameters.bytes));
+}
+
+// A kernel may wait for a word in memory of the program, which may change other memory before it writes that: sources
+// of copies behind the kernel. Where both sides have all such memory, the kernel must have been given an address in it.
+bool may_wait_for_host(const Caller& caller, const LaunchParameters& parameters,
+                       const FunctionState& function) noexcept {
+  const HostRegions& regions = caller.server->host_regions;
+  if (!regions.any()) [[likely]]
+    return false;
+  if (!regions.all_shared()) return true;
+  auto reaches = [&](const void* data, size_t bytes) {
+    uint64_t word = 0;
+    for (size_t at = 0; at + sizeof word <= bytes; at += sizeof word) {
+      std::memcpy(&word, static_cast<const std::byte*>(data) + at, sizeof word);
+      if (regions.may_hold(word)) return true;
+    }
+    return false;
+  };
+  if (!parameters.each)
+    return reaches(parameters.packed, std::min<size_t>(parameters.packed_bytes, function.parameters.bytes));
+  for (size_t i = 0; i < function.parameters.sizes.size(); ++i) {
+    if (reaches(parameters.each[i], function.parameters.sizes[i])) return true;
+  }
+  return false;
 }
 
 bool in_null_stream(const Launch& launch) noexcept {
@@ -223,21 +267,22 @@ CUresult launch_kernel(const Launch& launch) {
   }
   if (CUresult error = know_parameters(caller, *function)) return leave(caller, error);
   LaunchParameters parameters;
-  if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameter_bytes, parameters))
+  if (CUresult error = find_parameters(launch.kernel_params, launch.extra, function->parameters.bytes, parameters))
     return error;
-  if (parameters.each) {
-    for (size_t i = 0; i < function->offsets.size(); ++i) {
+  if (parameters.each && !function->parameters_of_server) {
+    for (size_t i = 0; i < function->parameters.offsets.size(); ++i) {
       if (!parameters.each[i]) return CUDA_ERROR_INVALID_VALUE;
     }
   }
   // Parameters may be in managed memory, which is out of reach before work, and must not be touched under a lock.
   std::vector<std::byte> packed;
-  if (caller.server->managed_memory.any()) [[unlikely]] {
-    packed.resize(function->parameter_bytes);
-    if (CUresult error = pack_parameters(parameters, function->offsets, function->sizes, packed)) return error;
+  if (caller.server->managed_memory.any() || function->parameters_of_server) [[unlikely]] {
+    packed.resize(function->parameters.bytes);
+    if (CUresult error = pack_parameters(parameters, function->parameters, packed, reading_of(caller, *function)))
+      return error;
     parameters = {.packed = packed.data(), .packed_bytes = packed.size()};
   }
-  look_for_addresses(caller, parameters, *function);
+  scan_for_addresses(caller, parameters, *function);
   CUresult error = CUDA_SUCCESS;
   uint64_t stream = resolve_stream(caller, launch.stream, launch.per_thread, error);
   if (error) return error;
@@ -246,7 +291,9 @@ CUresult launch_kernel(const Launch& launch) {
   error = send(caller, launch, *function, parameters, stream, sequence);
   if (!error) {
     note_stream_work(caller, stream, sequence);
-    note_events(launch, stream, sequence);
+    note_events(caller, launch, stream, sequence);
+    if (may_wait_for_host(caller, parameters, *function) && !capture_of(caller, stream)) [[unlikely]]
+      caller.server->in_flight.note_standing(caller, stream, sequence, Awaits::program);
   }
   return leave(caller, error);
 }
@@ -291,4 +338,4 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** ker
                         .extra = extra});
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

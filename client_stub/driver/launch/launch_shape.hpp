@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <span>
 
+#include "protocol/fatbin/kernel_parameters.hpp"
+
 namespace gpuwire::client {
 
 struct LaunchShape {
@@ -19,13 +21,13 @@ struct LaunchShape {
   uint64_t blocks() const noexcept { return uint64_t(grid[0]) * grid[1] * grid[2]; }
 };
 
-// CUDA_ERROR_INVALID_VALUE when no kernel can be launched so on a device with these CUdevice_attribute values; as
-// measured on driver 580 (cudart shows cudaErrorInvalidValue, not cudaErrorInvalidConfiguration). A device that told no
-// attributes has no bounds.
+// CUDA_ERROR_INVALID_VALUE when no kernel can be launched in this shape on a device with these CUdevice_attribute
+// values; as measured on driver 580 (cudart shows cudaErrorInvalidValue, not cudaErrorInvalidConfiguration). A device
+// without reported attributes has no bounds.
 CUresult check_shape(const LaunchShape& shape, std::span<const int32_t> device_attributes) noexcept;
 
-// Can the registers of one multiprocessor hold a block of so many threads? A device that told no attributes has no
-// bounds.
+// Can the registers of one multiprocessor hold a block of this many threads? A device without reported attributes has
+// no bounds.
 bool registers_fit(uint32_t registers_per_thread, uint64_t block_threads,
                    std::span<const int32_t> device_attributes) noexcept;
 
@@ -49,12 +51,19 @@ struct ClusterShape {
 CUresult check_cluster(const LaunchShape& shape, const ClusterShape& launched, const ClusterShape& compiled,
                        bool non_portable) noexcept;
 
-// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or parameters are wanted and no buffer is. A buffer may be
-// shorter than the parameters (NCCL's are): the rest is zero, as natively it is what nobody reads.
+// CUDA_ERROR_INVALID_VALUE: both or neither form is given, or parameters are wanted and no buffer is given. A buffer
+// may be shorter than the parameters (NCCL's are): the rest is zero; natively nobody reads it.
 CUresult find_parameters(void** kernel_params, void** extra, uint32_t parameter_bytes, LaunchParameters& out) noexcept;
 
-// Fills `out`, which is zeroed and has parameter_bytes bytes. CUDA_ERROR_INVALID_VALUE: a parameter's address is NULL.
-CUresult pack_parameters(const LaunchParameters& parameters, std::span<const uint32_t> offsets,
-                         std::span<const uint32_t> sizes, std::span<std::byte> out) noexcept;
+// How the program's parameters are read.
+enum class Reading : uint8_t {
+  as_natively,    // the program has as many as it is read
+  what_is_there,  // only the server knows their number: an unmapped buffer must not end the program
+};
+
+// Fills `out`, which is zeroed and has as many bytes as the parameters. CUDA_ERROR_INVALID_VALUE: a parameter's address
+// is NULL, or nothing is there.
+CUresult pack_parameters(const LaunchParameters& parameters, const fatbin::ParameterLayout& layout,
+                         std::span<std::byte> out, Reading reading = Reading::as_natively) noexcept;
 
 }  // namespace gpuwire::client

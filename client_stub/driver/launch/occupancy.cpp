@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/launch/occupancy_question.hpp"
 #include "client_stub/driver/session/process.hpp"
@@ -36,7 +36,7 @@ CUlaunchConfig without_null_stream(CUlaunchConfig config) {
   return config;
 }
 
-// A stream of the current context means what NULL does. Without it the question is one that every process can ask.
+// A stream of the current context has the same meaning as NULL. Without it every process can ask the same question.
 CUlaunchConfig without_stream_of_current_context(const Caller& caller, CUlaunchConfig config) {
   const StreamState* stream = find_stream(caller.state, reinterpret_cast<uint64_t>(config.hStream));
   if (stream && stream->context == caller.state) config.hStream = nullptr;
@@ -94,7 +94,7 @@ OccupancyAnswer answer(const Caller& caller, FunctionState& function, const Occu
   OccupancyAnswer answer;
   OccupancyState state;
   if (function.occupancy.find(key, caller.state->device, answer, state)) return answer;
-  OccupancyAhead ahead(function);
+  OccupancyPrefetch ahead(function);
   if (function.module && function.module->questions) ahead.begin(caller, *function.module->questions, key, state);
   answer = ask(caller, function, question);
   ahead.finish(caller);
@@ -107,8 +107,8 @@ OccupancyAnswer answer(const Caller& caller, FunctionState& function, const Occu
 
 }  // namespace
 
-void OccupancyAhead::begin(const Caller& caller, KnownOccupancyQuestions& known, std::string_view now,
-                           const OccupancyState& state) {
+void OccupancyPrefetch::begin(const Caller& caller, ProfiledOccupancyQuestions& known, std::string_view now,
+                              const OccupancyState& state) {
   for (const OccupancyQuestion& question : known.ahead(function_.name, state.name)) {
     Entry entry{kept_by(caller, question), question.kind, state, tries_.size(), 0};
     OccupancyAnswer known_answer;
@@ -121,7 +121,7 @@ void OccupancyAhead::begin(const Caller& caller, KnownOccupancyQuestions& known,
   }
 }
 
-bool OccupancyAhead::begin_try(const Caller& caller, std::string_view state) {
+bool OccupancyPrefetch::begin_try(const Caller& caller, std::string_view state) {
   std::vector<int32_t> attributes, values;
   if (const auto settings = OccupancySettings::parse(state)) {
     for (const auto& setting : *settings) {
@@ -138,7 +138,7 @@ bool OccupancyAhead::begin_try(const Caller& caller, std::string_view state) {
   return true;
 }
 
-void OccupancyAhead::begin_all(const Caller& caller, KnownOccupancyQuestions& known) {
+void OccupancyPrefetch::begin_all(const Caller& caller, ProfiledOccupancyQuestions& known) {
   begin(caller, known, {}, {});
   for (const std::string& name : known.states(function_.name)) {
     if (begin_try(caller, name)) begin(caller, known, {}, {.version = 0, .name = name, .certain = true});
@@ -146,13 +146,13 @@ void OccupancyAhead::begin_all(const Caller& caller, KnownOccupancyQuestions& kn
   if (!tries_.empty()) taken_back_ = begin_try(caller, {});
 }
 
-void OccupancyAhead::set_aside(const Caller& caller) const noexcept {
+void OccupancyPrefetch::set_aside(const Caller& caller) const noexcept {
   for (const Entry& entry : entries_) caller.session->set_aside(entry.sequence);
   for (uint64_t sequence : tries_) caller.session->set_aside(sequence);
 }
 
 // Answers are read in the order of the questions.
-bool OccupancyAhead::finish(const Caller& caller) {
+bool OccupancyPrefetch::finish(const Caller& caller) {
   const std::vector<uint64_t> tries = std::exchange(tries_, {});
   size_t tries_read = 0;
   CUresult tried = CUDA_SUCCESS;
@@ -163,7 +163,7 @@ bool OccupancyAhead::finish(const Caller& caller) {
     read_tries(entry.tries);
     const OccupancyAnswer answer = client::finish(caller, entry.kind, entry.sequence);
     if (entry.tries == 0) function_.occupancy.keep(entry.key, answer, entry.state);
-    else if (!tried) function_.occupancy.keep_ahead(entry.key, answer, entry.state);
+    else if (!tried) function_.occupancy.keep_prefetched(entry.key, answer, entry.state);
   }
   read_tries(tries.size());
   return tries.empty() || (taken_back_ && tried == CUDA_SUCCESS);
@@ -217,7 +217,7 @@ CUresult best_block(const Caller& caller, FunctionState& function, CUoccupancyB2
 
 using AskAboutClusters = CUresult(const Caller&, int*, CUfunction, const CUlaunchConfig*);
 
-// `unkept`: asks what is longer than is kept.
+// `unkept`: asks questions that are too long to be stored.
 CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUlaunchConfig* config,
                         AskAboutClusters& unkept) {
   Caller caller = enter(Needs::context);
@@ -242,7 +242,7 @@ CUresult about_clusters(OccupancyKind kind, int* out, CUfunction func, const CUl
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CUfunction func, int blockSize,
                                                               size_t dynamicSMemSize, unsigned int flags) {
@@ -256,8 +256,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* numBlocks, CU
 
 CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* numBlocks, CUfunction func, int blockSize,
                                                      size_t dynamicSMemSize) {
-  return hand::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize,
-                                                                    CU_OCCUPANCY_DEFAULT);
+  return custom::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(numBlocks, func, blockSize, dynamicSMemSize,
+                                                                      CU_OCCUPANCY_DEFAULT);
 }
 
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func, int numBlocks,
@@ -291,8 +291,8 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int* blockS
 CUresult cuOccupancyMaxPotentialBlockSize(int* minGridSize, int* blockSize, CUfunction func,
                                           CUoccupancyB2DSize blockSizeToDynamicSMemSize, size_t dynamicSMemSize,
                                           int blockSizeLimit) {
-  return hand::cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
-                                                         dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
+  return custom::cuOccupancyMaxPotentialBlockSizeWithFlags(minGridSize, blockSize, func, blockSizeToDynamicSMemSize,
+                                                           dynamicSMemSize, blockSizeLimit, CU_OCCUPANCY_DEFAULT);
 }
 
 CUresult cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func, const CUlaunchConfig* config) {
@@ -305,5 +305,5 @@ CUresult cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func, c
                         forward::cuOccupancyMaxPotentialClusterSize);
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

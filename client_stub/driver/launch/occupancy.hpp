@@ -13,22 +13,23 @@
 
 namespace gpuwire::client {
 
-// What earlier programs asked about a function, on its way: one round trip for all. An error that does not stay is
-// asked for again by who wants it. begin() or begin_all(), then finish(), before the function ends; one thread at a
-// time.
-class OccupancyAhead {
+// The questions of earlier programs about a function, on their way: one round trip for all. A question whose error does
+// not stay is asked again by its caller. begin() or begin_all(), then finish(), before the function ends; one thread at
+// a time.
+class OccupancyPrefetch {
  public:
-  explicit OccupancyAhead(FunctionState& function) noexcept : function_(function) {}
+  explicit OccupancyPrefetch(FunctionState& function) noexcept : function_(function) {}
 
-  // In the state in which the function is, all but the question that is kept by `now`. Whoever asks first in a state
-  // gets something to ask.
-  void begin(const Caller& caller, KnownOccupancyQuestions& known, std::string_view now, const OccupancyState& state);
-  // Of a function that the program does not have yet: also in the states that earlier programs brought it to, which the
-  // server tries out and takes back.
-  void begin_all(const Caller& caller, KnownOccupancyQuestions& known);
+  // For the present state of the function: all but the question that `now` stores. The first caller in a state gets
+  // something to ask.
+  void begin(const Caller& caller, ProfiledOccupancyQuestions& known, std::string_view now,
+             const OccupancyState& state);
+  // For a function that the program does not have yet: also for the states into which earlier programs brought it,
+  // which the server tries out and takes back.
+  void begin_all(const Caller& caller, ProfiledOccupancyQuestions& known);
   // finish() may come much later, on another thread (Session::set_aside()).
   void set_aside(const Caller& caller) const noexcept;
-  // False: what was tried out may not have been taken back, and the function must not be used.
+  // False: the tried attributes may not have been restored, and the function must not be used.
   bool finish(const Caller& caller);
   size_t size() const noexcept { return entries_.size(); }
 
@@ -37,14 +38,15 @@ class OccupancyAhead {
     std::string key;
     OccupancyKind kind;
     OccupancyState state;
-    size_t tries;  // so many of `tries_` had been begun: the last of them is what is asked about; 0: what is
+    size_t tries;  // the number of `tries_` that had been begun: the question is about the last of them; 0: about the
+                   // present state
     uint64_t sequence;
   };
   bool begin_try(const Caller& caller, std::string_view state);
 
   FunctionState& function_;
   std::vector<Entry> entries_;
-  std::vector<uint64_t> tries_;  // sequences; the last takes back what the others have set
+  std::vector<uint64_t> tries_;  // sequences; the last restores the attributes of the others
   bool taken_back_ = true;
 };
 

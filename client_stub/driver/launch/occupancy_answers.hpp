@@ -1,4 +1,4 @@
-// What the driver has answered about the occupancy of one function, and for which settings.
+// The driver's answers about the occupancy of one function, by its settings.
 #pragma once
 
 #include <cuda.h>
@@ -17,13 +17,13 @@ namespace gpuwire::client {
 inline constexpr size_t kOccupancyAnswersMax = 512;  // kept per function; all are dropped when there are more
 inline constexpr size_t kOccupancyQuestionBytesMax = 2048;
 
-// What the driver has answered to a question. That a configuration cannot be is an answer, too: CUDA's libraries find
-// out by it how large clusters may be.
+// The driver's answer to a question. The impossibility of a configuration is an answer, too: CUDA's libraries learn
+// from it how large clusters may be.
 struct OccupancyAnswer {
   CUresult result = CUDA_SUCCESS;
   uint64_t value = 0;  // 0 with an error
 
-  // Is it one that the same question gets again?
+  // Would the same question get this answer again?
   bool stays() const noexcept {
     return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_INVALID_CLUSTER_SIZE;
   }
@@ -32,7 +32,7 @@ struct OccupancyAnswer {
 // Any thread; one leaf lock.
 class OccupancyAnswers {
  public:
-  // False: not known; `state`, on that device, is then what keep() wants to be given.
+  // False: not known; `state`, on that device, is then the argument for keep().
   bool find(std::string_view question, int device, OccupancyAnswer& answer, OccupancyState& state) const {
     std::lock_guard lock(mutex_);
     state = settings_.state(device);
@@ -46,8 +46,8 @@ class OccupancyAnswers {
     std::lock_guard lock(mutex_);
     if (state.version == settings_.version()) add(question, answer, state);
   }
-  // What is answered in a state that the function may come to be in; a certain one.
-  void keep_ahead(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
+  // The answers in a state that the function may come to be in; a certain one.
+  void keep_prefetched(std::string_view question, const OccupancyAnswer& answer, const OccupancyState& state) {
     std::lock_guard lock(mutex_);
     add(question, answer, state);
   }
@@ -60,7 +60,7 @@ class OccupancyAnswers {
     std::lock_guard lock(mutex_);
     return settings_;
   }
-  // Of a function that was made of another.
+  // For a function that was made of another.
   void begin_with(OccupancySettings settings) {
     std::lock_guard lock(mutex_);
     settings_ = std::move(settings);

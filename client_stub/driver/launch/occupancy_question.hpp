@@ -28,12 +28,12 @@ struct OccupancyQuestion {
   bool about_config() const noexcept {
     return kind == OccupancyKind::active_clusters || kind == OccupancyKind::cluster_size;
   }
-  // The whole question: equal for those that the driver cannot tell apart. What an attribute's value has beyond its
-  // own bytes does not count where the attribute is a known one.
+  // The whole question: equal for questions that the driver cannot distinguish. Bytes of an attribute's value beyond
+  // its own do not count if the attribute is a known one.
   std::string key() const;
   // Names it nothing that another process has not: no stream, and attributes that are numbers alone?
   bool travels() const noexcept;
-  // One line of words; parse() takes it apart again. For what travels.
+  // One line of words; parse() reads it back. For the wire.
   std::string text() const;
   static std::optional<OccupancyQuestion> parse(std::string_view text);
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "client_stub/driver/module/image_lines.hpp"
+#include "client_stub/driver/warm_start/warm_start.hpp"
 
 namespace gpuwire::client {
 namespace {

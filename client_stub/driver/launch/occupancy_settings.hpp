@@ -1,4 +1,4 @@
-// What a program has set for a function and its occupancy may depend on.
+// The settings of a program on a function on which its occupancy may depend.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +10,18 @@
 
 namespace gpuwire::client {
 
-inline constexpr size_t kOccupancySettingsMax = 8;  // what is set besides has no name
+inline constexpr size_t kOccupancySettingsMax = 8;  // further settings have no name
 
 // How a function was set when something was asked about it.
 struct OccupancyState {
-  uint64_t version = 0;  // so often something had been set
+  uint64_t version = 0;  // the number of settings so far
   // The settings in words, by which later programs know the state; "0": nothing is set.
   std::string name = "0";
-  // The name says it all: each setting was made by the function's own handle and for the device that is meant, so that
-  // who sets the same has the same state.
+  // The name is complete: each setting was made by the function's own handle and for the device in question, so that
+  // equal settings give the same state.
   bool certain = true;
 
-  // What answers are kept by.
+  // The key of stored answers.
   std::string key() const { return certain ? name : name + '#' + std::to_string(version); }
 };
 
@@ -39,9 +39,9 @@ class OccupancySettings {
   void set(const Setting& setting);
   uint64_t version() const noexcept { return version_; }
   OccupancyState state(int device) const;
-  // Of a function that is made of one which has these.
+  // For a function that is made of one with these settings.
   OccupancySettings inherited() const;
-  // What has to be set for a state of this name. Nullopt: it is not certain, or no such name.
+  // The settings of a state of this name. Nullopt: it is not certain, or no such name.
   static std::optional<std::vector<Setting>> parse(std::string_view name);
 
  private:

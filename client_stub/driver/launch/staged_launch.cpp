@@ -1,22 +1,22 @@
 // The launch interface of CUDA 3, which cuda.h still declares and PyCUDA still calls: block, shared memory and
-// parameters are set on a function one by one, and a launch takes what was set.
+// parameters are set on a function one by one, and a launch uses these settings.
 #include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 // Of CUDA 3's launches ("CUDA C Programming Guide", kernel parameters).
 constexpr size_t kStagedParameterBytesMax = 4096;
 
-// Runs set(StagedLaunch&) on what is set of a function.
+// Runs set(StagedLaunch&) on the settings of a function.
 template <class Set>
 CUresult stage(CUfunction handle, Set&& set) {
   Caller caller = enter(Needs::context);
@@ -107,4 +107,4 @@ CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstre
   return launch_staged(f, grid_width, grid_height, hStream, false);
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

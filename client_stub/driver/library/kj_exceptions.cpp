@@ -11,7 +11,7 @@
 
 #include <exception>
 
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 
 namespace kj {
 
@@ -79,7 +79,7 @@ StringPtr KJ_STRINGIFY(LogSeverity severity) {
   return "error";
 }
 
-// What is thrown: caught as kj::Exception by those who know KJ and as std::exception by the rest.
+// The thrown type: caught as kj::Exception by code that knows KJ and as std::exception by the rest.
 class ExceptionImpl final : public Exception, public std::exception {
  public:
   explicit ExceptionImpl(Exception&& other) : Exception(mv(other)) {}
@@ -87,7 +87,7 @@ class ExceptionImpl final : public Exception, public std::exception {
   const char* what() const noexcept override { return getDescription().cStr(); }
 };
 
-// --- callbacks: KJ's own code registers them for the length of a scope, to add context to what passes through
+// --- callbacks: KJ's own code registers them for the length of a scope, to add context to passing exceptions -------
 
 namespace {
 thread_local ExceptionCallback* t_newest = nullptr;
@@ -102,7 +102,7 @@ class ExceptionCallback::RootExceptionCallback final : public ExceptionCallback 
   }
   void onFatalException(Exception&& exception) override { throw ExceptionImpl(mv(exception)); }
   void logMessage(LogSeverity severity, const char*, int, int, String&& text) override {
-    if (severity >= LogSeverity::WARNING) gpuwire::client::say(text.cStr());
+    if (severity >= LogSeverity::WARNING) gpuwire::client::log_stderr(text.cStr());
   }
   StackTraceMode stackTraceMode() override { return StackTraceMode::NONE; }
   Function<void(Function<void()>)> getThreadInitializer() override {

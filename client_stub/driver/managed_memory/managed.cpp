@@ -1,4 +1,4 @@
-// Managed memory as the driver API has it. What the memory does is in managed_memory.
+// Managed memory in the driver API. managed_memory has the behaviour of the memory.
 #include "client_stub/driver/managed_memory/managed.hpp"
 
 #include <algorithm>
@@ -7,12 +7,16 @@
 #include <vector>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/managed_memory/managed_allocations.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -42,7 +46,7 @@ CUresult allocate_mapped(const Caller& caller, uint64_t bytes, unsigned flags, C
     result = CUDA_ERROR_OUT_OF_MEMORY;
     if (mapped == ManagedMemory::Mapped::no_memory) break;
     if (unusable.size() < kAddressRetriesMax) continue;
-    say("managed memory cannot be used: the server's addresses are taken in this process");
+    log_stderr("managed memory cannot be used: the server's addresses are taken in this process");
     break;
   }
   for (CUdeviceptr taken : unusable) forward::cuMemFree_v2(caller, taken);
@@ -79,22 +83,22 @@ bool known_device(const CUmemLocation& location) {
   return location.type != CU_MEM_LOCATION_TYPE_DEVICE || process()->device(location.id) != nullptr;
 }
 
-// To the server's driver, what the context has whole.
+// The whole blocks of the context go back to the server's driver.
 CUresult free_whole(const Caller& caller, ServerSession& server, uint64_t context, uint64_t address) {
   server.managed_allocations.note_unmapped(context, address);
   server.managed_memory.unmap(address);
   return forward::cuMemFree_v2(caller, address);
 }
 
-// What is given out again must be at rest, as it is natively after cuMemFree. While streams of the context capture it
-// cannot be waited for, and is put off until something is freed after that.
+// Memory that is handed out again must be at rest, as it is natively after cuMemFree. While streams of the context
+// capture no wait is possible, and the block is put off until a later free.
 CUresult free_small(const Caller& caller, ServerSession& server, uint64_t context, const SmallAllocation& freed) {
   if (!devices_quiet(server) && !in_host_callback()) {
     if (caller.state->captures.load(std::memory_order_relaxed) != 0) {
       server.managed_allocations.put_off(context, freed);
       return CUDA_SUCCESS;
     }
-    static_cast<void>(hand::cuCtxSynchronize());
+    static_cast<void>(custom::cuCtxSynchronize());
   }
   std::vector<SmallAllocation> at_rest = server.managed_allocations.take_put_off(context);
   at_rest.push_back(freed);
@@ -125,11 +129,10 @@ CUresult map_managed_variable(AddressRange& range, uint64_t base, uint64_t bytes
   range.kind = RangeKind::managed_variable;
   range.context = 0;
   bool inside = range.base >= base && range.base - base <= bytes && range.bytes <= bytes - (range.base - base);
-  // A driver's mapping is somewhat larger than what lies in it; the server's word alone is not enough to fill this
-  // address space.
+  // A driver's mapping is somewhat larger than its content; the server's figure alone may not fill this address space.
   if (!inside || bytes - range.bytes > kMappingSlackMax) return CUDA_ERROR_UNKNOWN;
   if (range.server->managed_memory.map(base, bytes, false) == ManagedMemory::Mapped::yes) return CUDA_SUCCESS;
-  say("a managed variable cannot be used: its addresses are taken in this process");
+  log_stderr("a managed variable cannot be used: its addresses are taken in this process");
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -137,7 +140,7 @@ void forget_managed_variable(const AddressRange& range) noexcept {
   range.server->managed_memory.unmap_holder(range.base);
 }
 
-namespace hand {
+namespace custom {
 
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) {
   Caller caller = enter(Needs::context);
@@ -145,7 +148,7 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flag
   if (bytesize == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!offered(caller)) {
-    say("managed memory is not offered: the server's device cannot share it with running work");
+    log_stderr("managed memory is not offered: the server's device cannot share it with running work");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   CUdeviceptr address = 0;
@@ -174,7 +177,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, C
 CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUdevice device) {
   CUmemLocation location{.type = device == CU_DEVICE_CPU ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE,
                          .id = std::max(device, 0)};
-  return hand::cuMemAdvise_v2(devPtr, count, advice, location);
+  return custom::cuMemAdvise_v2(devPtr, count, advice, location);
 }
 
 CUresult cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocation location, unsigned int flags,
@@ -210,13 +213,13 @@ CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, CUmem_range_att
   if (CUresult error = enter(Needs::context).error) return error;
   if (!data || !dataSizes || !attributes || numAttributes == 0) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < numAttributes; ++i) {
-    if (CUresult error = hand::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count))
+    if (CUresult error = custom::cuMemRangeGetAttribute(data[i], dataSizes[i], attributes[i], devPtr, count))
       return error;
   }
   return CUDA_SUCCESS;
 }
 
-// Pools of managed memory: their addresses are not mapped here, so what they give would be out of the host's reach.
+// Pools of managed memory: their addresses are not mapped here, so the host could not reach their memory.
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
@@ -271,5 +274,5 @@ CUresult cuStreamAttachMemAsync(CUstream hStream, CUdeviceptr dptr, size_t lengt
   return leave(on.caller, CUDA_SUCCESS);
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -1,4 +1,4 @@
-// Managed allocations and variables: what the other families need of them.
+// Managed allocations and variables: the functions for other families.
 #pragma once
 
 #include <cuda.h>

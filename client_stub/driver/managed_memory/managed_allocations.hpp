@@ -29,12 +29,13 @@ class ManagedAllocations final : public SessionPart {
   // A small allocation out of the context's blocks; nothing: it needs one more, add_block().
   std::optional<uint64_t> take_small(uint64_t context, uint64_t bytes);
   void add_block(uint64_t context, uint64_t base);
-  // Gives back what take_small() gave. A block that is no longer used is returned.
+  // Takes a block of take_small() back. A block that is no longer used is returned.
   std::optional<uint64_t> give_small(uint64_t context, const SmallAllocation& given);
-  // It has been freed, and work that uses it may still be under way: what take_put_off() returns, once there is none.
+  // The block has been freed, and work that uses it may still be in flight: take_put_off() returns it once there is
+  // none.
   void put_off(uint64_t context, const SmallAllocation& freed);
   std::vector<SmallAllocation> take_put_off(uint64_t context);
-  // Forgets the context, and says what was mapped for it.
+  // Forgets the context, and returns its mapped blocks.
   std::vector<uint64_t> forget(uint64_t context) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the program keeps the memory, open

@@ -19,7 +19,7 @@
 #include "client_stub/driver/call/entry.hpp"
 #include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 
 namespace gpuwire::client {
@@ -33,7 +33,7 @@ constexpr unsigned kUnitBits = 21, kLeafBits = 13, kRootBits = 47 - kUnitBits - 
 struct Leaf {
   std::array<std::atomic<uint16_t>, 1u << kLeafBits> segments;  // that have a page in the unit
 };
-// A leaf is published with release after it was zeroed; partner: the acquire load of whoever looks. The counts are
+// A leaf is published with release after it was zeroed; partner: the acquire load of the reader. The counts are
 // relaxed: a thread that touches managed memory got its address after the count was raised.
 constinit std::array<std::atomic<Leaf*>, 1u << kRootBits> g_root{};
 
@@ -59,8 +59,6 @@ bool maybe_managed(uint64_t address) noexcept {
   return segments && segments->load(std::memory_order_relaxed) != 0;
 }
 
-constexpr uint64_t kPageBytes = 4096;
-
 // --- faults on their way to the thread that serves them ------------------------------------------------------------
 
 int futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const timespec* timeout = nullptr) noexcept {
@@ -83,7 +81,7 @@ struct Slot {
   bool write = false;
 };
 constinit std::array<Slot, kSlots> g_slots;
-// Counts what the serving thread has to look at, and is its futex. Release / acquire with the slots' states.
+// Counts the requests for the serving thread, and is its futex. Release / acquire with the slots' states.
 constinit std::atomic<uint32_t> g_requests{0};
 // Counts slots that became free, for threads that found none.
 constinit std::atomic<uint32_t> g_released{0};
@@ -94,7 +92,7 @@ constinit std::atomic<bool> g_stopping{false};
 // of g_serving.
 constinit std::atomic<bool> g_opened{false};
 
-// How often a faulting thread looks whether there is still one that serves.
+// The interval at which a faulting thread checks whether there is still a serving one.
 constexpr long kStillServedMs = 100;
 
 Slot* take_slot() noexcept {
@@ -136,8 +134,9 @@ bool resolve_elsewhere(uint64_t address, bool write) noexcept {
 // --- the handler ---------------------------------------------------------------------------------------------------
 
 // A program may install handlers after ours. Each time ours goes in front again it is another one of these, and handler
-// i hands on what is not ours to what was there before it, previous i: so a handler of the program that calls, or
-// restores and raises for, the handler it found there, which was an earlier one of ours, gets what it would have had.
+// i passes foreign faults to the handler that was there before it, previous i. So a handler of the program that calls,
+// or restores and raises for, the handler it found there, which was an earlier one of ours, gets the same effect as
+// without us.
 constexpr uint32_t kHandlersMax = 8;
 constinit std::array<struct sigaction, kHandlersMax> g_previous;
 // Written under g_installing. Entries are complete before their handler is installed, which orders them for the
@@ -263,17 +262,18 @@ bool ManagedFaults::bring(uint64_t address, bool write) noexcept {
   if (!memory) return false;
   const ServerSession& session = memory->session();
   if (process() && memory->resolve(address, write)) return true;
-  // At the end of the process destructors and exit handlers still use it: what the device made of it can no longer be
-  // known. Earlier the server is gone, or refuses; natively, too, the program goes on, and is told by its next call.
+  // At the end of the process destructors and exit handlers still use the memory: its content on the device can no
+  // longer be known. Before the end, the server is gone, or refuses; natively, too, the program continues, and its next
+  // call returns the error.
   if (process() && session.connection().state() != CUDA_ERROR_DEINITIALIZED) {
-    say("managed memory cannot be fetched from the server: the program continues with its last known contents");
+    log_stderr("managed memory cannot be fetched from the server: the program continues with its last known contents");
     if (session.connection().state() == CUDA_SUCCESS) note_lost_memory(session);
   }
   memory->open_all();
   return true;
 }
 
-// Brings what is early or hidden up to date, if it is time. True: there is some, now or later.
+// Updates early or hidden chunks, if it is time. True: there are some, now or later.
 bool ManagedFaults::refresh(bool now) noexcept {
   std::lock_guard serving(serving_);
   bool restless = false;
@@ -422,7 +422,7 @@ void ManagedFaults::serve() noexcept {
   }
   g_opened.store(true, std::memory_order_release);
   g_serving.store(false, std::memory_order_release);
-  // Who posted until then finds the memory open, and who waits for a place hands its fault on.
+  // A thread that posted until then finds the memory open, and a thread that waits for a place passes its fault on.
   for (Slot& slot : g_slots) {
     uint32_t posted = kPosted;
     if (slot.state.compare_exchange_strong(posted, kResolved, std::memory_order_release))

@@ -1,6 +1,6 @@
-// What happens when the program touches managed memory that is not accessible: a handler of SIGSEGV hands the address
-// to a thread of ours, which brings the memory, and the program's instruction is done again. Any other fault goes where
-// it went without us.
+// The reaction to an access of the program to inaccessible managed memory: a handler of SIGSEGV passes the address to a
+// thread of ours, which fetches the memory, and the program's instruction is repeated. Any other fault goes where it
+// would go without us.
 #pragma once
 
 #include <atomic>
@@ -39,7 +39,7 @@ class ManagedFaults {
   // False: `address` is not in any such range. Costs no lock.
   bool may_watch(uint64_t address) const noexcept;
 
-  // A program may install a handler of its own after ours: goes in front of it again, and leaves it what is not ours.
+  // A program may install a handler of its own after ours: goes in front of it again, and leaves foreign faults to it.
   void stay_in_front() noexcept;
   // There is something to refresh.
   void wake() noexcept;

@@ -18,7 +18,8 @@ class ManagedHeap {
   // An address for `bytes` (1 .. kLargestBytes); nothing: a block is needed.
   std::optional<uint64_t> take(uint64_t bytes);
   void add_block(uint64_t base);
-  // What take() gave, with the same size. A block that is no longer used is taken out and returned, but for the last.
+  // Returns memory of take(), with the same size. A block that is no longer used is taken out and returned, except the
+  // last.
   std::optional<uint64_t> give(uint64_t address, uint64_t bytes);
 
  private:

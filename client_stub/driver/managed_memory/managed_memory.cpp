@@ -8,15 +8,16 @@
 #include "client_stub/driver/call/entry.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/managed_memory/managed_pages.hpp"
+#include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
 // Changes are copied out of the memory and sent in portions of about this size.
 constexpr uint64_t kPortionBytes = 4u << 20;
 // How often a fetch is repeated because the program learned meanwhile that work is done; then the data count as old
@@ -28,8 +29,9 @@ struct Change {
   wire::ByteChanges bytes;
 };
 
-// Neighbours travel together: what was written from the first byte of one chunk to the last of the next. Those before
-// `first` are of another segment, which may be another allocation of the server's driver: no message is about two.
+// Neighbours travel together: the bytes from the first changed one of one chunk to the last changed one of the next.
+// Chunks before `first` are of another segment, which may be another allocation of the server's driver: no message
+// covers two.
 void append(std::vector<Change>& changes, size_t first, uint64_t address, wire::ByteChanges&& bytes) {
   if (changes.size() > first) {
     auto& [before, last] = changes.back();
@@ -65,8 +67,8 @@ ManagedMemory::ManagedMemory(ServerSession& session, SessionParts& parts) noexce
 
 ManagedMemory::~ManagedMemory() { managed_faults().leave(*this); }
 
-// A stream whose work is done covers the NULL stream's, when nothing newer was sent there: what that had before, the
-// stream has waited for.
+// A stream whose work is done covers the NULL stream's, when nothing newer was sent there: the stream has waited for
+// the NULL stream's earlier work.
 bool devices_quiet(const ServerSession& session) noexcept {
   bool quiet = true;
   uint64_t done_blocking = 0;  // newest work known to be done in a stream that synchronises with the NULL stream
@@ -94,6 +96,8 @@ bool devices_quiet(const ServerSession& session) noexcept {
 bool ManagedMemory::add_segment(uint64_t begin, uint64_t end, bool fresh, Mapped& result) {
   Segment segment;
   segment.pages = std::make_unique<MappedPages>();
+  // Where there are many small blocks, the gaps between them are held, too.
+  address_reservations().make_room(begin, end - begin);
   auto made = segment.pages->map(begin, end, fresh ? PageAccess::write : PageAccess::none);
   result = made == MappedPages::Result::taken  ? Mapped::taken
            : made == MappedPages::Result::made ? Mapped::yes
@@ -216,7 +220,7 @@ void ManagedMemory::note_state() noexcept {
 
 // --- to the server -------------------------------------------------------------------------------------------------
 
-// Calls keep what they are given pointers to accessible while some session has managed memory (entry.hpp).
+// Calls keep the memory at their pointers accessible while some session has managed memory (entry.hpp).
 void ManagedMemory::note_presence(bool there) noexcept {
   if (there == present_) return;
   present_ = there;
@@ -237,7 +241,7 @@ void ManagedMemory::send_hidden() noexcept {
           const std::span<const std::byte> memory(segment.pages->memory(), segment.chunks->bytes());
           more = segment.chunks->valid() &&
                  segment.chunks->show(kPortionBytes, [&, base = first, own = changes.size()](wire::ByteChanges& found) {
-                   session_.pinned_pointers.look_around(memory, base, found.offset, found.bytes.size());
+                   session_.pinned_pointers.scan_around(memory, base, found.offset, found.bytes.size());
                    append(changes, own, base + found.offset, std::move(found));
                  });
           if (more) break;
@@ -251,7 +255,7 @@ void ManagedMemory::send_hidden() noexcept {
       }
     }
   } catch (const std::bad_alloc&) {
-    // What was not shown stays hidden, and goes with the next work.
+    // Unsent changes stay hidden, and go with the next work.
   }
   std::lock_guard lock(mutex_);
   on_their_way_ = false;

@@ -1,6 +1,6 @@
-// Managed memory of one session: mapped at the server's addresses, readable and writable page by page. What the program
-// writes goes to the server before any work that could read it; what the device may have changed is fetched when the
-// program touches it.
+// Managed memory of one session: mapped at the server's addresses, readable and writable page by page. The program's
+// writes go to the server before any work that could read them; memory that the device may have changed is fetched when
+// the program touches it.
 #pragma once
 
 #include <atomic>
@@ -27,19 +27,19 @@ class ManagedMemory final : public SessionPart {
   ~ManagedMemory() override;
 
   // Makes [base, base + bytes), which the server's driver has allocated, memory of the program. `fresh`: it holds
-  // zeros. Whole pages are mapped; what shares a page with it must be managed memory too. Mapped::taken: something of
-  // the program's lies there.
+  // zeros. Whole pages are mapped; memory that shares a page with it must be managed memory too. Mapped::taken: memory
+  // of the program lies there.
   Mapped map(uint64_t base, uint64_t bytes, bool fresh) noexcept;
-  // Undoes one map() of the same base; what was written is lost. Mapped again, the same range is counted.
+  // Undoes one map() of the same base; written data are lost. Mapped again, the same range is counted.
   void unmap(uint64_t base) noexcept;
   // The same by any address in the range.
   void unmap_holder(uint64_t address) noexcept;
 
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
-  // The next three cost one load when there is nothing to do.
+  // The next three cost one load when there is no work.
   //
-  // Before work is sent: what the program has written goes first, and everything becomes inaccessible. No lock below
-  // sending_ is held.
+  // Before work is sent: the program's changes go first, and everything becomes inaccessible. No lock below sending_ is
+  // held.
   void hand_over() noexcept {
     if (anything_to_hand_over()) [[unlikely]]
       hand_over_now();
@@ -57,12 +57,13 @@ class ManagedMemory final : public SessionPart {
       settle_now();
   }
 
-  // Is there early or hidden memory? For whoever calls refresh() from time to time: a program may watch memory for what
-  // a running kernel writes, and a kernel for what the program writes, without any call.
+  // Is there early or hidden memory? For the caller of a periodic refresh(): a program may watch memory for a running
+  // kernel's writes, and a kernel for the program's, without any call.
   bool needs_refresh() const noexcept { return restless_.load(std::memory_order_relaxed); }
   void refresh() noexcept;
 
-  // Makes the memory at `address` what the program wants it to be. False: it is no managed memory, or cannot be had.
+  // Gives the memory at `address` the access that the program needs. False: it is no managed memory, or cannot be
+  // fetched.
   bool resolve(uint64_t address, bool write) noexcept;
 
   // Keeps the chunk at `address` writable until it is released, for a call that is given a pointer to it. False: it is
@@ -75,7 +76,8 @@ class ManagedMemory final : public SessionPart {
 
   // The memory can no longer be brought: everything is opened as it is now, and stays so.
   void open_all() noexcept;
-  // Closed: open_all(). Lost: that is done when a fault finds it out, so that the program is told what it goes on with.
+  // Closed: open_all(). Lost: the same happens at the fault that finds the loss, so that the program gets a message
+  // about its memory.
   void ended(SessionEnd how) noexcept override;
   // A child has none: the mappings are not inherited.
   void after_fork_in_child() noexcept override;
@@ -106,9 +108,9 @@ class ManagedMemory final : public SessionPart {
   void note_presence(bool there) noexcept;
 
   ServerSession& session_;
-  // Outermost, beside HostRegions::sending_: held from when changes are found until they are sent, and while memory is
-  // fetched, so that nothing is fetched before what was written to it has left. The thread that reads the connection
-  // never takes it.
+  // Outermost, beside HostRegions::sending_: held from the search for changes until they are sent, and while memory is
+  // fetched, so that nothing is fetched before the changes to it have left. The thread that reads the connection never
+  // takes it.
   std::mutex sending_;
   // A leaf: the members below.
   mutable std::mutex mutex_;

@@ -1,13 +1,15 @@
 #include "client_stub/driver/managed_memory/managed_pages.hpp"
 
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+
+#include "client_stub/session/file_limit.hpp"
+#include "protocol/transport/own_descriptor.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map() notices
@@ -16,54 +18,41 @@
 namespace gpuwire::client {
 namespace {
 
-// One file of shared memory behind all stretches; offsets are not used twice, and what is unmapped is punched out. The
-// program may close the descriptor, and open something else under its number: the file is only used while it is still
-// the same, else another is made.
+// One file of shared memory behind all stretches; offsets are not used twice, and unmapped parts are punched out. The
+// program may close the descriptor, and open another file under its number: the file is only used while it is still the
+// same, otherwise another is made.
 class SharedFile {
  public:
   // A descriptor with room at `offset`, or -1. `file`: which one.
   int extend(uint64_t bytes, uint64_t& offset, uint64_t& file) noexcept {
     if (current() < 0 && !make()) return -1;
-    rlimit limit{};
-    // Past the limit the system would send a signal.
-    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-        (bytes > limit.rlim_cur || size_ > limit.rlim_cur - bytes))
-      return -1;
-    if (ftruncate(descriptor_, off_t(size_ + bytes)) != 0) return -1;
+    if (bytes > INT64_MAX - size_ || !may_grow_to(size_ + bytes)) return -1;
+    if (ftruncate(file_.get(), off_t(size_ + bytes)) != 0) return -1;
     offset = size_;
     file = number_;
     size_ += bytes;
-    return descriptor_;
+    return file_.get();
   }
   // The descriptor of file number `file`, or -1: it is gone.
   int descriptor(uint64_t file) noexcept { return file == number_ ? current() : -1; }
 
  private:
-  int current() noexcept {
-    struct stat now {};
-    if (descriptor_ < 0 || fstat(descriptor_, &now) != 0 || now.st_ino != inode_ || now.st_dev != device_) return -1;
-    return descriptor_;
-  }
+  int current() noexcept { return file_.is_ours() ? file_.get() : -1; }
   bool make() noexcept {
-    descriptor_ = memfd_create("gpuwire-managed", MFD_CLOEXEC);
-    struct stat made {};
-    if (descriptor_ < 0 || fstat(descriptor_, &made) != 0) return false;
-    inode_ = made.st_ino;
-    device_ = made.st_dev;
+    file_ = transport::OwnDescriptor(memfd_create("gpuwire-managed", MFD_CLOEXEC));
+    if (!file_) return false;
     size_ = 0;
     ++number_;
     return true;
   }
 
-  int descriptor_ = -1;
-  ino_t inode_ = 0;
-  dev_t device_ = 0;
+  transport::OwnDescriptor file_;
   uint64_t size_ = 0, number_ = 0;
 };
 
 SharedFile& shared_file() noexcept {
-  static constinit SharedFile file;
-  return file;
+  static SharedFile* const file = new SharedFile;  // never destroyed: the program's last exit handlers may still map
+  return *file;
 }
 
 int protection(PageAccess access) noexcept {
@@ -114,8 +103,8 @@ bool MappedPages::protect(uint64_t offset, uint64_t bytes, PageAccess access) no
   bytes = std::min(bytes, bytes_ - offset);
   if (mprotect(reinterpret_cast<void*>(begin_ + offset), bytes, protection(access)) == 0) return true;
   if (access != PageAccess::none) return false;
-  // The process has as many mappings as the system allows. Closing all of it needs none; what is closed too early is
-  // opened again.
+  // The process has as many mappings as the system allows. Closing all of it needs none; chunks that are closed too
+  // early are opened again.
   return mprotect(reinterpret_cast<void*>(begin_), bytes_, PROT_NONE) == 0;
 }
 

@@ -112,7 +112,7 @@ bool ManagedSegment::store(const Window& window, std::span<const std::byte> data
   return true;
 }
 
-// Takes the program's access away from what is accessible and not held: nothing changes while it is compared.
+// Makes accessible chunks that are not held inaccessible for the program: nothing changes while they are compared.
 void ManagedSegment::revoke(bool early_only) {
   auto take = [&](const Chunk& chunk) {
     return accessible(chunk.state) && chunk.holds == 0 && (!early_only || chunk.early);
@@ -122,7 +122,7 @@ void ManagedSegment::revoke(bool early_only) {
     bool taking = take(chunks_[index]);
     end = index + 1;
     if (!taking) continue;
-    // Runs grow over what is closed already: one call for a segment of which little is open.
+    // Runs grow over closed chunks: one call for a segment with few open ones.
     while (end < high_ && (take(chunks_[end]) || !accessible(chunks_[end].state))) ++end;
     protect_run(index, end - index, PageAccess::none);
   }
@@ -157,8 +157,8 @@ uint64_t ManagedSegment::show_changes(size_t index, const Visit& visit) {
   return shown;
 }
 
-// What was touched of a fresh chunk: the server holds zeros there, and no work has had the address, so nothing between
-// is left out.
+// The touched bytes of a fresh chunk: the server holds zeros there, and no work has had the address, so nothing between
+// them is left out.
 uint64_t ManagedSegment::show_fresh(size_t index, uint64_t& untouched_to, const Visit& visit) {
   const uint64_t chunk_end = index * kChunkBytes + chunk_bytes(index);
   uint64_t shown = 0, begin = 0, end = 0;

@@ -1,5 +1,5 @@
-// One stretch of managed memory as this process sees it: which parts of it the program may read or write now, and what
-// it has written. Plain data over memory and a way to protect it; knows no connection and no signal.
+// One stretch of managed memory in this process: its readable and writable parts at present, and the program's changes.
+// Plain data over memory and a way to protect it; knows no connection and no signal.
 #pragma once
 
 #include <cstddef>
@@ -13,15 +13,17 @@
 
 namespace gpuwire::client {
 
+inline constexpr uint64_t kPageBytes = 4096;
+
 enum class PageAccess : uint8_t { none, read, write };
 
-// What a segment stands on. Offsets are the segment's.
+// The segment's dependencies. Offsets are the segment's.
 class SegmentPages {
  public:
   virtual ~SegmentPages() = default;
   // The same bytes as the program's, always readable and writable here.
   virtual std::byte* memory() noexcept = 0;
-  // What the program may do with [offset, offset + bytes), whole chunks or the rest of the segment. False: the system
+  // Sets the program's access to [offset, offset + bytes), whole chunks or the rest of the segment. False: the system
   // refuses.
   virtual bool protect(uint64_t offset, uint64_t bytes, PageAccess access) noexcept = 0;
   // The first stretch at or behind `offset` that anybody has ever touched; false: none.
@@ -31,9 +33,9 @@ class SegmentPages {
 // Not thread-safe: its owner has a lock.
 //
 // A chunk is `fresh` (zeros at the server; the program reads and writes freely), `invalid` (the device may have changed
-// it; not accessible), `clean` (as at the server; readable), `dirty` (written to; the twin is what the server holds) or
+// it; not accessible), `clean` (as at the server; readable), `dirty` (written to; the twin has the server's content) or
 // `hidden` (written to, and the device may have changed the rest; not accessible). A clean or dirty chunk is `early`
-// when work of the device was under way when it was fetched or has been sent since: it is only good until the program
+// when work of the device was in flight when it was fetched or has been sent since: it is only valid until the program
 // learns that work is done.
 class ManagedSegment {
  public:
@@ -59,15 +61,15 @@ class ManagedSegment {
   // The program wants to read or write at `offset` and may not. Need::data: `window` has to be fetched and given to
   // store(). `refused`: the system did not let us open the page.
   Need fault(uint64_t offset, bool write, Window& window, bool& refused);
-  // The server's bytes of a window of fault(); what the program has written to hidden chunks stays. Opens them for
-  // reading, those that are hidden for writing. False: the system refuses.
+  // The server's bytes of a window of fault(); the program's changes in hidden chunks stay. Opens them for reading,
+  // hidden ones for writing. False: the system refuses.
   bool store(const Window& window, std::span<const std::byte> data, bool early);
 
-  // Closes what is accessible, or what of it is early (work is done, and may have changed it), except for held chunks.
-  // What was written is kept hidden until show() has shown it.
+  // Closes accessible chunks, or early ones (work is done, and may have changed them), except for held chunks. Changes
+  // are kept hidden until show() has shown them.
   void close(bool early_only);
-  // What the program has changed, from the chunk on where the last call ended; the changed bytes then count as the
-  // server's. True: more is to come, after about `bytes_max`. Nothing may be opened before the last call.
+  // The program's changes, from the chunk on where the last call ended; the changed bytes then count as the server's.
+  // True: more is to come, after about `bytes_max`. Nothing may be opened before the last call.
   using Visit = std::function<void(wire::ByteChanges&)>;
   bool show(uint64_t bytes_max, const Visit& visit);
   // Everything that is accessible is early from here on.
@@ -87,7 +89,7 @@ class ManagedSegment {
     State state = State::invalid;
     bool early = false;
     uint16_t holds = 0;
-    std::unique_ptr<std::byte[]> twin;  // dirty, and hidden but for what was fresh: zeros
+    std::unique_ptr<std::byte[]> twin;  // dirty, and hidden except formerly fresh ones: zeros
   };
 
   uint64_t chunk_bytes(size_t index) const noexcept;

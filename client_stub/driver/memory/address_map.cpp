@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -17,6 +19,11 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t page_floor(uint64_t address) { return address & ~(kPageBytes - 1); }
 constexpr uint64_t page_ceiling(uint64_t address) { return page_floor(address + kPageBytes - 1); }
 
+// The unit that is reserved whole where there are many small allocations: the driver cuts them from blocks of this
+// size.
+constexpr uint64_t kChunkBytes = 2u << 20;
+constexpr uint64_t chunk_of(uint64_t address) { return address & ~(kChunkBytes - 1); }
+
 bool claim_pages(uint64_t begin, uint64_t end) {
   void* wanted = reinterpret_cast<void*>(begin);
   void* got =
@@ -27,6 +34,10 @@ bool claim_pages(uint64_t begin, uint64_t end) {
 }
 
 void give_back_pages(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
+
+// A counter alone: nothing is published through it.
+constinit std::atomic<uint64_t> g_last_buffer_id{0};
+uint64_t next_buffer_id() { return g_last_buffer_id.fetch_add(1, std::memory_order_relaxed) + 1; }
 
 }  // namespace
 
@@ -47,7 +58,7 @@ std::vector<AddressRange> AddressMap::insert(AddressRange range) {
     dropped.push_back(at->second);
     at = ranges_.erase(at);
   }
-  range.buffer_id = ++last_buffer_id_;
+  range.buffer_id = next_buffer_id();
   ranges_.emplace_hint(at, range.base, range);
   return dropped;
 }
@@ -57,7 +68,7 @@ bool AddressMap::insert_if_free(AddressRange range) {
   std::unique_lock lock(mutex_);
   auto at = first_overlap(range.base);
   if (at != ranges_.end() && at->second.base < range.end()) return false;
-  range.buffer_id = ++last_buffer_id_;
+  range.buffer_id = next_buffer_id();
   ranges_.emplace_hint(at, range.base, range);
   return true;
 }
@@ -135,6 +146,7 @@ size_t AddressMap::size() const {
 
 AddressReservations::~AddressReservations() {
   for (auto& [begin, segment] : segments_) give_back_pages(begin, segment.end);
+  for (uint64_t chunk : whole_) give_back_pages(chunk, chunk + kChunkBytes);
 }
 
 // Cuts the segment that holds `address` in two, so that one of them begins there.
@@ -148,33 +160,99 @@ void AddressReservations::split(uint64_t address) {
   segments_.emplace_hint(std::next(at), address, upper);
 }
 
+AddressReservations::Stretches AddressReservations::gaps(uint64_t begin, uint64_t end) {
+  Stretches found;
+  auto at = segments_.upper_bound(begin);
+  uint64_t cursor = begin;
+  if (at != segments_.begin()) cursor = std::max(begin, std::prev(at)->second.end);
+  for (; cursor < end; ++at) {
+    const uint64_t gap_end = at == segments_.end() ? end : std::min(end, at->first);
+    if (gap_end > cursor) found.emplace_back(cursor, gap_end);
+    if (at == segments_.end() || at->first >= end) break;
+    cursor = at->second.end;
+  }
+  return found;
+}
+
+bool AddressReservations::is_used(uint64_t begin, uint64_t end) const {
+  auto at = segments_.lower_bound(begin);
+  return (at != segments_.end() && at->first < end) || (at != segments_.begin() && std::prev(at)->second.end > begin);
+}
+
+bool AddressReservations::hold_whole(uint64_t chunk, Stretches& claimed) {
+  const size_t before = claimed.size();
+  for (auto [from, to] : gaps(chunk, chunk + kChunkBytes)) {
+    if (claim_pages(from, to)) {
+      claimed.emplace_back(from, to);
+      continue;
+    }
+    // The program has something there.
+    for (; claimed.size() > before; claimed.pop_back()) give_back_pages(claimed.back().first, claimed.back().second);
+    return false;
+  }
+  return true;
+}
+
+bool AddressReservations::claim(uint64_t begin, uint64_t end, Stretches& claimed, std::vector<uint64_t>& chunks) {
+  for (uint64_t cursor = begin; cursor < end;) {
+    const uint64_t chunk = chunk_of(cursor), chunk_end = chunk + kChunkBytes;
+    if (whole_.contains(chunk)) {
+      cursor = chunk_end;
+      continue;
+    }
+    auto next_whole = whole_.upper_bound(chunk);
+    uint64_t stop = next_whole == whole_.end() ? end : std::min(end, *next_whole);
+    if (segments_.size() >= single_stretches_max_) {
+      const bool part = cursor != chunk || stop < chunk_end;
+      stop = part ? std::min(stop, chunk_end) : chunk_of(stop);
+      if (part && hold_whole(chunk, claimed)) {
+        whole_.insert(chunk);
+        chunks.push_back(chunk);
+        cursor = stop;
+        continue;
+      }
+    }
+    if (!claim_pages(cursor, stop)) return false;
+    claimed.emplace_back(cursor, stop);
+    cursor = stop;
+  }
+  return true;
+}
+
 bool AddressReservations::reserve(uint64_t base, uint64_t bytes) {
   if (bytes == 0) return true;
-  if (base + bytes < base || base + bytes > UINT64_MAX - kPageBytes) return false;
+  if (base + bytes < base || base + bytes > UINT64_MAX - kChunkBytes) return false;
   uint64_t begin = page_floor(base), end = page_ceiling(base + bytes);
   std::lock_guard lock(mutex_);
   split(begin);
   split(end);
-  std::vector<std::pair<uint64_t, uint64_t>> claimed;
-  uint64_t cursor = begin;
-  auto at = segments_.lower_bound(begin);
-  while (cursor < end) {
-    uint64_t gap_end = at == segments_.end() || at->first > end ? end : at->first;
-    if (gap_end > cursor) {
-      if (!claim_pages(cursor, gap_end)) {
-        for (auto [from, to] : claimed) give_back_pages(from, to);
-        return false;
-      }
-      claimed.emplace_back(cursor, gap_end);
-    }
-    if (gap_end == end) break;
-    cursor = at->second.end;
-    ++at;
+  const Stretches missing = gaps(begin, end);
+  Stretches claimed;
+  std::vector<uint64_t> chunks;
+  for (auto [from, to] : missing) {
+    if (claim(from, to, claimed, chunks)) continue;
+    for (auto [first, last] : claimed) give_back_pages(first, last);
+    for (uint64_t chunk : chunks) whole_.erase(chunk);
+    return false;
   }
   for (auto used = segments_.lower_bound(begin); used != segments_.end() && used->first < end; ++used)
     ++used->second.uses;
-  for (auto [from, to] : claimed) segments_.emplace(from, Segment{to, 1});
+  for (auto [from, to] : missing) segments_.emplace(from, Segment{to, 1});
   return true;
+}
+
+void AddressReservations::give_back(uint64_t begin, uint64_t end) {
+  for (uint64_t cursor = begin; cursor < end;) {
+    auto whole = whole_.lower_bound(chunk_of(cursor));
+    const uint64_t stop = whole == whole_.end() ? end : std::min(end, std::max(cursor, *whole));
+    if (stop > cursor) give_back_pages(cursor, stop);
+    if (stop == end) return;
+    const uint64_t chunk = *whole;
+    cursor = chunk + kChunkBytes;
+    if (is_used(chunk, chunk + kChunkBytes)) continue;
+    give_back_pages(chunk, chunk + kChunkBytes);
+    whole_.erase(whole);
+  }
 }
 
 void AddressReservations::release(uint64_t base, uint64_t bytes) {
@@ -188,8 +266,17 @@ void AddressReservations::release(uint64_t base, uint64_t bytes) {
       ++at;
       continue;
     }
-    give_back_pages(at->first, at->second.end);
+    const uint64_t from = at->first, to = at->second.end;
     at = segments_.erase(at);
+    give_back(from, to);
+  }
+}
+
+void AddressReservations::make_room(uint64_t base, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  for (auto at = whole_.lower_bound(chunk_of(base)); at != whole_.end() && *at < base + bytes;) {
+    for (auto [from, to] : gaps(*at, *at + kChunkBytes)) give_back_pages(from, to);
+    at = whole_.erase(at);
   }
 }
 
@@ -203,6 +290,16 @@ uint64_t AddressReservations::reserved_bytes() const {
 AddressMap& address_map() {
   static auto* map = new AddressMap;
   return *map;
+}
+
+AddressMap& mapped_parts() {
+  static auto* parts = new AddressMap;
+  return *parts;
+}
+
+std::optional<AddressRange> allocation_at(uint64_t address) {
+  auto range = address_map().find(address);
+  return range && range->kind == RangeKind::mapped ? mapped_parts().find(address) : range;
 }
 
 AddressReservations& address_reservations() {

@@ -1,6 +1,6 @@
-// What the client knows about addresses: which ranges are device memory, pinned host memory or variables of a module.
-// Device addresses are the server's own; the same pages of this process are kept reserved so that no host mapping can
-// land on them.
+// The client's map of addresses: ranges of device memory, of pinned host memory and of modules' variables. Device
+// addresses are the server's own; the same pages of this process are reserved, so that no host mapping can land on
+// them.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <utility>
 #include <vector>
@@ -22,7 +23,7 @@ enum class RangeKind : uint8_t {
   device,            // cuMemAlloc, cuMemAllocPitch
   pool,              // cuMemAllocAsync and its kin; `owner`: the pool, or 0
   managed,           // cuMemAllocManaged
-  mapped,            // cuMemMap; freed by cuMemUnmap
+  mapped,            // reserved by cuMemAddressReserve; mapped_parts() has the parts that cuMemMap has mapped
   variable,          // a module's or library's global; `owner`: its handle
   managed_variable,  // a __managed__ one
   imported,          // opened from another process
@@ -42,7 +43,7 @@ struct AddressRange {
   ServerSession* server = nullptr;  // whose memory it is, or where it is pinned
   uint64_t context = 0;             // handle of the context it was made in
   uint64_t owner = 0;
-  uint64_t buffer_id = 0;   // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, set by insert()
+  uint64_t buffer_id = 0;   // CU_POINTER_ATTRIBUTE_BUFFER_ID: unique in the process, of whichever map; set by insert()
   uint32_t host_flags = 0;  // CU_MEMHOSTALLOC_* or CU_MEMHOSTREGISTER_*
   bool sync_memops = false;
   bool others_know = false;  // was shown to other processes, which may use it when it is freed here
@@ -87,14 +88,18 @@ class AddressMap {
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, AddressRange> ranges_;  // by base
-  uint64_t last_buffer_id_ = 0;
 };
+
+// From this many stretches of reserved pages on, the space between the stretches of one chunk is reserved too: each
+// stretch is one of the 65,530 mappings of a process (vm.max_map_count), and the program needs some of them.
+inline constexpr size_t kSingleStretchesMax = 4096;
 
 // Pages of this process that device allocations occupy, kept inaccessible. Small allocations share pages, so pages are
 // counted. Any thread.
 class AddressReservations {
  public:
-  AddressReservations() = default;
+  explicit AddressReservations(size_t single_stretches_max = kSingleStretchesMax)
+      : single_stretches_max_(single_stretches_max) {}
   AddressReservations(const AddressReservations&) = delete;
   AddressReservations& operator=(const AddressReservations&) = delete;
   ~AddressReservations();
@@ -103,6 +108,8 @@ class AddressReservations {
   bool reserve(uint64_t base, uint64_t bytes);
   // Undoes one reserve() of the same arguments.
   void release(uint64_t base, uint64_t bytes);
+  // Gives up pages in this range that are held but not reserved: something of ours is about to be mapped there.
+  void make_room(uint64_t base, uint64_t bytes);
   // Reserved bytes, each page once.
   uint64_t reserved_bytes() const;
   void after_fork_in_child() noexcept { new (&mutex_) std::mutex; }
@@ -112,17 +119,32 @@ class AddressReservations {
     uint64_t end = 0;
     uint32_t uses = 0;
   };
+  using Stretches = std::vector<std::pair<uint64_t, uint64_t>>;
   void split(uint64_t address);
+  // The parts of [begin, end) that no segment covers.
+  Stretches gaps(uint64_t begin, uint64_t end);
+  // Claims the pages of a gap. `claimed` gets the new mappings, and `chunks` the chunks that are now reserved whole.
+  bool claim(uint64_t begin, uint64_t end, Stretches& claimed, std::vector<uint64_t>& chunks);
+  bool hold_whole(uint64_t chunk, Stretches& claimed);
+  // Unmaps pages that no segment covers any more, but for those of a chunk that is held whole.
+  void give_back(uint64_t begin, uint64_t end);
+  bool is_used(uint64_t begin, uint64_t end) const;
 
   mutable std::mutex mutex_;
   std::map<uint64_t, Segment> segments_;  // disjoint, by first byte; page-aligned
+  std::set<uint64_t> whole_;              // chunks of which every page is mapped, whether a segment covers it or not
+  const size_t single_stretches_max_;
 };
 
 // Those of this process. Never destroyed: the program's threads may still run while it exits.
 AddressMap& address_map();
+// The parts of the reserved ranges in it that have memory: a range for each mapping.
+AddressMap& mapped_parts();
+// The program's view of an address: the allocation or mapping that holds it. None where a reserved range has no memory.
+std::optional<AddressRange> allocation_at(uint64_t address);
 AddressReservations& address_reservations();
 
-// Inserts a range into the process's map; what it replaces also loses its reservation.
+// Inserts a range into the process's map; ranges that it replaces also lose their reservation.
 void publish_range(const AddressRange& range);
 // Ends the reservation of a range that was taken out of the map, if it has one.
 void release_range(const AddressRange& range);

@@ -1,30 +1,41 @@
 #include "client_stub/driver/memory/allocation_handle.hpp"
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
+#include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/memory/shares.hpp"
 
 namespace gpuwire::client {
 
-void AllocationHolders::hold(uint64_t handle) noexcept {
+void AllocationHolders::hold(uint64_t handle, int device) noexcept {
   std::lock_guard lock(mutex_);
   try {
-    ++holders_[handle];
+    Held& held = held_[handle];
+    ++held.holders;
+    if (device != kUnknownDevice) held.device = device;
   } catch (...) {  // no memory: the first release ends the handle
   }
 }
 
 bool AllocationHolders::release(uint64_t handle) noexcept {
   std::lock_guard lock(mutex_);
-  auto found = holders_.find(handle);
-  if (found == holders_.end()) return true;
-  if (--found->second > 0) return false;
-  holders_.erase(found);
+  auto found = held_.find(handle);
+  if (found == held_.end()) return true;
+  if (--found->second.holders > 0) return false;
+  held_.erase(found);
   return true;
 }
 
-namespace hand {
+int AllocationHolders::device_of(uint64_t handle) const noexcept {
+  std::lock_guard lock(mutex_);
+  auto found = held_.find(handle);
+  if (found != held_.end() && found->second.device != kUnknownDevice) return found->second.device;
+  return process() && process()->devices.size() == 1 ? 0 : kUnknownDevice;
+}
+
+namespace custom {
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
                      unsigned long long flags) {
@@ -33,7 +44,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   if (!handle || !prop) return CUDA_ERROR_INVALID_VALUE;
   caller.server->shares.sweep(caller);
   CUresult result = forward::cuMemCreate(caller, handle, size, prop, flags);
-  if (!result) caller.server->allocation_holders.hold(*handle);
+  const bool on_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  if (!result && on_device) caller.server->allocation_holders.hold(*handle, prop->location.id);
+  else if (!result) caller.server->allocation_holders.hold(*handle);
   return leave(caller, result);
 }
 
@@ -56,6 +69,6 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return leave(caller, result);
 }
 
-}  // namespace hand
+}  // namespace custom
 
 }  // namespace gpuwire::client

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
@@ -15,6 +15,12 @@
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/memory/allocation_handle.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -25,9 +31,9 @@ constexpr size_t kAddressRetriesMax = 16;
 // be passed over.
 constexpr uint64_t kBlockBytes = 2u << 20;
 constexpr uint64_t kSmallestBytes = 512;
-// What is passed over of such blocks is not given back, or it would be met again; up to this much in all.
+// Rejected blocks of this kind are not freed, or the allocator would return them again; up to this much in all.
 constexpr uint64_t kAsideBytesMax = 64u << 20;
-// Memory of another process comes without its size; the driver maps whole blocks of this size.
+// If the server cannot report the size of another process's memory: the driver maps whole blocks of this size.
 constexpr uint64_t kImportedBytes = kBlockBytes;
 
 size_t retries_max(uint64_t bytes) {
@@ -44,7 +50,7 @@ bool put_aside(ServerSession& server, uint64_t bytes, size_t count) {
   return false;
 }
 
-// `ask` fills in address and bytes; `give_back` frees one that cannot be used.
+// `ask` fills in address and bytes; `give_back` frees a block that cannot be used.
 template <class Ask, class GiveBack>
 CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, Ask&& ask, GiveBack&& give_back) {
   std::vector<CUdeviceptr> unusable;
@@ -52,8 +58,8 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
   CUdeviceptr address = 0;
   auto ask_again = [&] {
     CUresult answer = ask(address, range.bytes);
-    // What is kept of freed memory may be what is short.
-    if (answer == CUDA_ERROR_OUT_OF_MEMORY && free_kept_memory(caller)) answer = ask(address, range.bytes);
+    // Cached freed memory may be the missing memory.
+    if (answer == CUDA_ERROR_OUT_OF_MEMORY && free_cached_memory(caller)) answer = ask(address, range.bytes);
     return answer;
   };
   while ((result = ask_again()) == CUDA_SUCCESS) {
@@ -62,7 +68,7 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
     if (range.reserved) break;
     unusable.push_back(range.base);
     if (unusable.size() < retries_max(range.bytes)) continue;
-    say("device memory cannot be used: the server's addresses are taken in this process");
+    log_stderr("device memory cannot be used: the server's addresses are taken in this process");
     result = CUDA_ERROR_OUT_OF_MEMORY;
     break;
   }
@@ -70,7 +76,7 @@ CUresult allocate(const Caller& caller, AddressRange range, CUdeviceptr* out, As
     for (CUdeviceptr taken : unusable) give_back(taken);
   }
   if (result) return result;
-  // What is reserved and mapped belongs to no context, and outlives them all.
+  // Reserved and mapped ranges belong to no context, and outlive them all.
   range.context = range.kind == RangeKind::mapped ? 0 : caller.context_handle;
   range.device = caller.state ? caller.state->device : -1;
   range.server = caller.server;
@@ -106,7 +112,8 @@ RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread)
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
 }
 
-// Memory in the order of a stream that captures is part of the graph; in that of another it is what a capture forbids.
+// Memory in the order of a capturing stream is part of the graph. In the order of another stream, the rules of captures
+// forbid it.
 CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
   CUresult error = CUDA_SUCCESS;
   uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
@@ -129,9 +136,9 @@ CUresult await_functions(const Caller& caller) {
   return CUDA_SUCCESS;
 }
 
-// Nothing is sent for an allocation that what the program has freed before, in the same order, will do for.
-bool take_kept(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
-  KeptMemory& kept = caller.server->kept_memory;
+// No frame is sent for an allocation that a freed block of the same order can serve.
+bool take_cached(const Caller& caller, const BlockUse& use, CUdeviceptr* out) {
+  CachedMemory& kept = caller.server->cached_memory;
   if (kept.take(caller, use, out)) return true;
   if (use.kind == RangeKind::pool) kept.nothing_found(caller);
   return false;
@@ -145,6 +152,9 @@ BlockUse use_on_stream(const Caller& caller, uint64_t bytes, uint64_t pool, CUst
           .stream = resolve_stream(caller, stream, per_thread, error)};
 }
 
+bool is_freed(RangeKind kind) {
+  return kind == RangeKind::device || kind == RangeKind::pool || kind == RangeKind::managed;
+}
 bool is_allocation(RangeKind kind) { return kind == RangeKind::device || kind == RangeKind::pool; }
 
 }  // namespace
@@ -156,7 +166,7 @@ void forget_memory_of(const ContextState& context) noexcept {
   forget_managed_of(context);
 }
 
-namespace hand {
+namespace custom {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   Caller caller = enter(Needs::context);
@@ -164,8 +174,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
   if (!dptr || bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   const BlockUse use{.context = caller.context_handle, .bytes = bytesize};
-  if (take_kept(caller, use, dptr)) return leave(caller, CUDA_SUCCESS);
-  caller.server->kept_memory.misses(caller, use);
+  if (take_cached(caller, use, dptr)) return leave(caller, CUDA_SUCCESS);
+  caller.server->cached_memory.misses(caller, use);
   CUresult result = allocate(
       caller, {.kind = RangeKind::device}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
@@ -173,7 +183,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
         return forward::cuMemAlloc_v2(caller, &address, bytesize);
       },
       [&](CUdeviceptr unusable) { forward::cuMemFree_v2(caller, unusable); });
-  if (result == CUDA_SUCCESS) caller.server->kept_memory.missed(caller, use);
+  if (result == CUDA_SUCCESS) caller.server->cached_memory.missed(caller, use);
   return leave(caller, result);
 }
 
@@ -181,7 +191,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
                             unsigned int ElementSizeBytes) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  // Before what captures forbid (as measured on driver 580).
+  // This check comes before the rules of captures (as measured on driver 580).
   if (!dptr || !pPitch || WidthInBytes == 0 || Height == 0) return CUDA_ERROR_INVALID_VALUE;
   if (ElementSizeBytes != 4 && ElementSizeBytes != 8 && ElementSizeBytes != 16) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = caller.server->captures.permit_unsafe_call()) return error;
@@ -201,9 +211,12 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
   if (caller.error) return caller.error;
   if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
+  if (range && range->base == dptr && is_freed(range->kind)) {
+    if (CUresult error = await_work(caller)) return leave(caller, error);
+  }
   if (range && range->kind == RangeKind::managed) return leave(caller, free_managed(caller, dptr));
-  // What a graph allocated it allocates there again, so the range stays. Whether a launch has allocated it, only the
-  // server's driver knows.
+  // A graph allocates the memory at the same address again, so the range stays. Only the server's driver knows whether
+  // a launch has allocated it.
   if (range && range->kind == RangeKind::graph) {
     // The server would put a free off that stands behind functions of the program, and its verdict with it.
     if (CUresult error = await_functions(caller)) return leave(caller, error);
@@ -211,8 +224,23 @@ CUresult cuMemFree_v2(CUdeviceptr dptr) {
     return leave(caller, result ? result : await_verdict(caller));
   }
   CUresult kept = CUDA_SUCCESS;
-  if (range && range->base == dptr && caller.server->kept_memory.keep(caller, *range, kept)) return leave(caller, kept);
+  if (range && range->base == dptr && caller.server->cached_memory.keep(caller, *range, kept))
+    return leave(caller, kept);
   return leave(caller, end_range(dptr, is_allocation, [&] { return forward::cuMemFree_v2(caller, dptr); }));
+}
+
+// Cached memory is free for the program. It is counted here and not released, since a release takes the driver longer
+// than everything else.
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+  Caller caller = enter(Needs::context);
+  if (caller.error) return caller.error;
+  caller.server->cached_memory.give_back_but_whole(caller);
+  size_t at_server = 0, all = 0;
+  CUresult result = forward::cuMemGetInfo_v2(caller, &at_server, &all);
+  if (result) return leave(caller, result);
+  if (free) *free = std::min(all, at_server + caller.server->cached_memory.whole_bytes(caller.state->device));
+  if (total) *total = all;
+  return leave(caller, CUDA_SUCCESS);
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
@@ -220,12 +248,29 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
   const bool asks = pbase || psize;
   if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;  // before a fault
   if (caller.error) return caller.error;
-  auto range = address_map().find(dptr);
+  auto range = allocation_at(dptr);
   if (!range) return CUDA_ERROR_NOT_FOUND;
   if (pbase) *pbase = range->base;
   if (psize) *psize = range->bytes;
   return CUDA_SUCCESS;
 }
+
+namespace {
+
+CUresult open_ipc_memory(const Caller& caller, const CUipcMemHandle& handle, unsigned flags, CUdeviceptr& address,
+                         uint64_t& bytes) {
+  bytes = kImportedBytes;
+  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::open_ipc_memory)))
+    return forward::cuIpcOpenMemHandle_v2(caller, &address, handle, flags);
+  return send::call_open_ipc_memory(*caller.session, caller.context,
+                                    {.handle = {&handle, sizeof handle}, .flags = flags},
+                                    [&](schema::ModuleGlobalReply::Reader results) {
+                                      address = results.getAddress();
+                                      if (results.getBytes() != 0) bytes = results.getBytes();
+                                    });
+}
+
+}  // namespace
 
 // --- in stream order -----------------------------------------------------------------------------------------------
 
@@ -235,7 +280,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
   if (!dptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
   if (bytesize == 0) return allocate_nothing(caller, dptr);
-  if (take_kept(caller, use_on_stream(caller, bytesize, 0, hStream, per_thread), dptr))
+  if (take_cached(caller, use_on_stream(caller, bytesize, 0, hStream, per_thread), dptr))
     return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
@@ -254,13 +299,13 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPoo
   if (caller.error) return caller.error;
   CUresult unusable = CUDA_SUCCESS;
   resolve_stream(caller, hStream, per_thread, unusable);
-  // The NULL stream beside a capture comes before what is wrong with the other arguments (as measured on driver 580).
+  // The NULL stream beside a capture is checked before the other arguments (as measured on driver 580).
   if (unusable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return unusable;
   if (!dptr || !known_handle(wire::HandleKind::memory_pool, reinterpret_cast<uint64_t>(pool)))
     return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = permit_on_stream(caller, hStream, per_thread)) return error;
   if (bytesize == 0) return allocate_nothing(caller, dptr);
-  if (take_kept(caller, use_on_stream(caller, bytesize, reinterpret_cast<uint64_t>(pool), hStream, per_thread), dptr))
+  if (take_cached(caller, use_on_stream(caller, bytesize, reinterpret_cast<uint64_t>(pool), hStream, per_thread), dptr))
     return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
       caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = reinterpret_cast<uint64_t>(pool)}, dptr,
@@ -280,7 +325,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
   uint64_t wire_stream = resolve_stream(caller, hStream, per_thread, error);
   if (error) return error;
   uint64_t capture = capture_of(caller, wire_stream);
-  // Before the address: what a capture forbids it forbids of NULL, too (as measured on driver 580).
+  // This check comes before the address: captures forbid the call for NULL, too (as measured on driver 580).
   if (!capture && (error = caller.server->captures.permit_unsafe_call())) return error;
   if (dptr == 0) return CUDA_SUCCESS;
   auto range = address_map().find(dptr);
@@ -291,7 +336,7 @@ CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream, bool per_thread) {
     return leave(caller, result ? result : await_verdict(caller));
   }
   CUresult kept = CUDA_SUCCESS;
-  if (range && range->base == dptr && caller.server->kept_memory.keep_in_order(caller, *range, wire_stream, kept))
+  if (range && range->base == dptr && caller.server->cached_memory.keep_in_order(caller, *range, wire_stream, kept))
     return leave(caller, kept);
   return leave(caller, end_range(dptr, is_allocation,
                                  [&] { return forward::cuMemFreeAsync(caller, dptr, hStream, per_thread); }));
@@ -339,6 +384,30 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   return leave(caller, CUDA_SUCCESS);
 }
 
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult result = forward::cuMemMap(caller, ptr, size, offset, handle, flags);
+  if (result == CUDA_SUCCESS)
+    mapped_parts().insert({.base = ptr,
+                           .bytes = size,
+                           .kind = RangeKind::mapped,
+                           .device = caller.server->allocation_holders.device_of(handle),
+                           .server = caller.server});
+  return leave(caller, result);
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult result = forward::cuMemUnmap(caller, ptr, size);
+  if (result == CUDA_SUCCESS)
+    mapped_parts().take_all([&](const AddressRange& part) { return part.base >= ptr && part.end() <= ptr + size; },
+                            [](const AddressRange&) {});
+  return leave(caller, result);
+}
+
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   Caller caller = enter(Needs::context);
   if (CUresult error = argument_first(caller.error, address ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
@@ -354,10 +423,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsign
   caller.server->posted_uploads.end(caller);
   CUresult result = allocate(
       caller, {.kind = RangeKind::imported}, pdptr,
-      [&](CUdeviceptr& address, uint64_t& bytes) {
-        bytes = kImportedBytes;
-        return forward::cuIpcOpenMemHandle_v2(caller, &address, handle, Flags);
-      },
+      [&](CUdeviceptr& address, uint64_t& bytes) { return open_ipc_memory(caller, handle, Flags, address, bytes); },
       [&](CUdeviceptr unusable) { forward::cuIpcCloseMemHandle(caller, unusable); });
   return leave(caller, result);
 }
@@ -389,5 +455,5 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
                            [&] { return forward::cuIpcCloseMemHandle(caller, dptr); }));
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -1,15 +1,15 @@
-// Fills. They are posted, so what is wrong with their arguments is found out here. One without a stream argument waits
-// if the memory is the program's, too ("API synchronization behavior", Memset): pinned, or managed.
+// Fills. They are posted, so the client checks their arguments. A fill without a stream argument waits if the memory is
+// the program's, too ("API synchronization behavior", Memset): pinned, or managed.
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/graph/graph_copies.hpp"
 #include "client_stub/driver/stream/stream.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
-// What is found out of a fill's memory.
+// The result of the check of a fill's memory.
 struct Found {
   bool unknown = false;        // as check_on_device() has it
   bool on_both_sides = false;  // the program looks at it without a call
@@ -44,7 +44,7 @@ CUresult fill(CUdeviceptr destination, size_t pitch_bytes, size_t element_bytes,
   if (width == 0 || height == 0) return leave(caller, CUDA_SUCCESS);
   Found found;
   if ((error = check_fill(destination, pitch_bytes, element_bytes, width, height, found))) {
-    // A node of a graph may name any address (as measured on driver 580): the driver says what it makes of this one.
+    // A node of a graph may name any address (as measured on driver 580): the driver decides about this one.
     const StreamState* state = find_stream(caller.state, wire_stream);
     if (!state || state->capture.load(std::memory_order_relaxed) == 0) return error;
     found.unknown = true;
@@ -135,4 +135,4 @@ CUresult cuMemsetD2D32Async(CUdeviceptr dstDevice, size_t dstPitch, unsigned int
                                                    Form::ordered);
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

@@ -2,11 +2,14 @@
 
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
 namespace {
 
-// Of an entry that has been found.
+// The place within a found entry.
 void judge(Place& place) noexcept {
   const AddressRange& entry = place.entry;
   place.whole = entry.contains(place.address, place.bytes);
@@ -44,10 +47,10 @@ Place classify_near(const Place& known, uint64_t address, uint64_t bytes) noexce
 
 CUresult check_on_device(Place& place, bool& unknown) noexcept {
   if (place.address == 0) return CUDA_ERROR_INVALID_VALUE;
-  // The server's driver has to refuse an address of what was freed.
+  // The server's driver has to refuse the address of a freed block.
   if (place.kind == PlaceKind::other && process()) {
     ServerSession& server = *process()->server;
-    server.kept_memory.look_at(place.address);
+    server.cached_memory.scan_address(place.address);
     // The server puts a free off behind functions of the program, which cuMemFree itself waits for natively.
     if (!in_host_callback()) server.host_callbacks.await_none();
   }

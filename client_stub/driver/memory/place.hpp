@@ -1,4 +1,4 @@
-// What the addresses of a call are: found out once, and handed on to all that the call does.
+// The memory at the addresses of a call: looked up once, and passed on to all steps of the call.
 #pragma once
 
 #include <cuda.h>
@@ -21,7 +21,7 @@ enum class PlaceKind : uint8_t {
   region,  // such, and all of it is a host region: the server has it at the same address
 };
 
-// [address, address + bytes), and the entry that holds its first byte. What it says is as old as the look-up.
+// [address, address + bytes), and the entry that holds its first byte, as of the time of the look-up.
 struct Place {
   uint64_t address = 0, bytes = 0;
   PlaceKind kind = PlaceKind::other;
@@ -50,10 +50,10 @@ Places classify(uint64_t destination, uint64_t source, uint64_t bytes) noexcept;
 // Another stretch, which may be in the entry of a place that is known.
 Place classify_near(const Place& known, uint64_t address, uint64_t bytes) noexcept;
 
-// For a place that the device is going to use. CUDA_ERROR_INVALID_VALUE for no address, and what begins in an
-// allocation, variable or mapped range and leaves it. Sets `unknown` for addresses that are in no such range: memory
-// that a graph allocates, for one. Pinned memory becomes a host region, if the device can reach it at all; that is
-// sent, and waited for.
+// For a place that the device is going to use. CUDA_ERROR_INVALID_VALUE for a null address, and for a range that begins
+// in an allocation, variable or mapped range and leaves it. Sets `unknown` for addresses in no such range, for instance
+// memory that a graph allocates. Pinned memory becomes a host region, if the device can reach it at all; the request is
+// sent and waited for.
 CUresult check_on_device(Place& place, bool& unknown) noexcept;
 
 }  // namespace gpuwire::client

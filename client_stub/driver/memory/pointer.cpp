@@ -1,18 +1,18 @@
 // Pointer attributes: answered here, never asked of the server.
 #include <cstring>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/memory/pointer_attributes.hpp"
 #include "protocol/wire/limits.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
-  auto range = address_map().find(ptr);
+  auto range = allocation_at(ptr);
   // A failed query leaves the program's value alone, so it goes through a scratch of the largest width.
   uint64_t value[2] = {};
   CUresult result = pointer_attribute(attribute, ptr, range, value);
@@ -25,7 +25,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (numAttributes == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
-  auto range = address_map().find(ptr);
+  auto range = allocation_at(ptr);
   for (unsigned i = 0; i < numAttributes; ++i) {
     if (attributes[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS || attributes[i] < CU_POINTER_ATTRIBUTE_CONTEXT ||
         attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE || !data[i]) {
@@ -41,13 +41,13 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
-  auto range = address_map().find(ptr);
+  auto range = allocation_at(ptr);
   if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
   uint32_t on = 0;
   std::memcpy(&on, value, sizeof on);
-  return address_map().update(ptr, [&](AddressRange& found) { found.sync_memops = on != 0; })
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
+  auto set = [&](AddressRange& found) { found.sync_memops = on != 0; };
+  if (range->kind == RangeKind::mapped) mapped_parts().update(ptr, set);
+  return address_map().update(ptr, set) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

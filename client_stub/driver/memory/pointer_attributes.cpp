@@ -11,6 +11,12 @@ CUresult store(void* data, Value value, bool known) {
   return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+// A mapping's range is the whole reservation that contains it (measured on driver 580).
+AddressRange whole_of(const AddressRange& range) {
+  if (range.kind != RangeKind::mapped) return range;
+  return address_map().find(range.base).value_or(range);
+}
+
 }  // namespace
 
 CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range,
@@ -29,17 +35,17 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
       // Ordinary host memory is its own host pointer (measured on driver 580).
       return store<uint64_t>(data, !known || host || managed ? pointer : 0, host || managed);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return store<uint32_t>(data, managed || (known && range->sync_memops),
-                             known && !host);  // of managed memory always (driver 580)
+      // Of managed memory always, of pinned memory never (measured on driver 580).
+      return store<uint32_t>(data, managed || (known && range->sync_memops), known);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store<uint64_t>(data, known ? range->buffer_id : 0, known);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store<uint32_t>(data, managed, known);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return store<int32_t>(data, known ? range->device : CU_DEVICE_INVALID, known);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return store<uint32_t>(data, known && range->kind == RangeKind::device, known);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return store<uint64_t>(data, known ? whole_of(*range).base : 0, known);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return store<uint64_t>(data, known ? whole_of(*range).bytes : 0, known);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return store<uint64_t>(data, known ? range->base : 0, known);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return store<uint64_t>(data, known ? range->bytes : 0, known);
     case CU_POINTER_ATTRIBUTE_MAPPED: return store<uint32_t>(data, known, known);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return store<uint32_t>(data, CU_MEM_HANDLE_TYPE_NONE, known);

@@ -1,13 +1,14 @@
-// Pools of stream-ordered memory: what the client has to know of the calls about them.
+// Pools of stream-ordered memory: the client's part of the calls about them.
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
-bool tells_usage(CUmemPool_attribute attribute) {
+bool reports_usage(CUmemPool_attribute attribute) {
   return attribute >= CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH;
 }
 
@@ -16,28 +17,28 @@ bool tells_usage(CUmemPool_attribute attribute) {
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (tells_usage(attribute)) caller.server->kept_memory.pools_are_watched();
+  if (reports_usage(attribute)) caller.server->cached_memory.pools_are_watched();
   return leave(caller, forward::cuMemPoolGetAttribute(caller, pool, attribute, value));
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  if (tells_usage(attribute)) caller.server->kept_memory.pools_are_watched();
+  if (reports_usage(attribute)) caller.server->cached_memory.pools_are_watched();
   return leave(caller, forward::cuMemPoolSetAttribute(caller, pool, attribute, value));
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  caller.server->kept_memory.device_pool_changes();
+  caller.server->cached_memory.device_pool_changes();
   return leave(caller, forward::cuDeviceSetMemPool(caller, device, pool));
 }
 
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
-  caller.server->kept_memory.device_pool_changes();
+  caller.server->cached_memory.device_pool_changes();
   return leave(caller, forward::cuMemSetMemPool(caller, location, type, pool));
 }
 
@@ -48,4 +49,4 @@ CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr pointe
   return leave(caller, forward::cuMemPoolExportPointer(caller, data, pointer));
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

@@ -9,16 +9,18 @@
 #include <cstring>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/memory/allocation_handle.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
 
-// What lies in the socket.
+// The message in the socket.
 struct Message {
   char magic[16];
   ShareToken token;
@@ -42,7 +44,7 @@ int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
   bool written = ::send(ends[0], &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(sizeof message);
   if (written && ::fcntl(ends[1], F_SETFD, close_on_exec ? FD_CLOEXEC : 0) == 0) {
     try {
-      shares_.push_back({ends[0], token});
+      shares_.push_back({transport::OwnDescriptor(ends[0]), token});
       return ends[1];
     } catch (...) {  // no memory
     }
@@ -54,7 +56,7 @@ int Shares::give_out(const ShareToken& token, bool close_on_exec) noexcept {
 
 std::optional<ShareToken> Shares::token_of(int descriptor) noexcept {
   Message message{};
-  // Left in place for others. What is no socket, or an empty one, is none of ours.
+  // The message stays in the socket for others. A descriptor that is no socket, or an empty socket, is not one of ours.
   if (::recv(descriptor, &message, sizeof message, MSG_PEEK | MSG_DONTWAIT) != ssize_t(sizeof message))
     return std::nullopt;
   if (std::memcmp(message.magic, kMagic, sizeof kMagic) != 0) return std::nullopt;
@@ -68,15 +70,17 @@ void Shares::sweep(const Caller& caller) noexcept {
     std::lock_guard lock(mutex_);
     if (shares_.empty()) return;
     pollfd watched[kSharesMax];
-    for (size_t i = 0; i < shares_.size(); ++i) watched[i] = {shares_[i].own_end, 0, 0};
+    for (size_t i = 0; i < shares_.size(); ++i)
+      watched[i] = {shares_[i].own_end.is_ours() ? shares_[i].own_end.get() : -1, 0, 0};
     if (::poll(watched, nfds_t(shares_.size()), 0) <= 0) return;
     size_t kept = 0;
     for (size_t i = 0; i < shares_.size(); ++i) {
-      if (watched[i].revents & (POLLHUP | POLLERR)) {
-        ::close(shares_[i].own_end);
+      if (watched[i].fd >= 0 && (watched[i].revents & (POLLHUP | POLLERR))) {
+        shares_[i].own_end.close();
         ended[ended_count++] = shares_[i].token;
       } else {
-        shares_[kept++] = shares_[i];
+        if (kept != i) shares_[kept] = std::move(shares_[i]);
+        ++kept;
       }
     }
     shares_.resize(kept);
@@ -118,7 +122,7 @@ CUresult export_object(const Caller& caller, uint64_t handle, uint64_t flags, vo
   return CUDA_SUCCESS;
 }
 
-// What the driver says of a descriptor that is none of its own (as measured on driver 580).
+// The driver's error for a foreign descriptor (as measured on driver 580).
 CUresult not_shared(wire::HandleKind kind) {
   return kind == wire::HandleKind::memory_pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNKNOWN;
 }
@@ -138,7 +142,7 @@ CUresult import_object(const Caller& caller, wire::HandleKind kind, void* descri
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType, unsigned long long flags) {
@@ -186,5 +190,5 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle
   return leave(caller, result);
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -12,6 +12,7 @@
 
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/session_part.hpp"
+#include "protocol/transport/own_descriptor.hpp"
 
 namespace gpuwire::client {
 
@@ -19,8 +20,8 @@ using ShareToken = std::array<uint8_t, 16>;
 
 inline constexpr size_t kSharesMax = 1024;  // of one session, at a time; the server has the same bound
 
-// All threads. What this process has exported of one session, until the last copy of the descriptor is closed, in
-// whichever process.
+// All threads. The objects that this process has exported from one session, until the last copy of the descriptor is
+// closed in every process.
 class Shares final : public SessionPart {
  public:
   explicit Shares(SessionParts& parts) noexcept : SessionPart(parts) {}
@@ -30,8 +31,8 @@ class Shares final : public SessionPart {
   int give_out(const ShareToken& token, bool close_on_exec) noexcept;
   // The token of a descriptor that this or another process has exported; not one of ours: nothing.
   static std::optional<ShareToken> token_of(int descriptor) noexcept;
-  // Has the server forget what nobody can import any more. Called where memory is made and released; one poll(2), none
-  // without exports.
+  // Makes the server forget shares that nobody can import any more. Called where memory is made and released; costs one
+  // poll(2), and nothing without exports.
   void sweep(const Caller& caller) noexcept;
 
   void ended(SessionEnd) noexcept override {}      // the server has forgotten them; descriptors close with the process
@@ -39,7 +40,7 @@ class Shares final : public SessionPart {
 
  private:
   struct Share {
-    int own_end;
+    transport::OwnDescriptor own_end;
     ShareToken token;
   };
   std::mutex mutex_;

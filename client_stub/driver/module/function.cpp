@@ -1,13 +1,13 @@
-// What functions and kernels are asked and told. Answers come from the facts that arrived when the function was looked
-// up; what is set is posted, so its arguments are judged here.
+// Queries and settings of functions and kernels. Answers come from the facts that arrived when the function was looked
+// up; settings are posted, so the client checks their arguments.
 #include <algorithm>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 // Which values an attribute can be set to (section "Execution Control" of the driver API, cuFuncSetAttribute).
@@ -44,9 +44,9 @@ void for_each_made(FunctionState& kernel, Visit&& visit) {
   for (auto& [context, made] : kernel.functions) visit(*made);
 }
 
-// What the occupancy of this function may depend on has been set. A kernel and the functions made of it are one to the
-// driver, and a kernel may stand for the function of the current context: where it is set for one of them, the others
-// may follow or not, and what they are set to is not certain any more.
+// A setting has changed on which the occupancy of this function may depend. To the driver a kernel and the functions
+// made of it are one, and a kernel may stand for the function of the current context: after a setting on one of them,
+// the others may follow or not, and their settings are not certain any more.
 void note_for_occupancy(FunctionState& function, unsigned attribute, int value, int device, bool by_own_call) {
   OccupancySettings::Setting setting{attribute, device, by_own_call && !function.kernel, value};
   FunctionState* kernel = function.kernel ? function.kernel : &function;
@@ -80,8 +80,7 @@ void note_setting(FunctionState& function, CUfunction_attribute attribute, int v
   } else if (on < function.on_device.size()) {
     function.on_device[on].set(attribute, value, CUDA_SUCCESS);
   }
-  // Whether the functions that were made of a kernel follow it depends on what they have been set to themselves: they
-  // ask again.
+  // The functions that were made of a kernel follow it or not by their own settings: they ask again.
   for_each_made(function, [&](FunctionState& made) { forget_attribute(made, attribute, on); });
   note_for_occupancy(function, attribute, value, device, function.kind == call_for);
 }
@@ -98,9 +97,10 @@ CUresult unless_known(const FunctionState* function) { return function ? CUDA_SU
 
 // `offset` is not null.
 CUresult parameter_info(const FunctionState& function, size_t index, size_t* offset, size_t* size) {
-  if (index >= function.offsets.size()) return CUDA_ERROR_INVALID_VALUE;
-  *offset = function.offsets[index];
-  if (size) *size = function.sizes[index];
+  const fatbin::ParameterLayout& parameters = function.parameters;
+  if (index >= parameters.offsets.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = parameters.offsets[index];
+  if (size) *size = parameters.sizes[index];
   return CUDA_SUCCESS;
 }
 
@@ -160,7 +160,7 @@ CUresult cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
   FunctionState* function = find_launchable(hfunc);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (function->module->kind == wire::HandleKind::library) {
-    return hand::cuLibraryGetModule(hmod, reinterpret_cast<CUlibrary>(function->module->handle));
+    return custom::cuLibraryGetModule(hmod, reinterpret_cast<CUlibrary>(function->module->handle));
   }
   *hmod = reinterpret_cast<CUmodule>(function->module->handle);
   return CUDA_SUCCESS;
@@ -179,10 +179,11 @@ CUresult cuFuncGetName(const char** name, CUfunction hfunc) {
 // A kernel is no function here: the driver answers CUDA_ERROR_INVALID_HANDLE (measured on driver 580).
 CUresult cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset, size_t* paramSize) {
   const bool asks = func && paramOffset;
-  if (CUresult error = argument_first(enter(Needs::context).error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
-    return error;
+  Caller caller = enter(Needs::context);
+  if (CUresult error = argument_first(caller.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   FunctionState* function = find_launchable(func);
   if (!function || function->kind != wire::HandleKind::function) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult error = know_parameters(caller, *function)) return leave(caller, error);
   return parameter_info(*function, paramIndex, paramOffset, paramSize);
 }
 
@@ -251,4 +252,4 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramO
   return parameter_info(*state, paramIndex, paramOffset, paramSize);
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

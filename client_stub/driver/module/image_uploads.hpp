@@ -18,7 +18,7 @@ class ImageUploads final : public SessionPart {
   // Held while an image is offered and sent; its digest's first byte says which. Held while the server is waited for.
   std::mutex& lock_for(uint8_t digest_byte) noexcept { return locks_[digest_byte % locks_.size()]; }
 
-  void ended(SessionEnd) noexcept override {}      // who waits for the server gets the session's error
+  void ended(SessionEnd) noexcept override {}      // a thread that waits for the server gets the session's error
   void after_fork_in_child() noexcept override {}  // nobody there sends
 
  private:

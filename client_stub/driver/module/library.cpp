@@ -1,6 +1,7 @@
-// Libraries and their kernels: nothing is sent before a kernel or a variable of a library is first used.
+// Libraries and their kernels: nothing is sent before a kernel or a variable of a library is first used, unless the
+// program wants all loaded at once.
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
 #include "client_stub/driver/module/module_state.hpp"
@@ -8,7 +9,7 @@
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 struct LibraryOptions {
@@ -36,7 +37,8 @@ CUresult publish(const Caller& caller, CUlibrary* library, std::unique_ptr<Modul
   state->handle = handles().create(state->kind, caller.server);
   if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
   // The compiler's log belongs into buffers that are the program's only during this call.
-  if (state->options.error_log || state->options.info_log || state->options.wall_time) {
+  const bool asks = state->options.error_log || state->options.info_log || state->options.wall_time;
+  if (asks || process()->loads_eagerly) {
     std::lock_guard lock(state->mutex);
     if (CUresult error = ensure_loaded(caller, *state)) {
       handles().forget(state->kind, state->handle);
@@ -74,6 +76,7 @@ CUresult module_of(const Caller& caller, ModuleState& library, CUmodule* module)
   state->handle = reinterpret_cast<uint64_t>(*module);
   state->context = owner(caller);
   state->library = &library;
+  state->parameters = library.parameters;
   state->loaded = CUDA_SUCCESS;
   library.modules.emplace(owner(caller), state->handle);
   handles().attach(state->kind, state->handle, state.get());
@@ -100,7 +103,7 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* j
   } else {
     ImageTarget target = image_target();
     auto image = ProgramImage::select(code, target, true);
-    if (!image) return tell_unusable(target, image.error());
+    if (!image) return log_unusable(target, image.error());
     state->image = *image;
   }
   return publish(caller, library, std::move(state));
@@ -119,7 +122,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
   if (CUresult error = read_program_file(fileName, contents)) return error;
   ImageTarget target = image_target();
   auto image = ProgramImage::select_from_file(std::move(contents), target);
-  if (!image) return tell_unusable(target, image.error());
+  if (!image) return log_unusable(target, image.error());
   auto state = std::make_unique<ModuleState>();
   if (CUresult error = set_options(*state, numJitOptions, jitOptions, jitOptionsValues, parsed)) return error;
   state->image = *image;
@@ -247,11 +250,10 @@ CUresult cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
   function->module = &library;
   function->kernel = state;
   function->context = owner(caller);
-  function->offsets = state->offsets;
-  function->sizes = state->sizes;
-  function->parameter_bytes = state->parameter_bytes;
+  function->parameters = state->parameters;
+  function->parameters_of_server = state->parameters_of_server;
   function->on_device = std::vector<FunctionAttributes>(state->on_device.size());
-  // On its one device a function begins with what its kernel has there.
+  // On its one device a function begins with its kernel's settings there.
   auto device = size_t(caller.state->device);
   if (device < function->on_device.size()) function->on_device[device].copy(state->on_device[device]);
   function->occupancy.begin_with(state->occupancy.settings().inherited());
@@ -285,4 +287,4 @@ CUresult cuKernelGetName(const char** name, CUkernel hfunc) {
   return CUDA_SUCCESS;
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

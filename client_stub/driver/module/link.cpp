@@ -1,12 +1,13 @@
-// The driver's linker. Inputs travel as program images do, by their digests; the logs and what was linked come back.
+// The driver's linker. Inputs travel as program images do, by their digests; the logs and the linked image come back.
 #include <algorithm>
 #include <memory>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/files.hpp"
 #include "client_stub/driver/copy/transfer.hpp"
 #include "client_stub/driver/module/module_state.hpp"
+#include "protocol/fatbin/image_size.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 
@@ -21,15 +22,16 @@ struct Linker {
   uint64_t handle = 0;
   LoadOptions options;
   std::vector<std::byte> image;
+  fatbin::KernelParameterTable parameters;  // of the inputs' kernels
 };
 
 Linker* find(CUlinkState state) {
   return handles().find<Linker>(wire::HandleKind::link_state, reinterpret_cast<uint64_t>(state));
 }
 
-std::string_view text_of(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
+std::string_view log_text(capnp::Text::Reader text) { return {text.begin(), text.size()}; }
 
-// Reads the logs out of a reply, and what only some of them have.
+// Reads the logs from a reply, and the fields that only some replies have.
 struct Reply {
   Linker& linker;
   bool missing = false;
@@ -39,7 +41,8 @@ struct Reply {
     missing = results.getMissing();
     image_bytes = results.getImageBytes();
     if (!missing)
-      linker.options.store_logs(text_of(results.getErrorLog()), text_of(results.getInfoLog()), results.getWallTimeMs());
+      linker.options.store_logs(log_text(results.getErrorLog()), log_text(results.getInfoLog()),
+                                results.getWallTimeMs());
   }
 };
 
@@ -56,7 +59,10 @@ CUresult add(const Caller& caller, Linker& linker, CUjitInputType type, const Pr
                                            .name = given,
                                            .jit_options = options.jit},
                                           reply);
-    if (!reply.missing) return result;
+    if (!reply.missing) {
+      if (!result) linker.parameters.merge(input.kernel_parameters());
+      return result;
+    }
     if (CUresult error = deliver_image(caller, input)) return error;
   }
   return CUDA_ERROR_OUT_OF_MEMORY;
@@ -70,6 +76,25 @@ CUresult fetch_image(const Caller& caller, Linker& linker) {
     if (error) return error;
   }
   return CUDA_SUCCESS;
+}
+
+// The part of the linked image that a load will read, by the image's own lengths. Empty: it is not a linker's output,
+// or claims to be longer than it is, so that a load would read, and send, the memory behind it.
+std::span<const uint8_t> loadable(std::span<const uint8_t> made) {
+  constexpr size_t kKindBytes = 8;
+  switch (fatbin::image_kind(made.first(std::min(made.size(), kKindBytes)))) {
+    case fatbin::ImageKind::elf: {
+      const auto bytes = fatbin::elf_bytes(made);
+      return bytes && *bytes <= made.size() ? made.first(*bytes) : std::span<const uint8_t>();
+    }
+    case fatbin::ImageKind::text: {
+      const auto end = std::find(made.begin(), made.end(), 0);
+      return end == made.end() ? std::span<const uint8_t>() : made.first(size_t(end - made.begin()) + 1);
+    }
+    case fatbin::ImageKind::wrapper:
+    case fatbin::ImageKind::container: break;
+  }
+  return {};
 }
 
 struct Begun {
@@ -87,7 +112,7 @@ struct Begun {
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
   Caller caller = enter(Needs::context);
@@ -138,17 +163,17 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char* pa
 
 // The older forms differ in the name alone.
 CUresult cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues, CUlinkState* stateOut) {
-  return hand::cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
+  return custom::cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
 }
 
 CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void* data, size_t size, const char* name,
                        unsigned int numOptions, CUjit_option* options, void** optionValues) {
-  return hand::cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
+  return custom::cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
 }
 
 CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char* path, unsigned int numOptions,
                        CUjit_option* options, void** optionValues) {
-  return hand::cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
+  return custom::cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
 }
 
 CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
@@ -164,7 +189,11 @@ CUresult cuLinkComplete(CUlinkState state, void** cubinOut, size_t* sizeOut) {
     linker.image.resize(reply.image_bytes);
     result = fetch_image(begun.caller, linker);
   }
+  const auto made = loadable({reinterpret_cast<const uint8_t*>(linker.image.data()), linker.image.size()});
+  if (!result && made.empty()) result = CUDA_ERROR_INVALID_IMAGE;
   if (!result) {
+    linked_images().add(ProgramImage::whole(made)->digest(),
+                        std::make_shared<const fatbin::KernelParameterTable>(linker.parameters));
     *cubinOut = linker.image.data();
     if (sizeOut) *sizeOut = linker.image.size();
   }
@@ -180,5 +209,5 @@ CUresult cuLinkDestroy(CUlinkState state) {
   return leave(begun.caller, result);
 }
 
-}  // namespace hand
+}  // namespace custom
 }  // namespace gpuwire::client

@@ -1,20 +1,21 @@
-// Modules: loaded by the very call, so that what is wrong with an image is told by it.
-#include "client/hand.hpp"
+// Modules: loaded by the call itself, so that the call reports the faults of an image.
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/account.hpp"
 #include "client_stub/driver/call/files.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/module/prefetched_images.hpp"
 #include "schema/session.capnp.h"
 
-namespace gpuwire::client::hand {
+namespace gpuwire::client::custom {
 namespace {
 
 using SelectedImage = tl::expected<std::shared_ptr<const ProgramImage>, ImageError>;
 
 CUresult refuse(const ImageError& error) {
-  if (error.result == CUDA_ERROR_NO_BINARY_FOR_GPU) say(error.message);
+  if (error.result == CUDA_ERROR_NO_BINARY_FOR_GPU) log_stderr(error.message);
   return error.result;
 }
 
@@ -30,12 +31,14 @@ CUresult load(const Caller& caller, CUmodule* module, const SelectedImage& image
   const ProgramImage::Digest& digest = (*image)->digest();
   note_image(*state, digest);
   if (options.plain()) state->unwritten = digest;
-  if (options.plain() && caller.server->images_ahead.take(caller, digest, *state)) {
+  if (options.plain() && caller.server->prefetched_images.take(caller, digest, *state)) {
     image_traffic().used.fetch_add(1, std::memory_order_relaxed);
+    state->parameters->read(*image, false);
   } else {
     state->handle = handles().create(state->kind, caller.server);
     if (!state->handle) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (CUresult result = load_image(caller, **image, state->handle, options)) {
+    auto meanwhile = [&] { state->parameters->read(*image, false); };
+    if (CUresult result = load_image(caller, **image, state->handle, options, nullptr, meanwhile)) {
       handles().forget(state->kind, state->handle);
       return leave(caller, result);
     }
@@ -139,4 +142,4 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, c
   return leave(caller, result);
 }
 
-}  // namespace gpuwire::client::hand
+}  // namespace gpuwire::client::custom

@@ -8,10 +8,13 @@
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/account.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/module/module_state.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/module/image_uploads.hpp"
+#include "client_stub/driver/module/prefetched_images.hpp"
 #include "client_stub/session/transfer_progress.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -51,18 +54,18 @@ CUresult send_image(const Caller& caller, const ProgramImage& image) {
 }
 
 // As much of the text as the program's buffer holds, and a zero; the number of bytes without it goes where the size
-// was.
+// was, but of a buffer that is full all of it (as measured on driver 580). The server has cut the text to that size.
 void store_log(std::string_view text, char* buffer, uint32_t buffer_bytes, void** filled) {
   if (!buffer || buffer_bytes == 0) return;
-  size_t count = std::min<size_t>(text.size(), buffer_bytes - 1);
+  const size_t most = buffer_bytes - 1, count = std::min(text.size(), most);
   std::memcpy(buffer, text.data(), count);
   buffer[count] = 0;
-  if (filled) *filled = reinterpret_cast<void*>(uintptr_t(count));
+  if (filled) *filled = reinterpret_cast<void*>(uintptr_t(count == most ? buffer_bytes : count));
 }
 
 CUresult begin_load(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
                     uint64_t& sequence) {
-  caller.server->kept_memory.give_back_but_known(caller);  // load_image() frees that where memory is short
+  caller.server->cached_memory.give_back_but_profiled(caller);  // load_image() frees that where memory is short
   return send::begin_module_load(*caller.session, caller.context,
                                  {.handle = handle,
                                   .digest = image.digest(),
@@ -154,7 +157,7 @@ ImageTarget image_target() {
 
 // The first attempt takes it that the server has the image, as it has of every program but the first.
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
-                    FunctionQuestions* along) {
+                    FunctionQuestions* along, const std::function<void()>& meanwhile) {
   if (image.bytes() > wire::kModuleBytesMax) return CUDA_ERROR_OUT_OF_MEMORY;
   image_traffic().used.fetch_add(1, std::memory_order_relaxed);
   bool freed = false;
@@ -162,14 +165,18 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
     uint64_t sequence = 0;
     if (CUresult error = begin_load(caller, image, handle, options, sequence)) return error;
     CUresult asked = along ? along->begin(caller) : CUDA_SUCCESS;
-    // What the program will use besides comes behind what it asks for.
-    caller.server->images_ahead.look(caller, image.digest());
+    // The program's other expected images come behind the requested one.
+    caller.server->prefetched_images.prefetch(caller, image.digest());
+    if (meanwhile && attempt == 0) {
+      caller.session->flush();
+      meanwhile();
+    }
     bool missing = false;
     CUresult result = finish_load(caller, options, sequence, missing);
     if (result == CUDA_SUCCESS) return asked;
     if (along && asked == CUDA_SUCCESS) along->drop(caller);
-    // What could not be given back without a wait may be what is short.
-    if (!missing && result == CUDA_ERROR_OUT_OF_MEMORY && !std::exchange(freed, true) && free_kept_memory(caller))
+    // Memory that could not be released without a wait may be the missing memory.
+    if (!missing && result == CUDA_ERROR_OUT_OF_MEMORY && !std::exchange(freed, true) && free_cached_memory(caller))
       continue;
     if (!missing) return result;
     if (CUresult error = deliver_image(caller, image)) return error;
@@ -177,9 +184,9 @@ CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t ha
   return CUDA_ERROR_OUT_OF_MEMORY;  // the server drops the image faster than it can be used
 }
 
-CUresult tell_unusable(const ImageTarget& target, const ImageError& error) {
+CUresult log_unusable(const ImageTarget& target, const ImageError& error) {
   if (target.ptx_only || error.result != CUDA_ERROR_NO_BINARY_FOR_GPU)
-    say("a library cannot be loaded: " + error.message);
+    log_stderr("a library cannot be loaded: " + error.message);
   return error.result;
 }
 
@@ -190,23 +197,26 @@ CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestio
     ImageTarget target = image_target();
     auto selected = ProgramImage::select(state.code, target, false);
     if (!selected) {
-      state.loaded = tell_unusable(target, selected.error());
+      state.loaded = log_unusable(target, selected.error());
       return *state.loaded;
     }
     image = *selected;
   }
   note_image(state, image->digest());
+  const bool stays = !state.image;  // the bytes are the program's, and stay with it
   const bool plain = state.kind == wire::HandleKind::library && state.options.plain();
   if (plain) state.unwritten = image->digest();
-  if (plain && caller.server->images_ahead.take(caller, image->digest(), state)) {
+  if (plain && caller.server->prefetched_images.take(caller, image->digest(), state)) {
     image_traffic().used.fetch_add(1, std::memory_order_relaxed);
+    state.parameters->read(image, stays);
     state.image.reset();
     state.loaded = CUDA_SUCCESS;
     return CUDA_SUCCESS;
   }
-  if (along) along->look_ahead(caller);
-  CUresult result = load_image(caller, *image, state.handle, state.options, along);
-  // What the session answers for itself (it has ended) is not a fact about the library.
+  if (along) along->prefetch(caller);
+  CUresult result =
+      load_image(caller, *image, state.handle, state.options, along, [&] { state.parameters->read(image, stays); });
+  // The session's own answer (it has ended) is not a fact about the library.
   if (caller.session->state() == CUDA_SUCCESS) state.loaded = result;
   state.image.reset();
   if (result != CUDA_SUCCESS && !state.loaded) state.image = image;

@@ -4,13 +4,19 @@
 #include <deque>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "client/forward.hpp"
 #include "client/session_sends.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/launch/occupancy.hpp"
 #include "client_stub/driver/managed_memory/managed.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/module/prefetched_images.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -33,30 +39,57 @@ Retired& retired() {
   return *queue;
 }
 
-// Those that were told.
+// The server's figures for them, which are not trusted yet.
 CUresult store_parameters(schema::FunctionFacts::Reader facts, FunctionState& function) {
   const CUresult error = cuda_abi::from_peer(facts.getParametersError());
+  function.parameters_reported = error == CUDA_SUCCESS;
+  function.parameters = {};
   if (error) return error;
   auto offsets = facts.getParameterOffsets();
   auto sizes = facts.getParameterSizes();
-  unsigned count = std::min(offsets.size(), sizes.size());
-  uint64_t end = 0;
-  function.offsets.clear();
-  function.sizes.clear();
-  for (unsigned i = 0; i < count; ++i) {
-    uint64_t parameter_end = uint64_t(offsets[i]) + sizes[i];
-    if (parameter_end > wire::kLaunchParameterBytesMax) break;
-    function.offsets.push_back(offsets[i]);
-    function.sizes.push_back(sizes[i]);
-    end = std::max(end, parameter_end);
+  for (unsigned i = 0; i < std::min(offsets.size(), sizes.size()); ++i) {
+    // More than any kernel has: they count as not reported.
+    if (!function.parameters.add(offsets[i], sizes[i])) {
+      function.parameters_reported = false;
+      return CUDA_ERROR_INVALID_IMAGE;
+    }
   }
-  function.parameter_bytes = uint32_t(end);
+  return CUDA_SUCCESS;
+}
+
+// CUDA C++ Programming Guide, "__global__ Function Parameters".
+uint32_t parameter_bytes_max() {
+  constexpr int kVolta = 7;
+  constexpr uint32_t kBeforeVolta = 4096;
+  for (const Device& device : process()->devices) {
+    const auto& attributes = device.facts->attributes;
+    const size_t major = CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+    if (attributes.size() > major && attributes[major] < kVolta) return kBeforeVolta;
+  }
+  return fatbin::kParameterBytesMax;
+}
+
+// With the module's mutex, and with the server's answer, if there is one.
+CUresult settle_parameters(FunctionState& function) {
+  KernelParameters* const image = function.module->parameters.get();
+  auto said = image ? image->of(function.name) : std::nullopt;
+  if (said) {
+    if (function.parameters_reported && function.parameters != *said)
+      log_stderr(
+          fmt::format("the server claims {} bytes of parameters for a kernel that has {} in its image, which stands",
+                      function.parameters.bytes, said->bytes));
+    function.parameters = *std::move(said);
+  } else if (!function.parameters_reported || function.parameters.bytes > parameter_bytes_max()) {
+    return CUDA_ERROR_INVALID_IMAGE;
+  }
+  function.parameters_of_server = !said;
   function.parameters_known.store(true, std::memory_order_release);
   return CUDA_SUCCESS;
 }
 
 void store_facts(schema::FunctionFacts::Reader facts, FunctionState& function, size_t devices, int asked_device) {
-  if (store_parameters(facts, function)) function.parameters_known.store(false, std::memory_order_relaxed);
+  static_cast<void>(store_parameters(facts, function));
+  function.parameters_known.store(false, std::memory_order_relaxed);
   function.on_device = std::vector<FunctionAttributes>(devices);
   if (asked_device < 0 || size_t(asked_device) >= devices) return;
   auto values = facts.getAttributes();
@@ -99,9 +132,9 @@ CUresult FunctionQuestions::add(const Caller& caller, std::string_view name) {
   return CUDA_SUCCESS;
 }
 
-void FunctionQuestions::look_ahead(const Caller& caller) {
+void FunctionQuestions::prefetch(const Caller& caller) {
   asks_occupancy_ = true;
-  if (!module_.known || std::exchange(module_.looked_ahead, true)) return;
+  if (!module_.known || std::exchange(module_.images_prefetched, true)) return;
   for (const std::string& name : module_.known->ahead()) {
     if (!asks(name) && !module_.functions.contains(name) && add(caller, name)) return;
   }
@@ -132,8 +165,8 @@ void FunctionQuestions::begin_occupancy(const Caller& caller) {
   if (!module_.questions || !only_here || !caller.context || !caller.state || caller.server->captures.any()) return;
   size_t asked = 0;
   for (Question& question : questions_) {
-    if (asked >= kOccupancyQuestionsKnownMax) return;
-    OccupancyAhead& about = *occupancy_.emplace_back(std::make_unique<OccupancyAhead>(*question.function));
+    if (asked >= kProfiledOccupancyQuestionsMax) return;
+    OccupancyPrefetch& about = *occupancy_.emplace_back(std::make_unique<OccupancyPrefetch>(*question.function));
     about.begin_all(caller, *module_.questions);
     asked += about.size();
   }
@@ -161,7 +194,7 @@ CUresult FunctionQuestions::finish(const Caller& caller) {
     if (i < occupancy_.size() && !occupancy_[i]->finish(caller) && !result) {
       result = CUDA_ERROR_UNKNOWN;
       module_.loaded = result;
-      static_cast<void>(question.function.release());  // the server still has what its handle stands for
+      static_cast<void>(question.function.release());  // the server still has the object of its handle
     }
     if (i == 0) first = result;
     if (result) continue;
@@ -188,8 +221,10 @@ void FunctionQuestions::set_aside(const Caller& caller) const noexcept {
 }
 
 void note_image(ModuleState& state, const ProgramImage::Digest& image) {
-  state.known.emplace(look_ahead_folder("kernels"), image);
-  state.questions.emplace(look_ahead_folder("occupancy"), image);
+  const auto warm_start = std::make_shared<WarmStart>(warm_start_folder(), image);
+  state.parameters = std::make_shared<KernelParameters>(warm_start, image);
+  state.known.emplace(warm_start);
+  state.questions.emplace(warm_start);
 }
 
 ModuleState* find_module(CUmodule module) noexcept {
@@ -223,7 +258,7 @@ FunctionState* known_function(const ModuleState& state, const std::string& name)
 CUresult ask(const Caller& caller, ModuleState& state, FunctionQuestions& questions, bool ahead) {
   CUresult result = ensure_loaded(caller, state, ahead ? &questions : nullptr);
   if (!result && !questions.under_way()) {
-    if (ahead) questions.look_ahead(caller);
+    if (ahead) questions.prefetch(caller);
     result = questions.begin(caller);
   }
   return result ? result : questions.finish(caller);
@@ -245,7 +280,8 @@ CUresult find_function(const Caller& caller, ModuleState& state, std::string_vie
   if (result) return result;
   out = known_function(state, key);
   if (state.known) state.known->used(key);
-  if (state.unwritten) asking.server->images_ahead.used(state.kind, *std::exchange(state.unwritten, std::nullopt), key);
+  if (state.unwritten)
+    asking.server->prefetched_images.used(state.kind, *std::exchange(state.unwritten, std::nullopt), key);
   return CUDA_SUCCESS;
 }
 
@@ -255,22 +291,32 @@ CUresult know_parameters(const Caller& caller, FunctionState& function) {
   ModuleState& module = *function.module;
   std::lock_guard lock(module.mutex);
   if (function.parameters_known.load(std::memory_order_relaxed)) return CUDA_SUCCESS;  // another thread was faster
-  CUresult untold = CUDA_SUCCESS;
-  CUresult result =
-      send::call_module_function(*caller.session, caller.context,
-                                 {.module = module.server_handle(), .name = function.name, .handle = function.handle},
-                                 [&](schema::FunctionFacts::Reader facts) {
-                                   if (facts.getResult() == CUDA_SUCCESS) untold = store_parameters(facts, function);
-                                 });
-  return result ? result : untold;
+  if (!function.parameters_reported) {
+    CUresult untold = CUDA_SUCCESS;
+    CUresult result =
+        send::call_module_function(*caller.session, caller.context,
+                                   {.module = module.server_handle(), .name = function.name, .handle = function.handle},
+                                   [&](schema::FunctionFacts::Reader facts) {
+                                     if (facts.getResult() == CUDA_SUCCESS) untold = store_parameters(facts, function);
+                                   });
+    if (!result && untold != CUDA_ERROR_INVALID_IMAGE) result = untold;
+    if (result) return result;
+  }
+  return settle_parameters(function);
+}
+
+// The system does not see managed memory that is out of reach for the moment.
+Reading reading_of(const Caller& caller, const FunctionState& function) noexcept {
+  return function.parameters_of_server && !caller.server->managed_memory.any() ? Reading::what_is_there
+                                                                               : Reading::as_natively;
 }
 
 CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,
                         std::vector<FunctionState*>& out) {
   std::lock_guard lock(state.mutex);
   Caller asking = caller_for(caller, state);
-  for (size_t begin = 0; begin < names.size(); begin += kKernelsAheadMax) {
-    auto batch = names.subspan(begin, std::min(kKernelsAheadMax, names.size() - begin));
+  for (size_t begin = 0; begin < names.size(); begin += kPrefetchedKernelsMax) {
+    auto batch = names.subspan(begin, std::min(kPrefetchedKernelsMax, names.size() - begin));
     FunctionQuestions questions(state);
     bool any = false;
     for (const std::string& name : batch) {
@@ -395,6 +441,7 @@ void retire_module(ModuleState* state) noexcept {
         release_range(range);
       });
   if (state->came_as) handles().forget(state->kind, state->came_as);
+  if (state->parameters && !state->library) state->parameters->forget_image();  // the program may free it now
   std::unique_ptr<ModuleState> oldest;
   Retired& queue = retired();
   std::lock_guard lock(queue.mutex);
@@ -412,7 +459,7 @@ void forget_modules_of(const ContextState& context) noexcept {
     if (state && state->context == &context) ended.push_back(state);
   });
   for (ModuleState* state : ended) retire_module(state);
-  // Of libraries only what they had in this context ends.
+  // Of libraries only their state in this context ends.
   handles().for_each(wire::HandleKind::library, [&](uint64_t, void* object) {
     auto* library = static_cast<ModuleState*>(object);
     if (!library) return;

@@ -1,4 +1,4 @@
-// What the client keeps of modules, libraries and their functions. Handles lead to these objects (handles.hpp).
+// The client's state of modules, libraries and their functions. Handles lead to these objects (handles.hpp).
 #pragma once
 
 #include <cuda.h>
@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -19,16 +20,18 @@
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/handle/handle_table.hpp"
+#include "client_stub/driver/launch/launch_shape.hpp"
 #include "client_stub/driver/launch/occupancy_answers.hpp"
-#include "client_stub/driver/launch/known_occupancy_questions.hpp"
-#include "client_stub/driver/module/known_kernels.hpp"
+#include "client_stub/driver/warm_start/profiled_occupancy_questions.hpp"
+#include "client_stub/driver/module/kernel_parameters.hpp"
+#include "client_stub/driver/warm_start/profiled_kernels.hpp"
 #include "client_stub/driver/module/program_image.hpp"
 #include "wire/session_messages.hpp"
 
 namespace gpuwire::client {
 
 struct ModuleState;
-class OccupancyAhead;
+class OccupancyPrefetch;
 
 inline constexpr unsigned kFunctionAttributes = CU_FUNC_ATTRIBUTE_MAX;
 
@@ -36,7 +39,7 @@ inline constexpr unsigned kFunctionAttributes = CU_FUNC_ATTRIBUTE_MAX;
 class FunctionAttributes {
  public:
   FunctionAttributes() noexcept { clear(); }
-  // False: not known yet. Else `result` is what the query answers.
+  // False: not known yet. Otherwise `result` is the query's result.
   bool get(unsigned attribute, int& value, CUresult& result) const noexcept {
     int64_t packed = values_[attribute].load(std::memory_order_relaxed);
     value = int32_t(packed);
@@ -60,8 +63,8 @@ class FunctionAttributes {
   std::array<std::atomic<int64_t>, kFunctionAttributes> values_;  // result << 32 | value
 };
 
-// What the launch interface of CUDA 3 (cuFuncSetBlockShape() and its kin) has set for the next launch of a function.
-// Of one nothing is set for it is one thread, as NVIDIA's driver 580 has it.
+// The settings of the launch interface of CUDA 3 (cuFuncSetBlockShape() and its kin) for the next launch of a function.
+// Without settings it is one thread, as NVIDIA's driver 580 has it.
 struct StagedLaunch {
   unsigned block[3] = {1, 1, 1};
   unsigned shared_bytes = 0;
@@ -69,7 +72,8 @@ struct StagedLaunch {
 };
 
 // A CUfunction or a CUkernel. All but the caches and `staged` is fixed before the handle is handed out; the parameters
-// are before `parameters_known` is true (release, with the module's mutex; know_parameters() acquires).
+// are before `parameters_known` is true (release, with the module's mutex; know_parameters() acquires), and nothing is
+// done with them before know_parameters() has been called.
 struct FunctionState {
   uint64_t handle = 0;
   wire::HandleKind kind = wire::HandleKind::none;  // function or kernel
@@ -77,9 +81,11 @@ struct FunctionState {
   ModuleState* module = nullptr;    // of a kernel: its library; of a function made from a kernel: the kernel's library
   FunctionState* kernel = nullptr;  // of a function made from a kernel
   ContextState* context = nullptr;  // of a function; a kernel has none
-  std::vector<uint32_t> offsets, sizes;       // of the parameters
-  uint32_t parameter_bytes = 0;               // of the packed parameters
-  std::atomic<bool> parameters_known = true;  // false: looked up in a context that had failed
+  fatbin::ParameterLayout parameters;
+  // The program's image does not contain them: they are the server's figures, by which only mapped memory is read.
+  bool parameters_of_server = false;
+  bool parameters_reported = true;  // by the server; false: looked up in a context that had failed
+  std::atomic<bool> parameters_known = true;
   std::vector<FunctionAttributes> on_device;  // by the program's ordinal
 
   std::mutex mutex;  // `functions` and `staged`; no lock but that of `occupancy` within
@@ -88,7 +94,8 @@ struct FunctionState {
   OccupancyAnswers occupancy;
 
   // The library whose kernel this is under another handle: it was looked up in the module that the library is in a
-  // context. What is set there holds here without a word, so nothing that can be set is kept. Null: it is no such one.
+  // context. Settings there hold here without notice, so no settable value is stored. Null: the function is not of this
+  // kind.
   ModuleState* kernels_library() const noexcept;
 };
 
@@ -112,7 +119,7 @@ struct LoadOptions {
   static CUresult parse(unsigned count, const CUjit_option* options, void** values, LoadOptions& out);
   // Nothing of the program's own is asked for.
   bool plain() const noexcept { return jit.empty() && library.empty() && !error_log && !info_log && !wall_time; }
-  // Puts what the compiler said where the program asked for it: as much of the texts as its buffers hold.
+  // Puts the compiler's messages where the program asked for them: as much of the texts as its buffers hold.
   void store_logs(std::string_view error_text, std::string_view info_text, float wall_time_ms) const;
 };
 
@@ -128,20 +135,21 @@ struct ModuleState {
   const void* code = nullptr;                 // of a library with CU_LIBRARY_BINARY_IS_PRESERVED, until it is loaded
   std::shared_ptr<const ProgramImage> image;  // of another library, until it is loaded
   LoadOptions options;
-  std::optional<CUresult> loaded;                                             // what loading it at the server gave
+  std::optional<CUresult> loaded;                                             // the result of loading it at the server
   std::unordered_map<std::string, std::unique_ptr<FunctionState>> functions;  // by name
   std::vector<std::unique_ptr<FunctionState>> derived;                        // functions made from kernels
   std::unordered_map<std::string, Variable> variables;
   std::unordered_map<ContextState*, uint64_t> modules;  // of a library: cuLibraryGetModule by context
   std::optional<std::vector<std::string>> names;        // of all functions, in the driver's order
-  std::optional<KnownKernels> known;                    // of its image, from when that is loaded on
-  std::optional<KnownOccupancyQuestions> questions;     // about its functions; set together with `known`
-  bool looked_ahead = false;                            // those of `known` have been asked for
+  std::shared_ptr<KernelParameters> parameters;         // of its image, from when that is loaded on
+  std::optional<ProfiledKernels> known;                 // the same
+  std::optional<ProfiledOccupancyQuestions> questions;  // about its functions; set together with `known`
+  bool images_prefetched = false;                       // those of `known` have been asked for
 
-  // Of a library that the server had loaded before the program asked for it (images_ahead.hpp): its handle there.
+  // For a library that the server had loaded before the program asked for it (images_ahead.hpp): its handle there.
   uint64_t came_as = 0;
   uint64_t server_handle() const noexcept { return came_as ? came_as : handle; }
-  // Of what may come ahead of the next program of the kind, until it is written down for that.
+  // An image that may be prefetched for the next run of the program, until it is recorded.
   std::optional<ProgramImage::Digest> unwritten;
 };
 
@@ -168,13 +176,12 @@ CUresult deliver_image(const Caller& caller, const ProgramImage& image);
 ImageTarget image_target();
 // A line for the person at the terminal about an image that cannot be used; returns its error. Libraries try images for
 // other GPUs and go on without them, as silently as beside a GPU of the server's kind: only the software device refuses
-// what that would run.
-CUresult tell_unusable(const ImageTarget& target, const ImageError& error);
+// images that such a GPU would run.
+CUresult log_unusable(const ImageTarget& target, const ImageError& error);
 
-// Questions for functions of a module or a library that are not known yet: they leave together, maybe along with the
-// module's loading, and cost one round trip. What earlier programs asked about the occupancy of such functions goes
-// with them once look_ahead() was called. One thread, with the module's mutex; add(), then begin() and finish() in
-// turn.
+// Look-ups of functions of a module or a library: they leave together, maybe along with the module's loading, and cost
+// one round trip. Earlier programs' questions about the occupancy of such functions go with them once prefetch() was
+// called. One thread, with the module's mutex; add(), then begin() and finish() in turn.
 class FunctionQuestions {
  public:
   explicit FunctionQuestions(ModuleState& module) noexcept;
@@ -184,12 +191,12 @@ class FunctionQuestions {
 
   CUresult add(const Caller& caller, std::string_view name);
   // And those that earlier programs used, the first time.
-  void look_ahead(const Caller& caller);
+  void prefetch(const Caller& caller);
   bool under_way() const noexcept { return under_way_; }
   // After an error none is under way.
   CUresult begin(const Caller& caller);
-  // Makes those that were found known. The result is the first question's. Where the server could not take back what
-  // it tried out for an answer, the module is none any more.
+  // Adds the found functions. The result is the first look-up's. If the server could not restore the attributes that it
+  // tried out for an answer, the module is unusable.
   CUresult finish(const Caller& caller);
   // Reads the answers and forgets them.
   void drop(const Caller& caller);
@@ -209,27 +216,31 @@ class FunctionQuestions {
 
   ModuleState& module_;
   std::vector<Question> questions_;
-  std::vector<std::unique_ptr<OccupancyAhead>> occupancy_;  // about the first so many of them
+  std::vector<std::unique_ptr<OccupancyPrefetch>> occupancy_;  // about the first this many of them
   int device_ = 0;
   bool under_way_ = false, asks_occupancy_ = false;
 };
 
-// From now on `state` knows which of the image's kernels earlier programs used.
+// From now on `state` knows which of the image's kernels earlier programs used, and the parameters of those.
 void note_image(ModuleState& state, const ProgramImage::Digest& image);
 
 // Makes sure the server has the image, and has it loaded under `handle`. Blocks. The result is the server's driver's.
-// After CUDA_SUCCESS `along` is under way, after anything else it is not.
+// After CUDA_SUCCESS `along` is under way, after anything else it is not. `meanwhile` is run while the server loads.
 CUresult load_image(const Caller& caller, const ProgramImage& image, uint64_t handle, const LoadOptions& options,
-                    FunctionQuestions* along = nullptr);
+                    FunctionQuestions* along = nullptr, const std::function<void()>& meanwhile = {});
 // Loads a library that has not been used yet; `state.mutex` must be held. `along` may be under way afterwards if it is
 // CUDA_SUCCESS.
 CUresult ensure_loaded(const Caller& caller, ModuleState& state, FunctionQuestions* along = nullptr);
 
 // Finds a function or kernel by name, asking the server the first time. Takes state.mutex.
 CUresult find_function(const Caller& caller, ModuleState& state, std::string_view name, FunctionState*& out);
-// Before anything is done with the function's parameters: asks for them where they could not be told with the function.
+// Before any use of the function's parameters: searches for them in its image, and asks the server if it could not
+// report them with the function. CUDA_ERROR_INVALID_IMAGE: the image does not contain them, and the server claims more
+// than any kernel has.
 CUresult know_parameters(const Caller& caller, FunctionState& function);
-// As find_function() for each of these names, kKernelsAheadMax in one round trip.
+// How they are read then.
+Reading reading_of(const Caller& caller, const FunctionState& function) noexcept;
+// As find_function() for each of these names, kPrefetchedKernelsMax in one round trip.
 CUresult find_functions(const Caller& caller, ModuleState& state, std::span<const std::string> names,
                         std::vector<FunctionState*>& out);
 // All names, then all functions. Takes state.mutex.

@@ -41,6 +41,33 @@ ProgramImage::Digest sha256(std::span<const uint8_t> head, std::span<const uint8
   return digest;
 }
 
+// "sm_90a", "PTX for sm_80".
+std::string name_of(const fatbin::Entry& entry) {
+  return (entry.kind == fatbin::Kind::ptx ? "PTX for sm_" : "sm_") + std::to_string(entry.sm) +
+         (entry.architecture_specific ? "a"
+          : entry.family_specific     ? "f"
+                                      : "");
+}
+
+// The line for the user: it names the architectures in the program, and the server's.
+std::string nothing_to_run(const std::vector<fatbin::Entry>& entries, const ImageTarget& target) {
+  constexpr size_t kNamesMax = 12;  // a library is built for some ten architectures
+  std::vector<std::string> names;
+  for (const fatbin::Entry& entry : entries) {
+    std::string name = name_of(entry);
+    if (entry.kind != fatbin::Kind::other && std::find(names.begin(), names.end(), name) == names.end())
+      names.push_back(std::move(name));
+  }
+  std::string text = "the fat binary holds nothing that the server's device can run: it has ";
+  if (names.empty()) text += "no code";
+  for (size_t i = 0; i < std::min(names.size(), kNamesMax); ++i) text += (i ? ", " : "") + names[i];
+  if (names.size() > kNamesMax) text += " and others";
+  const fatbin::ComputeCapability device = target.devices.front();
+  text += ", and the device is sm_" + std::to_string(device.major) + std::to_string(device.minor);
+  if (target.ptx_only) text += ", a software device, which runs PTX alone";
+  return text;
+}
+
 }  // namespace
 
 void ProgramImage::read(uint64_t offset, std::span<std::byte> out) const noexcept {
@@ -51,6 +78,26 @@ void ProgramImage::read(uint64_t offset, std::span<std::byte> out) const noexcep
     offset += done;
   }
   if (done < out.size()) std::memcpy(out.data() + done, body_.data() + (offset - head_.size()), out.size() - done);
+}
+
+fatbin::KernelParameterTable ProgramImage::kernel_parameters() const {
+  fatbin::KernelParameterTable table;
+  auto add = [&](const tl::expected<std::vector<fatbin::Entry>, fatbin::Error>& entries) {
+    if (entries) fatbin::read_entries_parameters(*entries, table);
+  };
+  if (!head_.empty()) {
+    add(fatbin::read_entries(body_));
+  } else if (fatbin::is_linked_image(body_)) {
+    if (auto containers = fatbin::read_linked_image(body_))
+      for (const auto& container : *containers) add(fatbin::read_container(container));
+  } else if (const auto kind = fatbin::image_kind(body_); kind == fatbin::ImageKind::container) {
+    add(fatbin::read_container(body_));
+  } else if (kind == fatbin::ImageKind::elf) {
+    fatbin::read_cubin_parameters(body_, table);
+  } else {
+    fatbin::read_ptx_parameters({reinterpret_cast<const char*>(body_.data()), body_.size()}, table);
+  }
+  return table;
 }
 
 void ProgramImage::finish(std::span<const uint8_t> body, bool keep) {
@@ -75,8 +122,7 @@ tl::expected<void, ImageError> ProgramImage::choose(std::span<const uint8_t> con
     any = true;
     if (entry) chosen = entry;
   }
-  if (!chosen)
-    return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, "the fat binary holds nothing that the server's device can run");
+  if (!chosen) return fail(CUDA_ERROR_NO_BINARY_FOR_GPU, nothing_to_run(*entries, target));
   if (differ) {
     finish(container, keep);
     return {};
@@ -114,8 +160,8 @@ tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::sele
   return linked(wrapped, chosen.error());
 }
 
-// What the program was linked for is not what the server has: its driver links again, from the same containers. Whether
-// they hold something for the device is for it to say. `without`: the error if they cannot travel.
+// The program was linked for another device than the server's: the server's driver links again, from the same
+// containers. It decides whether they have code for the device. `without`: the error if they cannot travel.
 tl::expected<std::shared_ptr<const ProgramImage>, ImageError> ProgramImage::linked(
     const fatbin::WrappedContainers& wrapped, ImageError without) {
   std::vector<std::span<const uint8_t>> containers;

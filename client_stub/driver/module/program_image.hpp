@@ -1,5 +1,5 @@
-// A program image (fat binary, cubin or PTX) on its way to the server: recognised, reduced to what the server's devices
-// can run, digested.
+// A program image (fat binary, cubin or PTX) on its way to the server: recognised, reduced to the parts that the
+// server's devices can run, digested.
 #pragma once
 
 #include <cuda.h>
@@ -16,6 +16,7 @@
 
 #include "protocol/fatbin/fatbin.hpp"
 #include "protocol/fatbin/image_size.hpp"
+#include "protocol/fatbin/kernel_parameters.hpp"
 
 namespace gpuwire::client {
 
@@ -37,10 +38,12 @@ class ProgramImage {
 
   uint64_t bytes() const noexcept { return head_.size() + body_.size(); }
   const Digest& digest() const noexcept { return digest_; }
+  // The image's facts about its kernels' parameters. Decompresses and reads all of it.
+  fatbin::KernelParameterTable kernel_parameters() const;
   // Fills `out` with the bytes from `offset` on; offset + out.size() <= bytes().
   void read(uint64_t offset, std::span<std::byte> out) const noexcept;
 
-  // `image` is what a program passes to cuModuleLoadData or cuLibraryLoadData, trusted as natively. With `keep` the
+  // `image` is the program's argument of cuModuleLoadData or cuLibraryLoadData, trusted as natively. With `keep` the
   // bytes are copied; without, they must live as long as the object. PTX text includes its terminating zero.
   static tl::expected<std::shared_ptr<const ProgramImage>, ImageError> select(const void* image,
                                                                               const ImageTarget& target, bool keep);
@@ -62,7 +65,7 @@ class ProgramImage {
   Digest digest_{};
 };
 
-// What an address must at least look like to be taken for an image, without reading more than its first bytes.
+// The minimal test whether an address may be an image, without reading more than its first bytes.
 bool looks_like_image(const void* image) noexcept;
 
 }  // namespace gpuwire::client

@@ -9,12 +9,14 @@
 #include <cerrno>
 #include <cstring>
 
+#include "client_stub/session/file_limit.hpp"
+
 namespace gpuwire::client {
 
 namespace {
 
 constexpr std::string_view kEmpty = "[\n]\n", kBehindElement = ",\n", kEnd = "\n]\n";
-constexpr size_t kTailBytes = 4;  // which tell how a file ends
+constexpr size_t kTailBytes = 4;  // the bytes that show how a file ends
 constexpr useconds_t kLockTryUs = 1000;
 
 bool write_all(int file, std::string_view text) noexcept {
@@ -60,18 +62,14 @@ bool create(const char* path) {
 
 }  // namespace
 
-ArrayFile::~ArrayFile() {
-  if (file_ >= 0) ::close(file_);
-}
-
 bool ArrayFile::open(const char* path, std::string& error) {
   struct stat found {};
   const bool there = ::stat(path, &found) == 0 || (errno == ENOENT && create(path) && ::stat(path, &found) == 0);
   if (there) {
     closes_ = S_ISREG(found.st_mode);
-    file_ = ::open(path, (closes_ ? O_RDWR : O_WRONLY | O_APPEND) | O_CLOEXEC);
+    file_ = transport::OwnDescriptor(::open(path, (closes_ ? O_RDWR : O_WRONLY | O_APPEND) | O_CLOEXEC));
   }
-  if (file_ >= 0) return true;
+  if (file_) return true;
   const int why = errno;
   error = "cannot write the profile " + std::string(path).substr(0, kPathShownMax) + ": " + std::strerror(why);
   return false;
@@ -83,11 +81,11 @@ bool ArrayFile::lock() noexcept {
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   for (int tries = 0; tries < kLockTriesMax; ++tries) {
-    if (::fcntl(file_, F_SETLK, &whole) == 0) return true;
+    if (::fcntl(file_.get(), F_SETLK, &whole) == 0) return true;
     if (errno != EAGAIN && errno != EACCES && errno != EINTR) {
       // Without locks, lines at the end are all that several processes can write.
       closes_ = false;
-      ::fcntl(file_, F_SETFL, O_APPEND);
+      ::fcntl(file_.get(), F_SETFL, O_APPEND);
       return false;
     }
     ::usleep(kLockTryUs);
@@ -96,28 +94,30 @@ bool ArrayFile::lock() noexcept {
 }
 
 bool ArrayFile::append(std::string_view lines) noexcept {
+  if (!file_.is_ours()) return errno = EBADF, false;
   if (closes_ && lock()) {
     const bool written = append_and_close(lines);
     const int error = errno;
     struct flock whole {};
     whole.l_type = F_UNLCK;
     whole.l_whence = SEEK_SET;
-    ::fcntl(file_, F_SETLK, &whole);
+    ::fcntl(file_.get(), F_SETLK, &whole);
     errno = error;
     return written;
   }
-  return !closes_ && write_all(file_, lines);
+  if (!may_write(file_.get(), lines.size())) return errno = EFBIG, false;
+  return !closes_ && write_all(file_.get(), lines);
 }
 
 bool ArrayFile::append_and_close(std::string_view lines) noexcept {
   struct stat now {};
   char read[kTailBytes] = {};
-  if (::fstat(file_, &now) != 0) return false;
+  if (::fstat(file_.get(), &now) != 0) return false;
   const off_t tail_at = std::max<off_t>(now.st_size - off_t(kTailBytes), 0);
-  const ssize_t length = ::pread(file_, read, kTailBytes, tail_at);
+  const ssize_t length = ::pread(file_.get(), read, kTailBytes, tail_at);
   if (length < 0) return false;
   const std::string_view tail(read, size_t(length));
-  // What is neither of the two is an array that is still open.
+  // A file with neither of the two ends is an array that is still open.
   std::string_view between, replaced;
   if (tail == kEmpty) {
     replaced = tail.substr(2);
@@ -127,12 +127,13 @@ bool ArrayFile::append_and_close(std::string_view lines) noexcept {
   }
   const off_t at = now.st_size - off_t(replaced.size());
   lines.remove_suffix(kBehindElement.size());
+  if (!may_grow_to(uint64_t(at) + between.size() + lines.size() + kEnd.size())) return errno = EFBIG, false;
   iovec parts[] = {part(between), part(lines), part(kEnd)};
-  if (write_all_at(file_, at, parts, int(std::size(parts)))) return true;
+  if (write_all_at(file_.get(), at, parts, int(std::size(parts)))) return true;
   const int error = errno;
   iovec before = part(replaced);
-  write_all_at(file_, at, &before, 1);
-  if (::ftruncate(file_, now.st_size) != 0) return false;
+  write_all_at(file_.get(), at, &before, 1);
+  if (::ftruncate(file_.get(), now.st_size) != 0) return false;
   errno = error;
   return false;
 }

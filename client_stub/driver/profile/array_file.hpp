@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "protocol/transport/own_descriptor.hpp"
+
 namespace gpuwire::client {
 
 // One thread at a time. In the child after fork() as in the parent.
@@ -17,21 +19,21 @@ class ArrayFile {
   ArrayFile() = default;
   ArrayFile(const ArrayFile&) = delete;
   ArrayFile& operator=(const ArrayFile&) = delete;
-  ~ArrayFile();
 
   // A new file holds an empty array. The error says which file, and why not.
   bool open(const char* path, std::string& error);
-  bool is_open() const noexcept { return file_ >= 0; }
+  bool is_open() const noexcept { return bool(file_); }
 
-  // `lines`: one element or more, each with ",\n" behind it. False: nothing has been written, errno says why. The array
-  // stays open in what is no regular file, and on a file system that has no locks.
+  // `lines`: one element or more, each with ",
+  // " behind it. False: nothing has been written, errno has the reason. The array stays open in a file that is not
+  // regular, and on a file system without locks.
   bool append(std::string_view lines) noexcept;
 
  private:
   bool lock() noexcept;
   bool append_and_close(std::string_view lines) noexcept;
 
-  int file_ = -1;
+  transport::OwnDescriptor file_;
   bool closes_ = false;
 };
 

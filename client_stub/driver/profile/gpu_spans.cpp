@@ -11,7 +11,7 @@
 
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/clock.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "wire/session_ordinals.hpp"
@@ -20,7 +20,7 @@ namespace gpuwire::client {
 
 namespace {
 
-constexpr unsigned kLooksAtStart = 9, kLooksAtEnd = 3;  // at the server's clock; the quickest counts
+constexpr unsigned kPollsAtStart = 9, kPollsAtEnd = 3;  // at the server's clock; the quickest counts
 constexpr size_t kArgumentsBytes = 512;
 
 struct Kind {
@@ -30,7 +30,7 @@ struct Kind {
 constexpr Kind kKinds[] = {{"kernel", false}, {"copy", true}, {"memset", true}, {"graph", false}};
 constexpr uint32_t kMethod = 4;  // no work: its name says how the work is measured
 
-// What a C++ compiler has made of a name, back.
+// Demangles a C++ compiler's name.
 std::string plain_name(const std::string& name) {
   if (!name.starts_with("_Z")) return name;
   int status = 0;
@@ -50,7 +50,7 @@ ClockOffset clock_offset(uint64_t before_ns, uint64_t server_ns, uint64_t after_
   return {offset, half};
 }
 
-bool GpuSpans::look_at_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept {
+bool GpuSpans::read_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept {
   bool seen = false;
   for (unsigned i = 0; i < looks; ++i) {
     uint64_t server_ns = 0;
@@ -59,8 +59,8 @@ bool GpuSpans::look_at_clock(Session& connection, ClockOffset& best, unsigned lo
         connection, 0, {}, [&](schema::ProfileClockReply::Reader reply) { server_ns = reply.getNowNs(); });
     const uint64_t after = monotonic_ns();
     if (result != CUDA_SUCCESS) return false;
-    const ClockOffset look = clock_offset(before, server_ns, after, connection.facts().same_machine);
-    if (!seen || look.error_ns < best.error_ns) best = look;
+    const ClockOffset sample = clock_offset(before, server_ns, after, connection.facts().same_machine);
+    if (!seen || sample.error_ns < best.error_ns) best = sample;
     seen = true;
   }
   return seen;
@@ -70,14 +70,14 @@ void GpuSpans::begin() noexcept {
   if (!profile_file().is_open()) return;
   Session& connection = session_.connection();
   if (!connection.facts().knows(uint32_t(wire::SessionOrdinal::profile_begin))) {
-    say("the server is too old to time work on the GPU: the profile contains only the program's calls");
+    log_stderr("the server is too old to time work on the GPU: the profile contains only the program's calls");
     return;
   }
-  if (!look_at_clock(connection, offset_, kLooksAtStart)) return;
+  if (!read_clock(connection, offset_, kPollsAtStart)) return;
   wanted_ = true;
   const CUresult result = send::call_profile_begin(connection, 0, {}, [](schema::ProfileClockReply::Reader) {});
   if (result != CUDA_SUCCESS)
-    say("the server does not time work on the GPU: the profile contains only the program's calls");
+    log_stderr("the server does not time work on the GPU: the profile contains only the program's calls");
   write_totals("gpuwire clocks at the beginning", 0, 0, 0);
 }
 
@@ -93,8 +93,8 @@ void GpuSpans::finish() noexcept {
   if (result != CUDA_SUCCESS) return;
   const ClockOffset begun = offset_;
   ClockOffset now;
-  if (look_at_clock(session_.connection(), now, kLooksAtEnd)) {
-    // What the two clocks have moved apart since shows as an error of what was said at the beginning.
+  if (read_clock(session_.connection(), now, kPollsAtEnd)) {
+    // The drift of the two clocks since then counts as an error of the first comparison.
     const int64_t moved = now.ns - begun.ns;
     offset_.error_ns = std::max<uint64_t>(begun.error_ns, uint64_t(moved < 0 ? -moved : moved) + now.error_ns);
   }
@@ -103,7 +103,7 @@ void GpuSpans::finish() noexcept {
   char line[160];
   std::snprintf(line, sizeof line, "the profile lacks the times of %llu pieces of work on the GPU (it has %llu)",
                 static_cast<unsigned long long>(dropped), static_cast<unsigned long long>(timed));
-  say(line);
+  log_stderr(line);
 }
 
 void GpuSpans::write_totals(const char* what, uint64_t timed, uint64_t dropped, uint64_t gpu_error_ns) noexcept {
@@ -117,7 +117,7 @@ void GpuSpans::write_totals(const char* what, uint64_t timed, uint64_t dropped, 
 }
 
 void GpuSpans::take_names(const schema::ProfileSpans::Reader& spans) {
-  if (spans.getFirstName() != names_.size()) return;  // told already, or out of order
+  if (spans.getFirstName() != names_.size()) return;  // received already, or out of order
   for (auto name : spans.getNames()) {
     if (names_.size() >= kNamesMax) return;
     std::string text(name.begin(), std::min(name.size(), kNameBytesMax));

@@ -1,4 +1,4 @@
-// What the work of a session took on the GPU: asked for when the session begins, told by its server in notices, written
+// The times of a session's work on the GPU: requested when the session begins, sent by its server in notices, written
 // into the profile.
 #pragma once
 
@@ -16,33 +16,33 @@ namespace gpuwire::client {
 class Session;
 class ServerSession;
 
-// How far the server's clock is from ours: what has to be added to its times.
+// The offset of the server's clock: the value to add to its times.
 struct ClockOffset {
   int64_t ns = 0;
   uint64_t error_ns = 0;  // it may be wrong by as much
 };
-// From one look at the server's clock, which lies between two of ours. Where both are one clock, as far as the look
-// tells, nothing has to be added.
+// From one reading of the server's clock, which lies between two of ours. If both seem to be one clock, nothing has to
+// be added.
 ClockOffset clock_offset(uint64_t before_ns, uint64_t server_ns, uint64_t after_ns, bool same_machine) noexcept;
 
 class GpuSpans final : public SessionPart {
  public:
-  // Bounds of what a server may make us keep.
+  // Bounds of the memory that a server may make us use.
   static constexpr size_t kNamesMax = 64 * 1024;
   static constexpr size_t kNamesBytesMax = 32 << 20;
   static constexpr size_t kNameBytesMax = 4096;
   static constexpr size_t kTracksMax = 16 * 1024;  // streams; the spans of more are written into one track
-  // A span cannot end later than now, but for what the clocks are apart.
+  // A span cannot end later than now, except for the clocks' difference.
   static constexpr uint64_t kAheadNsMax = 60'000'000'000;
 
   GpuSpans(ServerSession& session, SessionParts& parts) noexcept : SessionPart(parts), session_(session) {}
 
   // If a profile is being written: before the session's first call. Some round trips.
   void begin() noexcept;
-  // The program ends, and the session still lives: takes what is left. Some round trips.
+  // The program ends, and the session still lives: takes the remaining spans. Some round trips.
   void finish() noexcept;
 
-  // A notice; on the thread that reads the connection. What cannot be is left out.
+  // A notice; on the thread that reads the connection. Invalid parts are left out.
   void told(const schema::ProfileSpans::Reader& spans);
 
   void ended(SessionEnd) noexcept override {}
@@ -52,7 +52,7 @@ class GpuSpans final : public SessionPart {
  private:
   using Track = std::pair<uint32_t, uint64_t>;  // context, stream
 
-  bool look_at_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept;
+  bool read_clock(Session& connection, ClockOffset& best, unsigned looks) noexcept;
   void take_names(const schema::ProfileSpans::Reader& spans);
   void write(const schema::ProfileSpan::Reader& span, uint64_t now_ns);
   void write_method(const std::string& name);
@@ -62,7 +62,7 @@ class GpuSpans final : public SessionPart {
   ServerSession& session_;
   bool wanted_ = false;  // set by begin(), before there can be notices
   ClockOffset offset_;   // likewise
-  // On the thread that reads; who reads changes, but one at a time, with a lock between them.
+  // On the reading thread; the role changes between threads, one at a time, with a lock between them.
   std::vector<std::string> names_;
   size_t name_bytes_ = 0;
   std::map<Track, size_t> tracks_;

@@ -12,7 +12,8 @@
 #include <new>
 
 #include "client_stub/driver/call/clock.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
+#include "client_stub/session/environment.hpp"
 #include "client_stub/session/wait_observer.hpp"
 #include "protocol/wire/utf8.hpp"
 
@@ -72,13 +73,13 @@ void ProfileFile::name_process() {
   const std::string shown = json_text(name);
   const long pid = ::getpid();
   char text[256];
-  auto say = [&](const char* format, auto... values) {
+  auto write_event = [&](const char* format, auto... values) {
     const int length = std::snprintf(text, sizeof text, format, values...);
     append({text, std::min(size_t(std::max(length, 0)), sizeof text - 1)});
   };
-  say(R"("ph":"M","name":"process_name","pid":%ld,"args":{"name":"%s"})", pid, shown.c_str());
-  say(R"("ph":"M","name":"process_name","pid":%)" PRIu64 R"(,"args":{"name":"GPU work of %s %ld"})",
-      gpu_process_number(), shown.c_str(), pid);
+  write_event(R"("ph":"M","name":"process_name","pid":%ld,"args":{"name":"%s"})", pid, shown.c_str());
+  write_event(R"("ph":"M","name":"process_name","pid":%)" PRIu64 R"(,"args":{"name":"GPU work of %s %ld"})",
+              gpu_process_number(), shown.c_str(), pid);
 }
 
 void ProfileFile::append(std::string_view members) {
@@ -99,15 +100,15 @@ void ProfileFile::event(std::string_view members) noexcept {
   } catch (...) {}  // no memory for its name
 }
 
-// Whole lines at once. A process that is killed in the middle leaves what was written.
+// Whole lines at once. A process that is killed in the middle leaves the lines written so far.
 void ProfileFile::write_buffer() noexcept {
   if (buffer_.empty()) return;
   if (written_bytes_ + buffer_.size() > kFileBytesMax) {
     full_ = true;
-    say("the profile ends here: it has become too long");
+    log_stderr("the profile ends here: it has become too long");
   } else if (!file_.append(buffer_)) {
     full_ = true;
-    say("the profile ends here: its file cannot be written");
+    log_stderr("the profile ends here: its file cannot be written");
   }
   written_bytes_ += buffer_.size();
   buffer_.clear();
@@ -147,15 +148,15 @@ ProfileFile& profile_file() noexcept {
 }
 
 bool begin_profile_from_environment() noexcept {
-  const char* path = std::getenv("GPUWIRE_PROFILE_FILE");
+  const char* path = setting("GPUWIRE_PROFILE_FILE");
   if (!path || !*path) return false;
   std::string error;
   if (!profile_file().open(path, error)) {
-    say(error);
+    log_stderr(error);
     return false;
   }
   pthread_atfork(nullptr, nullptr, [] { profile_file().after_fork_in_child(); });
-  // Behind what initialise_process() registers later, so after the end of the session.
+  // Behind the handlers that initialise_process() registers later, so after the end of the session.
   std::atexit([] { profile_file().write_through(); });
   g_wait_observer.store(&note_wait_span, std::memory_order_relaxed);
   return true;

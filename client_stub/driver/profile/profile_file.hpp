@@ -1,6 +1,6 @@
 // The file of GPUWIRE_PROFILE_FILE: Chrome's trace events, a JSON array (Trace Event Format, "JSON Array Format").
-// Several processes write into one file: each write is made of whole lines and leaves a whole array, so that what a
-// process has written is right whatever becomes of it or the others.
+// Several processes write into one file: each write is made of whole lines and leaves a complete array, so that a
+// process's lines are valid whatever becomes of it or the others.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@ std::string json_text(std::string_view text);
 // Any thread. Takes a leaf lock, under which it may write to the file.
 class ProfileFile {
  public:
-  static constexpr size_t kBufferBytes = 64 * 1024;      // then what is there is written
+  static constexpr size_t kBufferBytes = 64 * 1024;      // then the buffered lines are written
   static constexpr uint64_t kHeldNs = 200'000'000;       // or when it is that old
-  static constexpr uint64_t kFileBytesMax = 4ull << 30;  // of one process; what comes after is left out
+  static constexpr uint64_t kFileBytesMax = 4ull << 30;  // of one process; later lines are left out
   static constexpr size_t kEventBytesMax = 12 * 1024;    // longer ones are left out
 
   ProfileFile() = default;
@@ -38,13 +38,13 @@ class ProfileFile {
   // One event: the members of its JSON object without the braces, with no line's end inside. The process is named
   // before its first one.
   void event(std::string_view members) noexcept;
-  // Writes what is there.
+  // Writes the buffered lines.
   void flush() noexcept;
-  // Writes what is older than kHeldNs; how long until there may be something again.
+  // Writes lines older than kHeldNs; returns the time until there may be some again.
   std::chrono::nanoseconds upkeep() noexcept;
   // From now on each event is written at once: the program is at its end.
   void write_through() noexcept;
-  // In the child after fork(): what its parent has not written is its parent's.
+  // In the child after fork(): the parent's unwritten lines are the parent's.
   void after_fork_in_child() noexcept;
 
  private:

@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 
 namespace gpuwire::client {
 
@@ -17,11 +17,11 @@ void DeviceOutput::keep(bool to_stderr, std::span<const std::byte> text) noexcep
       if (text.size() > kKeptBytesMax - kept.size()) throw std::bad_alloc();
       kept.insert(kept.end(), text.begin(), text.end());
     } catch (...) {
-      lost = !std::exchange(told_, true);
+      lost = !std::exchange(notified_, true);
     }
     any_.store(true, std::memory_order_release);
   }
-  if (lost) say("device code printed more than fits between two synchronisations: some of it is lost");
+  if (lost) log_stderr("device code printed more than fits between two synchronisations: some of it is lost");
 }
 
 // The lock of the stream comes first: a thread that holds it (flockfile) and synchronises then waits for nobody, and

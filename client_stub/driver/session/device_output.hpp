@@ -40,7 +40,7 @@ class DeviceOutput final : public SessionPart {
 
   std::mutex mutex_;                // a leaf
   std::vector<std::byte> kept_[2];  // stdout, stderr
-  bool told_ = false;               // that text was lost
+  bool notified_ = false;           // that text was lost
   std::atomic<bool> any_{
       false};  // something is kept; stored under mutex_, so that who sees it set finds the text there
 };

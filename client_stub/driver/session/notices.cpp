@@ -2,11 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
+#include <utility>
 
-#include "client_stub/driver/call/say.hpp"
+#include <fmt/format.h>
+
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/profile/profile_file.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/copy/chunked_uploads.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
+#include "client_stub/driver/graph/graph_memory.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/profile/gpu_spans.hpp"
+#include "client_stub/driver/session/device_output.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 #include "client_stub/session/printable.hpp"
 #include "protocol/cuda_abi/peer_code.hpp"
 #include "protocol/wire/limits.hpp"
@@ -35,7 +48,7 @@ void completion(ServerSession& session, const schema::Completion::Reader& done) 
     EventState* state = handles().find<EventState>(wire::HandleKind::event, event);
     if (!state) return;
     if (result) keep_first(state->failed, result);
-    raise(state->done, done.getRecord());
+    note_event_done(*state, done.getRecord());
     session.note_progress();
     return;
   }
@@ -70,7 +83,7 @@ void deferred_error(const ServerSession& session, const schema::DeferredError::R
       if (state && state->alive.load(std::memory_order_relaxed)) note(*state);
     });
   }
-  if (auto why = error.getMessage(); why.size() > 0) say(printable({why.begin(), why.size()}));
+  if (auto why = error.getMessage(); why.size() > 0) log_stderr(printable({why.begin(), why.size()}));
 }
 
 }  // namespace
@@ -87,7 +100,10 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
     case wire::NoticeOrdinal::host_callback: {
       auto callback = message.getRoot<schema::HostCallback>();
       session_.note_progress();
-      session_.host_callbacks.reached(callback.getCallback(), cuda_abi::from_peer(callback.getStatus()));
+      // Its stream waits for an answer that nobody would give.
+      if (!session_.host_callbacks.reached(callback.getCallback(), cuda_abi::from_peer(callback.getStatus())))
+        throw std::runtime_error(
+            fmt::format("host function {}, which is none of the program's or has run", callback.getCallback()));
       return;
     }
     case wire::NoticeOrdinal::chunk_found: {
@@ -99,15 +115,15 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
       return session_.shared_staging.has_read(message.getRoot<schema::RegionRead>().getSequence());
     case wire::NoticeOrdinal::freed_at_rest: {
       auto freed = message.getRoot<schema::FreedAtRest>();
-      return session_.kept_memory.freed_at_rest(freed.getSequence(), freed.getFreed());
+      return session_.cached_memory.freed_at_rest(freed.getSequence(), freed.getFreed());
     }
     case wire::NoticeOrdinal::allocated_ahead: {
       auto allocated = message.getRoot<schema::AllocatedAhead>();
       const auto told = allocated.getAddresses();  // once: each time the whole list counts as read
-      std::array<uint64_t, std::max(wire::kAheadBlocksMax, wire::kKnownBlocksMax)> addresses{};
+      std::array<uint64_t, std::max(wire::kPrefetchedBlocksMax, wire::kProfiledBlocksMax)> addresses{};
       const size_t count = std::min<size_t>(told.size(), addresses.size());
       for (size_t i = 0; i < count; ++i) addresses[i] = told[uint32_t(i)];
-      return session_.kept_memory.allocated_ahead(allocated.getSequence(), {addresses.data(), count});
+      return session_.cached_memory.allocated_ahead(allocated.getSequence(), {addresses.data(), count});
     }
     case wire::NoticeOrdinal::profile_spans: return session_.gpu_spans.told(message.getRoot<schema::ProfileSpans>());
     case wire::NoticeOrdinal::copy_data: return;  // bulk_stored() ends the copy
@@ -121,7 +137,9 @@ void Notices::notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message)
 BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, size_t bulk_bytes) {
   if (ordinal == wire::NoticeOrdinal::copy_data) {
     auto copy = message.getRoot<schema::CopyData>();
-    return session_.pending_copies.sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
+    const BulkSink sink = session_.pending_copies.sink(copy.getSequence(), copy.getOffset(), bulk_bytes);
+    copied_bytes_ = sink.bytes;
+    return sink;
   }
   if (ordinal == wire::NoticeOrdinal::region_data) return session_.host_regions.sink(bulk_bytes);
   if (ordinal == wire::NoticeOrdinal::graph_memory_data) return session_.graph_memory.sink(bulk_bytes);
@@ -135,9 +153,26 @@ BulkSink Notices::bulk_for(wire::NoticeOrdinal ordinal, capnp::MessageReader& me
   return {};
 }
 
+void Notices::copy_came(uint64_t sequence, uint64_t offset, bool last, bool well) {
+  auto begun = copied_.find(sequence);
+  const uint64_t before = begun == copied_.end() ? 0 : begun->second, bytes = std::exchange(copied_bytes_, 0);
+  if (bytes != 0 && offset != before) throw std::runtime_error("a copy whose bytes do not follow each other");
+  // Who has a place for one byte more is waiting for it.
+  const bool more_due = session_.pending_copies.sink(sequence, before + bytes, 1).bytes != 0;
+  if (!last && more_due) {
+    copied_[sequence] = before + bytes;
+    return;
+  }
+  if (begun != copied_.end()) copied_.erase(begun);
+  if (last && more_due && well)
+    throw std::runtime_error(fmt::format("a copy that ends after {} bytes, and more were asked for", before + bytes));
+}
+
 void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& message, std::span<const std::byte> text) {
   if (ordinal == wire::NoticeOrdinal::copy_data) {
     auto copy = message.getRoot<schema::CopyData>();
+    copy_came(copy.getSequence(), copy.getOffset(), copy.getLast(),
+              cuda_abi::from_peer(copy.getResult()) == CUDA_SUCCESS);
     session_.pending_copies.stored(copy.getSequence(), copy.getLast());
     session_.note_progress();
   } else if (ordinal == wire::NoticeOrdinal::region_data) {
@@ -152,17 +187,17 @@ void Notices::bulk_stored(wire::NoticeOrdinal ordinal, capnp::MessageReader& mes
     uint8_t descriptor = message.getRoot<schema::Output>().getDescriptor();
     std::span<const std::byte> printed = text.empty() ? std::span<const std::byte>(text_) : text;
     // The server's own line does not wait for a call that waits: a session that does nothing makes none.
-    if (descriptor == 0) say({reinterpret_cast<const char*>(printed.data()), printed.size()});
+    if (descriptor == 0) log_stderr({reinterpret_cast<const char*>(printed.data()), printed.size()});
     else session_.device_output.keep(descriptor == 2, printed);
     text_.clear();
   }
 }
 
 std::chrono::nanoseconds Notices::upkeep(std::chrono::steady_clock::time_point now) noexcept {
-  return std::min(session_.kept_memory.look(now), profile_file().upkeep());
+  return std::min(session_.cached_memory.poll(now), profile_file().upkeep());
 }
 
 // The session has told the user why; from here on enter() returns its state.
-void Notices::ended(CUresult, std::string_view) { parts_.tell_ended(SessionEnd::lost); }
+void Notices::ended(CUresult, std::string_view) { parts_.notify_ended(SessionEnd::lost); }
 
 }  // namespace gpuwire::client

@@ -1,6 +1,11 @@
 // What the server tells unasked.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
 #include "client_stub/driver/session/session_part.hpp"
 #include "client_stub/session/session.hpp"
 
@@ -22,8 +27,14 @@ class Notices final : public NoticeHandler {
 
  private:
   ServerSession& session_;
-  SessionParts& parts_;          // told when the session breaks off
-  std::vector<std::byte> text_;  // the bulk of an output notice
+  SessionParts& parts_;  // told when the session breaks off
+  // The notice's bulk has been stored, or there was no place for it. Throws: the copy is said to have gone well, and
+  // not all of its bytes have come.
+  void copy_came(uint64_t sequence, uint64_t offset, bool last, bool well);
+
+  std::vector<std::byte> text_;                    // the bulk of an output notice
+  uint64_t copied_bytes_ = 0;                      // of the copy_data notice in hand: those that have a place
+  std::unordered_map<uint64_t, uint64_t> copied_;  // of copies that come in several pieces: how much has come, by frame
 };
 
 }  // namespace gpuwire::client

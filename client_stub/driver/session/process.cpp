@@ -5,15 +5,20 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/call/account.hpp"
+#include "client_stub/driver/call/call_frame.hpp"
 #include "client_stub/driver/call/error_log.hpp"
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/session/tools.hpp"
 #include "client_stub/driver/device/visible_devices.hpp"
+#include "client_stub/driver/profile/gpu_spans.hpp"
+#include "client_stub/driver/session/device_output.hpp"
+#include "client_stub/session/environment.hpp"
 
 namespace gpuwire::client {
 
@@ -41,6 +46,7 @@ void in_child() noexcept {
   new (&g_initialising) std::mutex;
   handles().after_fork_in_child();
   address_map().after_fork_in_child();
+  mapped_parts().after_fork_in_child();
   address_reservations().after_fork_in_child();
   managed_faults().after_fork_in_child();
   error_log().after_fork_in_child();
@@ -55,12 +61,15 @@ void in_child() noexcept {
 
 // Runs before cudart's own exit handlers, which were registered earlier; what they still call is answered with
 // CUDA_ERROR_DEINITIALIZED, as natively.
+// A handler that interrupted a call may be what has called exit(): what the call holds is held for ever.
 void at_exit() noexcept {
-  if (ServerSession* unused = g_connected.exchange(nullptr)) unused->end();
+  const bool from_within = in_call();
+  if (ServerSession* unused = g_connected.exchange(nullptr)) from_within ? unused->hang_up() : unused->end();
   Process* owner = g_process.load(std::memory_order_acquire);
   if (!owner) return;
   g_absent.store(CUDA_ERROR_DEINITIALIZED, std::memory_order_release);
   g_process.store(nullptr, std::memory_order_release);
+  if (from_within) return owner->server->hang_up();
   ask_server_account(*owner);
   owner->server->gpu_spans.finish();
   owner->server->end();
@@ -69,20 +78,21 @@ void at_exit() noexcept {
 }
 
 const char* server_name() noexcept {
-  const char* server = std::getenv("GPUWIRE_SERVER");
+  const char* server = setting("GPUWIRE_SERVER");
   return server && *server ? server : nullptr;
 }
 
 CUresult connect(ServerSession& session) {
   const char* server = server_name();
   if (!server) {
-    say("no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- "
+    log_stderr(
+        "no server: set GPUWIRE_SERVER=HOST:PORT, or start the program with 'gpuwire run --server HOST:PORT -- "
         "PROGRAM'");
     return CUDA_ERROR_NO_DEVICE;
   }
   std::string error;
   CUresult result = session.connect(server, error);
-  if (result) say(error);
+  if (result) log_stderr(error);
   else session.gpu_spans.begin();
   return result;
 }
@@ -119,7 +129,9 @@ CUresult install_process(std::unique_ptr<ServerSession> server, const char* visi
   try {
     auto owner = std::make_unique<Process>();
     const ServerFacts& facts = server->connection().facts();
-    for (int ordinal : visible_devices(visible, facts.devices)) {
+    const auto ordinals = visible_devices(visible, facts.devices);
+    if (!ordinals) return ordinals.error();
+    for (int ordinal : *ordinals) {
       auto* context = new ContextState;
       context->handle = handles().create(wire::HandleKind::context, server.get(), context);
       if (context->handle == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -134,6 +146,8 @@ CUresult install_process(std::unique_ptr<ServerSession> server, const char* visi
       owner->devices.push_back({ordinal, &facts.devices[size_t(ordinal)], context});
     }
     if (owner->devices.empty()) return CUDA_ERROR_NO_DEVICE;
+    const char* loading = std::getenv("CUDA_MODULE_LOADING");
+    owner->loads_eagerly = loading && std::string_view(loading) == "EAGER";
     g_server_driver_version.store(facts.driver_version, std::memory_order_relaxed);
     owner->server = std::move(server);
     g_process.store(owner.release(), std::memory_order_release);
@@ -193,6 +207,13 @@ void uninstall_process_for_test() noexcept {
   g_absent.store(CUDA_ERROR_NOT_INITIALIZED);
   g_failed = CUDA_SUCCESS;
   g_server_driver_version.store(0);
+  if (!owner) return;
+  // A session that is made next may have the same address, and would find this one's streams busy.
+  for (auto kind : {wire::HandleKind::stream, wire::HandleKind::context}) {
+    std::vector<uint64_t> left;
+    handles().for_each(kind, owner->server.get(), [&](uint64_t handle, void*) { left.push_back(handle); });
+    for (uint64_t handle : left) handles().forget(kind, handle);
+  }
   delete owner;
 }
 

@@ -35,6 +35,7 @@ struct Process {
   // The one server that the process has; later, it may be several, each device's its own.
   std::unique_ptr<ServerSession> server;
   std::vector<Device> devices;       // by the program's ordinal; does not change
+  bool loads_eagerly = false;        // CUDA_MODULE_LOADING=EAGER, as it was at cuInit; does not change
   std::atomic<uint64_t> next_id{1};  // contexts and streams, for cuCtxGetId and cuStreamGetId
   // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any
   // device. A flag alone: nothing is published through it.

@@ -5,44 +5,45 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
 
-#include "client_stub/driver/memory/allocation_handle.hpp"
-#include "client_stub/driver/array/array_shapes.hpp"
 #include "client_stub/driver/call/caller.hpp"
-#include "client_stub/driver/stream/capture.hpp"
-#include "client_stub/driver/session/device_output.hpp"
-#include "client_stub/driver/graph/graph.hpp"
-#include "client_stub/driver/graph/graph_memory.hpp"
-#include "client_stub/driver/graph/graph_records.hpp"
-#include "client_stub/driver/stream/host_callbacks.hpp"
-#include "client_stub/driver/memory/kept_memory.hpp"
-#include "client_stub/driver/host_memory/host_regions.hpp"
-#include "client_stub/driver/module/image_uploads.hpp"
-#include "client_stub/driver/module/images_ahead.hpp"
-#include "client_stub/driver/managed_memory/managed_allocations.hpp"
-#include "client_stub/driver/managed_memory/managed_memory.hpp"
-#include "client_stub/driver/profile/gpu_spans.hpp"
-#include "client_stub/driver/session/notices.hpp"
-#include "client_stub/driver/copy/chunked_uploads.hpp"
-#include "client_stub/driver/copy/pending_copies.hpp"
-#include "client_stub/driver/copy/posted_uploads.hpp"
-#include "client_stub/driver/copy/shared_staging.hpp"
-#include "client_stub/driver/host_memory/pinned_pointers.hpp"
 #include "client_stub/driver/session/session_part.hpp"
-#include "client_stub/driver/memory/shares.hpp"
-#include "client_stub/driver/graph/user_objects.hpp"
-#include "client_stub/session/session.hpp"
 
 namespace gpuwire::client {
+
+class AllocationHolders;
+class ArrayShapes;
+class Captures;
+class ChunkedUploads;
+class DeviceOutput;
+class GpuSpans;
+class GraphMemory;
+class GraphRecords;
+class HostCallbacks;
+class HostRegions;
+class ImageUploads;
+class PrefetchedImages;
+class CachedMemory;
+class ManagedAllocations;
+class ManagedMemory;
+class MemoryInFlight;
+class NodeStorages;
+class Notices;
+class PendingCopies;
+class PinnedPointers;
+class PostedUploads;
+class SharedStaging;
+class Shares;
+class UserObjects;
+class Session;
 
 // Made by cuInit and never destroyed, but in tests: programs call the driver from their last exit handlers. Any thread.
 class ServerSession {
  public:
-  ServerSession() = default;
+  ServerSession();
   ServerSession(const ServerSession&) = delete;
   ServerSession& operator=(const ServerSession&) = delete;
   ~ServerSession();  // tests only: no call is under way
@@ -50,10 +51,7 @@ class ServerSession {
   // Connects to `server`, HOST:PORT. Before the session is used; the error line is Session::connect's.
   CUresult connect(std::string_view server, std::string& error);
   // The same over a connection that is already there.
-  void adopt(std::unique_ptr<Session> connection) noexcept {
-    connection_ = std::move(connection);
-    chunked_uploads.begin(connection_->facts());
-  }
+  void adopt(std::unique_ptr<Session> connection) noexcept;
 
   // By now, whatever became of it since.
   bool connected() const noexcept { return connection_ != nullptr; }
@@ -65,53 +63,60 @@ class ServerSession {
   // The two things that happen to a session as a whole. end(): orderly, at the program's end, with no lock held. When
   // the connection breaks off, `notices` tells the parts.
   void end() noexcept;
-  void after_fork_in_child() noexcept { parts_.tell_forked(); }
+  // The program's end in the middle of a call of the thread that ends it: nothing is waited for (Session::hang_up()).
+  void hang_up() noexcept;
+  void after_fork_in_child() noexcept { parts_.notify_forked(); }
 
   // Counts what the program may have learned about the server's progress: synchronisations, and everything the server
   // tells. What was not ready at the present count is still not ready as far as the program can know; at a higher count
   // something that it waited for may imply the contrary (a stream that waited for the event, say), so the server is
   // asked once more.
   uint64_t progress() const noexcept { return progress_.load(std::memory_order_acquire); }
-  void note_progress() noexcept {
-    progress_.fetch_add(1, std::memory_order_release);
-    managed_memory.settle();
-  }
+  void note_progress() noexcept;
 
  private:
+  // The parts themselves, so that who uses one reads its header alone.
+  struct Storage;
+
   SessionParts parts_;
+  std::unique_ptr<Storage> storage_;
   // From 1 on, so that a state that never asked differs. Release and acquire: whoever sees the count sees the `done`
   // raised before it.
   std::atomic<uint64_t> progress_{1};
 
  public:
-  // The parts. What work looks at before it is sent comes first.
-  ManagedMemory managed_memory{*this, parts_};
-  PinnedPointers pinned_pointers{parts_};
-  HostRegions host_regions{*this, parts_};
-  PendingCopies pending_copies{parts_};
-  SharedStaging shared_staging{parts_};
-  Captures captures{parts_};
-  KeptMemory kept_memory{*this, parts_};
-  GraphMemory graph_memory{*this, parts_};
-  GraphRecords graph_records{parts_};  // after graph_memory: holds its blocks
-  NodeStorages node_storages{parts_};
-  UserObjects user_objects{parts_};
-  HostCallbacks host_callbacks{*this, parts_};
-  ManagedAllocations managed_allocations{parts_};
-  DeviceOutput device_output{parts_};
-  Shares shares{parts_};
-  AllocationHolders allocation_holders{parts_};
-  ArrayShapes array_shapes{parts_};
-  ImageUploads image_uploads{parts_};
-  ImagesAhead images_ahead{parts_};
-  GpuSpans gpu_spans{*this, parts_};
-  // Neither the end of the session nor a child has anything to do with it.
-  PostedUploads posted_uploads;
-  ChunkedUploads chunked_uploads{dedup_wish(std::getenv("GPUWIRE_DEDUP"))};
+  // The parts. Include the header of each one that you use.
+  ManagedMemory& managed_memory;
+  PinnedPointers& pinned_pointers;
+  HostRegions& host_regions;
+  PendingCopies& pending_copies;
+  SharedStaging& shared_staging;
+  Captures& captures;
+  CachedMemory& cached_memory;
+  GraphMemory& graph_memory;
+  GraphRecords& graph_records;
+  MemoryInFlight& in_flight;
+  NodeStorages& node_storages;
+  UserObjects& user_objects;
+  HostCallbacks& host_callbacks;
+  ManagedAllocations& managed_allocations;
+  DeviceOutput& device_output;
+  Shares& shares;
+  AllocationHolders& allocation_holders;
+  ArrayShapes& array_shapes;
+  ImageUploads& image_uploads;
+  PrefetchedImages& prefetched_images;
+  GpuSpans& gpu_spans;
+  PostedUploads& posted_uploads;
+  ChunkedUploads& chunked_uploads;
+  // The newest frame by which the server may have recorded events of its own accord: of each foreign event that was its
+  // newest record, unless the client has recorded it since (newest_record()). Release: raise(); partner: the acquire
+  // load there. Before the frame leaves.
+  std::atomic<uint64_t> foreign_records{0};
   // Small allocations that stay unused at the server, because their addresses are in use here. A counter alone.
   std::atomic<uint64_t> bytes_put_aside{0};
 
-  Notices notices{*this, parts_};
+  Notices& notices;
 
  private:
   std::unique_ptr<Session> connection_;

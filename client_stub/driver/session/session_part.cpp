@@ -7,11 +7,11 @@ SessionPart::SessionPart(SessionParts& all) noexcept {
   all.end_ = &next_;
 }
 
-void SessionParts::tell_ended(SessionEnd how) noexcept {
+void SessionParts::notify_ended(SessionEnd how) noexcept {
   for (SessionPart* part = first_; part; part = part->next_) part->ended(how);
 }
 
-void SessionParts::tell_forked() noexcept {
+void SessionParts::notify_forked() noexcept {
   for (SessionPart* part = first_; part; part = part->next_) part->after_fork_in_child();
 }
 

@@ -48,8 +48,8 @@ class SessionParts {
   SessionParts(const SessionParts&) = delete;
   SessionParts& operator=(const SessionParts&) = delete;
 
-  void tell_ended(SessionEnd how) noexcept;
-  void tell_forked() noexcept;
+  void notify_ended(SessionEnd how) noexcept;
+  void notify_forked() noexcept;
 
  private:
   friend class SessionPart;

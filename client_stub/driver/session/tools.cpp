@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "client_stub/driver/call/say.hpp"
+#include "client_stub/driver/call/log_stderr.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -65,13 +65,13 @@ void report_attached_tools() noexcept {
   // The driver would load this library and call into it (CUPTI documentation, "Injection").
   if (const char* injected = std::getenv("CUDA_INJECTION64_PATH"); injected && *injected) {
     try {
-      say("the tool named by CUDA_INJECTION64_PATH is not loaded (" + std::string(injected) +
-          "): compute-sanitizer, Nsight and CUPTI tools do not work through gpuwire");
+      log_stderr("the tool named by CUDA_INJECTION64_PATH is not loaded (" + std::string(injected) +
+                 "): compute-sanitizer, Nsight and CUPTI tools do not work through gpuwire");
     } catch (...) {  // no memory
     }
   }
   if (traced_by_cuda_gdb())
-    say("cuda-gdb sees only this program's host code: device code runs on the server, out of its reach");
+    log_stderr("cuda-gdb sees only this program's host code: device code runs on the server, out of its reach");
 }
 
 void report_refused_table(const CUuuid* id) noexcept {
@@ -81,7 +81,7 @@ void report_refused_table(const CUuuid* id) noexcept {
   std::string_view name = slash ? slash + 1 : holder.dli_fname;
   for (Tool& tool : g_tools) {
     // Relaxed: whoever comes first says it.
-    if (name.starts_with(tool.library) && !tool.said.test_and_set(std::memory_order_relaxed)) say(tool.line);
+    if (name.starts_with(tool.library) && !tool.said.test_and_set(std::memory_order_relaxed)) log_stderr(tool.line);
   }
 }
 

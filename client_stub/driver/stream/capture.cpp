@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/call/generated_support.hpp"
@@ -15,13 +15,15 @@
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
 
-// Programs may tell captures by these over the lifetime of the process (CUDA driver API, cuStreamGetCaptureInfo), of
-// all sessions.
+// Programs may identify captures by these over the lifetime of the process (CUDA driver API, cuStreamGetCaptureInfo),
+// across all sessions.
 constinit std::atomic<uint64_t> g_next_capture{1};
 
 // Synchronises with the NULL stream.
@@ -91,7 +93,7 @@ CUresult query_capture(const StreamCall& on, CUstreamCaptureStatus& status, uint
 }
 
 // Asks the server. Most streams have a handful of open ends; when there are more they are asked for again.
-CUresult ask(const StreamCall& on, ToldOfCapture& out) {
+CUresult ask(const StreamCall& on, CaptureAnswer& out) {
   if (!on.caller.session->facts().knows(uint32_t(wire::SessionOrdinal::capture_info))) return CUDA_ERROR_NOT_SUPPORTED;
   size_t room = 8, count = 0;
   do {
@@ -241,6 +243,13 @@ CUresult Captures::permit_wait(const StreamState& stream, uint64_t from, bool re
   return there && there->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
+bool Captures::is_active(uint64_t capture) noexcept {
+  if (count_.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
+  std::lock_guard lock(mutex_);
+  return find(capture) != nullptr;
+}
+
 bool Captures::has_graph(uint64_t graph) noexcept {
   if (graph == 0 || count_.load(std::memory_order_relaxed) == 0) [[likely]]
     return false;
@@ -293,40 +302,40 @@ CUresult Captures::permit_unsafe_call() noexcept {
 }
 
 // The server captures in relaxed mode: the modes are about the program's threads, and are applied here.
-CUresult hand::cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
+CUresult custom::cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
   const Captures::Changing changing(on.caller.server->captures);
-  // Frees of what is kept would become part of the capture.
-  on.caller.server->kept_memory.give_back_of_streams();
+  // Frees of cached blocks would become part of the capture.
+  on.caller.server->cached_memory.give_back_of_streams();
   CUresult result = forward::cuStreamBeginCapture_v2(on.caller, on.stream(), CU_STREAM_CAPTURE_MODE_RELAXED);
   return begun(on, result, mode, nullptr);
 }
 
-CUresult hand::cuStreamBeginCapture(CUstream stream, bool per_thread) {
-  return hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread);
+CUresult custom::cuStreamBeginCapture(CUstream stream, bool per_thread) {
+  return custom::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, per_thread);
 }
 
-CUresult hand::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
-                                           const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode,
-                                           bool per_thread) {
+CUresult custom::cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                             const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode,
+                                             bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = may_begin(on, mode)) return error;
   const Captures::Changing changing(on.caller.server->captures);
-  // Frees of what is kept would become part of the capture.
-  on.caller.server->kept_memory.give_back_of_streams();
+  // Frees of cached blocks would become part of the capture.
+  on.caller.server->cached_memory.give_back_of_streams();
   CUresult result = forward::cuStreamBeginCaptureToGraph(on.caller, on.stream(), graph, dependencies, edges, count,
                                                          CU_STREAM_CAPTURE_MODE_RELAXED);
   return begun(on, result, mode, graph);
 }
 
-CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
+CUresult custom::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   Captures& captures = on.caller.server->captures;
   GraphRecords& graph_records = on.caller.server->graph_records;
   Capture capture;
-  if (out) *out = nullptr;  // whatever comes (as measured on driver 580, like what follows)
+  if (out) *out = nullptr;  // in any case (as measured on driver 580, like the following)
   if (!captures.find(*on.state, capture)) return CUDA_ERROR_ILLEGAL_STATE;
   if (capture.origin != on.wire_stream) {
     captures.invalidate(capture.id);
@@ -351,7 +360,7 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
     return CUDA_SUCCESS;
   }
   // The graph is gone, the program's own, too (on driver 580 its later uses are CUDA_ERROR_INVALID_VALUE), and with it
-  // what the program was told of it.
+  // the handles that the program got for it.
   const uint64_t lost = capture.graph ? reinterpret_cast<uint64_t>(capture.graph) : capture.told_graph;
   if (ended == CUDA_SUCCESS) forward::cuGraphDestroy(on.caller, capture.graph ? capture.graph : graph);
   if (lost) forget_graph(on.caller, lost);
@@ -363,7 +372,7 @@ CUresult hand::cuStreamEndCapture(CUstream stream, CUgraph* out, bool per_thread
   return result ? result : CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
-CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status, bool per_thread) {
+CUresult custom::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status, bool per_thread) {
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
   StreamCall on(stream, per_thread);
@@ -371,9 +380,9 @@ CUresult hand::cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* statu
   return query_capture(on, *status, id);
 }
 
-CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                         const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count,
-                                         bool per_thread) {
+CUresult custom::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                           CUgraph* graph, const CUgraphNode** dependencies,
+                                           const CUgraphEdgeData** edges, size_t* count, bool per_thread) {
   if (!status) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = question_of_null_stream(stream, per_thread)) return error;
   StreamCall on(stream, per_thread);
@@ -382,7 +391,7 @@ CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus*
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
   if (id) *id = found;
   if (!(graph || dependencies || edges || count)) return CUDA_SUCCESS;
-  ToldOfCapture told;
+  CaptureAnswer told;
   if (CUresult error = ask(on, told)) {
     if (error != CUDA_ERROR_STREAM_CAPTURE_INVALIDATED) return leave(on.caller, error);
     on.caller.server->captures.invalidate(found);
@@ -391,7 +400,7 @@ CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus*
   }
   // A program that does not ask for data of edges must not lose them.
   if (!edges && dependencies && told.edges_matter()) return CUDA_ERROR_LOSSY_QUERY;
-  bool kept = on.caller.server->captures.keep(found, on.wire_stream, std::move(told), [&](const ToldOfCapture& known) {
+  bool kept = on.caller.server->captures.keep(found, on.wire_stream, std::move(told), [&](const CaptureAnswer& known) {
     if (graph) *graph = reinterpret_cast<CUgraph>(known.graph);
     if (dependencies) *dependencies = known.nodes.empty() ? nullptr : known.nodes.data();
     if (edges) *edges = known.edges.empty() ? nullptr : known.edges.data();
@@ -400,16 +409,18 @@ CUresult hand::cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus*
   return kept ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
 }
 
-CUresult hand::cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
-                                         const CUgraphNode** dependencies, size_t* count, bool per_thread) {
-  return hand::cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count, per_thread);
+CUresult custom::cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                           CUgraph* graph, const CUgraphNode** dependencies, size_t* count,
+                                           bool per_thread) {
+  return custom::cuStreamGetCaptureInfo_v3(stream, status, id, graph, dependencies, nullptr, count, per_thread);
 }
 
-CUresult hand::cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id, bool per_thread) {
-  return hand::cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr, per_thread);
+CUresult custom::cuStreamGetCaptureInfo(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
+                                        bool per_thread) {
+  return custom::cuStreamGetCaptureInfo_v3(stream, status, id, nullptr, nullptr, nullptr, nullptr, per_thread);
 }
 
-CUresult hand::cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+CUresult custom::cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   // A mode that there is not is taken, too (as measured on driver 580): it is neither global nor relaxed.
   if (!mode) return CUDA_ERROR_INVALID_VALUE;
   ThreadState* thread = thread_state();

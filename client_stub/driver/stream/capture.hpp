@@ -21,8 +21,8 @@ class ServerSession;
 struct ContextState;
 struct StreamState;
 
-// What a program was told of a capture: the graph, and the nodes that the stream's next work comes behind.
-struct ToldOfCapture {
+// The program's view of a capture: the graph, and the nodes that precede the stream's next work.
+struct CaptureAnswer {
   uint64_t graph = 0;
   std::vector<CUgraphNode> nodes;
   std::vector<CUgraphEdgeData> edges;  // empty: plain ones
@@ -43,7 +43,7 @@ struct Capture {
   CUgraph graph = nullptr;  // cuStreamBeginCaptureToGraph: the program's own
   bool invalidated = false;
   uint64_t told_graph = 0;                 // the handle that the program was given for the graph, 0: none
-  std::map<uint64_t, ToldOfCapture> told;  // by wire stream
+  std::map<uint64_t, CaptureAnswer> told;  // by wire stream
 };
 
 // The captures under way in the contexts of one session. Any thread; one leaf lock.
@@ -77,8 +77,8 @@ class Captures final : public SessionPart {
   CUresult permit_unsafe_call() noexcept;
   // Is anything captured? Costs one atomic load.
   bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
-  // Does the server's driver capture nothing, either, where a frame is that is sent now? With the send lock held, or
-  // where what began to capture since has to see what the caller does.
+  // Is there no capture in the server's driver, either, at a frame that is sent now? With the send lock held, or where
+  // later captures have to see the caller's action.
   bool none() const noexcept {
     return count_.load(std::memory_order_acquire) == 0 && changing_.load(std::memory_order_acquire) == 0;
   }
@@ -95,6 +95,8 @@ class Captures final : public SessionPart {
    private:
     Captures& captures_;
   };
+  // Is it under way, if only invalid by now?
+  bool is_active(uint64_t capture) noexcept;
   // Is this the graph of a capture under way?
   bool has_graph(uint64_t graph) noexcept;
 
@@ -108,17 +110,17 @@ class Captures final : public SessionPart {
   void remove_of(ContextState& context) noexcept;
   // A copy of the one that the stream takes part in. False: none.
   bool find(const StreamState& stream, Capture& out);
-  // Keeps what the program is told of a capture in this stream, and shows it to `tell`: valid until the stream's next
-  // such call (CUDA driver API, cuStreamGetCaptureInfo). False: the capture is over.
-  template <class Tell>
-  bool keep(uint64_t capture, uint64_t wire_stream, ToldOfCapture told, Tell&& tell) {
+  // Stores the program's view of a capture in this stream, and shows it to `tell`: valid until the stream's next such
+  // call (CUDA driver API, cuStreamGetCaptureInfo). False: the capture is over.
+  template <class Visit>
+  bool keep(uint64_t capture, uint64_t wire_stream, CaptureAnswer told, Visit&& visit) {
     std::lock_guard lock(mutex_);
     Capture* found = find(capture);
     if (!found) return false;
     found->told_graph = told.graph;
-    ToldOfCapture& kept = found->told[wire_stream];
+    CaptureAnswer& kept = found->told[wire_stream];
     kept = std::move(told);
-    tell(kept);
+    visit(kept);
     return true;
   }
 
@@ -131,12 +133,13 @@ class Captures final : public SessionPart {
   std::mutex mutex_;
   std::vector<Capture> active_;  // a handful
   // active_.size(), for the check that nothing is captured; relaxed: a capture that another thread is just starting may
-  // or may not be seen. Stored with release for none(): who sees that a capture is out sees changing_ from before.
+  // or may not be seen. Stored with release for none(): a thread that sees that a capture is out sees changing_ from
+  // before.
   std::atomic<uint32_t> count_{0};
   std::atomic<uint32_t> changing_{0};
 };
 
-// The same for a call that has not been entered yet: what is wrong with it otherwise it says itself.
+// The same for a call that has not been entered yet: it reports its other faults itself.
 CUresult permit_unsafe_call() noexcept;
 // The same for calls that a context that has failed answers with its error, whatever is captured.
 CUresult permit_unless_failed() noexcept;

@@ -6,11 +6,18 @@
 #include <algorithm>
 #include <new>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
+#include "client_stub/driver/graph/graph_memory.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "protocol/wire/handle.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
@@ -25,7 +32,7 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
     std::lock_guard lock(mutex_);
     uint64_t number = next_++;
     callbacks_.emplace(number, callback);
-    if (!callback.repeats) ++unfinished_;
+    count_added(callback);
     if (!thread_.joinable()) {
       // The program's signals are for the program's threads.
       sigset_t all, before;
@@ -35,7 +42,7 @@ uint64_t HostCallbacks::add(const HostCallback& callback) noexcept {
         thread_ = std::thread([this] { run(); });
       } catch (...) {
         callbacks_.erase(number);
-        if (!callback.repeats) --unfinished_;
+        count_finished(callback);
         number = 0;
       }
       pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -50,11 +57,20 @@ void HostCallbacks::remove(uint64_t number) noexcept {
   std::lock_guard lock(mutex_);
   auto found = callbacks_.find(number);
   if (found == callbacks_.end()) return;
-  if (!found->second.repeats) count_finished();
+  count_finished(found->second);
   callbacks_.erase(found);
 }
 
-void HostCallbacks::count_finished() noexcept {
+void HostCallbacks::count_added(const HostCallback& callback) noexcept {
+  if (callback.repeats) return;
+  if (callback.source) ++reading_;
+  ++unfinished_;
+}
+
+void HostCallbacks::count_finished(const HostCallback& callback) noexcept {
+  if (callback.repeats) return;
+  if (callback.source) --reading_;
+  if (callback.sequence != 0) standing_.erase({callback.wire_stream, callback.sequence});
   if (--unfinished_ == 0) finished_.notify_all();
 }
 
@@ -63,21 +79,36 @@ void HostCallbacks::await_none() noexcept {
   finished_.wait_for(lock, kAwaitedMax, [this] { return over_ || !any_to_come(); });
 }
 
-void HostCallbacks::sent(uint64_t number) noexcept {
+void HostCallbacks::sent(uint64_t number, uint64_t wire_stream, uint64_t sequence) noexcept {
   std::lock_guard lock(mutex_);
-  if (auto found = callbacks_.find(number); found != callbacks_.end()) found->second.sent = true;
-  if (lost_) tell_lost();
+  if (auto found = callbacks_.find(number); found != callbacks_.end()) {
+    HostCallback& callback = found->second;
+    callback.sent = true;
+    if (!callback.repeats && wire_stream > wire::kStreamLegacy) try {
+        standing_.emplace(wire_stream, sequence);
+        callback.wire_stream = wire_stream;
+        callback.sequence = sequence;
+      } catch (const std::bad_alloc&) {}  // the server is asked
+  }
+  if (lost_) notify_lost();
+}
+
+bool HostCallbacks::any_before(uint64_t wire_stream, uint64_t sequence) const noexcept {
+  std::lock_guard lock(mutex_);
+  auto oldest = standing_.lower_bound({wire_stream, 0});
+  return oldest != standing_.end() && oldest->first == wire_stream && oldest->second <= sequence;
 }
 
 void HostCallbacks::ended(SessionEnd how) noexcept {
   std::lock_guard lock(mutex_);
   over_ = true;
+  standing_.clear();
   lost_ = how == SessionEnd::lost;
   finished_.notify_all();
-  if (lost_) tell_lost();
+  if (lost_) notify_lost();
 }
 
-void HostCallbacks::tell_lost() noexcept {
+void HostCallbacks::notify_lost() noexcept {
   const CUresult why = session_.connection().state();
   const size_t before = due_.size();
   try {
@@ -85,7 +116,7 @@ void HostCallbacks::tell_lost() noexcept {
       if (callback.stream_callback && callback.sent) due_.push_back({number, why});
     }
   } catch (...) {
-    // Without memory some are not told.
+    // Without memory some are not notified.
   }
   // In the order of their calls. One that stands there already is found no more when its second turn comes.
   std::sort(due_.begin() + long(before), due_.end(),
@@ -137,20 +168,27 @@ void HostCallbacks::run() noexcept {
     // API).
     if (callback.stream_callback) {
       callback.stream_callback(callback.stream, due.status, callback.user_data);
-    } else if (due.status == CUDA_SUCCESS) {
+    } else if (due.status == CUDA_SUCCESS && callback.host_function) {
       callback.host_function(callback.user_data);
     }
     if (process()) {
-      // The work behind the function in its stream finds what it has written.
       const Caller caller = session_.own_caller();
-      session_.host_regions.push(caller);
-      session_.managed_memory.hand_over();
-      session_.graph_memory.push_launched(caller);
+      if (callback.source) {
+        if (due.status == CUDA_SUCCESS) session_.graph_memory.push(caller, callback.source->ranges);
+      } else {
+        // The work behind the function in its stream finds the function's writes.
+        session_.host_regions.push(caller);
+        session_.managed_memory.hand_over();
+        session_.graph_memory.push_launched(caller);
+      }
       send::post_host_function_done(*caller.session, 0, {.callback = due.number});
       caller.session->flush();
     }
     lock.lock();
-    if (!callback.repeats) count_finished();
+    count_finished(callback);
+    lock.unlock();
+    callback.source.reset();  // the last of a block ends outside the lock
+    lock.lock();
   }
 }
 
@@ -195,14 +233,19 @@ CUresult send_callback(CUstream stream, HostCallback callback, uint8_t kind, boo
     caller.server->host_callbacks.remove(number);
     return leave(caller, error);
   }
-  caller.server->host_callbacks.sent(number);
+  caller.server->host_callbacks.sent(number, wire_stream, sequence);
   note_stream_work(caller, wire_stream, sequence);
+  if (callback.repeats) {
+    caller.server->graph_records.note_awaits(state->capture.load(std::memory_order_relaxed), Awaits::functions);
+  } else {
+    caller.server->in_flight.note_standing(caller, wire_stream, sequence, Awaits::callbacks);
+  }
   return leave(caller, CUDA_SUCCESS);
 }
 
 }  // namespace
 
-CUresult hand::cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data, bool per_thread) {
+CUresult custom::cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data, bool per_thread) {
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   HostCallback callback;
   callback.host_function = function;
@@ -211,8 +254,8 @@ CUresult hand::cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_d
   return send_callback(stream, callback, 0, per_thread);
 }
 
-CUresult hand::cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags,
-                                   bool per_thread) {
+CUresult custom::cuStreamAddCallback(CUstream stream, CUstreamCallback function, void* user_data, unsigned int flags,
+                                     bool per_thread) {
   if (!function || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   HostCallback callback;
   callback.stream_callback = function;

@@ -4,18 +4,23 @@
 #include <optional>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client/session_sends.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/stream/stream_call.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/stream/capture.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 #include "schema/session.capnp.h"
 
 namespace gpuwire::client {
 namespace {
 
-// Nothing was sent that is not known to be done. What a watch found to have failed is returned once, and noted in the
-// context.
+// All sent work is known to be done. A failure that a watch found is returned once, and recorded in the context.
 CUresult finished(const StreamCall& on) noexcept {
   int32_t failed = on.state->failed.load(std::memory_order_relaxed);
   if (failed) failed = on.state->failed.exchange(0, std::memory_order_relaxed);
@@ -47,7 +52,7 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
   // Priorities outside the range are brought into it (CUDA driver API, cuStreamCreateWithPriority).
   const DeviceFacts& facts = *process()->devices[size_t(caller.state->device)].facts;
   priority = std::max(std::min(priority, int(facts.stream_priority_least)), int(facts.stream_priority_greatest));
-  if (flags & CU_STREAM_NON_BLOCKING) caller.server->posted_uploads.end(caller);
+  if (flags & CU_STREAM_NON_BLOCKING) caller.server->posted_uploads.stream_beside_begins(caller);
   CUstream stream = nullptr;
   CUresult result = priority == 0 ? forward::cuStreamCreate(caller, &stream, flags)
                                   : forward::cuStreamCreateWithPriority(caller, &stream, flags, priority);
@@ -61,26 +66,27 @@ CUresult create_stream(const Caller& caller, CUstream* out, unsigned flags, int 
   return leave(caller, CUDA_SUCCESS);
 }
 
-CUresult hand::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
+CUresult custom::cuStreamCreateWithPriority(CUstream* out, unsigned int flags, int priority) {
   Caller caller = enter(Needs::context);
   if (CUresult error = argument_first(caller.error, known_flags(flags) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE))
     return error;
   return create_stream(caller, out, flags, priority);
 }
 
-CUresult hand::cuStreamCreate(CUstream* out, unsigned int flags) {
-  return hand::cuStreamCreateWithPriority(out, flags, 0);
+CUresult custom::cuStreamCreate(CUstream* out, unsigned int flags) {
+  return custom::cuStreamCreateWithPriority(out, flags, 0);
 }
 
 // Work that was sent to the stream still runs; only the name goes.
-CUresult hand::cuStreamDestroy_v2(CUstream stream) {
+CUresult custom::cuStreamDestroy_v2(CUstream stream) {
   if (reinterpret_cast<uint64_t>(stream) <= reinterpret_cast<uint64_t>(CU_STREAM_PER_THREAD)) {
     return process() ? CUDA_ERROR_INVALID_HANDLE : absent_process();
   }
   StreamCall on(stream, false);
   if (on.error) return on.error;
   ServerSession& server = *on.caller.server;
-  server.kept_memory.give_back_of_stream(on.wire_stream);
+  server.cached_memory.give_back_of_stream(on.wire_stream);
+  server.in_flight.let_go();
   // The capture that has begun in a stream ends with it (as measured on driver 580).
   std::optional<Captures::Changing> ending;
   if (Capture capture; on.state->capture.load(std::memory_order_relaxed) != 0 &&
@@ -103,7 +109,12 @@ CUresult refuse_captured(const StreamCall& on) noexcept {
 }
 
 CUresult wait_for_stream(StreamCall& on) {
-  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0 && stream_idle(*on.state)) return finished(on);
+  if (on.caller.state->captures.load(std::memory_order_relaxed) == 0) {
+    if (stream_idle(*on.state)) return finished(on);
+    CUresult error = CUDA_SUCCESS;
+    if (on.caller.server->posted_uploads.notify_stream_done(on.caller, *on.state, on.wire_stream, error))
+      return error ? leave(on.caller, error) : finished(on);
+  }
   uint64_t up_to = on.state->work.load(std::memory_order_relaxed);
   CUresult result = forward::cuStreamSynchronize(on.caller, on.stream());
   if (result == CUDA_SUCCESS) note_stream_done(*on.caller.server, *on.state, up_to);
@@ -119,18 +130,24 @@ CUresult synchronise_stream(CUstream stream, bool per_thread) {
   return wait_for_stream(on);
 }
 
-CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
+CUresult custom::cuStreamQuery(CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (CUresult error = refuse_captured(on)) return error;
   if (CUresult error = on.caller.server->captures.permit_unsafe_call()) return error;
   if (stream_idle(*on.state)) return finished(on);
   uint64_t work = on.state->work.load(std::memory_order_relaxed);
-  on.caller.server->posted_uploads.settle(on.caller, work);
+  // The caller may hold a lock that the function needs, and the server be blocked until the function has returned.
+  if (on.caller.server->host_callbacks.stand_before(on.wire_stream, work)) {
+    if (CUresult error = watch(on)) return leave(on.caller, error);
+    on.caller.session->poll();
+    return CUDA_ERROR_NOT_READY;
+  }
+  if (!(on.state->flags & CU_STREAM_NON_BLOCKING)) on.caller.server->posted_uploads.settle(on.caller, work);
   uint64_t now = on.caller.server->progress();
   bool watched = on.state->watched.load(std::memory_order_acquire) > work;
   if (watched && on.state->asked.load(std::memory_order_relaxed) == now) {
-    // A program that goes on asking may have written what a kernel in the NULL stream waits for.
+    // A polling program may have written a word that a kernel in the NULL stream waits for.
     if (on.wire_stream <= wire::kStreamLegacy) on.caller.server->host_regions.push(on.caller);
     return CUDA_ERROR_NOT_READY;
   }
@@ -144,7 +161,7 @@ CUresult hand::cuStreamQuery(CUstream stream, bool per_thread) {
   return CUDA_ERROR_NOT_READY;
 }
 
-CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
+CUresult custom::cuStreamSynchronize(CUstream stream, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (in_host_callback()) return CUDA_ERROR_NOT_PERMITTED;
@@ -153,44 +170,55 @@ CUresult hand::cuStreamSynchronize(CUstream stream, bool per_thread) {
   return wait_for_stream(on);
 }
 
-CUresult hand::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {
+CUresult custom::cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   EventState* state = find_event(event);
   if (!state) return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) != 0) return CUDA_ERROR_INVALID_VALUE;
-  uint64_t capture = state->capture.load(std::memory_order_acquire);
-  bool capturing = capture != 0 || on.state->capture.load(std::memory_order_relaxed) != 0;
-  // Waiting for what is over changes nothing.
-  if (!capturing && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
-  if (capturing && !(flags & CU_EVENT_WAIT_EXTERNAL)) {
-    bool recorded = state->record.load(std::memory_order_acquire) != 0;
-    if (CUresult error = on.caller.server->captures.permit_wait(*on.state, capture, recorded)) return error;
+  Captures& captures = on.caller.server->captures;
+  const bool stream_captures = on.state->capture.load(std::memory_order_relaxed) != 0;
+  // Becomes a node that waits for the event as it is when the graph is launched. As measured on driver 580.
+  const bool external = (flags & CU_EVENT_WAIT_EXTERNAL) != 0;
+  if (external && !stream_captures) return CUDA_ERROR_ILLEGAL_STATE;
+  uint64_t capture = external ? 0 : state->capture.load(std::memory_order_acquire);
+  // Waiting for completed work changes nothing.
+  if (capture == 0 && !stream_captures && event_done(*state)) return leave(on.caller, CUDA_SUCCESS);
+  // A foreign event may have been recorded outside of captures since, or never: then the server's driver judges.
+  bool unknown = false;
+  if (const NewestRecord newest = newest_record(*state); !external && (capture != 0 || stream_captures)) {
+    if (!newest.own && capture != 0 && !captures.is_active(capture)) capture = 0;
+    unknown = !newest.own && capture == 0;
+    const bool recorded = newest.own && newest.sequence != 0;
+    if (CUresult error = captures.permit_wait(*on.state, capture, recorded)) return error;
   }
-  CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags);
-  // What a wait for the work of a capture that is over comes to, the server's driver says.
-  bool over = result == CUDA_SUCCESS && !on.caller.server->captures.join(*on.state, capture);
-  if (result == CUDA_SUCCESS && (over || is_shared(*state))) result = await_verdict(on.caller);
+  uint64_t sequence = 0;
+  CUresult result = forward::cuStreamWaitEvent(on.caller, on.stream(), event, flags, false, &sequence);
+  if (result == CUDA_SUCCESS && capture == 0 && !stream_captures)
+    on.caller.server->in_flight.note_join(on.caller, on.wire_stream, sequence);
+  // The server's driver also decides the result of a wait for the work of an ended capture.
+  unknown |= result == CUDA_SUCCESS && !captures.join(*on.state, capture);
+  if (result == CUDA_SUCCESS && (unknown || is_shared(*state))) result = await_verdict(on.caller);
   result = leave(on.caller, result);
-  if (over && result) on.caller.server->captures.invalidate(*on.state);
+  if (unknown && result) captures.invalidate(*on.state);
   return result;
 }
 
-CUresult hand::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
+CUresult custom::cuStreamGetId(CUstream stream, unsigned long long* id, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = argument_first(on.error, id ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *id = on.state->id;
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
+CUresult custom::cuStreamGetFlags(CUstream stream, unsigned int* flags, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = argument_first(on.error, flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *flags = on.state->flags;
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
+CUresult custom::cuStreamGetPriority(CUstream stream, int* priority, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = argument_first(on.error, priority ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *priority = on.state->priority.load(std::memory_order_relaxed);
@@ -214,8 +242,8 @@ bool is_of_streams(CUstreamAttrID attribute) {
 }  // namespace
 
 // Which values there are the server's driver alone knows, so it is waited for, but for a priority that the device has.
-CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
-                                    bool per_thread) {
+CUresult custom::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value,
+                                      bool per_thread) {
   StreamCall on(stream, per_thread);
   if (on.error) return on.error;
   if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
@@ -233,7 +261,7 @@ CUresult hand::cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, c
   return result;
 }
 
-CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
+CUresult custom::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_thread) {
   StreamCall on(to, per_thread), source(from, per_thread);
   if (on.error || source.error) return on.error ? on.error : source.error;
   CUresult result = forward::cuStreamCopyAttributes(on.caller, to, from, per_thread);
@@ -242,23 +270,23 @@ CUresult hand::cuStreamCopyAttributes(CUstream to, CUstream from, bool per_threa
   return leave(on.caller, result);
 }
 
-CUresult hand::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
+CUresult custom::cuStreamGetDevice(CUstream stream, CUdevice* device, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = argument_first(on.error, device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *device = on.caller.state->device;
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
+CUresult custom::cuStreamGetCtx(CUstream stream, CUcontext* context, bool per_thread) {
   StreamCall on(stream, per_thread);
   if (CUresult error = argument_first(on.error, context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *context = as_cuda(on.caller.state);
   return CUDA_SUCCESS;
 }
 
-// Of a green context's stream the primary context and the green one. Who does not ask for one of them gets the other
-// (as measured on driver 580).
-CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
+// Of a green context's stream the primary context and the green one. A caller that does not ask for one of them gets
+// the other (as measured on driver 580).
+CUresult custom::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx* green, bool per_thread) {
   StreamCall on(stream, per_thread);
   const bool asks = context || green;
   if (CUresult error = argument_first(on.error, asks ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
@@ -267,7 +295,7 @@ CUresult hand::cuStreamGetCtx_v2(CUstream stream, CUcontext* context, CUgreenCtx
   return CUDA_SUCCESS;
 }
 
-CUresult hand::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
+CUresult custom::cuStreamGetGreenCtx(CUstream stream, CUgreenCtx* green) {
   StreamCall on(stream, false);
   if (CUresult error = argument_first(on.error, green ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)) return error;
   *green = green_of(*on.caller.state);

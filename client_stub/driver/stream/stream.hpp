@@ -1,6 +1,6 @@
-// What the stub knows of streams and events, so that queries and most synchronisation need not ask the server.
+// The stub's state of streams and events, by which queries and most synchronisation need not ask the server.
 //
-// All is told in sequences of frames: work sent with sequence s is known to be done when some `done` that covers its
+// All times are sequences of frames: work sent with sequence s is known to be done when some `done` that covers its
 // stream is >= s.
 #pragma once
 
@@ -12,10 +12,11 @@
 namespace gpuwire::client {
 
 class ServerSession;
+struct Caller;
 struct ContextState;
 
-// Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; whoever
-// sees that a copy is done also sees the bytes that the reading thread stored before.
+// Raises `value` to at least `to`. Release, partner: the acquire loads of `done` in stream_idle() and its like; a
+// thread that sees that a copy is done also sees the bytes that the reading thread stored before.
 inline void raise(std::atomic<uint64_t>& value, uint64_t to) noexcept {
   uint64_t seen = value.load(std::memory_order_relaxed);
   while (seen < to && !value.compare_exchange_weak(seen, to, std::memory_order_release, std::memory_order_relaxed)) {}
@@ -33,7 +34,7 @@ struct StreamState {
   std::atomic<uint64_t> done{0};
   std::atomic<uint64_t> watched{0};  // newest watch_stream frame sent for it
   std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready
-  std::atomic<int32_t> failed{0};    // what a completion notice said went wrong, until reported
+  std::atomic<int32_t> failed{0};    // the failure in a completion notice, until reported
   std::atomic<uint64_t> capture{0};  // id of the capture it takes part in, capture.hpp; 0: none
 };
 
@@ -42,9 +43,12 @@ struct EventState {
   std::atomic<uint64_t> handle{0};
   ContextState* context = nullptr;
   uint32_t flags = 0;
-  std::atomic<uint64_t> record{0};   // frame of the newest record; 0: never recorded
-  std::atomic<uint64_t> stream{0};   // wire handle of the stream it was recorded in
-  std::atomic<uint64_t> done{0};     // newest record known to be done
+  std::atomic<uint64_t> record{0};  // frame of the newest record; 0: never recorded
+  std::atomic<uint64_t> stream{0};  // wire handle of the stream it was recorded in
+  std::atomic<uint64_t> done{0};    // newest record known to be done
+  // Newest record by cuEventRecord: when it is done, so is all earlier work of its stream. Relaxed: read by a thread
+  // that has learned that the record is done.
+  std::atomic<uint64_t> closes{0};
   std::atomic<uint64_t> watched{0};  // newest record for which watch_event was sent
   std::atomic<uint64_t> asked{0};    // ServerSession::progress() when the server last said that it is not ready, or
                                      // before a record that is watched from the beginning
@@ -52,6 +56,8 @@ struct EventState {
                                      // and was asked about: the next one is watched, too. A hint: relaxed
   std::atomic<int32_t> failed{0};
   std::atomic<uint64_t> capture{0};  // its newest record was in a capturing stream: the capture's id
+  // The server may record it by itself, as graphs with a node for it do: newest_record(). Stays until the event ends.
+  std::atomic<bool> foreign{false};
 };
 
 // The state behind a wire stream handle (0 and 1: the context's NULL stream). Null: not known.
@@ -65,18 +71,36 @@ uint64_t create_event_handle(ServerSession* session, ContextState* context) noex
 bool forget_stream_handle(uint64_t handle) noexcept;
 bool forget_event_handle(uint64_t handle) noexcept;
 
-// Everything that was sent to the context up to `sequence` is done (a context was synchronised), and the program is
-// told.
+// All work that was sent to the context up to `sequence` is done (a context was synchronised), and the program learns
+// of it.
 void note_context_done(ContextState& context, uint64_t sequence) noexcept;
 // The same for one stream of a context of this session.
 void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequence) noexcept;
+// This record of the event is done, and with it the earlier work of its stream. The program does not learn of it.
+void note_event_done(EventState& event, uint64_t record) noexcept;
 // Is there nothing on the stream, or in the context, that is not known to be done?
 bool stream_idle(const StreamState& stream) noexcept;
 bool context_idle(const ContextState& context) noexcept;
-// May other processes record it or wait for it? Then nothing about it is known here, and what is asked of it is at the
-// server's driver when the call returns: the program tells the other process what it did by ways of its own.
+// May other processes record it or wait for it? Then its state is unknown here, and a request about it has reached the
+// server's driver when the call returns: the program informs the other process by ways of its own.
 inline bool is_shared(const EventState& event) noexcept { return (event.flags & CU_EVENT_INTERPROCESS) != 0; }
+// The frame by which the event was recorded last, as far as is known here; 0: never.
+struct NewestRecord {
+  uint64_t sequence = 0;
+  // By a call of the client. Otherwise the event is foreign, and a graph that was launched since may have recorded it,
+  // or nobody (the recording graph is not remembered): only the server's statement about the event itself proves that
+  // it is done.
+  bool own = true;
+};
+NewestRecord newest_record(const EventState& event) noexcept;
 // Is the newest record of the event known to be done (or was there none)? Never so of a shared one.
 bool event_done(const EventState& event) noexcept;
+// A call of the client records the event with this frame; `capture`: that of the stream, 0: none.
+// `after_all`: only when all is done that the stream was sent before, which an event in a launch's attributes need not
+// wait for.
+void note_record(const Caller& caller, EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence,
+                 bool after_all = true) noexcept;
+// Not a stream: for records that a NULL stream's progress says nothing about.
+inline constexpr uint64_t kNoStream = ~uint64_t(0);
 
 }  // namespace gpuwire::client

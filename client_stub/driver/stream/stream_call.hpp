@@ -9,8 +9,8 @@
 namespace gpuwire::client {
 
 // Resolves the program's stream argument, and the context the call belongs to: the stream's own, or the current one for
-// the default streams. A look-up: sends nothing. What is sent then passes before_work(), by the forward functions if
-// not before. `error`: not success: return it, and nothing else is set.
+// the default streams. A look-up: sends nothing. Later frames pass before_work(), in the forward functions if not
+// before. `error`: not success: return it, and nothing else is set.
 struct StreamCall {
   Caller caller;
   uint64_t wire_stream = 0;
@@ -39,11 +39,11 @@ struct StreamCall {
     if (!state) error = CUDA_ERROR_INVALID_HANDLE;
   }
 
-  // For the forward functions, which take the resolved stream for what it is.
+  // For the forward functions, which pass the resolved stream on unchanged.
   CUstream stream() const noexcept { return reinterpret_cast<CUstream>(wire_stream); }
 };
 
-// What calls of ours wait with: cuStreamSynchronize, which a program may not call while it captures elsewhere.
+// The wait of our own calls: cuStreamSynchronize, which a program may not call while it captures elsewhere.
 CUresult synchronise_stream(CUstream stream, bool per_thread);
 
 // A stream in the caller's context. `out` is not null; flags and priority are checked here.

@@ -1,4 +1,5 @@
 // The bookkeeping of stream.hpp. Lock order: none; each lock here is a leaf.
+#include <algorithm>
 #include <new>
 
 #include "client_stub/driver/session/process.hpp"
@@ -80,10 +81,11 @@ uint64_t create_event_handle(ServerSession* session, ContextState* context) noex
   if (!state) return 0;
   state->context = context;
   state->flags = 0;
-  for (auto* value : {&state->record, &state->stream, &state->done, &state->watched, &state->asked, &state->capture}) {
+  for (auto* value :
+       {&state->record, &state->stream, &state->done, &state->closes, &state->watched, &state->asked, &state->capture})
     value->store(0, std::memory_order_relaxed);
-  }
   state->polled.store(false, std::memory_order_relaxed);
+  state->foreign.store(false, std::memory_order_relaxed);
   state->failed.store(0, std::memory_order_relaxed);
   uint64_t handle = handles().create(wire::HandleKind::event, session, state);
   state->handle.store(handle, std::memory_order_release);
@@ -121,8 +123,30 @@ void note_stream_done(ServerSession& session, StreamState& stream, uint64_t sequ
   session.note_progress();
 }
 
+void note_event_done(EventState& event, uint64_t record) noexcept {
+  raise(event.done, record);
+  if (!event.context || is_shared(event) || event.closes.load(std::memory_order_relaxed) != record) return;
+  // A newer record may have another stream, of which this record proves nothing; the same goes for a record of a graph,
+  // which the server may have checked in the place of this one.
+  const uint64_t handle = event.stream.load(std::memory_order_relaxed);
+  StreamState* stream = find_stream(event.context, handle);
+  const NewestRecord newest = newest_record(event);
+  if (!stream || !newest.own || newest.sequence != record) return;
+  // Should the state have been recycled into another stream since, then that one's work is newer than the record.
+  raise(stream->done, record);
+}
+
 bool context_idle(const ContextState& context) noexcept {
   return context.work.load(std::memory_order_relaxed) <= context.done.load(std::memory_order_acquire);
+}
+
+// The work that was sent to the NULL stream, or that it waits for, is done with it; work of other streams with the
+// context.
+bool host_writes_under_way(const ContextState& context) noexcept {
+  const uint64_t done = context.done.load(std::memory_order_acquire);
+  return context.host_writes_beside.load(std::memory_order_relaxed) > done ||
+         context.host_writes.load(std::memory_order_relaxed) >
+             std::max(done, context.legacy.done.load(std::memory_order_acquire));
 }
 
 bool stream_idle(const StreamState& stream) noexcept {
@@ -131,12 +155,35 @@ bool stream_idle(const StreamState& stream) noexcept {
          (stream.context && work <= stream.context->done.load(std::memory_order_acquire));
 }
 
+NewestRecord newest_record(const EventState& event) noexcept {
+  const uint64_t record = event.record.load(std::memory_order_acquire);
+  // Acquire, partner: hand_over_event().
+  if (!event.foreign.load(std::memory_order_acquire)) [[likely]]
+    return {.sequence = record};
+  const uint64_t launched = event.context ? event.context->server->foreign_records.load(std::memory_order_acquire) : 0;
+  // Before the first launch, too, an event without a record of the client's is asked about.
+  const uint64_t foreign = std::max<uint64_t>(launched, 1);
+  return record >= foreign ? NewestRecord{.sequence = record} : NewestRecord{.sequence = foreign, .own = false};
+}
+
+void note_record(const Caller& caller, EventState& event, uint64_t wire_stream, uint64_t capture, uint64_t sequence,
+                 bool after_all) noexcept {
+  const bool null_of_green = wire_stream <= wire::kStreamLegacy && caller.state->is_green();
+  event.stream.store(null_of_green ? kNoStream : wire_stream, std::memory_order_relaxed);
+  event.capture.store(capture, std::memory_order_relaxed);
+  event.failed.store(0, std::memory_order_relaxed);
+  if (after_all) event.closes.store(sequence, std::memory_order_relaxed);
+  // Release: a thread that sees the record also sees its stream. Partner: event_done().
+  event.record.store(sequence, std::memory_order_release);
+}
+
 bool event_done(const EventState& event) noexcept {
   if (is_shared(event)) return false;
-  uint64_t record = event.record.load(std::memory_order_acquire);
+  const auto [record, own] = newest_record(event);
   if (record <= event.done.load(std::memory_order_acquire)) return true;
   const ContextState* context = event.context;
-  if (!context) return false;
+  // A graph may run in a stream of any context.
+  if (!context || !own) return false;
   if (record <= context->done.load(std::memory_order_acquire)) return true;
   uint64_t handle = event.stream.load(std::memory_order_relaxed);
   const StreamState* stream = find_stream(context, handle);

@@ -22,14 +22,14 @@ struct GpuwireRdmaFabric {
 namespace {
 
 constexpr unsigned kMessageId = 1;
-// What closing an end waits for UCX at most; what it has not given back by then is left to it.
+// The longest wait for UCX when an end closes; memory that UCX has not released by then is left to it.
 constexpr long kCloseMs = 2000;
 
 // --- the end of the process ----------------------------------------------------------------------------------------
 
-// exit() runs UCX's destructors while other threads may still be inside UCX. This library's come first, since it needs
-// UCX: they let nobody in any more and wait for who is inside. Both seq_cst: either a caller sees that it is over, or
-// the destructor sees the caller.
+// exit() runs UCX's destructors while other threads may still be inside UCX. This library's destructors come first,
+// since it needs UCX: they admit no thread any more and wait for the threads inside. Both seq_cst: either a caller sees
+// that it is over, or the destructor sees the caller.
 std::atomic<bool> g_over{false};
 std::atomic<unsigned> g_inside{0};
 std::atomic<pid_t> g_process{0};
@@ -71,7 +71,7 @@ long now_ms() {
 
 // --- small things --------------------------------------------------------------------------------------------------
 
-void say(char* error, size_t room, const char* what, ucs_status_t status) {
+void write_error(char* error, size_t room, const char* what, ucs_status_t status) {
   if (room != 0) std::snprintf(error, room, "%s: %s", what, ucs_status_string(status));
 }
 
@@ -91,13 +91,13 @@ struct GpuwireRdmaEnd {
   void* user = nullptr;
   unsigned under_way = 0;         // requests that UCX has and will complete
   unsigned memory_under_way = 0;  // those of them that are about memory's bytes
-  bool stands = false;            // a message has left: what connects the endpoint has left before it
+  bool stands = false;            // a message has left, and before it the messages that connect the endpoint
   bool broken = false;            // the endpoint, and nothing leaves any more
 };
 
 namespace {
 
-// What UCX's completion brings back: which end, which request.
+// The argument of UCX's completion: the end and the request.
 struct Request {
   GpuwireRdmaEnd* end;
   uint64_t tag;
@@ -112,7 +112,7 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
   g_process.store(getpid());
   ucp_config_t* config = nullptr;
   if (ucs_status_t status = ucp_config_read("GPUWIRE", nullptr, &config)) {
-    say(error, room, "UCX's configuration cannot be read", status);
+    write_error(error, room, "UCX's configuration cannot be read", status);
     return nullptr;
   }
   // Another process's death must not be the end of this one.
@@ -123,7 +123,7 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
   ucp_config_modify(config, "ALLOC_PRIO", "md:*,mmap,heap");
   // Memory by its name in /dev/shm: another process's /proc is out of reach.
   ucp_config_modify(config, "POSIX_USE_PROC_LINK", "n");
-  // With UCX's TCP a process listens, and 1.13.1 writes to whatever address somebody who connects there says: only for
+  // With UCX's TCP a process listens, and 1.13.1 writes to any address that a connecting peer names: only for a user
   // who asks for it.
   if (!is_set("UCX_TLS") && !is_set("GPUWIRE_UCX_TLS")) ucp_config_modify(config, "TLS", confined ? "^sm,tcp" : "^tcp");
   ucp_params_t parameters{};
@@ -139,7 +139,7 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
   ucs_status_t status = ucp_init(&parameters, config, &fabric->context);
   ucp_config_release(config);
   if (status != UCS_OK) {
-    say(error, room, "UCX finds nothing to use", status);
+    write_error(error, room, "UCX finds nothing to use", status);
     return nullptr;
   }
   return fabric.release();
@@ -151,7 +151,7 @@ void close_fabric(GpuwireRdmaFabric* fabric) {
   delete fabric;
 }
 
-// --- what UCX calls ------------------------------------------------------------------------------------------------
+// --- callbacks of UCX ----------------------------------------------------------------------------------------------
 
 ucs_status_t message_arrived(void* argument, const void* header, size_t header_bytes, void* data, size_t bytes,
                              const ucp_am_recv_param_t* parameters) {
@@ -159,7 +159,7 @@ ucs_status_t message_arrived(void* argument, const void* header, size_t header_b
   bool waits = parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV;
   int taken = waits ? end->events->arrived(end->user, header, header_bytes, nullptr, bytes, data)
                     : end->events->arrived(end->user, header, header_bytes, data, bytes, nullptr);
-  // Of what waits UCX keeps the descriptor until it is fetched.
+  // UCX keeps the descriptor of a waiting message until it is fetched.
   return waits && taken ? UCS_INPROGRESS : UCS_OK;
 }
 
@@ -205,7 +205,7 @@ GpuwireRdmaEnd* make_end(GpuwireRdmaFabric* fabric, const GpuwireRdmaEvents* eve
   end->user = user;
   end->context = fabric->context;
   auto failed = [&](const char* what, ucs_status_t status) -> GpuwireRdmaEnd* {
-    say(error, room, what, status);
+    write_error(error, room, what, status);
     close_end(end);
     return nullptr;
   };
@@ -256,7 +256,7 @@ int connect_end(GpuwireRdmaEnd* end, const void* address, size_t bytes, char* er
   parameters.err_handler = {endpoint_broken, end};
   if (ucs_status_t status = ucp_ep_create(end->worker, &parameters, &end->endpoint)) {
     end->endpoint = nullptr;
-    say(error, room, "no way to the other side", status);
+    write_error(error, room, "no way to the other side", status);
     return 0;
   }
   return 1;
@@ -328,8 +328,8 @@ bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
   return true;
 }
 
-// UCX has no way to give up what is not over in time: it stays, with this object. The memory does not if nothing under
-// way is about it, as of an end that has never been connected.
+// UCX cannot cancel operations that do not end in time: they stay, with this object. The memory can be released if no
+// operation in flight refers to it, as with an end that was never connected.
 int leave_to_ucx(GpuwireRdmaEnd* end) {
   if (end->memory_under_way != 0) return 0;
   if (end->memory) ucp_mem_unmap(end->context, end->memory);
@@ -337,9 +337,9 @@ int leave_to_ucx(GpuwireRdmaEnd* end) {
   return 1;
 }
 
-// UCX ends the process by an assertion when what connects an endpoint is still queued at its close ("got REP message"),
-// or at the end of its worker, which has to outlive what closed endpoints have left to do ("unsupported"). So both are
-// waited for; messages are not, because a peer that is stuck would never take them.
+// UCX ends the process by an assertion if the messages that connect an endpoint are still queued at its close ("got REP
+// message"), or at the end of its worker, which has to outlive the remaining work of closed endpoints ("unsupported").
+// So both are waited for. Messages are not, because a peer that is stuck would never receive them.
 int close_end(GpuwireRdmaEnd* end) {
   Inside inside;
   // At the end of the process UCX's state is not to be touched, and goes with it.

@@ -101,7 +101,7 @@ int slurm_spank_init(spank_t spank, int count, char** arguments) {
 
 /* --- where jobs are submitted ------------------------------------------------------------------------------- */
 
-static int tell_controller(spank_t spank, const char* name, const char* value) {
+static int notify_controller(spank_t spank, const char* name, const char* value) {
   if (value[0] == '\0') return 0;
   spank_err_t error = spank_job_control_setenv(spank, name, value, 1);
   if (error != ESPANK_SUCCESS) slurm_error("gpuwire: %s: %s", name, spank_strerror(error));
@@ -114,8 +114,8 @@ static int prepare_submission(spank_t spank) {
     slurm_error("gpuwire: --gpuwire-mem and --gpuwire-class go with --gpuwire=N");
     return -1;
   }
-  if (tell_controller(spank, "GPUWIRE_GPUS", asked_gpus) || tell_controller(spank, "GPUWIRE_MEM", asked_memory) ||
-      tell_controller(spank, "GPUWIRE_CLASS", asked_class))
+  if (notify_controller(spank, "GPUWIRE_GPUS", asked_gpus) || notify_controller(spank, "GPUWIRE_MEM", asked_memory) ||
+      notify_controller(spank, "GPUWIRE_CLASS", asked_class))
     return -1;
   return 0;
 }
@@ -179,7 +179,7 @@ static int apply(spank_t spank, char* line) {
 }
 
 /* The prolog says in this file why the job has no GPU. */
-static int tell_reason(const char* folder) {
+static int print_reason(const char* folder) {
   char path[PATH_MAX], reason[kReasonBytesMax];
   snprintf(path, sizeof path, "%s/error", folder);
   FILE* file = fopen(path, "re");
@@ -233,7 +233,7 @@ static int prepare_tasks(spank_t spank, int count, char** arguments) {
   uint32_t job = 0;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return 0;
   if (snprintf(folder, sizeof folder, "%s/%u", run_directory(count, arguments), job) >= (int)sizeof folder) return -1;
-  if (tell_reason(folder)) return -1;
+  if (print_reason(folder)) return -1;
   snprintf(path, sizeof path, "%s/environment", folder);
   FILE* file = fopen(path, "re");
   if (file == NULL && asked_gpus[0] == '\0') return 0; /* a job without us */

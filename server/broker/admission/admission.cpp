@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "protocol/wire/gpu_type.hpp"
+
 namespace gpuwire::server {
 
 using scheduler::DeviceIndex;
@@ -29,6 +31,13 @@ size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, con
   return guaranteed + (first ? 0 : std::min(others, places / 2));
 }
 
+std::string too_many_wait(const Tenant& tenant) {
+  return fmt::format("the tenant has reached its limit of waiting programs ({})", tenant.settings.queued_max);
+}
+
+// Of a session that there is not, in preview(): the broker counts from 1, and never so far.
+constexpr SessionId kPreviewed{UINT64_MAX};
+
 }  // namespace
 
 // --- what tenants may have -----------------------------------------------------------------------------------------
@@ -39,6 +48,11 @@ void Admission::devices_known(std::span<const ServerDevice> devices) {
   for (const ServerDevice& device : devices_) sizes.push_back({device.bytes, limits_.sessions_per_gpu_max});
   placement_ = std::make_unique<scheduler::Placement>(std::move(sizes));
   placement_->set_memory(placement_memory());
+  placement_->set_held([this](SessionId session) {
+    const SessionRecord* record = session == kPreviewed ? previewed_ : registry_.find(session);
+    return budgets_ && record ? budgets_->why_held(*record) : std::string();
+  });
+  placement_->set_places([this](TenantId tenant, const auto& running) { return why_not_now(tenant, running); });
 }
 
 void Admission::set_memory(SessionMemory& memory) {
@@ -54,6 +68,13 @@ scheduler::Placement::Memory Admission::placement_memory() const {
       .held_by = {},
       .guaranteed = [this](TenantId tenant, DeviceIndex device) { return guaranteed_bytes(tenant, device); },
       .reserved = {},
+      .guaranteed_to_others =
+          [this](TenantId tenant, DeviceIndex device) {
+            uint64_t bytes = 0;
+            for (const Tenant& other : tenants_.all())
+              if (other.known && other.id != tenant) bytes += memory_on(other.settings, device).guaranteed_bytes;
+            return bytes;
+          },
       .reserve = {}};
   if (!memory_) return memory;
   memory.free_now = [this](TenantId tenant, DeviceIndex device) { return memory_->free_bytes(tenant, device); };
@@ -83,7 +104,23 @@ std::vector<DeviceIndex> Admission::allowed(const Tenant& tenant) const {
 
 std::vector<DeviceIndex> Admission::allowed(const SessionRecord& session, const Tenant& tenant) {
   JobOfCredential job = job_of(session);
-  return job.job.empty() ? allowed(tenant) : jobs_->among(job, session, allowed(tenant));
+  std::vector<DeviceIndex> may = job.job.empty() ? allowed(tenant) : jobs_->among(job, session, allowed(tenant));
+  std::erase_if(may, [&](DeviceIndex device) { return !has_type(device, session.gpu_type); });
+  return may;
+}
+
+bool Admission::has_type(DeviceIndex index, const std::string& type) const {
+  return std::any_of(devices_.begin(), devices_.end(), [&](const ServerDevice& device) {
+    return device.index == index && wire::is_of_type(device.name, type);
+  });
+}
+
+std::string Admission::why_no_gpu_of_type(const SessionRecord& session, const Tenant& tenant) const {
+  const std::vector<DeviceIndex> may = allowed(tenant);
+  if (session.gpu_type.empty() ||
+      std::any_of(may.begin(), may.end(), [&](DeviceIndex device) { return has_type(device, session.gpu_type); }))
+    return {};
+  return fmt::format("this server has no GPU of the type {} for the tenant", session.gpu_type);
 }
 
 uint64_t Admission::most_bytes(TenantId id, DeviceIndex device) const {
@@ -109,15 +146,21 @@ size_t Admission::usual_gpus(const Tenant& tenant) const {
   return tenant.settings.gpus_wanted ? tenant.settings.gpus_wanted : may;
 }
 
+scheduler::ServiceClass Admission::class_of(const SessionRecord& session, const Tenant& tenant) const {
+  return budgets_ && budgets_->used_up(session) ? scheduler::ServiceClass::scavenger : tenant.settings.service_class;
+}
+
 scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant,
                                                          unsigned gpus) {
   return {.session = session.number,
           .tenant = tenant.id,
-          .service_class = tenant.settings.service_class,
+          .service_class = class_of(session, tenant),
           .gpus = unsigned(std::max<size_t>(1, gpus ? gpus : usual_gpus(tenant))),
           .memory_bytes = session.memory_bytes,
           .allowed = allowed(session, tenant),
-          .tenant_sessions_max = tenant.settings.sessions_max};
+          .tenant_sessions_max = tenant.settings.sessions_max,
+          .user = session.user,
+          .user_sessions_max = bounds_of_user(tenant.settings, session.user).sessions_max};
 }
 
 // As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all:
@@ -150,6 +193,7 @@ std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session
 
 SessionRecord Admission::record_of(LoginRequest request) const {
   SessionRecord record{.tenant = request.tenant,
+                       .user = std::move(request.user),
                        .memory_bytes = request.memory_bytes,
                        .peer = std::move(request.peer),
                        .security = std::move(request.security),
@@ -157,37 +201,69 @@ SessionRecord Admission::record_of(LoginRequest request) const {
                        .program = std::move(request.program),
                        .host = std::move(request.host),
                        .client_pid = request.client_pid,
+                       .gpu_type = std::move(request.gpu_type),
                        .management = request.management};
   if (const Tenant* tenant = tenants_.find(request.tenant)) {
     record.tenant_id = tenant->id;
-    record.service_class = tenant->settings.service_class;
+    record.service_class = class_of(record, *tenant);
   }
   return record;
+}
+
+std::optional<AdmissionRefused> Admission::refusal(const SessionRecord& session, const Tenant* tenant,
+                                                   unsigned gpus) const {
+  if (!closed_.empty()) return AdmissionRefused{closed_cause_, closed_};
+  if (!placement_) return AdmissionRefused{RefusalCause::no_device, "the server does not know its devices yet"};
+  if (!tenant)
+    return AdmissionRefused{RefusalCause::unauthorised,
+                            fmt::format("this server has no tenant \"{}\"", session.tenant)};
+  if (std::string no_place = why_no_place(*tenant, session); !no_place.empty())
+    return AdmissionRefused{RefusalCause::busy, std::move(no_place)};
+  if (std::string no_gpu = why_no_gpu_of_type(session, *tenant); !no_gpu.empty())
+    return AdmissionRefused{RefusalCause::never_fits, std::move(no_gpu)};
+  const JobOfCredential job = job_of(session);
+  if (!job.job.empty() && gpus > job.gpus)
+    return AdmissionRefused{RefusalCause::never_fits, fmt::format("the job {} has {} GPU{}; {} were asked for", job.job,
+                                                                  job.gpus, job.gpus == 1 ? "" : "s", gpus)};
+  return std::nullopt;
 }
 
 void Admission::ask(SessionId number, unsigned gpus) {
   const SessionRecord& session = *registry_.find(number);
   const Tenant* tenant = tenants_.find(session.tenant);
-  std::string no_place = tenant ? why_no_place(*tenant, session) : std::string();
   const JobOfCredential job = job_of(session);
   if (!job.job.empty() && gpus == 0) gpus = job.gpus;
-  if (!closed_.empty()) {
-    refuse(number, closed_cause_, closed_);
-  } else if (!placement_) {
-    refuse(number, RefusalCause::no_device, "the server does not know its devices yet");
-  } else if (!tenant) {
-    refuse(number, RefusalCause::unauthorised, fmt::format("this server has no tenant \"{}\"", session.tenant));
-  } else if (!no_place.empty()) {
-    refuse(number, RefusalCause::busy, std::move(no_place));
-  } else if (!job.job.empty() && gpus > job.gpus) {
-    refuse(
-        number, RefusalCause::never_fits,
-        fmt::format("the job {} has {} GPU{}; {} were asked for", job.job, job.gpus, job.gpus == 1 ? "" : "s", gpus));
+  if (auto refused = refusal(session, tenant, gpus)) {
+    refuse(number, refused->cause, std::move(refused->reason));
   } else if (session.management) {
     events_.placed(number, devices_to_show(session, *tenant, gpus));
   } else {
     place(session, *tenant, gpus);
   }
+}
+
+AdmissionPreview Admission::preview(LoginRequest request) {
+  unsigned gpus = request.gpus;
+  request.management = false;
+  SessionRecord session = record_of(std::move(request));
+  session.number = kPreviewed;
+  const Tenant* tenant = tenants_.find(session.tenant);
+  const JobOfCredential job = job_of(session);
+  if (!job.job.empty() && gpus == 0) gpus = job.gpus;
+  if (auto refused = refusal(session, tenant, gpus)) return {.answer = std::move(*refused), .devices = {}};
+  SessionMemory::Poll poll(memory_);
+  previewed_ = &session;
+  scheduler::PlacementAnswer answer = placement_->preview(placement_request(session, *tenant, gpus));
+  previewed_ = nullptr;
+  if (auto* never = std::get_if<scheduler::NeverFits>(&answer))
+    return {.answer = AdmissionRefused{RefusalCause::never_fits, std::move(never->reason)}, .devices = {}};
+  if (std::holds_alternative<scheduler::Placed>(answer))
+    return {.answer = AdmissionGranted{}, .devices = allowed(session, *tenant)};
+  if (waiting_of(tenant->id) >= tenant->settings.queued_max)
+    return {.answer = AdmissionRefused{RefusalCause::busy, too_many_wait(*tenant)}, .devices = {}};
+  auto& queued = std::get<scheduler::Queued>(answer);
+  return {.answer = AdmissionQueued{queued.place, queued.waiting, std::move(queued.why), queued.round},
+          .devices = allowed(session, *tenant)};
 }
 
 void Admission::ask_again(SessionId number, unsigned gpus, uint64_t round) {
@@ -196,6 +272,8 @@ void Admission::ask_again(SessionId number, unsigned gpus, uint64_t round) {
   if (!tenant)
     return refuse(number, RefusalCause::unauthorised,
                   fmt::format("this server has no tenant \"{}\" any more", session.tenant));
+  if (std::string no_gpu = why_no_gpu_of_type(session, *tenant); !no_gpu.empty())
+    return refuse(number, RefusalCause::never_fits, std::move(no_gpu));
   const JobOfCredential job = job_of(session);
   if (!job.job.empty() && gpus == 0) gpus = job.gpus;
   if (auto never = placement_->wait(placement_request(session, *tenant, gpus), round))
@@ -205,7 +283,7 @@ void Admission::ask_again(SessionId number, unsigned gpus, uint64_t round) {
     placement_->revise(placement_request(session, *tenant, gpus));
   }
   waiting_[number] = {.gpus = gpus, .since = since(session), .vacant = true};
-  tell_places();  // so that its client is told the right one when it is back
+  notify_places();  // so that its client is told the right one when it is back
 }
 
 // On the clock that limits of waiting are judged by.
@@ -221,23 +299,67 @@ void Admission::client_is_back(SessionId session) {
   start_waiting();
 }
 
-// Empty: there is one.
+// Empty: there is one. A program's is in the queue, from where it may go on at once.
 std::string Admission::why_no_place(const Tenant& tenant, const SessionRecord& asking) const {
   const bool management = asking.management;
-  std::map<TenantId, size_t> held;
+  std::map<TenantId, size_t> held = places_held(asking);
   size_t all = 0;
-  for (const auto& [number, session] : registry_.all()) {
-    if (session.management != management || number == asking.number) continue;
-    ++held[session.tenant_id];
-    ++all;
-  }
+  for (const auto& [id, places] : held) all += places;
   if (management && held[tenant.id] >= tenant.settings.management_max)
     return fmt::format("the tenant has reached its limit of sessions that query NVML ({})",
                        tenant.settings.management_max);
-  size_t kept = places_kept(tenants_.all(), tenant, held, limits_.sessions_max);
+  const size_t places = limits_.sessions_max + (management ? 0 : limits_.queued_max);
+  size_t kept = places_kept(tenants_.all(), tenant, held, places);
+  if (all + kept < places) return {};
+  if (all < places) return fmt::format("the server's last {} places are kept for tenants that have none", places - all);
+  return management ? fmt::format("all {} sessions of the server that query NVML are in use", places)
+                    : fmt::format("the server's queue is full: {} programs run or wait", all);
+}
+
+// Of a program that waits: for a place among those that run.
+std::string Admission::why_not_now(TenantId id, const std::map<TenantId, size_t>& running) const {
+  const Tenant* tenant = tenants_.find(id);
+  size_t all = 0;
+  for (const auto& [one, count] : running) all += count;
+  const size_t kept = tenant ? places_kept(tenants_.all(), *tenant, running, limits_.sessions_max) : 0;
   if (all + kept < limits_.sessions_max) return {};
   if (all >= limits_.sessions_max) return fmt::format("all {} sessions of the server are in use", limits_.sessions_max);
   return fmt::format("the server's last {} places are kept for tenants that have none", limits_.sessions_max - all);
+}
+
+std::map<TenantId, size_t> Admission::places_held(const SessionRecord& asking) const {
+  std::map<TenantId, size_t> held;
+  for (const auto& [number, session] : registry_.all()) {
+    if (session.management == asking.management && number != asking.number && !leaving_.contains(number))
+      ++held[session.tenant_id];
+  }
+  return held;
+}
+
+// Two more than who asks, whose waiting programs count as well: nobody who has given up a place could ask for it back
+// in the same way.
+void Admission::make_place(const Tenant& tenant, const SessionRecord& asking) {
+  std::map<TenantId, size_t> running;
+  size_t own = 0;
+  for (const auto& [number, session] : registry_.all()) {
+    if (session.management || leaving_.contains(number) || number == asking.number) continue;
+    own += session.tenant_id == tenant.id;
+    running[session.tenant_id] += session.state != SessionState::queued;
+  }
+  const SessionRecord* chosen = nullptr;
+  for (const auto& [number, session] : registry_.all()) {
+    if (session.management || session.state != SessionState::detached || leaving_.contains(number)) continue;
+    const size_t places = running[session.tenant_id];
+    if (places < own + 2) continue;
+    const size_t most = chosen ? running[chosen->tenant_id] : 0;
+    if (!chosen || places > most || (places == most && session.detached_until < chosen->detached_until))
+      chosen = &session;
+  }
+  if (!chosen) return;
+  const SessionId number = chosen->number;
+  leaving_.insert(number);
+  events_.crowded_out(number,
+                      "the server's places are all in use, its tenant has most of them, and its client is away");
 }
 
 size_t Admission::waiting_of(TenantId tenant) const {
@@ -262,18 +384,18 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
   } else if (auto* placed = std::get_if<scheduler::Placed>(&answer)) {
     events_.placed(number, std::move(placed->devices));
   } else if (waiting_of(tenant.id) > tenant.settings.queued_max) {
-    refuse(number, RefusalCause::busy,
-           fmt::format("the tenant has reached its limit of waiting programs ({})", tenant.settings.queued_max));
+    refuse(number, RefusalCause::busy, too_many_wait(tenant));
   } else {
     waiting_[number] = {.gpus = gpus, .since = Clock::now()};
-    tell_places();  // those behind it, too
+    if (!why_not_now(tenant.id, places_held(session)).empty()) make_place(tenant, session);
+    notify_places();  // those behind it, too
   }
 }
 
 void Admission::adopted(SessionId number) {
   const SessionRecord* session = registry_.find(number);
   if (session && !session->management && placement_)
-    placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices);
+    placement_->adopt(number, session->tenant_id, session->memory_bytes, session->devices, session->user);
 }
 
 // --- the queue -----------------------------------------------------------------------------------------------------
@@ -286,8 +408,12 @@ void Admission::start_waiting() {
     auto one = waiting_.find(session);
     return one != waiting_.end() && !one->second.vacant;
   };
+  auto start = [&] {
+    SessionMemory::Poll poll(memory_);
+    return placement_->start_waiting(may);
+  };
   while (std::exchange(start_again_, false)) {
-    for (auto& [session, placed] : placement_->start_waiting(may)) {
+    for (auto& [session, placed] : start()) {
       waiting_.erase(session);
       if (registry_.find(session)) {
         events_.placed(session, std::move(placed.devices));
@@ -298,15 +424,19 @@ void Admission::start_waiting() {
     }
   }
   starting_ = false;
-  tell_places();
+  notify_places();
 }
 
-void Admission::tell_places() {
+void Admission::notify_places() {
   if (!placement_) return;
-  for (const auto& [session, queued] : placement_->waiting()) tell(session, queued);
+  auto waiting = [&] {
+    SessionMemory::Poll poll(memory_);
+    return placement_->waiting();
+  };
+  for (const auto& [session, queued] : waiting()) notify(session, queued);
 }
 
-void Admission::tell(SessionId session, const scheduler::Queued& queued) {
+void Admission::notify(SessionId session, const scheduler::Queued& queued) {
   const SessionRecord* record = registry_.find(session);
   if (!record || !waiting_.contains(session)) return;
   if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
@@ -315,6 +445,7 @@ void Admission::tell(SessionId session, const scheduler::Queued& queued) {
 
 void Admission::over(SessionId session) {
   waiting_.erase(session);
+  leaving_.erase(session);
   if (memory_) memory_->release(session);
   if (placement_) {
     placement_->cancel(session);
@@ -324,7 +455,10 @@ void Admission::over(SessionId session) {
 }
 
 void Admission::reconsider(Clock::time_point now) {
-  if (placement_) placement_->pass_time(now.time_since_epoch());
+  if (placement_) {
+    SessionMemory::Poll poll(memory_);
+    placement_->pass_time(now.time_since_epoch());
+  }
   start_waiting();
 }
 
@@ -347,7 +481,15 @@ void Admission::reload(AdmissionLimits limits) {
   limits_ = std::move(limits);
   if (!placement_) return;
   placement_->set_sessions_max(limits_.sessions_per_gpu_max);
-  for (const Tenant& tenant : tenants_.all()) registry_.reclassify(tenant.id, tenant.settings.service_class);
+  revise_all();
+}
+
+void Admission::revise_all() {
+  if (!placement_) return;
+  registry_.reclassify([this](const SessionRecord& session) {
+    const Tenant* tenant = tenants_.find(session.tenant_id);
+    return tenant ? class_of(session, *tenant) : session.service_class;
+  });
   for (const auto& [session, queued] : placement_->waiting()) {
     const SessionRecord* record = registry_.find(session);
     auto one = waiting_.find(session);
@@ -356,6 +498,8 @@ void Admission::reload(AdmissionLimits limits) {
     if (!tenant || !tenant->known) {
       refuse(session, RefusalCause::unauthorised,
              fmt::format("this server has no tenant \"{}\" any more", record->tenant));
+    } else if (std::string no_gpu = why_no_gpu_of_type(*record, *tenant); !no_gpu.empty()) {
+      refuse(session, RefusalCause::never_fits, std::move(no_gpu));
     } else if (auto never = placement_->revise(placement_request(*record, *tenant, one->second.gpus))) {
       refuse(session, RefusalCause::never_fits, std::move(never->reason));
     }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "protocol/wire/questions.hpp"
 #include "server/broker/limits.hpp"
 #include "server/config/unix_users.hpp"
 #include "server/identity/tenant_choice.hpp"
@@ -21,14 +22,14 @@ ConnectionManager::ConnectionManager(boost::asio::io_context& io, std::string lo
              .enter = [this](Caller caller, OwnedDescriptor socket) { enter(std::move(caller), std::move(socket)); },
              .refused =
                  [this](const Caller& caller, const Listener::Refusal& refusal) {
-                   tell({caller.peer, refusal.kind, refusal.reason, {}, {}, 0});
+                   notify({caller.peer, refusal.kind, refusal.reason, {}, {}, 0});
                  },
              .emptied = [this] { events_.emptied(); }}),
       login_(io, std::move(login_program),
              {.requested = [this](ipc::Login request) { requested(std::move(request)); },
               .gone = [this](ipc::ConnectionId connection, const std::string& why) { gone(connection, why); },
               .passed = [this](ipc::Passed said) { passed(std::move(said)); },
-              .turned_away = [this](const ipc::TurnedAway& refusal) { tell(refusal); },
+              .turned_away = [this](const ipc::TurnedAway& refusal) { notify(refusal); },
               .identity_read = [this](const std::string& error) { identity_read(error); },
               .started = [this] { send_identity(); }}) {}
 
@@ -67,6 +68,7 @@ void ConnectionManager::configure(const Configuration& configuration) {
   UnixUsers users = unix_users(configuration);
   for (const std::string& mistake : users.mistakes) spdlog::warn("{}", mistake);
   unix_tenants_ = std::move(users.tenants);
+  unix_names_ = std::move(users.names);
   const std::filesystem::path& directory = configuration.tls.directory;
   if (directory == (identity_ ? identity_->directory() : std::filesystem::path())) return;
   std::unique_ptr<IdentityWatch> watch;
@@ -106,6 +108,11 @@ std::string ConnectionManager::unix_tenant_of(uid_t user) const {
   return found == unix_tenants_.end() ? std::string() : found->second;
 }
 
+std::string ConnectionManager::unix_name_of(uid_t user) const {
+  auto found = unix_names_.find(user);
+  return found != unix_names_.end() && is_user_name(found->second) ? found->second : std::string();
+}
+
 void ConnectionManager::enter(Caller caller, OwnedDescriptor socket) {
   refresh_identity();
   login_.arrive({.socket = std::move(socket),
@@ -115,7 +122,8 @@ void ConnectionManager::enter(Caller caller, OwnedDescriptor socket) {
                  .unix_tenant = caller.unix_user ? unix_tenant_of(*caller.unix_user) : std::string(),
                  .open_tenant = open_tenant_for(caller),
                  .management = (caller.preface_flags & wire::kPrefaceManagement) != 0,
-                 .rdma = rdma_});
+                 .rdma = rdma_,
+                 .unix_user = caller.unix_user ? unix_name_of(*caller.unix_user) : std::string()});
 }
 
 // --- the identity --------------------------------------------------------------------------------------------------
@@ -155,12 +163,28 @@ void ConnectionManager::identity_changed() {
                        session.state == SessionState::ending;
     if (!begun || credential->end_sessions) over.emplace_back(number, why_revoked(session.credential));
   }
-  for (const auto& [number, why] : over) parts_.sessions.stop(number, why);
+  for (const auto& [number, why] : over) parts_.sessions.stop(number, {why, StopKind::revoked});
 }
 
 JobOfCredential ConnectionManager::job_of(const std::string& id) const {
   const Credential* credential = identity_ ? identity_->credentials().find(id) : nullptr;
   return credential ? JobOfCredential{credential->job, credential->gpus} : JobOfCredential{};
+}
+
+tl::expected<Credential, std::string> ConnectionManager::credential_of_token(const std::string& token) {
+  refresh_identity();
+  const Credential* credential = identity_ ? identity_->credentials().find_token(token) : nullptr;
+  if (!credential) return tl::unexpected(std::string("this is neither a token nor a code of this server"));
+  if (!credential->job.empty()) return tl::unexpected(std::string("the token of a job signs nobody in"));
+  std::string why = why_invalid(*credential, std::chrono::system_clock::now());
+  if (!why.empty()) return tl::unexpected("this token " + why);
+  return *credential;
+}
+
+bool ConnectionManager::counts(const std::string& id) {
+  refresh_identity();
+  const Credential* credential = identity_ ? identity_->credentials().find(id) : nullptr;
+  return credential && why_invalid(*credential, std::chrono::system_clock::now()).empty();
 }
 
 std::string ConnectionManager::why_revoked(const std::string& id) const {
@@ -173,6 +197,25 @@ std::string ConnectionManager::why_revoked(const std::string& id) const {
 
 // --- callers that are known ----------------------------------------------------------------------------------------
 
+namespace {
+
+LoginRequest wish_of(const ipc::Login& request) {
+  return {.tenant = request.tenant,
+          .user = request.user,
+          .gpus = request.gpus,
+          .memory_bytes = request.memory_bytes,
+          .program = request.program,
+          .host = request.host,
+          .client_pid = request.process_id,
+          .peer = request.peer,
+          .security = request.security,
+          .credential = request.credential,
+          .management = request.management,
+          .gpu_type = request.gpu_type};
+}
+
+}  // namespace
+
 void ConnectionManager::requested(ipc::Login request) {
   refresh_identity();
   if (refused_as_revoked(request)) return;
@@ -180,16 +223,7 @@ void ConnectionManager::requested(ipc::Login request) {
   if (!request.resume.empty()) return requested_again(request);
   const ipc::ConnectionId connection = request.connection;
   connections_[connection] = {};
-  LoginRequest wish{.tenant = std::move(request.tenant),
-                    .gpus = request.gpus,
-                    .memory_bytes = request.memory_bytes,
-                    .program = std::move(request.program),
-                    .host = std::move(request.host),
-                    .client_pid = request.process_id,
-                    .peer = std::move(request.peer),
-                    .security = std::move(request.security),
-                    .credential = std::move(request.credential),
-                    .management = request.management};
+  LoginRequest wish = wish_of(request);
   auto answer = [this, connection](scheduler::SessionId number, const AdmissionAnswer& what) {
     if (auto found = connections_.find(connection); found != connections_.end()) found->second = number;
     answered(connection, what);
@@ -203,13 +237,12 @@ void ConnectionManager::requested(ipc::Login request) {
 // A tenant's question about its own; it takes no place and is no session.
 void ConnectionManager::queried(const ipc::Login& request) {
   if (!query_budget_.take(request.tenant)) {
-    std::string why =
-        fmt::format("the tenant asks too often: {} questions at once are answered, and {} a second; try again",
-                    kQueriesAtOnce, 1000 / kQueryRefillMs);
-    tell({request.peer, "query", why, request.tenant, request.credential, 0});
+    std::string why = fmt::format("{}: {} questions at once are answered, and {} a second; try again",
+                                  wire::kAsksTooOften, kQueriesAtOnce, 1000 / kQueryRefillMs);
+    notify({request.peer, "query", why, request.tenant, request.credential, 0});
     return login_.refused(request.connection, why);
   }
-  auto answer = query_ ? query_(request.tenant, request.query)
+  auto answer = query_ ? query_(wish_of(request), request.query)
                        : tl::expected<std::string, std::string>(tl::unexpect, "this server does not answer queries");
   if (answer && answer->size() <= kQueryAnswerBytesMax) login_.told(request.connection, *answer);
   else login_.refused(request.connection, answer ? "the answer is too long" : answer.error());
@@ -220,12 +253,12 @@ void ConnectionManager::queried(const ipc::Login& request) {
 void ConnectionManager::requested_again(const ipc::Login& request) {
   auto session = parts_.sessions.resumable(request.resume, request.tenant);
   if (!session) {
-    tell({request.peer, "resume", session.error(), request.tenant, request.credential, 0});
+    notify({request.peer, "resume", session.error(), request.tenant, request.credential, 0});
     return login_.refused(request.connection, session.error());
   }
   if (!parts_.sessions.takes_connections((*session)->number)) {
     const char* why = "the session's worker accepts no connections: too many are waiting for it, and it reads none";
-    tell({request.peer, "resume", why, request.tenant, request.credential, 0});
+    notify({request.peer, "resume", why, request.tenant, request.credential, 0});
     return login_.refused(request.connection, why);
   }
   returning_[request.connection] = (*session)->number;
@@ -235,7 +268,7 @@ void ConnectionManager::requested_again(const ipc::Login& request) {
 bool ConnectionManager::refused_as_revoked(const ipc::Login& request) {
   std::string why = why_revoked(request.credential);
   if (why.empty()) return false;
-  tell({request.peer, name_of(RefusalKind::revoked), why, request.tenant, request.credential, 0});
+  notify({request.peer, name_of(RefusalKind::revoked), why, request.tenant, request.credential, 0});
   login_.refused(request.connection, why);
   return true;
 }
@@ -280,12 +313,24 @@ void ConnectionManager::forget(ipc::ConnectionId connection) {
 
 // --- refusals ------------------------------------------------------------------------------------------------------
 
-// Strangers cause these: many of a kind at once are told as a number, so that nobody can fill a disk, or hide a wrong
-// token among half-open connections.
-void ConnectionManager::tell(ipc::TurnedAway refusal) {
-  Told& kind = told_[refusal.kind];
+namespace {
+
+// "192.0.2.7:41234" and "[2001:db8::7]:41234" without the port; what has none is as it is.
+std::string address_of(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+
+}  // namespace
+
+// Strangers cause these: many of a kind at once, or of one address in time, are told as a number, so that nobody can
+// fill a disk, or hide a wrong token among half-open connections.
+void ConnectionManager::notify(ipc::TurnedAway refusal) {
+  Told& kind = notified_[refusal.kind];
   auto now = std::chrono::steady_clock::now();
   kind.untold += refusal.untold;
+  logged_of_address_.settle(now, [](const std::string&, uint64_t) {});  // they stand in the number of their kind
+  if (!logged_of_address_.take(refusal.kind + ' ' + address_of(refusal.peer), now)) {
+    ++kind.untold;
+    return;
+  }
   if (now - kind.since >= std::chrono::seconds(1)) {
     kind.since = now;
     kind.told = 0;

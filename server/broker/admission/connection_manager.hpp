@@ -16,8 +16,10 @@
 #include "server/broker/admission/identity_watch.hpp"
 #include "server/broker/admission/login_process.hpp"
 #include "server/broker/admission/query_budget.hpp"
+#include "server/broker/limits.hpp"
 #include "server/broker/session/sessions.hpp"
 #include "server/config/configuration.hpp"
+#include "server/log/line_budget.hpp"
 
 namespace gpuwire::server {
 
@@ -51,11 +53,17 @@ class ConnectionManager {
   }
   // What a credential of the identity says of the job that it was made for.
   JobOfCredential job_of(const std::string& credential) const;
+  // The tenant's credential that this token is, if it counts now. The error is for whoever has shown it.
+  tl::expected<Credential, std::string> credential_of_token(const std::string& token);
+  // Whether the credential of this number counts now.
+  bool counts(const std::string& credential);
   // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
   void refresh_identity();
 
   // The tenant that this user is on a Unix socket; empty: none.
   std::string unix_tenant_of(uid_t user) const;
+  // Who of that tenant the user is: as the configuration calls it, where that can be a name.
+  std::string unix_name_of(uid_t user) const;
 
   pid_t login_process() const { return login_.pid(); }
   std::vector<ListenAddress> addresses() const { return door_.addresses(); }
@@ -64,8 +72,10 @@ class ConnectionManager {
   // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one
   // by one.
   using RefusalObserver = std::function<void(const ipc::TurnedAway& refusal)>;
-  // What answers a tenant's questions, as Login::query has them; an error is a refusal. Before the first connection.
-  using Query = std::function<tl::expected<std::string, std::string>(const std::string& tenant, const std::string&)>;
+  // What answers a tenant's questions, as Login::query has them; an error is a refusal. `asking`: who asks, and what a
+  // program of its would want. Before the first connection.
+  using Query =
+      std::function<tl::expected<std::string, std::string>(const LoginRequest& asking, const std::string& query)>;
   // So often as QueryBudget says.
   void set_query(Query query, QueryBudget budget = QueryBudget()) {
     query_ = std::move(query);
@@ -90,7 +100,7 @@ class ConnectionManager {
   void requested_again(const ipc::Login& request);
   void queried(const ipc::Login& request);
   bool refused_as_revoked(const ipc::Login& request);
-  void tell(ipc::TurnedAway refusal);
+  void notify(ipc::TurnedAway refusal);
   void forget(ipc::ConnectionId connection);
 
   boost::asio::io_context& io_;
@@ -105,7 +115,7 @@ class ConnectionManager {
   bool allow_unencrypted_network_ = false;
   bool rdma_ = false;
   std::string open_tenant_;
-  std::map<uid_t, std::string> unix_tenants_;
+  std::map<uid_t, std::string> unix_tenants_, unix_names_;
   std::map<ipc::ConnectionId, scheduler::SessionId>
       connections_;  // known, and not yet served; bounded by the admission
   std::map<ipc::ConnectionId, scheduler::SessionId>
@@ -117,7 +127,9 @@ class ConnectionManager {
     std::chrono::steady_clock::time_point since;
     uint32_t told = 0, untold = 0;  // since then
   };
-  std::map<std::string, Told> told_;  // by kind
+  std::map<std::string, Told> notified_;  // by kind
+  LineBudget logged_of_address_{
+      {.at_once = kLoginAuditsOfAddressAtOnce, .refill = std::chrono::milliseconds(kLoginAuditsOfAddressRefillMs)}};
 };
 
 }  // namespace gpuwire::server

@@ -1,5 +1,5 @@
-// The identity folder as the broker sees it: when something in it changes, what counts now, and descriptors of it for
-// the login process.
+// The broker's view of the identity folder: notices changes, has the valid credentials, and opens descriptors for the
+// login process.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@ class IdentityWatch {
   tl::expected<void, std::string> start();
   const std::filesystem::path& directory() const { return directory_; }
 
-  // Looks at the files; calls `changed` if need be, before it returns. Cheap: asked before each decision, so that what
-  // `gpuwire admin` has done counts from the moment that it is done, whether or not the kernel has told yet.
+  // Checks the files; calls `changed` if need be, before it returns. Cheap: called before each decision, so that a
+  // change by `gpuwire admin` counts at once, whether or not the kernel has reported it yet.
   void refresh();
   const Register& credentials() const { return credentials_; }
   // Opened for the login process.

@@ -12,7 +12,7 @@
 
 namespace gpuwire::server {
 
-// What a credential says of the job that it was made for.
+// The job of a credential.
 struct JobOfCredential {
   std::string job;    // empty: of none
   unsigned gpus = 0;  // that its sessions may have, all together

@@ -26,8 +26,8 @@ using boost::system::error_code;
 using StreamSocket = asio::generic::stream_protocol::socket;
 using LocalAcceptor = asio::local::stream_protocol::acceptor;
 
-// What connections are counted by: an IPv4 address, or the half of an IPv6 address that names a network, since whoever
-// has one of its addresses has all.
+// The key by which connections are counted: an IPv4 address, or the half of an IPv6 address that names a network, since
+// the owner of one of its addresses has all.
 std::string network_of(const asio::ip::address& address) {
   if (!address.is_v6()) return address.to_string();
   auto bytes = address.to_v6().to_bytes();
@@ -35,7 +35,7 @@ std::string network_of(const asio::ip::address& address) {
   return asio::ip::address_v6(bytes).to_string();
 }
 
-// Who is on the other end, as the kernel says. Nothing: it has left already.
+// The peer, as the kernel identifies it. Nothing: it has left already.
 std::optional<Caller> caller_of(StreamSocket& socket) {
   error_code error;
   auto remote = socket.remote_endpoint(error);
@@ -60,6 +60,20 @@ std::optional<Caller> caller_of(StreamSocket& socket) {
   caller.address = network_of(address);
   caller.peer = text_of(endpoint);
   return caller;
+}
+
+// Does the other end lie on this machine, too? An address of its own is not loopback.
+bool is_on_this_machine(StreamSocket& socket) {
+  error_code error;
+  auto remote = socket.remote_endpoint(error);
+  if (error) return false;
+  auto local = socket.local_endpoint(error);
+  if (error || remote.data()->sa_family != local.data()->sa_family) return false;
+  if (remote.data()->sa_family == AF_UNIX) return true;
+  tcp::endpoint ends[2];
+  std::memcpy(ends[0].data(), remote.data(), std::min(remote.size(), ends[0].capacity()));
+  std::memcpy(ends[1].data(), local.data(), std::min(local.size(), ends[1].capacity()));
+  return ends[0].address() == ends[1].address();
 }
 
 // A path that nobody listens on any more is left over from a server that was killed.
@@ -108,6 +122,11 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
 
   void refuse(const Refusal& refusal) {
     listener_.events_.refused(caller_, refusal);
+    answer(refusal);
+  }
+
+ private:
+  void answer(const Refusal& refusal) {
     std::string reason = refusal.reason;
     wire::Preface preface = wire::refusing_preface(refusal.code, reason);
     wire::PrefaceBytes bytes = wire::encode(preface);
@@ -122,7 +141,6 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
                       }));
   }
 
- private:
   void limit(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait(guard([this](error_code error) {
@@ -141,17 +159,20 @@ class Listener::PendingConnection : public std::enable_shared_from_this<PendingC
     socket_.async_read_some(rest, guard([this](error_code error, size_t got) {
                               if (error) return listener_.leave(*this);
                               received_ += got;
-                              look();
+                              poll();
                             }));
   }
 
-  void look() {
-    // Whoever speaks another protocol may say little and then wait for an answer.
+  void poll() {
+    // A peer of another protocol may send little and then wait for an answer.
     wire::Preface ours;
     bool stranger = std::memcmp(bytes_.data(), ours.magic, std::min(received_, sizeof ours.magic)) != 0;
     if (received_ < bytes_.size() && !stranger) return read_more();
     std::string reason;
     wire::RefusalCode code = wire::check_client(bytes_, reason);
+    // `gpuwire serve --check-config` identifies the listener, by a version that no client has.
+    if (code == wire::RefusalCode::version && wire::decode(bytes_).protocol_major == 0 && is_on_this_machine(socket_))
+      return answer({code, "protocol", reason});
     if (code != wire::RefusalCode::accepted) return refuse({code, "protocol", reason});
     wire::Preface preface = wire::decode(bytes_);
     if (std::any_of(std::begin(preface.session_id), std::end(preface.session_id),
@@ -198,7 +219,7 @@ tl::expected<void, std::string> Listener::listen(const std::vector<ListenAddress
       acceptor.bind(asio::local::stream_protocol::endpoint(address.unix_path));
       unix_paths_.push_back(address.unix_path);
       ::chmod(address.unix_path.c_str(),
-              0666);  // who may come in is said by the caller's identity; who may come near, by the folder
+              0666);  // the caller's identity decides about admission; the folder decides who can connect
       acceptor.listen();
       acceptor.non_blocking(true);
     } catch (const boost::system::system_error& error) {
@@ -271,15 +292,15 @@ bool Listener::accept_to_refuse(BoundAddress<Acceptor>& bound) {
   return true;
 }
 
-// A client sends its preface at once, so whoever has been silent longest is the one to go, and of those the address
-// that has most of them: a flood of silent connections keeps nobody out.
+// A client sends its preface at once, so the longest silent connection goes first, of the address that has most of
+// them: a flood of silent connections keeps nobody out.
 void Listener::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kHalfOpenPerAddressMax) return drop_oldest_of(address);
   if (pending_.size() >= kHalfOpenMax) drop_oldest_of(most_crowded());
 }
 
-// Of several that have as many, the one whose oldest pending connection has been here longest.
+// Of several with the same number, the one whose oldest pending connection has been here longest.
 std::string Listener::most_crowded() const {
   const std::string* crowded = nullptr;
   size_t most = 0;

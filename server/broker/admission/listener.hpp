@@ -1,5 +1,5 @@
-// Where connections come in: listens on TCP and Unix sockets, reads the fixed preface, refuses what cannot be served,
-// and lets the others in.
+// Accepts connections: listens on TCP and Unix sockets, reads the fixed preface, refuses unsupported clients, and
+// passes the others on.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,7 @@ namespace gpuwire::server {
 // A connection whose preface has been read.
 struct Caller {
   std::string peer;                // for logs: "10.0.0.7:4711", "unix, user 1000"
-  std::string address;             // what connections are counted by
+  std::string address;             // the key by which connections are counted
   bool local = false;              // of this machine: loopback, or a Unix socket
   std::optional<uid_t> unix_user;  // on a Unix socket: as the kernel says
   uint32_t preface_flags = 0;
@@ -57,7 +57,7 @@ class Listener {
   // Takes the addresses; connections wait until open(). The error names the address and the cause.
   tl::expected<void, std::string> listen(const std::vector<ListenAddress>& addresses);
   void open();
-  // Takes no more; who is in the doorway may still be read, refused or let in.
+  // Accepts no more connections; pending ones may still be read, refused or passed on.
   void close();
 
   // With the ports that were picked.
@@ -66,7 +66,7 @@ class Listener {
 
  private:
   class PendingConnection;
-  // One address that is listened on. Each has its own back-off: one that waits does not end another's.
+  // One listening address. Each has its own back-off: a waiting one does not end another's.
   template <class Acceptor>
   struct BoundAddress {
     explicit BoundAddress(boost::asio::io_context& io) : acceptor(io), retry(io) {}

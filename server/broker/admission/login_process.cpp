@@ -22,7 +22,7 @@ LoginProcess::LoginProcess(boost::asio::io_context& io, std::string program, Eve
   await_children();
 }
 
-// It leaves when it has told everybody whom it is refusing why.
+// It ends when it has sent all its refusals.
 LoginProcess::~LoginProcess() {
   channel_.reset();
   for (uint32_t waited_ms = 0; pid_ >= 0; waited_ms += kLoginExitStepMs) {
@@ -30,6 +30,7 @@ LoginProcess::~LoginProcess() {
     if (::waitpid(pid_, nullptr, WNOHANG) != 0) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(kLoginExitStepMs));
   }
+  if (output_) output_->read_rest();
 }
 
 void LoginProcess::start() {
@@ -39,25 +40,34 @@ void LoginProcess::start() {
     spdlog::error("no socket pair for the login process");
     return start_later();
   }
-  auto pid = spawn_child(program_, {}, theirs.get());
+  auto pipe = ChildPipe::open();
+  auto pid = pipe.and_then([&](ChildPipe& one) { return spawn_child(program_, {}, theirs.get(), one.writes.get()); });
   if (!pid) {
     spdlog::error("{}", pid.error());
     return start_later();
   }
   pid_ = *pid;
-  channel_ = std::make_unique<ipc::EventChannel>(
-      io_, std::move(ours), ipc::Speaker::auth_server, ipc::kAuthWaitingMax, ipc::EventChannel::Trust::full,
-      ipc::EventChannel::Events{.heard = [this](ipc::Message message) { heard(std::move(message)); },
-                                .over =
-                                    [this](const std::string& what) {
-                                      if (!what.empty()) kill("it has said " + what);
-                                    }});
+  try {
+    output_ = std::make_unique<ChildOutput>(io_, std::move(pipe->reads), [](const std::string& line) {
+      spdlog::warn("the login process wrote: {}", line);
+    });
+    channel_ = std::make_unique<ipc::EventChannel>(
+        io_, std::move(ours), ipc::Speaker::auth_server, ipc::kAuthWaitingMax, ipc::EventChannel::Trust::full,
+        ipc::EventChannel::Events{.on_message = [this](ipc::Message message) { on_message(std::move(message)); },
+                                  .over =
+                                      [this](const std::string& what) {
+                                        if (!what.empty()) kill("it has said " + what);
+                                      }});
+  } catch (const boost::system::system_error& error) {
+    // All watches of this user are taken. When it has been reaped another one is started.
+    return kill("it cannot be watched: " + error.code().message());
+  }
   events_.started();
 }
 
 bool LoginProcess::available() const { return channel_ && channel_->waiting() < kLoginBacklogMax; }
 
-// --- what is said --------------------------------------------------------------------------------------------------
+// --- messages ------------------------------------------------------------------------------------------------------
 
 void LoginProcess::send(ipc::Message message) {
   if (channel_ && !channel_->send(std::move(message)) && channel_->waiting() >= ipc::kAuthWaitingMax)
@@ -91,7 +101,7 @@ void LoginProcess::told(ipc::ConnectionId connection, const std::string& text) {
     send(ipc::Told{connection, text.substr(at, ipc::kToldBytesMax), at + ipc::kToldBytesMax >= text.size()});
 }
 
-void LoginProcess::heard(ipc::Message message) {
+void LoginProcess::on_message(ipc::Message message) {
   std::visit(ipc::Match{[&](ipc::IdentityRead& read) { events_.identity_read(read.error); },
                         [&](ipc::Login& login) {
                           if (requested_.open_as(login.connection, {})) events_.requested(std::move(login));
@@ -121,6 +131,8 @@ void LoginProcess::await_children() {
 }
 
 void LoginProcess::ended(const std::string& how) {
+  if (output_) output_->read_rest();
+  output_.reset();
   spdlog::error("the login process ended with {}; it is started again", how);
   channel_.reset();
   requested_.abandon(
@@ -128,7 +140,7 @@ void LoginProcess::ended(const std::string& how) {
   start_later();
 }
 
-// At once the first time: who connects in between does not notice.
+// At once the first time: a client that connects in between does not notice.
 void LoginProcess::start_later() {
   bool lived = std::chrono::steady_clock::now() - started_ > std::chrono::milliseconds(kLoginLivedMs);
   failures_ = lived ? 0 : failures_ + 1;

@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "server/base/lifetime.hpp"
+#include "server/broker/worker/child_output.hpp"
 #include "server/ipc/event_channel.hpp"
 #include "server/ipc/request_table.hpp"
 
@@ -22,7 +23,7 @@ class LoginProcess {
  public:
   struct Events {
     std::function<void(ipc::Login)> requested;
-    // Of a connection for which there was a request, and that has not been passed on.
+    // For a connection for which there was a request, and that has not been passed on.
     std::function<void(ipc::ConnectionId, const std::string& why)> gone;
     std::function<void(ipc::Passed)> passed;  // without its socket: this process had no descriptor for it
     std::function<void(const ipc::TurnedAway&)> turned_away;
@@ -35,7 +36,7 @@ class LoginProcess {
   ~LoginProcess();
 
   void start();
-  // Whether arrive() finds somebody who listens.
+  // Whether arrive() finds a running login process.
   bool available() const;
   pid_t pid() const { return pid_; }
 
@@ -50,7 +51,7 @@ class LoginProcess {
 
  private:
   void send(ipc::Message message);
-  void heard(ipc::Message message);
+  void on_message(ipc::Message message);
   void kill(const std::string& why);
   void await_children();
   void ended(const std::string& how);
@@ -62,6 +63,7 @@ class LoginProcess {
   boost::asio::signal_set children_;
   boost::asio::steady_timer restart_timer_;
   std::unique_ptr<ipc::EventChannel> channel_;
+  std::unique_ptr<ChildOutput> output_;  // of the process that there is
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;
   unsigned failures_ = 0;  // deaths in a row, each soon after its start

@@ -1,4 +1,4 @@
-// How often each tenant is answered what it asks about its own: `gpuwire queue`, `top` and `usage` at a server.
+// Bounds how often each tenant's queries are answered: `gpuwire queue`, `top` and `usage` at a server.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class QueryBudget {
   // False: the tenant has asked too often, and is not to be answered now.
   bool take(const std::string& tenant) {
     const auto now = clock_();
-    // Whose bucket is full again is forgotten, so that there are as many as have asked of late.
+    // A tenant with a full bucket is forgotten, so that there are as many buckets as tenants with recent queries.
     std::erase_if(buckets_, [&](const auto& one) { return one.second.refilled(now) >= kQueriesAtOnce; });
     auto [at, added] = buckets_.try_emplace(tenant, Bucket{kQueriesAtOnce, now});
     Bucket& bucket = at->second;

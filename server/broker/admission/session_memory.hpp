@@ -28,8 +28,29 @@ class SessionMemory {
   // One that never began. Nothing happens when nothing is reserved.
   virtual void release(scheduler::SessionId session) = 0;
 
+  // While one exists, what was read of memory need not be read again: everybody who waits is judged by the same moment,
+  // at the cost of one. What is reserved or given back meanwhile counts at once.
+  class Poll {
+   public:
+    explicit Poll(SessionMemory* memory) : memory_(memory) {
+      if (memory_) memory_->poll_begins();
+    }
+    ~Poll() {
+      if (memory_) memory_->poll_ends();
+    }
+    Poll(const Poll&) = delete;
+    Poll& operator=(const Poll&) = delete;
+
+   private:
+    SessionMemory* memory_;
+  };
+
  protected:
   ~SessionMemory() = default;
+
+ private:
+  virtual void poll_begins() {}
+  virtual void poll_ends() {}
 };
 
 }  // namespace gpuwire::server

@@ -14,7 +14,7 @@ namespace gpuwire::server {
 struct Tenant {
   scheduler::TenantId id{};
   TenantConfiguration settings;
-  bool known = true;  // false: gone from the configuration; what it has running goes on, under the settings it had last
+  bool known = true;  // false: removed from the configuration; its running sessions continue, under its last settings
 };
 
 // The broker's thread only.
@@ -25,13 +25,13 @@ class TenantDirectory {
   // A name keeps its number for as long as the server runs, also when it goes and comes back.
   void replace(std::vector<TenantConfiguration> tenants);
 
-  // The number of a tenant that has sessions from an earlier time: one that the configuration does not name is entered
-  // as gone.
+  // The number of a tenant with sessions from an earlier time: a tenant that the configuration does not name is entered
+  // as removed.
   scheduler::TenantId remember(const std::string& name);
 
   // Null: no such tenant, or not any more. Valid until replace().
   const Tenant* find(std::string_view name) const;
-  // Also one that has gone. Never null for a number that this directory has given.
+  // Also a removed one. Never null for a number that this directory has given.
   const Tenant* find(scheduler::TenantId id) const;
   // In the order of their numbers, those that have gone too.
   const std::vector<Tenant>& all() const { return tenants_; }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 namespace gpuwire::server {
@@ -44,6 +46,19 @@ void Adoption::read(KeptEntry entry) {
   }
 }
 
+std::string Adoption::missing(const std::vector<ServerDevice>& devices) const {
+  std::set<std::string> names;
+  for (const Found& found : sessions_) {
+    if (found.session.build != kept_build()) continue;  // it ends whatever its GPU does
+    for (size_t i = 0; i < found.session.record.devices.size(); ++i) {
+      const scheduler::DeviceIndex index = found.session.record.devices[i];
+      if (index < devices.size() && devices[index].uuid == found.session.device_uuids[i]) continue;
+      names.insert(fmt::format("GPU {} ({})", index, found.session.device_uuids[i]));
+    }
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 std::vector<ServerDevice> Adoption::devices(std::vector<ServerDevice> devices) const {
   if (sessions_.empty()) return devices;
   for (ServerDevice& device : devices) {
@@ -79,8 +94,8 @@ size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
   for (Found& found : sessions_) {
     const Tenant& tenant = *parts_.tenants.find(found.session.record.tenant_id);
     found.session.record.service_class = tenant.settings.service_class;
-    if (!tenant.known && found.session.stop_reason.empty())
-      found.session.stop_reason = fmt::format("this server has no tenant \"{}\" any more", tenant.settings.name);
+    if (!tenant.known && found.session.stop.why.empty())
+      found.session.stop = fmt::format("this server has no tenant \"{}\" any more", tenant.settings.name);
     parts_.sessions.adopt(found.session, std::move(found.entry), unfit(found.session, devices));
   }
   if (!sessions_.empty()) parts_.sessions.all_adopted();
@@ -100,7 +115,7 @@ void Adoption::queue_again() {
     const Tenant* tenant = parts_.tenants.find(place.record.tenant);
     if (tenant) place.record.tenant_id = tenant->id, place.record.service_class = tenant->settings.service_class;
     else place.record.tenant_id = parts_.tenants.remember(place.record.tenant);
-    place.record.place = 1;  // until it is told; it is not queued for the first time
+    place.record.place = 1;  // until it is notified; it is not queued for the first time
     parts_.sessions.adopt_waiting(place);
   }
 }

@@ -23,6 +23,8 @@ class Adoption {
   };
   Adoption(Parts parts, std::vector<KeptEntry> entries);
 
+  // The GPUs that sessions have and that are not among these, a line; empty: none. Asked as often as devices change.
+  std::string missing(const std::vector<ServerDevice>& devices) const;
   // How the devices were before sessions took of them, where they are the same ones. Without sessions: `devices` as
   // they are.
   std::vector<ServerDevice> devices(std::vector<ServerDevice> devices) const;

@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "protocol/transport/connecting.hpp"
 #include "server/broker/limits.hpp"
 #include "server/broker/worker/spawn.hpp"
 
@@ -61,11 +62,28 @@ OwnedDescriptor connect_to(const std::filesystem::path& path) {
   if (text.size() >= sizeof address.sun_path) return {};
   std::copy(text.begin(), text.end(), address.sun_path);
   OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  if (!socket || transport::connect_through_signals(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                                                    sizeof address) != 0)
+    return {};
   return socket;
 }
 
+bool is_this_users(int socket) {
+  ucred who{};
+  socklen_t bytes = sizeof who;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == ::geteuid();
+}
+
 constexpr std::chrono::milliseconds kAnswer{kKeeperAnswerMs};
+
+// With descriptors of its own.
+KeptEntry copy_of(const KeptEntry& entry) {
+  KeptEntry copy{
+      .session = entry.session, .awaited = entry.awaited, .name = entry.name, .text = entry.text, .descriptors = {}};
+  for (const OwnedDescriptor& descriptor : entry.descriptors)
+    copy.descriptors.emplace_back(descriptor ? ::fcntl(descriptor.get(), F_DUPFD_CLOEXEC, 0) : -1);
+  return copy;
+}
 
 }  // namespace
 
@@ -81,8 +99,8 @@ tl::expected<std::unique_ptr<Keeping>, std::string> Keeping::open(boost::asio::i
 Keeping::Keeping(boost::asio::io_context& io, KeepingSettings settings)
     : io_(io), settings_(std::move(settings)), retry_(io) {}
 
-// A keeper without sessions leaves with its broker, and is awaited so that whoever has started this program finds
-// nothing of it left.
+// A keeper without sessions ends with its broker, which waits for it, so that the starter of this program finds no
+// remainder of it.
 Keeping::~Keeping() {
   if (channel_) channel_->flush(kAnswer);
   channel_.reset();
@@ -94,7 +112,7 @@ Keeping::~Keeping() {
   if (lock_ && lasting_.empty()) clear_folder();
 }
 
-// The lock last: who waits for it finds out that it is no file any more.
+// The lock last: a process that waits for it finds out that it is no file any more.
 void Keeping::clear_folder() {
   for (const char* name : {kKey, kSocket, kLock}) ::unlink((settings_.directory / name).c_str());
   if (settings_.temporary) ::rmdir(settings_.directory.c_str());
@@ -138,34 +156,46 @@ tl::expected<void, std::string> Keeping::take_lock() {
   return {};
 }
 
-// A keeper that cannot be spoken to ends sessions when its time is over; there is no other way to them.
+void Keeping::forget_entries() {
+  found_.clear();
+  entries_.clear();
+  lasting_.clear();
+}
+
+// Until all entries have come the keeper is waited for; then the loop listens. Empty: all have come; else why not.
+std::string Keeping::take_entries(int keeper) {
+  forget_entries();
+  ipc::Channel channel(OwnedDescriptor(::fcntl(keeper, F_DUPFD_CLOEXEC, 0)), ipc::Speaker::keeper,
+                       ipc::kKeeperWaitingMax);
+  channel.send(ipc::Hello{ipc::kKeeperVersion, key_});
+  channel.send(ipc::Give{});
+  while (auto message = channel.await(kAnswer)) {
+    if (std::holds_alternative<ipc::Given>(*message)) return {};
+    auto* entry = std::get_if<ipc::Entry>(&*message);
+    if (!entry) continue;
+    remember(entry->entry);
+    found_.push_back(std::move(entry->entry));
+  }
+  return channel.fault().empty() ? "it hung up, or gave no answer" : channel.fault();
+}
+
+// A failure of this process, such as memory that ended, is no reason to lose the sessions: a keeper that is there is
+// asked again. One that still gives no answer ends its sessions when its time is over; there is no other way to them.
 bool Keeping::find_keeper() {
-  OwnedDescriptor keeper = connect_to(settings_.directory / kSocket);
-  if (!keeper) return false;
-  ucred who{};
-  socklen_t bytes = sizeof who;
   key_ = read_key(settings_.directory / kKey);
-  bool ours = ::getsockopt(keeper.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0 && who.uid == ::geteuid();
-  if (!ours) return false;
-  {
-    // Until all has come it is waited for; then the loop listens.
-    ipc::Channel channel(OwnedDescriptor(::fcntl(keeper.get(), F_DUPFD_CLOEXEC, 0)), ipc::Speaker::keeper,
-                         ipc::kKeeperWaitingMax);
-    channel.send(ipc::Hello{ipc::kKeeperVersion, key_});
-    channel.send(ipc::Give{});
-    while (auto message = channel.await(kAnswer)) {
-      if (std::holds_alternative<ipc::Given>(*message)) {
-        listen_to(std::move(keeper));
-        return true;
-      }
-      auto* entry = std::get_if<ipc::Entry>(&*message);
-      if (!entry) continue;
-      if (entry->entry.session || entry->entry.awaited) lasting_.insert(entry->entry.name);
-      found_.push_back(std::move(entry->entry));
+  std::string why;
+  for (unsigned tried = 0; tried < kKeeperTriesMax; ++tried) {
+    OwnedDescriptor keeper = connect_to(settings_.directory / kSocket);
+    if (!keeper || !is_this_users(keeper.get())) return false;
+    why = take_entries(keeper.get());
+    if (why.empty()) {
+      listen_to(std::move(keeper));
+      return true;
     }
   }
-  found_.clear();
-  lasting_.clear();
+  spdlog::error("what the keeper in {} has cannot be learnt ({}): sessions of an earlier server end",
+                settings_.directory.string(), why);
+  forget_entries();
   return false;
 }
 
@@ -175,7 +205,8 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
     return tl::unexpected(failure(settings_.directory / kKey));
   OwnedDescriptor ours, theirs;
   if (!ipc::open_pair(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
-  auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get());
+  // It outlives this process, and hears of nobody but brokers: the log is its own.
+  auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get(), -1);
   if (!child) return tl::unexpected(child.error());
   child_ = *child;
   {
@@ -193,48 +224,65 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
 void Keeping::listen_to(OwnedDescriptor keeper) {
   channel_ = std::make_unique<ipc::EventChannel>(
       io_, std::move(keeper), ipc::Speaker::keeper, ipc::kKeeperWaitingMax, ipc::EventChannel::Trust::full,
-      ipc::EventChannel::Events{.heard = [](ipc::Message) {}, .over = [this](const std::string&) { keeper_gone(); }});
+      ipc::EventChannel::Events{.on_message = [](ipc::Message) {},
+                                .over = [this](const std::string&) { keeper_gone(); }});
   set_grace(settings_.grace);
 }
 
-// What was laid down is lost: the sessions that there are end with this broker. Those that come are kept again.
+// Between its end and the next one's beginning sessions end with this broker.
 void Keeping::keeper_gone() {
   channel_.reset();
-  lasting_.clear();
   if (child_ >= 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);
-  spdlog::error(
-      "the keeper has ended: sessions that run now will not outlive this process; a new one is started for others");
+  spdlog::error("the keeper has ended: another one is started, and gets what sessions need to outlive this process");
+  start_again_later();
+}
+
+void Keeping::start_again_later() {
   uint32_t delay_ms = std::min(kRestartDelayMinMs << std::min(failures_++, 16u), kRestartDelayMaxMs);
   retry_.expires_after(std::chrono::milliseconds(delay_ms));
   retry_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (error) return;
-    if (auto started = start_keeper(false); !started) spdlog::error("{}", started.error());
+    if (auto started = start_keeper(false); !started) {
+      spdlog::error("{}", started.error());
+      return start_again_later();
+    }
+    for (const auto& [name, entry] : entries_) notify(ipc::Put{copy_of(entry)});
+    spdlog::info("another keeper has what {} sessions and other entries need", entries_.size());
   }));
 }
 
 // --- entries
 // --------------------------------------------------------------------------------------------------------------------
 
-void Keeping::tell(ipc::Message message) {
+void Keeping::notify(ipc::Message message) {
   if (channel_ && !channel_->send(std::move(message)) && channel_->waiting() >= ipc::kKeeperWaitingMax) keeper_gone();
 }
 
 void Keeping::set_grace(std::chrono::milliseconds grace) {
   settings_.grace = grace;
-  tell(ipc::Grace{uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))});
+  notify(ipc::Grace{uint32_t(std::min<int64_t>(grace.count(), UINT32_MAX))});
+}
+
+void Keeping::remember(const KeptEntry& entry) {
+  if (entry.session || entry.awaited) lasting_.insert(entry.name);
+  else lasting_.erase(entry.name);
+  entries_.insert_or_assign(entry.name, copy_of(entry));
 }
 
 void Keeping::put(KeptEntry entry) {
-  if (!channel_) return;
-  if (entry.session || entry.awaited) lasting_.insert(entry.name);
-  tell(ipc::Put{std::move(entry)});
+  remember(entry);
+  notify(ipc::Put{std::move(entry)});
 }
 
-void Keeping::note(const std::string& name, std::string text) { tell(ipc::Rewrite{name, std::move(text)}); }
+void Keeping::note(const std::string& name, std::string text) {
+  if (auto found = entries_.find(name); found != entries_.end()) found->second.text = text;
+  notify(ipc::Rewrite{name, std::move(text)});
+}
 
 void Keeping::remove(const std::string& name) {
+  entries_.erase(name);
   lasting_.erase(name);
-  tell(ipc::Remove{name});
+  notify(ipc::Remove{name});
 }
 
 void Keeping::remove_all(bool (*is_one)(const std::string& name)) {

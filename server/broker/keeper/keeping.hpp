@@ -1,9 +1,10 @@
-// The broker's side of its keeper (../keeper): what sessions need to go on under the next broker is laid down there,
-// and found again.
+// The broker's side of its keeper (../keeper): stores the objects that sessions need to continue under the next broker,
+// and finds them again.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -26,8 +27,8 @@ struct KeepingSettings {
   bool temporary = false;              // the folder goes with the last session
 };
 
-// Where entries are laid down. What is laid down before a worker has its client is there when the worker has it,
-// whenever the broker dies.
+// The store of entries. An entry that is stored before a worker has its client exists when the worker has it, whenever
+// the broker dies.
 class EntryStore {
  public:
   // In the place of the one of this name.
@@ -40,17 +41,18 @@ class EntryStore {
   ~EntryStore() = default;
 };
 
-// The broker's thread only. The folder holds: `lock`, held by the broker, with its process id; `key`, which shows the
-// keeper that somebody is a broker; `keeper`, its socket.
+// Holds a copy of all that is laid down, with descriptors of its own: a keeper that dies is started again, and gets it
+// anew. The broker's thread only. The folder holds: `lock`, held by the broker, with its process id; `key`, which shows
+// the keeper that somebody is a broker; `keeper`, its socket.
 class Keeping final : public EntryStore {
  public:
-  // Takes the folder, finds the keeper of an earlier broker and takes what it has, or starts one. Blocks for the
+  // Takes the folder, finds the keeper of an earlier broker and takes its entries, or starts a keeper. Blocks for the
   // keeper's answer. Errors: the folder is not this user's alone, or another server's.
   static tl::expected<std::unique_ptr<Keeping>, std::string> open(boost::asio::io_context& io,
                                                                   KeepingSettings settings);
   ~Keeping();
 
-  // What an earlier broker has left, once.
+  // The entries of an earlier broker, once.
   std::vector<KeptEntry> take() { return std::move(found_); }
   void set_grace(std::chrono::milliseconds grace);
 
@@ -66,11 +68,15 @@ class Keeping final : public EntryStore {
   tl::expected<void, std::string> take_lock();
   void clear_folder();
   bool find_keeper();
+  std::string take_entries(int keeper);
+  void forget_entries();
   // `await`: returns when the next broker could find it.
   tl::expected<void, std::string> start_keeper(bool await);
   void listen_to(OwnedDescriptor keeper);
+  void start_again_later();
+  void remember(const KeptEntry& entry);
   // A keeper that does not read is none.
-  void tell(ipc::Message message);
+  void notify(ipc::Message message);
   void keeper_gone();
 
   boost::asio::io_context& io_;
@@ -79,8 +85,9 @@ class Keeping final : public EntryStore {
   std::string key_;
   std::vector<KeptEntry> found_;
   std::unique_ptr<ipc::EventChannel> channel_;
-  pid_t child_ = -1;               // a keeper that this process has started
-  std::set<std::string> lasting_;  // entries that it has now and stays for, without a broker
+  pid_t child_ = -1;                          // a keeper that this process has started
+  std::map<std::string, KeptEntry> entries_;  // by name: the stored entries
+  std::set<std::string> lasting_;             // of these, the entries for which the keeper stays without a broker
   boost::asio::steady_timer retry_;
   unsigned failures_ = 0;
   Lifetime lifetime_;

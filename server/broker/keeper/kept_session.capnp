@@ -33,6 +33,9 @@ struct Session {
   gpus @25 :UInt32;             # as its client has asked for
   lanes @26 :UInt32;            # that it may have, of its tenant's
   queueRound @27 :UInt64;       # while it waits: of its tenant's turns
+  stopKind @28 :UInt8;          # with stopReason: StopKind
+  gpuType @29 :Text;            # while it waits: what the names of its GPUs are to have in them
+  user @30 :Text;               # who of the tenant; or none
 
   struct Device {
     index @0 :UInt32;           # of the server

@@ -31,6 +31,7 @@ KeptSession read(kept::Session::Reader root) {
   KeptSession session{.build = root.getBuild(),
                       .record = {.number = scheduler::SessionId(root.getNumber()),
                                  .tenant = root.getTenant(),
+                                 .user = root.getUser(),
                                  .memory_bytes = root.getMemoryBytes(),
                                  .peer = root.getPeer(),
                                  .security = root.getSecurity(),
@@ -38,6 +39,7 @@ KeptSession read(kept::Session::Reader root) {
                                  .program = root.getProgram(),
                                  .host = root.getHost(),
                                  .client_pid = root.getClientPid(),
+                                 .gpu_type = root.getGpuType(),
                                  .worker_pid = pid_t(root.getWorkerPid()),
                                  .management = root.getManagement(),
                                  .state = root.getQueued()     ? SessionState::queued
@@ -50,7 +52,7 @@ KeptSession read(kept::Session::Reader root) {
                       .gpus = root.getGpus(),
                       .queue_round = root.getQueueRound(),
                       .device_uuids = {},
-                      .stop_reason = root.getStopReason(),
+                      .stop = {root.getStopReason(), StopKind(std::min<unsigned>(root.getStopKind(), kStopKinds - 1))},
                       .resume_grace_ms = root.getResumeGraceMs(),
                       .ledger_slot = root.getLedgerSlot(),
                       .host_before_bytes = root.getHostBeforeBytes(),
@@ -136,6 +138,7 @@ std::string encode(const KeptSession& session) {
   root.setNumber(uint64_t(record.number));
   root.setWireId({record.wire_id.data(), record.wire_id.size()});
   root.setTenant(cut(record.tenant));
+  root.setUser(cut(record.user));
   auto devices = root.initDevices(unsigned(std::min(record.devices.size(), kDevicesMax)));
   for (unsigned i = 0; i < devices.size(); ++i) {
     devices[i].setIndex(record.devices[i]);
@@ -150,12 +153,14 @@ std::string encode(const KeptSession& session) {
   root.setClientPid(record.client_pid);
   root.setWorkerPid(uint32_t(record.worker_pid));
   root.setManagement(record.management);
+  root.setGpuType(cut(record.gpu_type));
   root.setBegun(record.begun.time_since_epoch().count() != 0);
   root.setDetached(record.state == SessionState::detached);
   root.setQueued(record.state == SessionState::queued);
   root.setGpus(session.gpus);
   root.setQueueRound(session.queue_round);
-  root.setStopReason(cut(session.stop_reason));
+  root.setStopReason(cut(session.stop.why));
+  root.setStopKind(uint8_t(session.stop.kind));
   root.setArrivedNs(to_ns(record.arrived));
   root.setBegunNs(to_ns(record.begun));
   root.setDetachedUntilNs(to_ns(record.detached_until));

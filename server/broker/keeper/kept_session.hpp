@@ -22,7 +22,7 @@ struct KeptSession {
   unsigned gpus = 0;         // as its client has asked for
   uint64_t queue_round = 0;  // while it waits: of its tenant's turns
   std::vector<std::string> device_uuids;  // of record.devices
-  std::string stop_reason;                // not empty: it was told to end
+  StopOrder stop;                         // its reason not empty: it was told to end
   uint32_t resume_grace_ms = 0;
   // The parts' (SessionAttachments::note).
   uint32_t ledger_slot = 0;

@@ -10,7 +10,7 @@
 
 namespace gpuwire::server {
 
-BrokerSession::BrokerSession(scheduler::SessionId number, const SessionSurroundings& around, unsigned gpus,
+BrokerSession::BrokerSession(scheduler::SessionId number, const SessionDeps& around, unsigned gpus,
                              SessionAnswer answer)
     : number_(number), around_(around), gpus_(gpus), answer_(std::move(answer)), overdue_timer_(around.io) {}
 
@@ -44,11 +44,11 @@ void BrokerSession::act(SessionAction action, Details& details) {
     case SessionAction::lose: around_.registry.detached(number_, details.grace, details.text); return note();
     case SessionAction::regain: around_.registry.attached(number_); return note();
     case SessionAction::remember:
-    case SessionAction::tell_stop:
-      if (stop_reason_.empty()) stop_reason_ = details.text;
+    case SessionAction::notify_stop:
+      if (stop_.why.empty()) stop_ = {details.text, details.stop};
       around_.registry.ending(number_);
       note();
-      if (action == SessionAction::tell_stop) pool().stop(number_, stop_reason_);
+      if (action == SessionAction::notify_stop) pool().stop(number_, stop_);
       return;
   }
 }
@@ -202,7 +202,7 @@ KeptSession BrokerSession::kept() const {
                    .gpus = gpus_,
                    .queue_round = round_,
                    .device_uuids = {},
-                   .stop_reason = stop_reason_,
+                   .stop = stop_,
                    .resume_grace_ms = spec_.resume_grace_ms};
   for (scheduler::DeviceIndex device : session.devices)
     kept.device_uuids.push_back(device < around_.devices.size() ? around_.devices[device].uuid : std::string());
@@ -264,8 +264,8 @@ void BrokerSession::adopt(const KeptSession& kept, KeptEntry entry, const std::s
   around_.registry.adopted(number_);
   pool().send(number_, ipc::Adopted{});
   if (phase_ == SessionPhase::begins) limit_begin();
-  if (why.empty()) why = kept.stop_reason;
   if (!why.empty()) stop(why);
+  else if (!kept.stop.why.empty()) stop(kept.stop);
 }
 
 // --- a client ------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ void BrokerSession::give() {
   descriptors_.client = std::move(client_->socket);
   client_.reset();
   pool().give(number_, {record().wire_id, spec_, std::move(descriptors_)});
-  if (!stop_reason_.empty()) happen(SessionChange::stopped, {.text = stop_reason_});
+  if (!stop_.why.empty()) stop(stop_);
 }
 
 void BrokerSession::client_gone(const std::string& why) { happen(SessionChange::client_left, {.text = why}); }
@@ -302,15 +302,15 @@ void BrokerSession::client_gone(const std::string& why) { happen(SessionChange::
 
 void BrokerSession::begun(const std::string& client) { happen(SessionChange::begun, {.text = client}); }
 
-void BrokerSession::heard(ipc::Message& message) {
-  if (over() || record().management || heard_of_connection(message)) return;
+void BrokerSession::on_message(ipc::Message& message) {
+  if (over() || record().management || on_connection_message(message)) return;
   const SessionRecord& session = record();
   for (SessionAttachments* part : around_.parts) {
-    if (part->heard(session, message)) return;
+    if (part->on_message(session, message)) return;
   }
 }
 
-bool BrokerSession::heard_of_connection(const ipc::Message& message) {
+bool BrokerSession::on_connection_message(const ipc::Message& message) {
   if (auto* detached = std::get_if<ipc::Detached>(&message)) {
     // A worker's own figure: what it says in excess harms nobody, and is not shown.
     std::chrono::milliseconds grace(std::min<int64_t>(detached->grace_ms, spec_.resume_grace_ms));
@@ -330,8 +330,8 @@ bool BrokerSession::heard_of_connection(const ipc::Message& message) {
 
 // --- its end -------------------------------------------------------------------------------------------------------
 
-void BrokerSession::stop(const std::string& reason) {
-  happen(SessionChange::stopped, {.refusal = RefusalCause::stopped, .text = reason});
+void BrokerSession::stop(const StopOrder& order) {
+  happen(SessionChange::stopped, {.refusal = RefusalCause::stopped, .text = order.why, .stop = order.kind});
 }
 
 void BrokerSession::withdraw(const Details& details) {

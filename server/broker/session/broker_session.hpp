@@ -26,7 +26,7 @@ struct SessionGraces {
 };
 
 // What a session needs of the broker around it.
-struct SessionSurroundings {
+struct SessionDeps {
   boost::asio::io_context& io;
   SessionRegistry& registry;
   Admission& admission;
@@ -50,7 +50,7 @@ using SessionAnswer = std::function<void(scheduler::SessionId, const AdmissionAn
 class BrokerSession {
  public:
   // `gpus`: as in LoginRequest. `answer`: empty: its client is not there.
-  BrokerSession(scheduler::SessionId number, const SessionSurroundings& around, unsigned gpus, SessionAnswer answer);
+  BrokerSession(scheduler::SessionId number, const SessionDeps& around, unsigned gpus, SessionAnswer answer);
   BrokerSession(const BrokerSession&) = delete;
   BrokerSession& operator=(const BrokerSession&) = delete;
 
@@ -77,8 +77,8 @@ class BrokerSession {
   // The client has gone before its connection arrived.
   void client_gone(const std::string& why);
   void begun(const std::string& client);
-  void heard(ipc::Message& message);
-  void stop(const std::string& reason);
+  void on_message(ipc::Message& message);
+  void stop(const StopOrder& order);
   void worker_over(uint32_t cause, const std::string& why);
 
   // What the next broker has to know has changed.
@@ -87,7 +87,7 @@ class BrokerSession {
   SessionPhase phase() const { return phase_; }
   bool over() const { return phase_ == SessionPhase::over; }
   // Not empty: why it is to end.
-  const std::string& stop_reason() const { return stop_reason_; }
+  const std::string& stop_reason() const { return stop_.why; }
 
  private:
   struct Client {
@@ -100,6 +100,7 @@ class BrokerSession {
     uint32_t end_cause = SessionEvent::kDied;
     std::string text;  // why; or who the client says it is
     std::chrono::milliseconds grace{0};
+    StopKind stop = StopKind::ended;
   };
 
   void happen(SessionChange change) { happen(change, Details()); }
@@ -117,7 +118,7 @@ class BrokerSession {
   void give();
   void allow_graces(const SessionRecord& session);
   // What its worker tells of its connection. False: it is something else.
-  bool heard_of_connection(const ipc::Message& message);
+  bool on_connection_message(const ipc::Message& message);
   bool attach(std::string& error);
   KeptSession kept() const;
   void keep_place();
@@ -133,7 +134,7 @@ class BrokerSession {
   void forget_entry();
 
   const scheduler::SessionId number_;
-  const SessionSurroundings& around_;
+  const SessionDeps& around_;
   const unsigned gpus_;
   uint64_t round_ = 0;    // while it waits: of its tenant's turns
   SessionAnswer answer_;  // empty: nobody is there to be told, or everything is said
@@ -141,7 +142,7 @@ class BrokerSession {
   bool wanted_worker_ = false;
   unsigned workers_lost_ = 0;     // that died before they had the client
   std::optional<Client> client_;  // arrived, while there is no worker
-  std::string stop_reason_;       // not empty: it is to end as soon as its client can be told
+  StopOrder stop_;                // its reason not empty: it is to end as soon as its client can be told
   SessionSpec spec_;
   ipc::SessionDescriptors descriptors_;  // of the parts, until the worker has them
   std::string entry_;                    // the name of what is laid down for the next broker; empty: nothing is

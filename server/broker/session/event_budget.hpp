@@ -19,13 +19,13 @@ class EventBudget {
   bool take(Time now) {
     refill(now);
     if (left_ < 1) {
-      ++untold_;
+      ++unsent_;
       return false;
     }
     left_ -= 1;
     return true;
   }
-  uint64_t untold() const { return untold_; }
+  uint64_t untold() const { return unsent_; }
 
  private:
   // From the first on: `refilled_` means nothing before.
@@ -39,7 +39,7 @@ class EventBudget {
 
   double left_ = kSessionEventsAtOnce;
   Time refilled_;
-  uint64_t untold_ = 0;
+  uint64_t unsent_ = 0;
 };
 
 }  // namespace gpuwire::server

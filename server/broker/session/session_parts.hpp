@@ -65,10 +65,12 @@ class SessionAttachments {
   virtual void all_adopted() {}
   // Its client has said Hello and the worker serves it.
   virtual void begun(const SessionRecord& session) { (void)session; }
+  // Workers have ended; ended() follows for each session of theirs.
+  virtual void workers_reaped() {}
   // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.
   virtual void ended(const SessionRecord& session) { (void)session; }
   // The session's worker says something that the broker itself has no use for. True: it was for this part.
-  virtual bool heard(const SessionRecord& session, ipc::Message& message) {
+  virtual bool on_message(const SessionRecord& session, ipc::Message& message) {
     (void)session, (void)message;
     return false;
   }
@@ -82,7 +84,7 @@ class SessionControl {
   // Its client is told, and observers of the registry. `text`: one line.
   virtual void warn(scheduler::SessionId session, const std::string& text) = 0;
   // Ends it; its client is told the reason. False: there is no such session.
-  virtual bool stop(scheduler::SessionId session, const std::string& reason) = 0;
+  virtual bool stop(scheduler::SessionId session, const StopOrder& order) = 0;
   // Memory was given back or a tenant's share has changed: whoever waits is looked at again.
   virtual void reconsider_waiting() = 0;
 

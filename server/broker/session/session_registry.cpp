@@ -49,12 +49,12 @@ const SessionRecord& SessionRegistry::add(SessionRecord record) {
 void SessionRegistry::restore(SessionRecord record) {
   numbers_used(uint64_t(record.number));
   scheduler::SessionId number = record.number;
-  record.loss_told = record.state == SessionState::detached;
+  record.loss_notified = record.state == SessionState::detached;
   sessions_[number] = std::move(record);
 }
 
 void SessionRegistry::adopted(scheduler::SessionId session) {
-  if (SessionRecord* record = at(session)) tell({.kind = SessionEvent::Kind::adopted, .session = *record});
+  if (SessionRecord* record = at(session)) notify({.kind = SessionEvent::Kind::adopted, .session = *record});
 }
 
 SessionRecord* SessionRegistry::at(scheduler::SessionId session) {
@@ -67,7 +67,7 @@ const SessionRecord* SessionRegistry::find(scheduler::SessionId session) const {
   return found == sessions_.end() ? nullptr : &found->second;
 }
 
-void SessionRegistry::tell(const SessionEvent& event) {
+void SessionRegistry::notify(const SessionEvent& event) {
   for (const Observer& observer : observers_) observer(event);
 }
 
@@ -78,7 +78,7 @@ void SessionRegistry::queued(scheduler::SessionId session, size_t place, size_t 
   record->place = place;
   record->waiting = waiting;
   record->why = std::move(why);
-  if (first) tell({.kind = SessionEvent::Kind::queued, .session = *record, .text = record->why});
+  if (first) notify({.kind = SessionEvent::Kind::queued, .session = *record, .text = record->why});
 }
 
 void SessionRegistry::moved(scheduler::SessionId session, std::string peer, std::string security,
@@ -97,7 +97,7 @@ void SessionRegistry::admitted(scheduler::SessionId session, std::vector<schedul
   record->state = SessionState::starting;
   record->place = record->waiting = 0;
   record->why.clear();
-  tell({.kind = SessionEvent::Kind::admitted, .session = *record});
+  notify({.kind = SessionEvent::Kind::admitted, .session = *record});
 }
 
 void SessionRegistry::granted(scheduler::SessionId session) {
@@ -113,10 +113,8 @@ void SessionRegistry::has_worker(scheduler::SessionId session, pid_t worker) {
   if (SessionRecord* record = at(session)) record->worker_pid = worker;
 }
 
-void SessionRegistry::reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class) {
-  for (auto& [number, session] : sessions_) {
-    if (session.tenant_id == tenant) session.service_class = service_class;
-  }
+void SessionRegistry::reclassify(const std::function<scheduler::ServiceClass(const SessionRecord&)>& class_of) {
+  for (auto& [number, session] : sessions_) session.service_class = class_of(session);
 }
 
 void SessionRegistry::begun(scheduler::SessionId session, std::string client) {
@@ -124,12 +122,12 @@ void SessionRegistry::begun(scheduler::SessionId session, std::string client) {
   if (!record) return;
   if (record->state != SessionState::ending) record->state = SessionState::running;
   record->begun = std::chrono::system_clock::now();
-  tell({.kind = SessionEvent::Kind::begun, .session = *record, .text = std::move(client)});
+  notify({.kind = SessionEvent::Kind::begun, .session = *record, .text = std::move(client)});
 }
 
 void SessionRegistry::warned(scheduler::SessionId session, std::string of) {
   if (SessionRecord* record = at(session))
-    tell({.kind = SessionEvent::Kind::warned, .session = *record, .text = std::move(of)});
+    notify({.kind = SessionEvent::Kind::warned, .session = *record, .text = std::move(of)});
 }
 
 void SessionRegistry::detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why) {
@@ -137,22 +135,22 @@ void SessionRegistry::detached(scheduler::SessionId session, std::chrono::millis
   if (!record || (record->state != SessionState::running && record->state != SessionState::detached)) return;
   const bool first = std::exchange(record->state, SessionState::detached) != SessionState::detached;
   record->detached_until = std::chrono::system_clock::now() + grace;
-  if (first) record->loss_told = record->losses.take(clock_());
-  if (first && record->loss_told)
-    tell({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
+  if (first) record->loss_notified = record->losses.take(clock_());
+  if (first && record->loss_notified)
+    notify({.kind = SessionEvent::Kind::detached, .session = *record, .text = std::move(why)});
 }
 
 void SessionRegistry::attached(scheduler::SessionId session) {
   SessionRecord* record = at(session);
   if (!record || record->state != SessionState::detached) return;
   record->state = SessionState::running;
-  if (std::exchange(record->loss_told, false)) tell({.kind = SessionEvent::Kind::attached, .session = *record});
+  if (std::exchange(record->loss_notified, false)) notify({.kind = SessionEvent::Kind::attached, .session = *record});
 }
 
 void SessionRegistry::resume_refused(scheduler::SessionId session, std::string why) {
   SessionRecord* record = at(session);
   if (record && record->refused_resumptions.take(clock_()))
-    tell({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
+    notify({.kind = SessionEvent::Kind::resume_refused, .session = *record, .text = std::move(why)});
 }
 
 void SessionRegistry::ending(scheduler::SessionId session) {
@@ -162,14 +160,14 @@ void SessionRegistry::ending(scheduler::SessionId session) {
 void SessionRegistry::ended(scheduler::SessionId session, uint32_t cause, std::string why) {
   SessionRecord* record = at(session);
   if (!record) return;
-  tell({.kind = SessionEvent::Kind::ended, .session = *record, .text = std::move(why), .end_cause = cause});
+  notify({.kind = SessionEvent::Kind::ended, .session = *record, .text = std::move(why), .end_cause = cause});
   sessions_.erase(session);
 }
 
 void SessionRegistry::refused(scheduler::SessionId session, RefusalCause cause, std::string why) {
   SessionRecord* record = at(session);
   if (!record) return;
-  tell({.kind = SessionEvent::Kind::refused, .session = *record, .text = std::move(why), .refusal = cause});
+  notify({.kind = SessionEvent::Kind::refused, .session = *record, .text = std::move(why), .refusal = cause});
   sessions_.erase(session);
 }
 

@@ -44,6 +44,7 @@ struct SessionRecord {
   scheduler::SessionId number{};
   std::array<uint8_t, 16> wire_id{};  // what the client is told, random
   std::string tenant;
+  std::string user;  // who of the tenant; empty: nobody in particular
   scheduler::TenantId tenant_id{};
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
   std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it is shown
@@ -53,8 +54,9 @@ struct SessionRecord {
   std::string credential;  // the certificate's serial, or the token's id; or empty
   std::string program, host;
   uint32_t client_pid = 0;
-  pid_t worker_pid = 0;            // 0: none yet
-  bool management = false;         // asks NVML, takes no GPU
+  std::string gpu_type;     // what the names of its GPUs have to have in them (wire::is_of_type); empty: anything
+  pid_t worker_pid = 0;     // 0: none yet
+  bool management = false;  // asks NVML, takes no GPU
   bool waited_for_worker = false;  // none was ready when it had its GPUs
   SessionState state = SessionState::queued;
   size_t place = 0, waiting = 0;  // in the queue; place counts from 1, 0: not in it
@@ -62,7 +64,7 @@ struct SessionRecord {
   std::chrono::system_clock::time_point arrived, begun;
   std::chrono::system_clock::time_point detached_until;  // while it is detached
   EventBudget losses, refused_resumptions;               // of what its worker says of its connections
-  bool loss_told = false;                                // of the loss since which it is detached
+  bool loss_notified = false;                            // of the loss since which it is detached
 };
 
 // "session 17 from 10.0.0.7:4711", for logs.
@@ -118,7 +120,8 @@ class SessionRegistry {
   void waits_for_worker(scheduler::SessionId session);
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
-  void reclassify(scheduler::TenantId tenant, scheduler::ServiceClass service_class);
+  // `class_of`: of each session, now.
+  void reclassify(const std::function<scheduler::ServiceClass(const SessionRecord&)>& class_of);
   void warned(scheduler::SessionId session, std::string of);
   // The event comes with the first time; later ones move the end of its grace.
   void detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why);
@@ -134,7 +137,7 @@ class SessionRegistry {
 
  private:
   SessionRecord* at(scheduler::SessionId session);
-  void tell(const SessionEvent& event);
+  void notify(const SessionEvent& event);
 
   const Clock clock_;
   std::map<scheduler::SessionId, SessionRecord> sessions_;

@@ -37,15 +37,15 @@ constexpr std::array<Row, kSessionPhases> kTable{{
     // begins
     {{{P::begins, A::nothing},   {P::over, A::end},         {P::begins, A::nothing},   {P::over, A::end},
       {P::begins, A::nothing},   {P::begins, A::nothing},   {P::running, A::begin},    {P::begins, A::nothing},
-      {P::begins, A::nothing},   {P::ending, A::tell_stop}, {P::ending, A::tell_stop}}},
+      {P::begins, A::nothing},   {P::ending, A::notify_stop}, {P::ending, A::notify_stop}}},
     // running
     {{{P::running, A::nothing},  {P::over, A::end},         {P::running, A::nothing},  {P::over, A::end},
       {P::running, A::nothing},  {P::running, A::nothing},  {P::running, A::nothing},  {P::detached, A::lose},
-      {P::running, A::nothing},  {P::ending, A::tell_stop}, {P::running, A::nothing}}},
+      {P::running, A::nothing},  {P::ending, A::notify_stop}, {P::running, A::nothing}}},
     // detached
     {{{P::detached, A::nothing}, {P::over, A::end},         {P::detached, A::nothing}, {P::over, A::end},
       {P::detached, A::nothing}, {P::detached, A::nothing}, {P::detached, A::nothing}, {P::detached, A::lose},
-      {P::running, A::regain},   {P::ending, A::tell_stop}, {P::detached, A::nothing}}},
+      {P::running, A::regain},   {P::ending, A::notify_stop}, {P::detached, A::nothing}}},
     // ending
     {{{P::ending, A::nothing},   {P::over, A::end},         {P::ending, A::nothing},   {P::over, A::end},
       {P::ending, A::nothing},   {P::ending, A::nothing},   {P::ending, A::begin},     {P::ending, A::nothing},

@@ -57,7 +57,7 @@ enum class SessionAction : uint8_t {
   lose,         // it has no connection
   regain,       // it has one again
   remember,     // to stop it as soon as its client can be told
-  tell_stop,    // the worker ends it and tells the client
+  notify_stop,  // the worker ends it and tells the client
 };
 
 struct SessionStep {

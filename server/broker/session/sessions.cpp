@@ -35,14 +35,14 @@ void Sessions::adopt(const KeptSession& kept, KeptEntry entry, const std::string
   SessionId number = kept.record.number;
   registry_.restore(kept.record);
   sessions_[number] = std::make_unique<BrokerSession>(number, around_, kept.gpus, SessionAnswer{});
-  tell(number, [&](BrokerSession& session) { session.adopt(kept, std::move(entry), unfit); });
+  notify(number, [&](BrokerSession& session) { session.adopt(kept, std::move(entry), unfit); });
 }
 
 void Sessions::adopt_waiting(const KeptSession& kept) {
   SessionId number = kept.record.number;
   registry_.restore(kept.record);
   sessions_[number] = std::make_unique<BrokerSession>(number, around_, kept.gpus, SessionAnswer{});
-  tell(number, [&](BrokerSession& session) { session.adopt_waiting(kept.queue_round, kQueueReturnMs); });
+  notify(number, [&](BrokerSession& session) { session.adopt_waiting(kept.queue_round, kQueueReturnMs); });
 }
 
 void Sessions::share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor) {
@@ -62,7 +62,7 @@ void Sessions::tenants_changed(const TenantDirectory& tenants) {
 }
 
 template <class Event>
-bool Sessions::tell(SessionId number, Event&& event) {
+bool Sessions::notify(SessionId number, Event&& event) {
   auto found = sessions_.find(number);
   if (found == sessions_.end() || found->second->over()) return false;
   event(*found->second);
@@ -74,54 +74,62 @@ void Sessions::forget_later(SessionId number) {
 }
 
 WorkerPool::Events Sessions::pool_events() {
-  return {
-      .ready = [](const Inventory&) {},
-      .hopeless = [](const std::string&) {},
-      .reserved = [this](
-                      SessionId number,
-                      pid_t worker) { tell(number, [&](BrokerSession& session) { session.worker_reserved(worker); }); },
-      .refused =
-          [this](SessionId number, RefusalCause cause, const std::string& why) {
-            tell(number, [&](BrokerSession& session) { session.refused(cause, why); });
-          },
-      .begun = [this](
-                   SessionId number,
-                   const std::string& client) { tell(number, [&](BrokerSession& session) { session.begun(client); }); },
-      .starting =
-          [this](SessionId number, size_t place, size_t waiting) {
-            tell(number, [&](BrokerSession& session) { session.worker_starting(place, waiting); });
-          },
-      .heard = [this](SessionId number,
-                      ipc::Message& message) { tell(number, [&](BrokerSession& session) { session.heard(message); }); },
-      .over =
-          [this](SessionId number, uint32_t cause, const std::string& why) {
-            tell(number, [&](BrokerSession& session) { session.worker_over(cause, why); });
-          },
-      .idle = [] {},
-      .serving =
-          [this](SessionId number, WorkerProcess& worker, const ipc::Serve& client) {
-            if (around_.keeping)
-              around_.keeping->put({.session = false,
-                                    .name = kKeptNumbers,
-                                    .text = std::to_string(registry_.last_number()),
-                                    .descriptors = {}});
-            tell(number, [&](BrokerSession& session) { session.being_served(worker, client); });
-          }};
+  return {.ready = [](const Inventory&) {},
+          .hopeless = [](const std::string&) {},
+          .reserved =
+              [this](SessionId number, pid_t worker) {
+                notify(number, [&](BrokerSession& session) { session.worker_reserved(worker); });
+              },
+          .refused =
+              [this](SessionId number, RefusalCause cause, const std::string& why) {
+                notify(number, [&](BrokerSession& session) { session.refused(cause, why); });
+              },
+          .begun =
+              [this](SessionId number, const std::string& client) {
+                notify(number, [&](BrokerSession& session) { session.begun(client); });
+              },
+          .starting =
+              [this](SessionId number, size_t place, size_t waiting) {
+                notify(number, [&](BrokerSession& session) { session.worker_starting(place, waiting); });
+              },
+          .on_message =
+              [this](SessionId number, ipc::Message& message) {
+                notify(number, [&](BrokerSession& session) { session.on_message(message); });
+              },
+          .over =
+              [this](SessionId number, uint32_t cause, const std::string& why) {
+                notify(number, [&](BrokerSession& session) { session.worker_over(cause, why); });
+              },
+          .idle = [] {},
+          .reaped =
+              [this] {
+                for (SessionAttachments* part : parts_) part->workers_reaped();
+              },
+          .serving =
+              [this](SessionId number, WorkerProcess& worker, const ipc::Serve& client) {
+                if (around_.keeping)
+                  around_.keeping->put({.session = false,
+                                        .name = kKeptNumbers,
+                                        .text = std::to_string(registry_.last_number()),
+                                        .descriptors = {}});
+                notify(number, [&](BrokerSession& session) { session.being_served(worker, client); });
+              }};
 }
 
 Admission::Events Sessions::admission_events() {
   return {.placed =
               [this](SessionId number, std::vector<scheduler::DeviceIndex> devices) {
-                tell(number, [&](BrokerSession& session) { session.placed(std::move(devices)); });
+                notify(number, [&](BrokerSession& session) { session.placed(std::move(devices)); });
               },
           .queued =
               [this](SessionId number, const AdmissionQueued& place) {
-                tell(number, [&](BrokerSession& session) { session.queued(place); });
+                notify(number, [&](BrokerSession& session) { session.queued(place); });
               },
           .refused =
               [this](SessionId number, RefusalCause cause, std::string why) {
-                tell(number, [&](BrokerSession& session) { session.refused(cause, std::move(why)); });
-              }};
+                notify(number, [&](BrokerSession& session) { session.refused(cause, std::move(why)); });
+              },
+          .crowded_out = [this](SessionId number, std::string why) { stop(number, why); }};
 }
 
 SessionId Sessions::request(LoginRequest request, SessionAnswer answer) {
@@ -142,11 +150,11 @@ std::optional<SessionId> Sessions::return_to_queue(const std::string& wire_id, c
 }
 
 void Sessions::serve(SessionId number, OwnedDescriptor client, std::string tls_key) {
-  tell(number, [&](BrokerSession& session) { session.client_arrived(std::move(client), std::move(tls_key)); });
+  notify(number, [&](BrokerSession& session) { session.client_arrived(std::move(client), std::move(tls_key)); });
 }
 
 void Sessions::cancel(SessionId number, const std::string& why) {
-  tell(number, [&](BrokerSession& session) { session.client_gone(why); });
+  notify(number, [&](BrokerSession& session) { session.client_gone(why); });
 }
 
 bool Sessions::send(SessionId number, ipc::Message message) {
@@ -198,8 +206,8 @@ void Sessions::warn(SessionId number, const std::string& text) {
   send(number, ipc::Warn{text});
 }
 
-bool Sessions::stop(SessionId number, const std::string& reason) {
-  return tell(number, [&](BrokerSession& session) { session.stop(reason); });
+bool Sessions::stop(SessionId number, const StopOrder& order) {
+  return notify(number, [&](BrokerSession& session) { session.stop(order); });
 }
 
 void Sessions::stop_all(const std::string& reason) {

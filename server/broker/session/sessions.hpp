@@ -89,7 +89,7 @@ class Sessions final : public SessionControl {
 
   bool send(scheduler::SessionId session, ipc::Message message) override;
   void warn(scheduler::SessionId session, const std::string& text) override;
-  bool stop(scheduler::SessionId session, const std::string& reason) override;
+  bool stop(scheduler::SessionId session, const StopOrder& order) override;
   void reconsider_waiting() override { admission_.reconsider(); }
 
  private:
@@ -98,14 +98,14 @@ class Sessions final : public SessionControl {
   void note_end(const SessionEvent& event);
   // Tells the session of an event. False: there is none (any more).
   template <class Event>
-  bool tell(scheduler::SessionId session, Event&& event);
+  bool notify(scheduler::SessionId session, Event&& event);
   // Not now: one event leads to another, and the session is in the middle of them.
   void forget_later(scheduler::SessionId session);
 
   SessionRegistry& registry_;
   Admission& admission_;
   std::vector<SessionAttachments*> parts_;
-  SessionSurroundings around_;
+  SessionDeps around_;
   std::map<scheduler::SessionId, std::unique_ptr<BrokerSession>> sessions_;
   EndedSessions ended_;
   Lifetime lifetime_;

@@ -22,7 +22,8 @@ bool same(const std::string& a, const std::string& b) {
 }  // namespace
 
 ShareLimits share_limits(size_t descriptors) {
-  size_t all = descriptors > kDescriptorsReserved ? (descriptors - kDescriptorsReserved) / 2 : 0;
+  // Half of them, and each share has two: its own, and the copy for a keeper that dies.
+  size_t all = descriptors > kDescriptorsReserved ? (descriptors - kDescriptorsReserved) / 4 : 0;
   return {std::min(all, kSharesMax), std::min(all / 2, kSharesPerTenantMax), std::min(all / 4, kSharesPerSessionMax)};
 }
 

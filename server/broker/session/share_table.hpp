@@ -16,8 +16,8 @@ using ipc::ShareToken;
 struct ShareLimits {
   size_t all = 0, per_tenant = 0, per_session = 0;
 };
-// For a process that may have so many descriptors: half of what is not reserved, of that half for one tenant, of that
-// half for one session; and no more than limits.hpp says.
+// For a process that may have so many descriptors: half of what is not reserved, with two for each share, of that half
+// for one tenant, of that half for one session; and no more than limits.hpp says.
 ShareLimits share_limits(size_t descriptors);
 
 // Among whom something is shared: a tenant, and of its users those whom its workers take for one.

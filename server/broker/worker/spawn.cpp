@@ -18,9 +18,10 @@ namespace {
 
 class SpawnSettings {
  public:
-  explicit SpawnSettings(int ipc_end) {
+  SpawnSettings(int ipc_end, int output) {
     ::posix_spawn_file_actions_init(&actions_);
     ::posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (output >= 0) ::posix_spawn_file_actions_adddup2(&actions_, output, STDERR_FILENO);
     ::posix_spawn_file_actions_adddup2(&actions_, STDERR_FILENO, STDOUT_FILENO);
     ::posix_spawn_file_actions_adddup2(&actions_, ipc_end, ipc::kDescriptor);
     ::posix_spawn_file_actions_addclosefrom_np(&actions_, ipc::kDescriptor + 1);
@@ -55,12 +56,12 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }  // namespace
 
 tl::expected<pid_t, std::string> spawn_child(const std::string& program, const std::vector<std::string>& arguments,
-                                             int ipc_end, const std::vector<std::string>* environment) {
+                                             int ipc_end, int output, const std::vector<std::string>* environment) {
   std::vector<std::string> words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv = pointers(words), envp;
   if (environment) envp = pointers(*environment);
-  SpawnSettings settings(ipc_end);
+  SpawnSettings settings(ipc_end, output);
   pid_t pid = -1;
   if (int error = ::posix_spawn(&pid, program.c_str(), settings.actions(), settings.attributes(), argv.data(),
                                 environment ? envp.data() : environ))

@@ -21,11 +21,11 @@ class UnreadDescriptors {
   UnreadDescriptors() = default;
   explicit UnreadDescriptors(Limits limits) : limits_(limits) {}
 
-  // Of a worker, until forget(); `all_read`: whether it has read everything that it was sent.
+  // For a worker, until forget(); `all_read`: whether it has read everything that it was sent.
   void watch(const void* worker, std::string tenant, std::function<bool()> all_read);
   void forget(const void* worker) { workers_.erase(worker); }
-  // Whether the worker may be sent one more. The tenant's bound holds for workers that have unread ones: one that reads
-  // pays for no other.
+  // Whether the worker may be sent one more. The tenant's bound applies to workers with unread ones: a worker that
+  // reads pays for no other.
   bool room(const void* worker);
   // It is sent one. False, and nothing is counted: there is no room.
   bool add(const void* worker);
@@ -38,7 +38,7 @@ class UnreadDescriptors {
     std::function<bool()> all_read;
     size_t unread = 0;
   };
-  static size_t look(Worker& worker);
+  static size_t poll(Worker& worker);
 
   const Limits limits_;
   std::map<const void*, Worker> workers_;

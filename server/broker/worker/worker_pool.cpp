@@ -36,10 +36,10 @@ WorkerPool::~WorkerPool() {
   for (auto& worker : workers_) unread_.forget(worker.get());
 }
 
-void WorkerPool::keep_spares(unsigned spares) {
-  spares = std::min(spares, kSpareWorkersMax);
-  if (spares == spares_) return;
-  spares_ = spares;
+void WorkerPool::keep_prewarmed(unsigned prewarmed) {
+  prewarmed = std::min(prewarmed, kPrewarmedWorkersMax);
+  if (prewarmed == prewarmed_) return;
+  prewarmed_ = prewarmed;
   trim();
   wish();
 }
@@ -52,7 +52,7 @@ void WorkerPool::start_one_more() {
 void WorkerPool::trim() {
   size_t ready = count(WorkerProcess::State::ready);
   for (auto& worker : workers_) {
-    if (ready <= spares_ + waiting_.size()) break;
+    if (ready <= prewarmed_ + waiting_.size()) break;
     if (worker->state != WorkerProcess::State::ready) continue;
     end_unused(*worker);
     --ready;
@@ -65,20 +65,20 @@ void WorkerPool::end_unused(WorkerProcess& worker) {
   worker.kill_after(0);
 }
 
-size_t WorkerPool::spares() const {
+size_t WorkerPool::prewarmed() const {
   const size_t unused = count(WorkerProcess::State::starting) + count(WorkerProcess::State::ready);
   return unused - std::min(unused, waiting_.size());
 }
 
-void WorkerPool::end_spares(size_t spares) {
-  spares = std::min(spares, this->spares());
-  spares_ -= unsigned(std::min<size_t>(spares, spares_));
+void WorkerPool::end_prewarmed(size_t prewarmed) {
+  prewarmed = std::min(prewarmed, this->prewarmed());
+  prewarmed_ -= unsigned(std::min<size_t>(prewarmed, prewarmed_));
   for (auto state : {WorkerProcess::State::starting, WorkerProcess::State::ready}) {
     for (auto& worker : workers_) {
-      if (spares == 0) break;
+      if (prewarmed == 0) break;
       if (worker->state != state) continue;
       end_unused(*worker);
-      --spares;
+      --prewarmed;
     }
   }
   wish();
@@ -93,13 +93,14 @@ size_t WorkerPool::count(WorkerProcess::State state) const {
 
 void WorkerPool::wish() {
   size_t ready = count(WorkerProcess::State::ready);
-  starts_.wish(number_, !closed_ && !retrying_ && failures_ == 0, spares_ - std::min<size_t>(spares_, ready));
+  starts_.wish(number_, !closed_ && !retrying_ && failures_ == 0, prewarmed_ - std::min<size_t>(prewarmed_, ready));
   if (events_.starts_changed) events_.starts_changed();
 }
 
 WorkerProcess::Events WorkerPool::worker_events() {
-  return {.said = [this](WorkerProcess& from, ipc::Message message) { said(from, std::move(message)); },
+  return {.on_message = [this](WorkerProcess& from, ipc::Message message) { on_message(from, std::move(message)); },
           .distrusted = [](WorkerProcess& from, const std::string& what) { end_distrusted(from, what); },
+          .unwelcome = [this](OwnedDescriptor descriptor) { closer_.close(std::move(descriptor)); },
           .gone = [this] { boost::asio::post(io_, lifetime_.guard([this] { reap(); })); }};
 }
 
@@ -187,7 +188,7 @@ void WorkerPool::reserve(WorkerProcess& worker, Waiting one) {
   worker.tenant = std::move(one.tenant);
   if (!one.client) return events_.reserved(one.session, worker.pid());
   hand_over(worker, std::move(*one.client));
-  if (!one.stop_reason.empty()) stop(one.session, one.stop_reason);
+  if (!one.stop.why.empty()) stop(one.session, one.stop);
 }
 
 WorkerProcess* WorkerPool::worker_of(SessionId session) {
@@ -223,7 +224,7 @@ void WorkerPool::hand_over(WorkerProcess& worker, ipc::Serve client) {
 
 void WorkerPool::adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker,
                        OwnedDescriptor process, pid_t pid) {
-  auto adopted = WorkerProcess::adopt(io_, std::move(worker), std::move(process), pid, worker_events());
+  auto adopted = WorkerProcess::adopt(io_, std::move(worker), std::move(process), pid, command_.users, worker_events());
   adopted->state = WorkerProcess::State::serving;
   adopted->session = session;
   adopted->label = std::move(label);
@@ -268,17 +269,17 @@ bool WorkerPool::hand(SessionId session, ipc::Message message) {
   return worker && unread_.add(worker) && send(session, std::move(message));
 }
 
-bool WorkerPool::stop(SessionId session, const std::string& reason) {
+bool WorkerPool::stop(SessionId session, const StopOrder& order) {
   auto waiting = std::find_if(waiting_.begin(), waiting_.end(),
                               [&](const Waiting& one) { return one.session == session && one.client; });
   if (waiting != waiting_.end()) {
-    waiting->stop_reason = reason;
+    waiting->stop = order;
     return true;
   }
   WorkerProcess* worker = worker_of(session);
   if (!worker || worker->state != WorkerProcess::State::serving) return false;
-  worker->stop_reason = reason;
-  worker->send(ipc::Stop{reason});
+  worker->stop_reason = order.why;
+  worker->send(ipc::Stop{order.why, order.kind});
   worker->kill_after(kWorkerExitMs);
   return true;
 }
@@ -300,7 +301,7 @@ void WorkerPool::refuse_late() {
   size_t place = 0;
   for (Waiting& one : waiting_) {
     ++place;
-    if (one.wait.tells(now)) told.emplace_back(one.session, place);
+    if (one.wait.must_notify(now)) told.emplace_back(one.session, place);
     next = std::min(next, one.wait.next());
   }
   late_timer_.expires_at(next);
@@ -321,9 +322,9 @@ void WorkerPool::refuse_all(RefusalCause cause, const std::string& reason) {
 
 // --- what workers say ----------------------------------------------------------------------------------------------
 
-void WorkerPool::said(WorkerProcess& worker, ipc::Message message) {
+void WorkerPool::on_message(WorkerProcess& worker, ipc::Message message) {
   auto others = [&](auto&) {
-    if (worker.state == WorkerProcess::State::serving) events_.heard(worker.session, message);
+    if (worker.state == WorkerProcess::State::serving) events_.on_message(worker.session, message);
   };
   std::visit(ipc::Match{[&](ipc::Ready& ready) { worker_ready(worker, ready.inventory); },
                         [&](ipc::Failed& failed) {
@@ -420,8 +421,10 @@ void WorkerPool::await_children() {
   }));
 }
 
+// One signal may stand for several processes. All of them are reaped before the first end is told: what is worth
+// knowing of all that ended is found out once.
 void WorkerPool::reap() {
-  // One signal may stand for several processes.
+  std::list<std::pair<std::unique_ptr<WorkerProcess>, std::string>> reaped;
   for (auto it = workers_.begin(); it != workers_.end();) {
     const pid_t pid = (*it)->pid();
     std::optional<std::string> how = (*it)->reap();
@@ -429,11 +432,12 @@ void WorkerPool::reap() {
       ++it;
       continue;
     }
-    std::unique_ptr<WorkerProcess> worker = std::move(*it);
+    reaped.emplace_back(std::move(*it), std::move(*how));
     it = workers_.erase(it);
     starts_.settled(pid);
-    ended(*worker, *how);
   }
+  if (!reaped.empty() && events_.reaped) events_.reaped();
+  for (const auto& [worker, how] : reaped) ended(*worker, how);
   match();
   if (idle()) events_.idle();
 }

@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 
 #include "scheduler/types.hpp"
+#include "server/base/descriptor_closer.hpp"
 #include "server/base/lifetime.hpp"
 #include "server/ipc/message.hpp"
 #include "server/broker/keeper/keeping.hpp"
@@ -38,10 +39,12 @@ class WorkerPool {
     std::function<void(SessionId, const std::string& client)> begun;
     // The session waits for long for a worker to start: its place among those of the pool that do, counted from 1.
     std::function<void(SessionId, size_t place, size_t waiting)> starting = {};
-    std::function<void(SessionId, ipc::Message& message)> heard;  // what the pool has no use for
+    std::function<void(SessionId, ipc::Message& message)> on_message;  // what the pool has no use for
     std::function<void(SessionId, uint32_t cause, const std::string& why)>
         over;                    // the process has ended; cause as in SessionEvent
     std::function<void()> idle;  // perhaps idle() now
+    // Processes have ended, whatever they did is done, and over() follows for each that served a session.
+    std::function<void()> reaped = {};
     // The worker is about to get the session's client, as this message says; may be another worker than the one that
     // was reserved.
     std::function<void(SessionId, WorkerProcess&, const ipc::Serve& client)> serving = {};
@@ -57,13 +60,14 @@ class WorkerPool {
   ~WorkerPool();
 
   // From now on. Those that are too many end when they are ready.
-  void keep_spares(unsigned spares);
+  void keep_prewarmed(unsigned prewarmed);
   // Workers that are ready or start and that no session waits for.
-  size_t spares() const;
+  size_t prewarmed() const;
   // Those that were told to end before they had a client, and are not gone.
   size_t ending() const { return count(WorkerProcess::State::ending); }
-  // Ends so many of spares() now, those first that have not started yet; others are started when keep_spares() says so.
-  void end_spares(size_t spares);
+  // Ends so many of prewarmed() now, those first that have not started yet; others are started when keep_prewarmed()
+  // says so.
+  void end_prewarmed(size_t prewarmed);
   // One worker even when no spare is wanted, because its ready message says what devices there are.
   void start_one_more();
   // It is its turn (WorkerStarts::next).
@@ -90,7 +94,7 @@ class WorkerPool {
   bool hand(SessionId session, ipc::Message message);
   bool takes_descriptor(SessionId session);
   // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
-  bool stop(SessionId session, const std::string& reason);
+  bool stop(SessionId session, const StopOrder& order);
 
   // Starts no more, ends the spares, refuses who waits. Running sessions go on.
   void close(const std::string& reason);
@@ -101,14 +105,14 @@ class WorkerPool {
     std::string label, tenant;
     WorkerWait wait;
     std::optional<ipc::Serve> client;  // it was given to a worker that died before it could read it
-    std::string stop_reason;           // not empty: the next worker is told to end it at once
+    StopOrder stop;                    // its reason not empty: the next worker is told to end it at once
   };
   void wish();
   void trim();
   void end_unused(WorkerProcess& worker);
   void start_failed(const std::string& reason);
   void retry_later();
-  void said(WorkerProcess& worker, ipc::Message message);
+  void on_message(WorkerProcess& worker, ipc::Message message);
   void worker_ready(WorkerProcess& worker, const Inventory& inventory);
   static void end_distrusted(WorkerProcess& worker, const std::string& what);
   void keep_share(SessionId session, const ShareToken& token, uint32_t kind, const std::string& user,
@@ -131,11 +135,12 @@ class WorkerPool {
 
   boost::asio::io_context& io_;
   const WorkerCommand command_;
-  unsigned spares_ = 0;
+  unsigned prewarmed_ = 0;
   const Events events_;
   boost::asio::signal_set children_;
   boost::asio::steady_timer retry_timer_;
   boost::asio::steady_timer late_timer_;
+  DescriptorCloser closer_;  // of what workers send and may not; outlives them
   std::list<std::unique_ptr<WorkerProcess>> workers_;
   std::list<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
   ShareTable& shares_;

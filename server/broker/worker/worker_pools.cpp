@@ -36,24 +36,30 @@ std::string visible_devices(const DeviceSet& devices, const char* own) {
   return fmt::format("{}", fmt::join(wanted, ","));
 }
 
-WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, SpareDemand::Limits spares,
+WorkerPools::WorkerPools(boost::asio::io_context& io, WorkerCommand command, PrewarmedDemand::Limits prewarmed,
                          WorkerPool::Events events, EntryStore* keeping)
     : io_(io),
       command_(std::move(command)),
-      spares_(spares),
+      prewarmed_(prewarmed),
       events_(std::move(events)),
       keeping_(keeping),
-      look_timer_(io) {}
+      poll_timer_(io) {}
 
 void WorkerPools::start() { pool({}).start_one_more(); }
 
-SpareDemand::Limits WorkerPools::limits(const Kind& kind) const {
-  const unsigned one = std::min(spares_.least, 1u);
+void WorkerPools::start_anew() {
+  WorkerPool& all = pool({});
+  all.end_prewarmed(all.prewarmed());
+  all.start_one();
+}
+
+PrewarmedDemand::Limits WorkerPools::limits(const Kind& kind) const {
+  const unsigned one = std::min(prewarmed_.least, 1u);
   // Queries are short and rare: one is ready as long as any spares are kept.
-  if (kind.management) return kind.devices.empty() ? SpareDemand::Limits{one, one} : SpareDemand::Limits{0, 0};
+  if (kind.management) return kind.devices.empty() ? PrewarmedDemand::Limits{one, one} : PrewarmedDemand::Limits{0, 0};
   if (std::find(ready_sets_.begin(), ready_sets_.end(), kind.devices) == ready_sets_.end()) return {0, 0};
-  const auto extra_max = unsigned(std::max<size_t>(1, kExtraSparesMax / ready_sets_.size()));
-  return {spares_.least, std::min(spares_.most, spares_.least + extra_max)};
+  const auto extra_max = unsigned(std::max<size_t>(1, kExtraPrewarmedMax / ready_sets_.size()));
+  return {prewarmed_.least, std::min(prewarmed_.most, prewarmed_.least + extra_max)};
 }
 
 WorkerPool& WorkerPools::pool(const Kind& kind) {
@@ -73,7 +79,7 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   events.idle = [this] { drop_idle_later(); };
   events.starts_changed = [this] { start_later(); };
   events.wanted = [&demand = numbered.demand] { demand.came(std::chrono::steady_clock::now()); };
-  events.started = [&demand = numbered.demand](SpareDemand::Duration took) { demand.started(took); };
+  events.started = [&demand = numbered.demand](PrewarmedDemand::Duration took) { demand.started(took); };
   numbered.demand.set_limits(limits(kind));
   numbered.pool = std::make_unique<WorkerPool>(io_, std::move(command), shares_, unread_, starts_, numbered.number,
                                                std::move(events), keeping_);
@@ -82,7 +88,7 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   return *numbered.pool;
 }
 
-// Not now: a pool may be in the middle of what has changed it.
+// Not now: a pool may be in the middle of the step that has changed it.
 void WorkerPools::start_later() {
   if (std::exchange(starting_later_, true)) return;
   boost::asio::post(io_, lifetime_.guard([this] {
@@ -99,19 +105,19 @@ void WorkerPools::start_more() {
         std::find_if(pools_.begin(), pools_.end(), [&](const auto& one) { return one.second.number == *number; });
     found->second.pool->start_one();  // if that fails, the pool is not open any more
   }
-  if (auto look = next_look(now)) {
-    look_timer_.expires_at(*look);
-    look_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
+  if (auto poll = next_poll(now)) {
+    poll_timer_.expires_at(*poll);
+    poll_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
       if (!error) start_more();
     }));
   } else {
-    look_timer_.cancel();
+    poll_timer_.cancel();
   }
-  tell_memory();
+  notify_memory();
 }
 
 // A start that takes long holds up the others no more, fewer spares are wanted, or a rest is over.
-std::optional<WorkerPools::Time> WorkerPools::next_look(Time now) const {
+std::optional<WorkerPools::Time> WorkerPools::next_poll(Time now) const {
   auto first = starts_.next_change(now);
   auto also = [&](std::optional<Time> when) {
     if (when && *when > now && (!first || *when < *first)) first = when;
@@ -127,66 +133,66 @@ WorkerPools::Contexts WorkerPools::contexts_on(DeviceIndex device) const {
   Contexts contexts;
   for (const auto& [kind, one] : pools_) {
     if (kind.management || device_of(kind) != device) continue;
-    contexts.spares += one.pool->spares();
+    contexts.prewarmed += one.pool->prewarmed();
     contexts.ending += one.pool->ending();
   }
   return contexts;
 }
 
-size_t WorkerPools::spares_max(DeviceIndex device, Time now) const {
-  const size_t max = memory_ ? memory_->spares_max(device) : SIZE_MAX;
+size_t WorkerPools::prewarmed_max(DeviceIndex device, Time now) const {
+  const size_t max = memory_ ? memory_->prewarmed_max(device) : SIZE_MAX;
   auto rest = rests_.find(device);
   return rest != rests_.end() && now < rest->second.until ? std::min(max, rest->second.contexts) : max;
 }
 
 // One after the other, of the pool that has most.
 void WorkerPools::shrink(DeviceIndex device, size_t contexts) {
-  for (size_t spares = contexts_on(device).spares; spares > contexts; --spares) {
+  for (size_t prewarmed = contexts_on(device).prewarmed; prewarmed > contexts; --prewarmed) {
     WorkerPool* most = nullptr;
     for (auto& [kind, one] : pools_) {
       const bool here = !kind.management && device_of(kind) == device;
-      if (here && (!most || one.pool->spares() > most->spares())) most = one.pool.get();
+      if (here && (!most || one.pool->prewarmed() > most->prewarmed())) most = one.pool.get();
     }
-    most->end_spares(1);
+    most->end_prewarmed(1);
   }
 }
 
 void WorkerPools::keep_at_most(DeviceIndex device, size_t contexts) {
-  rests_[device] = {contexts, std::chrono::steady_clock::now() + std::chrono::milliseconds(kSpareRestMs)};
+  rests_[device] = {contexts, std::chrono::steady_clock::now() + std::chrono::milliseconds(kPrewarmedRestMs)};
   shrink(device, contexts);
   start_later();  // the look at the rest's end, too
 }
 
 void WorkerPools::follow_demand(Time now) {
-  if (devices_ == 0 || !closed_.empty()) return;  // the first worker tells the devices
+  if (devices_ == 0 || !closed_.empty()) return;  // the first worker reports the devices
   std::erase_if(rests_, [&](const auto& rest) { return rest.second.until <= now; });
   std::map<DeviceIndex, size_t> room;
   for (auto& [kind, one] : pools_) {
     const DeviceIndex device = device_of(kind);
     if (kind.management || room.contains(device)) continue;
-    const size_t max = spares_max(device, now);
+    const size_t max = prewarmed_max(device, now);
     shrink(device, max);
     const Contexts there = contexts_on(device);
-    room[device] = max - std::min(max, there.spares + there.ending);
+    room[device] = max - std::min(max, there.prewarmed + there.ending);
   }
   for (auto& [kind, one] : pools_) {
     size_t wanted = one.demand.wanted(now);
     if (!kind.management) {
       size_t& left = room[device_of(kind)];
-      const size_t has = one.pool->spares(), more = std::min(wanted - std::min(wanted, has), left);
+      const size_t has = one.pool->prewarmed(), more = std::min(wanted - std::min(wanted, has), left);
       left -= more;
       wanted = std::min(wanted, has + more);
     }
-    one.pool->keep_spares(unsigned(wanted));
+    one.pool->keep_prewarmed(unsigned(wanted));
   }
 }
 
-// Last, for it may let somebody in, who wants a worker.
-void WorkerPools::tell_memory() {
+// Last, for it may admit a session, which needs a worker.
+void WorkerPools::notify_memory() {
   for (DeviceIndex device = 0; memory_ && device < devices_; ++device) {
     const Contexts there = contexts_on(device);
-    const size_t now = there.spares + there.ending;
-    if (std::exchange(told_[device], now) != now) memory_->spares_are(device, now);
+    const size_t now = there.prewarmed + there.ending;
+    if (std::exchange(notified_[device], now) != now) memory_->prewarmed_changed(device, now);
   }
 }
 
@@ -209,7 +215,7 @@ WorkerPool& WorkerPools::of(const SessionRecord& session) {
 }
 
 void WorkerPools::drop_idle_later() {
-  // Not now: one of them may be who is calling.
+  // Not now: one of them may be the caller.
   boost::asio::post(io_, lifetime_.guard([this] {
     std::erase_if(pools_, [this](const auto& one) {
       return one.first != Kind{} && one.second.pool->idle() && limits(one.first).least == 0;

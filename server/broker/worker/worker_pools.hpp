@@ -1,4 +1,4 @@
-// The pools of workers by what they are shown: each set of GPUs that sessions get has one.
+// The pools of workers by their visible devices: each set of GPUs of sessions has one.
 #pragma once
 
 #include <compare>
@@ -15,8 +15,8 @@
 #include "server/base/lifetime.hpp"
 #include "server/broker/session/session_registry.hpp"
 #include "server/broker/session/share_table.hpp"
-#include "server/broker/worker/spare_contexts.hpp"
-#include "server/broker/worker/spare_demand.hpp"
+#include "server/broker/worker/prewarmed_contexts.hpp"
+#include "server/broker/worker/prewarmed_demand.hpp"
 #include "server/broker/worker/worker_pool.hpp"
 #include "server/broker/worker/worker_starts.hpp"
 
@@ -24,24 +24,27 @@ namespace gpuwire::server {
 
 using DeviceSet = std::vector<scheduler::DeviceIndex>;  // ascending; empty: all
 
-// What CUDA_VISIBLE_DEVICES must say for a process that is to see these devices of those that `own`, this process's
-// value of the variable (null: it is not set), lets it see.
+// The value of CUDA_VISIBLE_DEVICES for a process that has to see these devices, out of those that `own`, this
+// process's value of the variable (null: it is not set), lets it see.
 std::string visible_devices(const DeviceSet& devices, const char* own);
 
 // The broker's thread only. Pools that nobody needs any more go.
 //
-// The number of spares follows SpareDemand, as far as the GPU's memory has room for their contexts: the context of a
-// worker that is ready is on the first of its devices.
-class WorkerPools final : public SpareContexts {
+// The number of spares follows PrewarmedDemand, as far as the GPU's memory has room for their contexts: the context of
+// a worker that is ready is on the first of its devices.
+class WorkerPools final : public PrewarmedContexts {
  public:
   // `events.ready` and `events.hopeless` come from the pool of workers that see all devices alone.
-  WorkerPools(boost::asio::io_context& io, WorkerCommand command, SpareDemand::Limits spares, WorkerPool::Events events,
-              EntryStore* keeping = nullptr);
+  WorkerPools(boost::asio::io_context& io, WorkerCommand command, PrewarmedDemand::Limits prewarmed,
+              WorkerPool::Events events, EntryStore* keeping = nullptr);
   // Outlives the calls; without one there is room for all.
-  void set_memory(SpareMemory& memory) { memory_ = &memory; }
+  void set_memory(PrewarmedMemory& memory) { memory_ = &memory; }
 
   // One worker that sees all devices; its ready message says how many there are.
   void start();
+  // As start(), for devices that may be others by now: workers that have started before have seen the old ones, and
+  // end.
+  void start_anew();
   void devices_known(size_t devices) { devices_ = devices; }
   // Which sets are kept ready, each with its spares; the others' workers are started when they are needed.
   void keep_ready(std::vector<DeviceSet> sets, size_t devices);
@@ -58,26 +61,26 @@ class WorkerPools final : public SpareContexts {
     DeviceSet devices;
     auto operator<=>(const Kind&) const = default;
   };
-  using Time = SpareDemand::Time;
+  using Time = PrewarmedDemand::Time;
   WorkerPool& pool(const Kind& kind);
-  SpareDemand::Limits limits(const Kind& kind) const;
+  PrewarmedDemand::Limits limits(const Kind& kind) const;
   void drop_idle_later();
   void start_later();
   void start_more();
   static scheduler::DeviceIndex device_of(const Kind& kind) { return kind.devices.empty() ? 0 : kind.devices.front(); }
   struct Contexts {
-    size_t spares = 0, ending = 0;
+    size_t prewarmed = 0, ending = 0;
   };
   Contexts contexts_on(scheduler::DeviceIndex device) const;
-  size_t spares_max(scheduler::DeviceIndex device, Time now) const;
+  size_t prewarmed_max(scheduler::DeviceIndex device, Time now) const;
   void shrink(scheduler::DeviceIndex device, size_t contexts);
   void follow_demand(Time now);
-  void tell_memory();
-  std::optional<Time> next_look(Time now) const;
+  void notify_memory();
+  std::optional<Time> next_poll(Time now) const;
 
   boost::asio::io_context& io_;
   const WorkerCommand command_;
-  const SpareDemand::Limits spares_;
+  const PrewarmedDemand::Limits prewarmed_;
   const WorkerPool::Events events_;
   EntryStore* const keeping_;
   ShareTable shares_{share_limits(descriptor_limit())};
@@ -85,17 +88,17 @@ class WorkerPools final : public SpareContexts {
   std::vector<DeviceSet> ready_sets_;
   size_t devices_ = 0;  // 0: not known yet
   WorkerStarts starts_;
-  boost::asio::steady_timer look_timer_;  // at next_look()
+  boost::asio::steady_timer poll_timer_;  // at next_poll()
   bool starting_later_ = false;
   WorkerStarts::Pool last_number_ = 0;
   struct Numbered {
     WorkerStarts::Pool number = 0;
-    SpareDemand demand;
+    PrewarmedDemand demand;
     std::unique_ptr<WorkerPool> pool;
   };
   std::map<Kind, Numbered> pools_;
-  SpareMemory* memory_ = nullptr;
-  std::map<scheduler::DeviceIndex, size_t> told_;  // contexts, as the memory has heard last
+  PrewarmedMemory* memory_ = nullptr;
+  std::map<scheduler::DeviceIndex, size_t> notified_;  // contexts, as last reported to the memory
   // Of devices whose memory was asked for.
   struct Rest {
     size_t contexts = 0;

@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <exception>
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <spdlog/spdlog.h>
 #include <sys/personality.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,6 +16,7 @@
 
 #include "server/broker/limits.hpp"
 #include "server/broker/worker/spawn.hpp"
+#include "server/confinement/real_user.hpp"
 #include "server/ipc/limits.hpp"
 
 extern char** environ;
@@ -55,6 +58,23 @@ class AwayFromPrograms {
   int before_;
 };
 
+// `user`: its own user, if it gets one.
+tl::expected<pid_t, std::string> start(const WorkerCommand& command, int ipc_end, int output,
+                                       std::optional<WorkerUsers::Loan>& user) {
+  const std::vector<std::string> environment = environment_of(command);
+  const AwayFromPrograms layout;
+  if (!command.users) return spawn_child(command.program, command.arguments, ipc_end, output, &environment);
+  user = command.users->lend();
+  std::vector<std::string> arguments = command.arguments;
+  arguments.insert(arguments.end(), {"--real-user", std::to_string(user->user())});
+  const PassOnUserRight right;
+  return spawn_child(command.program, arguments, ipc_end, output, &environment);
+}
+
+void reap_now(pid_t child) {
+  while (::waitpid(child, nullptr, 0) < 0 && errno == EINTR) {}
+}
+
 }  // namespace
 
 tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(boost::asio::io_context& io,
@@ -63,36 +83,56 @@ tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(b
   OwnedDescriptor broker_end, worker_end;
   if (!ipc::open_pair(broker_end, worker_end))
     return tl::unexpected(fmt::format("socketpair for a worker: {}", std::strerror(errno)));
-  std::vector<std::string> environment = environment_of(command);
-  const AwayFromPrograms layout;
-  auto pid = spawn_child(command.program, command.arguments, worker_end.get(), &environment);
+  auto pipe = ChildPipe::open();
+  if (!pipe) return tl::unexpected(pipe.error());
+  std::optional<WorkerUsers::Loan> user;
+  auto pid = start(command, worker_end.get(), pipe->writes.get(), user);
   if (!pid) return tl::unexpected(pid.error());
   OwnedDescriptor process(int(::syscall(SYS_pidfd_open, *pid, 0)));
-  return std::unique_ptr<WorkerProcess>(
-      new WorkerProcess(io, std::move(broker_end), std::move(process), *pid, true, std::move(events)));
+  // All watches of this user may be taken (epoll_ctl: ENOSPC): that is a start which failed, not the broker's end.
+  try {
+    auto worker = std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), std::move(process), *pid,
+                                                                   true, std::move(pipe->reads), std::move(events)));
+    worker->user_ = std::move(user);
+    return worker;
+  } catch (const boost::system::system_error& error) {
+    ::kill(*pid, SIGKILL);
+    reap_now(*pid);
+    return tl::unexpected(fmt::format("a worker cannot be watched: {}", error.code().message()));
+  }
 }
 
 std::unique_ptr<WorkerProcess> WorkerProcess::adopt(boost::asio::io_context& io, OwnedDescriptor descriptor,
-                                                    OwnedDescriptor process, pid_t pid, Events events) {
-  return std::unique_ptr<WorkerProcess>(
-      new WorkerProcess(io, std::move(descriptor), std::move(process), pid, false, std::move(events)));
+                                                    OwnedDescriptor process, pid_t pid, WorkerUsers* users,
+                                                    Events events) {
+  auto worker = std::unique_ptr<WorkerProcess>(
+      new WorkerProcess(io, std::move(descriptor), std::move(process), pid, false, {}, std::move(events)));
+  if (users) worker->user_ = users->adopt(pid);
+  return worker;
 }
 
 WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descriptor, OwnedDescriptor process,
-                             pid_t pid, bool child, Events events)
+                             pid_t pid, bool child, OwnedDescriptor output, Events events)
     : pid_(pid),
       child_(child),
       events_(std::move(events)),
       channel_(io, std::move(descriptor), ipc::Speaker::worker, ipc::kWorkerWaitingMax,
                ipc::EventChannel::Trust::budget,
-               {.heard = [this](ipc::Message message) { events_.said(*this, std::move(message)); },
+               {.on_message = [this](ipc::Message message) { events_.on_message(*this, std::move(message)); },
                 .over =
                     [this](const std::string& what) {
                       if (!what.empty()) events_.distrusted(*this, what);  // else its end is reaped on SIGCHLD
-                    }}),
+                    },
+                .unwelcome = events_.unwelcome}),
       process_(io),
       kill_timer_(io) {
-  if (process) process_.assign(process.release());
+  if (process) {
+    process_.assign(process.get());
+    process.release();
+  }
+  if (output)
+    output_.emplace(io, std::move(output),
+                    [this](const std::string& line) { spdlog::warn("{}: its process wrote: {}", label, line); });
   if (child_) return;
   process_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                       lifetime_.guard([this](boost::system::error_code error) {
@@ -101,9 +141,13 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descri
 }
 
 WorkerProcess::~WorkerProcess() {
-  if (pid_ < 0) return;
-  kill();
-  while (child_ && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {}
+  const bool serves = state == State::reserved || state == State::serving;
+  if (let_go_ || (serves && pid_ >= 0 && std::uncaught_exceptions() > 0)) return;  // the next broker hears it
+  if (pid_ >= 0) {
+    kill();
+    if (child_) reap_now(pid_);
+  }
+  channel_.discard_unread();
 }
 
 // By number only while nobody else can have reaped it.
@@ -125,6 +169,7 @@ std::optional<std::string> WorkerProcess::reap() {
   if (pid_ < 0 || (child_ ? ::waitpid(pid_, &status, WNOHANG) != pid_ : ::poll(&ended, 1, 0) != 1)) return std::nullopt;
   pid_ = -1;
   channel_.hear_rest(kWorkerLastMessagesMax);
+  if (output_) output_->read_rest();
   return child_ ? describe_status(status) : "a status that its parent, an earlier broker, has not lived to learn";
 }
 

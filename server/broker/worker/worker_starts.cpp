@@ -43,7 +43,7 @@ std::optional<scheduler::SessionId> WorkerStarts::take(Pool pool) {
   return session;
 }
 
-void WorkerStarts::wish(Pool pool, bool open, size_t spares) { wishes_[pool] = {open, spares}; }
+void WorkerStarts::wish(Pool pool, bool open, size_t prewarmed) { wishes_[pool] = {open, prewarmed}; }
 
 void WorkerStarts::begun(Pool pool, pid_t worker, Time now) { starts_.push_back({worker, pool, now}); }
 
@@ -76,11 +76,11 @@ std::optional<WorkerStarts::Pool> WorkerStarts::next(Time now) const {
     if (on_their_way[pool] > 0) --on_their_way[pool];
     else if (auto wish = wishes_.find(pool); wish != wishes_.end() && wish->second.open) return pool;
   }
-  const size_t for_spares =
+  const size_t for_prewarmed =
       limits_.parallel_max > limits_.for_sessions ? limits_.parallel_max - limits_.for_sessions : 1;
-  if (size_t(holding) >= for_spares) return std::nullopt;
+  if (size_t(holding) >= for_prewarmed) return std::nullopt;
   for (const auto& [pool, wish] : wishes_) {
-    if (wish.open && wish.spares > on_their_way[pool]) return pool;
+    if (wish.open && wish.prewarmed > on_their_way[pool]) return pool;
   }
   return std::nullopt;
 }

@@ -1,4 +1,4 @@
-// Which pool may start a worker now, and who gets one that is ready: tenants in turn, over all pools.
+// Decides which pool may start a worker now, and which session gets a ready one: tenants in turn, over all pools.
 #pragma once
 
 #include <chrono>
@@ -17,9 +17,9 @@
 
 namespace gpuwire::server {
 
-// Pure: it knows neither processes nor a clock. The tenant that was served least recently comes first, and of its
-// sessions the one that has waited longest: between two workers for one tenant every other tenant that waits in the
-// same pool gets one, however many sessions the first has asked for.
+// Pure: it knows neither processes nor a clock. The least recently served tenant comes first, and of its sessions the
+// one that has waited longest: between two workers for one tenant every other tenant that waits in the same pool gets
+// one, however many sessions the first has asked for.
 class WorkerStarts {
  public:
   using SessionId = scheduler::SessionId;
@@ -29,7 +29,8 @@ class WorkerStarts {
     size_t parallel_max = kParallelStartsMax;
     // A start that takes longer (a device that hangs) holds up the others no more, and counts to parallel_max no more.
     std::chrono::milliseconds hold{kStartHoldMs};
-    // Of parallel_max, what spares leave to sessions that may come while they start; one spare starts all the same.
+    // The part of parallel_max that prewarmed workers leave to sessions that may come while they start; one of them
+    // starts in any case.
     size_t for_sessions = kStartsForSessions;
   };
   WorkerStarts() = default;
@@ -39,18 +40,18 @@ class WorkerStarts {
   void wait(Pool pool, SessionId session, std::string tenant, bool first = false);
   // It waits no more.
   void leave(SessionId session);
-  // Who gets a worker of the pool that is ready; it waits no more, and its tenant is the one served last.
+  // The session that gets a ready worker of the pool; it waits no more, and its tenant is the one served last.
   std::optional<SessionId> take(Pool pool);
 
   // `open`: the pool may start workers now. `spares`: how many it lacks beside those for sessions.
-  void wish(Pool pool, bool open, size_t spares);
+  void wish(Pool pool, bool open, size_t prewarmed);
   void begun(Pool pool, pid_t worker, Time now);
   // It has become ready, or has ended.
   void settled(pid_t worker);
   void forget(Pool pool);
 
-  // The pool that is to start a worker now: for who waits and for whom none is on its way, in the order of take(), and
-  // then for spares. Nothing: nobody wants one, or parallel_max are on their way.
+  // The pool that has to start a worker now: first for a waiting session without a worker on its way, in the order of
+  // take(), and then for prewarmed ones. Nothing: none is needed, or parallel_max are on their way.
   std::optional<Pool> next(Time now) const;
   // When a start in progress stops to hold up the others. Nothing: none does.
   std::optional<Time> next_change(Time now) const;
@@ -69,7 +70,7 @@ class WorkerStarts {
   };
   struct Wish {
     bool open = false;
-    size_t spares = 0;
+    size_t prewarmed = 0;
   };
   using Turns = std::map<std::string, uint64_t>;
   // Of these in the order in which they came, the one whose tenant was served least recently.

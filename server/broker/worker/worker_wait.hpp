@@ -17,20 +17,21 @@ class WorkerWait {
   explicit WorkerWait(Time now)
       : ends_(now + std::chrono::milliseconds(kWorkerWaitMs)),
         at_most_(now + std::chrono::milliseconds(kWorkerWaitMostMs)),
-        told_at_(now + std::chrono::milliseconds(kWorkerTellMs)) {}
+        notified_at_(now + std::chrono::milliseconds(kWorkerNotifyMs)) {}
 
   void worker_ready(Time now) {
     ends_ = std::max(ends_, std::min(at_most_, now + std::chrono::milliseconds(kWorkerWaitMs)));
   }
   Time ends() const noexcept { return ends_; }
-  // Its client is to be told that it waits, so that it does not take the server for dead: once, after kWorkerTellMs.
-  bool tells(Time now) noexcept { return !told_ && now >= told_at_ && (told_ = true); }
+  // Its client is to be notified that it waits, so that the client does not regard the server as dead: once, after
+  // kWorkerNotifyMs.
+  bool must_notify(Time now) noexcept { return !notified_ && now >= notified_at_ && (notified_ = true); }
   // When something is to be done next.
-  Time next() const noexcept { return told_ ? ends_ : std::min(ends_, told_at_); }
+  Time next() const noexcept { return notified_ ? ends_ : std::min(ends_, notified_at_); }
 
  private:
-  Time ends_, at_most_, told_at_;
-  bool told_ = false;
+  Time ends_, at_most_, notified_at_;
+  bool notified_ = false;
 };
 
 }  // namespace gpuwire::server

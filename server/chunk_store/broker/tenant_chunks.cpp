@@ -39,7 +39,7 @@ uint64_t memory_bound(const TenantConfiguration& settings, uint64_t host_bytes) 
   return host ? std::min(host / kChunkMemoryPart, kChunkMemoryUsual) : kChunkMemoryUsual;
 }
 
-// Exactly what a file of so many bytes can hold; 0: none.
+// Exactly the size of a file that fits this many bytes; 0: none.
 uint64_t whole(uint64_t bytes_max) {
   size_t slots = ChunkFile::slots_of(bytes_max);
   return slots ? ChunkFile::file_bytes(slots) : 0;
@@ -57,7 +57,7 @@ void TenantChunks::tenants_changed(const TenantDirectory& tenants) {
     uint64_t memory = tenant.known ? whole(memory_bound(tenant.settings, settings_.host_bytes)) : 0;
     uint64_t disk = tenant.known ? whole(tenant.settings.dedup_disk_bytes) : 0;
     store.name = tenant.settings.name;
-    // Sessions that run go on with what they have.
+    // Running sessions keep their stores.
     if (memory != store.memory_bytes || (store.memory && !has_size(store.memory, memory))) {
       drop_memory(store);
       charge(tenant.id, store);
@@ -102,8 +102,8 @@ std::filesystem::path TenantChunks::path_of(const Store& store) const {
   return settings_.directory / ("t-" + hex(sha256(std::as_bytes(std::span(store.name.data(), store.name.size())))));
 }
 
-// A file of another size is another store's, or a worker has made it longer: a new one takes its place, and who has it
-// open keeps it until its session ends.
+// A file of another size is another store's, or a worker has made it longer: a new one takes its place, and a session
+// that has it open keeps it until its end.
 void TenantChunks::make_disk(Store& store) {
   std::error_code ignored;
   std::filesystem::create_directories(settings_.directory.parent_path(), ignored);
@@ -148,8 +148,8 @@ void TenantChunks::charge(scheduler::TenantId tenant, Store& store) {
   if (!adopting_) std::erase_if(store.replaced, [](const Replaced& one) { return one.users.empty(); });
   uint64_t bytes = store.charged ? store.memory_bytes : 0;
   for (const Replaced& one : store.replaced) bytes += one.bytes;
-  if (bytes != store.charge_told) settings_.charge(tenant, bytes);
-  store.charge_told = bytes;
+  if (bytes != store.charge_notified) settings_.charge(tenant, bytes);
+  store.charge_notified = bytes;
 }
 
 void TenantChunks::ended(const SessionRecord& session) {
@@ -182,7 +182,7 @@ void TenantChunks::restore(std::vector<KeptEntry>& entries, const TenantDirector
   }
 }
 
-// It has what its tenant had; whether new sessions have that, too, is decided.
+// The session has its tenant's store; whether new sessions have it, too, is decided.
 tl::expected<void, std::string> TenantChunks::adopt(const SessionRecord& session, const KeptSession&, KeptEntry&) {
   if (auto found = stores_.find(session.tenant_id); found != stores_.end()) {
     Store& store = found->second;

@@ -16,19 +16,18 @@
 
 namespace gpuwire::server {
 
-// What a tenant's store has in memory when its configuration does not say: a part of its host memory, and no more than
-// this.
+// The size of a tenant's store in memory without a configured value: a part of its host memory, and no more than this.
 inline constexpr uint64_t kChunkMemoryPart = 16;
 inline constexpr uint64_t kChunkMemoryUsual = uint64_t{4} << 30;
 
-// The broker's thread only. It never looks into the files: what stands in them is of the tenant's workers.
+// The broker's thread only. It never reads the files: the tenant's workers write their content.
 class TenantChunks final : public SessionAttachments, public MetricsSource {
  public:
   struct Settings {
     std::filesystem::path directory;  // of the disk's files
     EntryStore* keeping = nullptr;    // outlives it; null: nothing outlives the broker
     uint64_t host_bytes = 0;          // host memory of a tenant whose configuration says nothing; 0: no bound
-    // The tenant's store may hold so much of its host memory from now on. Not called before it holds anything.
+    // From now on the tenant's store may hold this much of its host memory. Not called before it holds anything.
     std::function<void(scheduler::TenantId, uint64_t)> charge = [](scheduler::TenantId, uint64_t) {};
   };
   explicit TenantChunks(Settings settings) : settings_(std::move(settings)) {}
@@ -45,7 +44,7 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
 
  private:
   using Sessions = std::set<scheduler::SessionId>;
-  // Memory that no new session gets, and that is there for as long as one that has it runs.
+  // Memory that no new session gets, and that exists as long as a session with it runs.
   struct Replaced {
     uint64_t bytes = 0;
     Sessions users;
@@ -55,7 +54,7 @@ class TenantChunks final : public SessionAttachments, public MetricsSource {
     uint64_t memory_bytes = 0, disk_bytes = 0;  // the bounds
     OwnedDescriptor memory, disk;
     bool charged = false;
-    uint64_t charge_told = 0;        // all that the tenant is charged
+    uint64_t charge_notified = 0;    // all that the tenant is charged
     Sessions users;                  // of `memory`
     std::vector<Replaced> replaced;  // those that were charged
   };

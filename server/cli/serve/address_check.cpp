@@ -15,6 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "protocol/transport/connecting.hpp"
 #include "protocol/wire/preface.hpp"
 #include "server/base/owned_descriptor.hpp"
 #include "server/cli/serve/folder_check.hpp"
@@ -26,7 +27,7 @@ namespace {
 namespace asio = boost::asio;
 namespace fs = std::filesystem;
 
-// Who is behind a connection, by what it answers.
+// Identifies the server behind a connection, by its answer.
 using Recognise = bool (*)(int connection);
 
 void limit_waits(int connection) {
@@ -35,7 +36,7 @@ void limit_waits(int connection) {
   static_cast<void>(::setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
 }
 
-// Up to so many bytes, until they are `enough` or nothing more comes.
+// Up to this many bytes, until they are `enough` or nothing more comes.
 std::string answer_of(int connection, const void* question, size_t bytes, size_t answer_bytes_max,
                       bool (*enough)(const std::string& answer)) {
   std::string answer;
@@ -81,11 +82,20 @@ bool is_metrics(int connection) {
   return has_metrics(answer_of(connection, kQuestion.data(), kQuestion.size(), kAnswerBytesMax, enough));
 }
 
+bool has_web_page(const std::string& answer) { return answer.find("Server: gpuwire-web") != std::string::npos; }
+
+bool is_web_page(int connection) {
+  constexpr std::string_view kQuestion = "GET /sign-in HTTP/1.0\r\n\r\n";
+  constexpr size_t kAnswerBytesMax = 16 << 10;
+  const auto enough = [](const std::string& answer) { return is_no_http(answer) || has_web_page(answer); };
+  return has_web_page(answer_of(connection, kQuestion.data(), kQuestion.size(), kAnswerBytesMax, enough));
+}
+
 bool answers(const sockaddr* address, socklen_t bytes, Recognise recognise) {
   OwnedDescriptor connection(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!connection) return false;
   limit_waits(connection.get());
-  return ::connect(connection.get(), address, bytes) == 0 && recognise(connection.get());
+  return transport::connect_through_signals(connection.get(), address, bytes) == 0 && recognise(connection.get());
 }
 
 // Those of this machine that an address of all of them means.
@@ -152,7 +162,7 @@ std::string wrong_with_address(const std::string& text) {
   std::memcpy(name.sun_path, address->unix_path.c_str(), address->unix_path.size() + 1);
   auto reached = [](int) { return true; };
   const auto* generic = reinterpret_cast<const sockaddr*>(&name);
-  // A socket that nobody listens on is what a server that has gone leaves.
+  // A socket without a listener is the remainder of an ended server.
   if (!answers(generic, sizeof name, reached) || answers(generic, sizeof name, is_server)) return {};
   return fmt::format("cannot listen on {}: the address is in use, and not by a gpuwire server", text);
 }
@@ -161,6 +171,11 @@ std::string wrong_with_metrics_address(const std::string& text) {
   auto address = parse_listen(text);
   if (!address) return address.error();
   return address->tcp ? wrong_with_endpoint(text, *address->tcp, is_metrics) : wrong_with_socket(address->unix_path);
+}
+
+std::string wrong_with_web_address(const std::string& text) {
+  auto address = parse_listen_address(text);
+  return address ? wrong_with_endpoint(text, *address, is_web_page) : address.error();
 }
 
 }  // namespace gpuwire::server

@@ -5,13 +5,14 @@
 
 namespace gpuwire::server {
 
-// Empty: it can, or a gpuwire server that runs has the address and will make room when it is started again. Else what
-// is wrong, a line. Waits for the answer of whoever has it for kWhoHasItMs at most, and is one refused connection in
-// that server's log. `text`: as in `listen`.
+// Empty: the address is free, or a running gpuwire server has it and will give it up at a restart. Otherwise the fault,
+// in a line. Waits for the present owner's answer for kWhoHasItMs at most. `text`: as in `listen`.
 std::string wrong_with_address(const std::string& text);
 // The same for figures, over HTTP: `metrics_listen`.
 std::string wrong_with_metrics_address(const std::string& text);
-// A Unix socket that is to be made. Who listens there now is not looked at.
+// The same for the web page: `web_listen`.
+std::string wrong_with_web_address(const std::string& text);
+// A Unix socket that is to be made. A present listener is not checked.
 std::string wrong_with_socket(const std::string& path);
 
 inline constexpr unsigned kWhoHasItMs = 10'000;

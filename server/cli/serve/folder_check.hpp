@@ -7,10 +7,9 @@
 
 namespace gpuwire::server {
 
-// Both return what is wrong, in a line; empty: nothing. They leave nothing behind.
-// For a folder that exists.
+// Both return the fault, in a line; empty: none. They leave no file behind. For an existing folder.
 std::string wrong_with_making(const std::filesystem::path& folder);
-// For one that a start makes where it does not exist, with those above it.
+// For a folder that a start makes if it does not exist, with those above it.
 std::string wrong_with_folder(const std::filesystem::path& folder);
 
 }  // namespace gpuwire::server

@@ -25,8 +25,8 @@ class MetricsProcess {
   // `arguments`: without the program's name.
   MetricsProcess(boost::asio::io_context& io, std::string program, std::vector<std::string> arguments);
   ~MetricsProcess();
-  // An address that somebody else has is an error at the server's start, not of a process that is started again and
-  // again. Waits a moment for one that is about to be given up. `text`: metrics_listen.
+  // An address that is in use is an error at the server's start, not of a process that is started again and again.
+  // Waits a moment for an address that is about to be given up. `text`: metrics_listen.
   static tl::expected<void, std::string> await_address(const std::string& text);
   MetricsProcess(const MetricsProcess&) = delete;
   MetricsProcess& operator=(const MetricsProcess&) = delete;

@@ -1,10 +1,13 @@
 #include "server/cli/serve/observation.hpp"
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "server/cli/serve/serve_options.hpp"
 #include "server/control/client/socket_path.hpp"
 
 namespace gpuwire::server {
@@ -13,13 +16,25 @@ Observation::Observation(boost::asio::io_context& io, Broker& broker, AuditLog a
     : broker_(broker),
       audit_log_(std::move(audit_log)),
       monitor_(broker.registry(), broker.tenants(), audit_log_),
-      answers_([this] { return monitor_.snapshot(); }),
+      expiries_(io, {.directory = [&broker] { return broker.connections().identity_directory(); },
+                     .serves =
+                         [&broker](const std::string& name) {
+                           const Tenant* tenant = broker.tenants().find(name);
+                           return tenant && tenant->known;
+                         }}),
+      answers_({.snapshot = [this] { return snapshot(); },
+                .preview = [&broker](const LoginRequest& asking) { return broker.admission().preview(asking); },
+                .end_session = [this](const LoginRequest& asking,
+                                      uint64_t session) { return end_own_session(asking, session); }}),
       control_(io, sources(std::move(reload))) {
   broker.sessions().add_part(monitor_);
   if (!audit_log_.file().empty()) answers_.read_usage(audit_log_.file().string());
-  audit_log_.observe([this](std::string_view event, const LogFields& fields) { answers_.note(event, fields); });
+  audit_log_.observe([this](std::string_view event, const LogFields& fields) {
+    answers_.note(event, fields);
+    if (web_answers_ && event == "ended") web_answers_->ended(audit_line(event, fields));
+  });
   broker.connections().set_query(
-      [this](const std::string& tenant, const std::string& query) { return answers_.answer(tenant, query); });
+      [this](const LoginRequest& asking, const std::string& query) { return answers_.answer(asking, query); });
   broker.connections().observe_refusals([this](const ipc::TurnedAway& refusal) {
     LogFields fields{{"peer", refusal.peer}, {"reason", refusal.reason}};
     if (!refusal.credential.empty()) fields["credential"] = refusal.credential;
@@ -41,6 +56,7 @@ tl::expected<std::unique_ptr<Observation>, std::string> Observation::start(boost
   observation->monitor_.server().sessions_max = configuration.sessions_max;
   if (auto opened = observation->open_control_socket(configuration); !opened) return tl::unexpected(opened.error());
   if (auto started = observation->start_metrics(io, configuration); !started) return tl::unexpected(started.error());
+  if (auto started = observation->start_web(io, configuration); !started) return tl::unexpected(started.error());
   return observation;
 }
 
@@ -66,13 +82,56 @@ tl::expected<void, std::string> Observation::start_metrics(boost::asio::io_conte
   return {};
 }
 
+tl::expected<void, std::string> Observation::start_web(boost::asio::io_context& io,
+                                                       const Configuration& configuration) {
+  if (configuration.web_listen.empty()) return {};
+  auto acceptor = WebProcess::listen(configuration.web_listen);
+  if (!acceptor) return tl::unexpected(acceptor.error());
+  web_answers_ = std::make_unique<WebAnswers>(web_answers());
+  if (!audit_log_.file().empty()) {
+    std::ifstream lines = audit_tail(audit_log_.file().string());
+    web_answers_->read_history(lines);
+  }
+  web_ = std::make_unique<WebProcess>(io, beside_this_program("gpuwire-web"), std::move(*acceptor),
+                                      [this](std::string_view line) { return web_answers_->answer(line); });
+  return {};
+}
+
+WebAnswers Observation::web_answers() {
+  auto tenant_of_token = [this](const std::string& token) -> tl::expected<WebVisitor, std::string> {
+    auto credential = broker_.connections().credential_of_token(token);
+    if (!credential) return tl::unexpected(credential.error());
+    const Tenant* tenant = broker_.tenants().find(credential->tenant);
+    if (!tenant || !tenant->known)
+      return tl::unexpected(std::string("this token's tenant is not in the server's configuration"));
+    return WebVisitor{credential->tenant, credential->id, credential->user};
+  };
+  auto counts = [this](const WebVisitor& visitor) {
+    const Tenant* tenant = broker_.tenants().find(visitor.tenant);
+    return tenant && tenant->known && broker_.connections().counts(visitor.credential);
+  };
+  return WebAnswers(sources({}), tenant_of_token, counts);
+}
+
+tl::expected<WebCode, std::string> Observation::make_web_code() {
+  if (!web_) return tl::unexpected(std::string("this server has no web page: web_listen is not configured"));
+  return web_answers_->make_code().map([this](const std::string& code) {
+    return WebCode{code, web_->url(), uint64_t(std::chrono::seconds(kWebCodeTime).count())};
+  });
+}
+
+Snapshot Observation::snapshot() {
+  monitor_.server().certificates = expiries_.figures();
+  return monitor_.snapshot();
+}
+
 ControlSources Observation::sources(Reload reload) {
   return {
       .snapshot =
           [this] {
-            Snapshot snapshot = monitor_.snapshot();
-            if (totals_) totals_->note(snapshot);
-            return snapshot;
+            Snapshot now = snapshot();
+            if (totals_) totals_->note(now);
+            return now;
           },
       .reload = std::move(reload),
       .end_session =
@@ -82,6 +141,7 @@ ControlSources Observation::sources(Reload reload) {
       .end_tenant = [this](const std::string& tenant, const std::string& reason) { return end_tenant(tenant, reason); },
       .revoked = [this](const std::string& directory,
                         const std::string& identity) { return revoked(directory, identity); },
+      .web_code = [this] { return make_web_code(); },
       .tenants_of_user = [this](uid_t uid) { return tenants_of_user(uid); },
       .audit = [this](std::string_view event, const LogFields& fields) { audit_log_.write(event, fields); }};
 }
@@ -102,22 +162,38 @@ std::optional<size_t> Observation::revoked(const std::string& directory, const s
   }));
 }
 
-size_t Observation::end_tenant(const std::string& tenant, const std::string& reason) {
+std::optional<size_t> Observation::end_tenant(const std::string& tenant, const std::string& reason) {
   std::vector<scheduler::SessionId> sessions;
   for (const auto& [number, session] : broker_.registry().all())
     if (session.tenant == tenant) sessions.push_back(number);
+  const Tenant* known = broker_.tenants().find(tenant);
+  if (sessions.empty() && !(known && known->known)) return std::nullopt;
   return size_t(std::count_if(sessions.begin(), sessions.end(),
                               [&](scheduler::SessionId session) { return broker_.sessions().stop(session, reason); }));
+}
+
+bool Observation::end_own_session(const LoginRequest& asking, uint64_t number) {
+  const SessionRecord* session = broker_.registry().find(scheduler::SessionId(number));
+  if (!session || session->tenant != asking.tenant || session->management) return false;
+  if (!asking.user.empty() && session->user != asking.user) return false;
+  const std::string reason = fmt::format("ended by gpuwire end on {}", asking.host.empty() ? asking.peer : asking.host);
+  if (!broker_.sessions().stop(scheduler::SessionId(number), reason)) return false;
+  LogFields fields{{"session", number}, {"tenant", asking.tenant}, {"peer", asking.peer}, {"reason", reason}};
+  if (!asking.user.empty()) fields["user"] = asking.user;
+  audit_log_.write("end_asked", fields);
+  return true;
 }
 
 void Observation::listening(std::string where, std::string devices) {
   monitor_.server().listen.push_back(std::move(where));
   monitor_.server().devices = std::move(devices);
+  expiries_.start();
 }
 
-void Observation::reloaded(const tl::expected<std::string, ConfigurationErrors>& result) {
-  audit_log_.write(
-      "reload", result ? LogFields{{"result", *result}} : LogFields{{"result", "refused"}, {"errors", result.error()}});
+void Observation::reloaded(const tl::expected<std::string, ReloadRefused>& result) {
+  if (result) expiries_.start();  // of other tenants, or another identity
+  audit_log_.write("reload", result ? LogFields{{"result", *result}}
+                                    : LogFields{{"result", "refused"}, {"errors", result.error().lines}});
 }
 
 void Observation::reopen_files() {

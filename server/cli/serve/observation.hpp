@@ -9,12 +9,15 @@
 #include <tl/expected.hpp>
 
 #include "server/broker/broker.hpp"
+#include "server/cli/serve/expiry_watch.hpp"
 #include "server/cli/serve/metrics_process.hpp"
 #include "server/cli/serve/tenant_answers.hpp"
+#include "server/cli/serve/web_process.hpp"
 #include "server/config/configuration.hpp"
 #include "server/control/control_server.hpp"
 #include "server/control/kept_totals.hpp"
 #include "server/control/monitor.hpp"
+#include "server/control/web/web_answers.hpp"
 #include "server/log/audit_log.hpp"
 
 namespace gpuwire::server {
@@ -33,7 +36,7 @@ class Observation {
                                                                        Reload reload);
 
   Monitor& monitor() { return monitor_; }
-  // What it counts goes on under the next server, if this one does not end in order. `store` outlives it.
+  // Its counts continue under the next server, if this one does not end in order. `store` outlives it.
   void keep_totals(boost::asio::io_context& io, EntryStore& store) {
     totals_.emplace(io, broker_.registry(), monitor_, store);
   }
@@ -44,26 +47,35 @@ class Observation {
   // The server accepts: where, and its devices in words.
   void listening(std::string where, std::string devices);
   // The configuration was read again, or could not be.
-  void reloaded(const tl::expected<std::string, ConfigurationErrors>& result);
+  void reloaded(const tl::expected<std::string, ReloadRefused>& result);
   // Log files may have been moved away (SIGHUP).
   void reopen_files();
 
  private:
   Observation(boost::asio::io_context& io, Broker& broker, AuditLog audit_log, Reload reload);
+  Snapshot snapshot();
   ControlSources sources(Reload reload);
   std::vector<std::string> tenants_of_user(uid_t user) const;
   std::optional<size_t> revoked(const std::string& directory, const std::string& identity);
-  size_t end_tenant(const std::string& tenant, const std::string& reason);
+  // Requested by a caller who has logged in as its tenant.
+  bool end_own_session(const LoginRequest& asking, uint64_t session);
+  std::optional<size_t> end_tenant(const std::string& tenant, const std::string& reason);
   tl::expected<void, std::string> open_control_socket(const Configuration& configuration);
+  tl::expected<void, std::string> start_web(boost::asio::io_context& io, const Configuration& configuration);
+  WebAnswers web_answers();
+  tl::expected<WebCode, std::string> make_web_code();
   tl::expected<void, std::string> start_metrics(boost::asio::io_context& io, const Configuration& configuration);
 
   Broker& broker_;
   AuditLog audit_log_;
   Monitor monitor_;
   std::optional<KeptTotals> totals_;
+  ExpiryWatch expiries_;
   TenantAnswers answers_;
   ControlServer control_;
   std::unique_ptr<MetricsProcess> metrics_;  // null: none is wanted
+  std::unique_ptr<WebAnswers> web_answers_;  // null: no page is wanted
+  std::unique_ptr<WebProcess> web_;          // after the objects that it queries
 };
 
 }  // namespace gpuwire::server

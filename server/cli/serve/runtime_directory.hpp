@@ -1,4 +1,4 @@
-// Where a server lays down what outlives its process.
+// The folder for a server's state that outlives its process.
 #pragma once
 
 #include <filesystem>

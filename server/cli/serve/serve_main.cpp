@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
@@ -21,11 +20,15 @@
 #include "server/gpu_scheduler/gpu_scheduler_part.hpp"
 #include "server/base/descriptors.hpp"
 #include "server/base/machine.hpp"
+#include "server/base/unexpected_error.hpp"
 #include "server/broker/broker.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/broker/limits.hpp"
+#include "server/broker/worker/worker_users.hpp"
+#include "server/budget/budgets.hpp"
 #include "server/config/listen_address.hpp"
+#include "server/confinement/real_user.hpp"
 #include "server/cli/serve/observation.hpp"
 #include "server/cli/serve/reloader.hpp"
 #include "server/cli/serve/runtime_directory.hpp"
@@ -66,6 +69,8 @@ constexpr const char* kFooter =
     "  0  ended by a signal\n"
     "  1  the address is not available, or no worker process could open the device\n"
     "  2  wrong arguments, or mistakes in the configuration file\n"
+    "  3  an error that the server has no answer to; the log says which. Running sessions go on under the next\n"
+    "     server that is started here within adopt_grace\n"
     "\n"
     "Examples:\n"
     "  gpuwire serve                                          the best device, for programs on this machine\n"
@@ -97,7 +102,7 @@ int fail(int status, const ConfigurationErrors& errors) {
   return status;
 }
 
-// Every address of the configuration. The error names the one that is none.
+// Every address of the configuration. The error names the invalid one.
 tl::expected<std::vector<ListenAddress>, std::string> listen_addresses(const Configuration& configuration) {
   std::vector<ListenAddress> addresses;
   for (const std::string& text : configuration.listen) {
@@ -125,7 +130,24 @@ std::optional<WorkerGroups> open_worker_groups() {
   return std::nullopt;
 }
 
-// Sessions that ask NVML are as many again. Half of what is not reserved may go to what sessions share.
+// Null: workers have the server's user. A range of the file must be available; "auto" takes any.
+tl::expected<std::unique_ptr<WorkerUsers>, std::string> open_worker_users(const WorkerUsersChoice& choice) {
+  using From = WorkerUsersChoice::From;
+  if (choice.from == From::off) return nullptr;
+  auto range = range_for_workers(choice);
+  if (range) {
+    if (auto given = give_real_users_only(); !given) range = tl::unexpected("worker_users: " + given.error());
+  }
+  if (!range && choice.from == From::range) return tl::unexpected(range.error());
+  if (!range) {
+    spdlog::warn("sessions' processes have this server's user: {}", range.error());
+    return nullptr;
+  }
+  spdlog::info("each session's process has a real user of its own, of {} to {}", range->first, range->last);
+  return std::make_unique<WorkerUsers>(*range);
+}
+
+// The same number of sessions may query NVML in addition. Half of the unreserved ones may go to shared objects.
 void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
   size_t wanted = kDescriptorsReserved + 2 * (2 * size_t(configuration.sessions_max) * kDescriptorsPerSession);
   if (limit < wanted)
@@ -134,8 +156,8 @@ void warn_of_few_descriptors(const Configuration& configuration, size_t limit) {
         limit, configuration.sessions_max, wanted);
 }
 
-// Null: sessions end with this process. What was asked for by name has to be had; what nobody has asked for costs no
-// more than a line.
+// Null: sessions end with this process. A configured folder must be usable; an unusable default one costs no more than
+// a line.
 tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io_context& io,
                                                                  const Configuration& configuration,
                                                                  const std::vector<ListenAddress>& listen) {
@@ -157,23 +179,23 @@ tl::expected<std::unique_ptr<Keeping>, std::string> open_keeping(boost::asio::io
 
 constexpr int kEndings[] = {SIGTERM, SIGINT, SIGUSR2};
 
-// Who was told to end, and is told again while it takes itself apart, ends as it would have: the last part that waits
-// for a signal would give it back to the system, whose answer is to kill the process.
+// A process that was told to end, and is told again while it shuts down, ends as it would have: the last part that
+// waits for a signal would give it back to the system, whose answer is to kill the process.
 void hear_signals_to_the_end() {
-  // Never destroyed, and nobody waits for it: what it hears is dropped.
+  // Never destroyed, and nobody waits for it: its signals are dropped.
   [[maybe_unused]] static auto* const heard =
       new boost::asio::signal_set(*new boost::asio::io_context(1), kEndings[0], kEndings[1], kEndings[2]);
 }
 
-// For when nothing waits for them any more. A handler, even one that does nothing, interrupts the sleeps of the parts
-// that end, and a sleep that is interrupted more often than its timer's slack (50 us) gains nothing and never ends.
+// For the time when no part waits for the signals any more. A handler, even an empty one, interrupts the sleeps of the
+// parts that end, and a sleep that is interrupted more often than its timer's slack (50 us) never ends.
 void ignore_signals() {
   for (int number : kEndings) std::signal(number, SIG_IGN);
 }
 
 // All that is wrong, the text's mistakes first.
 int check(const ServeOptions& options) {
-  ReadConfiguration read = look_at_configuration(options);
+  ReadConfiguration read = check_configuration_file(options);
   StartFindings findings =
       check_start(read.configuration, worker_command(options, read.configuration), options.module_cache);
   for (const std::string& line : findings.warnings) std::fprintf(stderr, "gpuwire serve: %s\n", line.c_str());
@@ -194,24 +216,29 @@ int serve(const ServeOptions& options) {
   warn_of_plain_addresses(*configuration, *listen);
   set_kill_order(::getpid(), kKillOrderOfBroker);  // only root may
   warn_of_few_descriptors(*configuration, raise_descriptor_limit());
+  auto worker_users = open_worker_users(configuration->worker_users);  // before there are processes
+  if (!worker_users) return fail(1, worker_users.error());
   auto groups = open_worker_groups();  // before there are processes that would have to move
   boost::asio::io_context io(1);
   auto keeping = open_keeping(io, *configuration, *listen);
   if (!keeping) return fail(1, keeping.error());
   ServiceManager manager(io);  // first, before anything is started with its variables
+  WorkerCommand worker = worker_command(options, *configuration);
+  worker.users = worker_users->get();
   Broker broker(io, {.listen = *listen,
-                     .worker = worker_command(options, *configuration),
+                     .worker = std::move(worker),
                      .login_program = beside_this_program("gpuwire-login"),
                      .spare_workers = options.spare_workers,
                      .spare_workers_max = options.spare_workers_max,
                      .drain_seconds = options.drain_seconds,
+                     .gpu_return_ms = options.gpu_return_ms,
                      .configuration = *configuration,
                      .keeping = keeping->get()});
   const uint64_t host_bytes = machine_bytes() / kHostPartOfMachine;
   BrokerLedger ledger(io, broker.sessions(),
                       {.spare_workers = options.spare_workers, .keeping = keeping->get(), .host_bytes = host_bytes});
   broker.sessions().add_part(ledger);
-  ledger.set_spares(broker.workers());
+  ledger.set_prewarmed(broker.workers());
   broker.workers().set_memory(ledger);
   TenantChunks chunks(
       {.directory = configuration->dedup_directory.empty() ? default_module_cache_directory() / "chunks"
@@ -224,6 +251,10 @@ int serve(const ServeOptions& options) {
                        {.machine_bytes = machine_bytes(),
                         .host_bytes = host_bytes,
                         .charged = [&](const SessionRecord& session) { return ledger.host_bytes(session); },
+                        .charged_on_device =
+                            [&](const SessionRecord& session, scheduler::DeviceIndex device) {
+                              return ledger.held_bytes(session.number, session.tenant_id, device);
+                            },
                         .groups = std::move(groups)});
   broker.sessions().add_part(host_guard);
   broker.admission().set_memory(ledger);
@@ -232,6 +263,13 @@ int serve(const ServeOptions& options) {
                               .cores = std::thread::hardware_concurrency(),
                               .policy = {.batch_floor = configuration->batch_floor}});
   broker.sessions().add_part(scheduler);
+  Budgets budgets(io, broker.registry(), configuration->budget_file,
+                  {.charged = [&](scheduler::SessionId session) { return scheduler.charged(session); },
+                   .set_scavenger = [&](scheduler::SessionId session,
+                                        bool scavenger) { scheduler.set_scavenger(session, scavenger); },
+                   .changed = [&] { broker.admission().budgets_changed(); }});
+  broker.sessions().add_part(budgets);
+  broker.admission().set_budgets(budgets);
   std::optional<CacheKeeper> cache_keeper;
   if (options.module_cache != kNoModuleCache) {
     const bool named = !options.module_cache.empty();
@@ -243,11 +281,12 @@ int serve(const ServeOptions& options) {
   Reloader reloader(io, broker, *configuration, [&] { return read_configuration(options); });
   auto observation = Observation::start(
       io, broker, *configuration,
-      options.config_file.empty() ? Observation::Reload{} : [&] { return reloader.reload(); });
+      options.config_file.empty() ? Observation::Reload{} : [&](bool confirmed) { return reloader.reload(confirmed); });
   if (!observation) return fail(1, observation.error());
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(scheduler);
   (*observation)->monitor().add_source(chunks);
+  (*observation)->monitor().add_source(budgets);
   if (*keeping) (*observation)->keep_totals(io, **keeping);
   reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {
@@ -273,14 +312,18 @@ int serve(const ServeOptions& options) {
 }  // namespace gpuwire::server
 
 int main(int argc, char** argv) {
+  gpuwire::server::end_at_unexpected_errors();
   gpuwire::server::ServeOptions options;
-  CLI::App app(gpuwire::server::kDescription, "gpuwire serve");
+  gpuwire::CommandLine app(gpuwire::server::kDescription, "gpuwire serve");
   app.footer(gpuwire::server::kFooter);
   gpuwire::server::declare(app, options);
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
-  try {
-    return options.check_config ? gpuwire::server::check(options) : gpuwire::server::serve(options);
-  } catch (const std::exception& error) {
-    return gpuwire::server::fail(1, error.what());
-  }
+  if (options.check_config) try {
+      return gpuwire::server::check(options);
+    } catch (const std::exception& error) {
+      return gpuwire::server::fail(1, error.what());
+    }
+  // No handler stands here on purpose: a frame that took exceptions would let the stack unwind, and with it end
+  // sessions.
+  return gpuwire::server::serve(options);
 }

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "command_line/command.hpp"
 #include "protocol/units/byte_size.hpp"
 #include "server/broker/limits.hpp"
 
@@ -15,88 +16,91 @@ std::string beside_this_program(const char* name) {
 namespace {
 
 // Bytes of a size as people write it.
-std::string bytes_of(const std::string& text) {
-  auto bytes = units::parse_byte_size(text);
-  if (!bytes) throw CLI::ValidationError(bytes.error());
-  return std::to_string(*bytes);
+tl::expected<std::string, std::string> bytes_of(const std::string& text) {
+  return units::parse_byte_size(text).map([](uint64_t bytes) { return std::to_string(bytes); });
 }
 
 }  // namespace
 
-void declare(CLI::App& app, ServeOptions& options) {
+void declare(CommandLine& app, ServeOptions& options) {
   app.add_option(
          "--config", options.config_file,
          "The configuration file: tenants, their limits, TLS. Without one everybody on this machine may use all GPUs")
-      ->type_name("FILE");
+      .type_name("FILE");
   app.add_flag("--check-config", options.check_config,
                "Report what is wrong with the configuration file, and with the files, addresses and GPUs that it "
                "names, and exit")
-      ->needs("--config");
+      .needs("--config");
   app.add_option(
          "--listen", options.overrides.listen,
          "Where to accept programs, instead of what the file says; port 0 picks a free port; may be given several "
          "times. Default: 127.0.0.1:9750")
-      ->type_name("HOST:PORT|unix:PATH")
-      ->take_all();
-  app.add_option("--device", options.device,
-                 "auto: NVIDIA's driver if it has a device, else the software device, which computes on the CPU")
-      ->type_name("WHICH")
-      ->check(CLI::IsMember({"auto", "cuda", "software"}))
-      ->capture_default_str();
+      .type_name("HOST:PORT|unix:PATH")
+      .take_all();
+  app.add_option(
+         "--device", options.device,
+         "cuda: NVIDIA's driver; software: the software device, which computes on the CPU; auto: NVIDIA's driver, or "
+         "the software device where there is no NVIDIA library or no device file of its")
+      .type_name("WHICH")
+      .one_of({"auto", "cuda", "software"})
+      .take_last()
+      .capture_default_str();
   app.add_option("--software-devices", options.software_devices, "How many devices the software device shows")
-      ->type_name("N")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+      .type_name("N")
+      .between(1, 64)
+      .capture_default_str();
   app.add_option("--software-memory", options.software_memory_bytes,
                  "How much memory each of them shows, such as 4GiB. Default: 4GiB")
-      ->type_name("SIZE")
-      ->transform(bytes_of);
+      .type_name("SIZE")
+      .transform(bytes_of);
   app.add_flag("--allow-unencrypted-network", options.overrides.allow_unencrypted_network,
                "Listen on an address that is not loopback although nothing is encrypted and nobody is asked who they "
                "are: everybody who reaches the port can use the GPU, and everybody on the path can read and change the "
                "data");
-  app.add_option("--max-sessions", options.overrides.sessions_max,
-                 "Programs served or waiting at once; any more are refused. Default: 64")
-      ->type_name("N")
-      ->check(CLI::Range(1, 100'000));
+  app.add_option("--max-sessions", options.overrides.sessions_max, "Programs served at once; others wait. Default: 64")
+      .type_name("N")
+      .between(1, 100'000);
   app.add_option("--spare-workers", options.spare_workers,
                  "Processes kept ready with the driver initialised, for each GPU, so that programs start fast; 0: none")
-      ->type_name("N")
-      ->check(CLI::Range(0u, kSpareWorkersMax))
-      ->capture_default_str();
+      .type_name("N")
+      .between(0u, kPrewarmedWorkersMax)
+      .capture_default_str();
   app.add_option(
          "--spare-workers-max", options.spare_workers_max,
          "Up to this many while programs arrive faster than processes start, and while nobody needs their memory")
-      ->type_name("N")
-      ->check(CLI::Range(0u, kSpareWorkersMax))
-      ->capture_default_str();
+      .type_name("N")
+      .between(0u, kPrewarmedWorkersMax)
+      .capture_default_str();
   app.add_option("--drain-seconds", options.drain_seconds, "How long running sessions have to end after SIGTERM")
-      ->type_name("S")
-      ->capture_default_str();
+      .type_name("S")
+      .capture_default_str();
   app.add_option("--log-level", options.log_level, "What is logged")
-      ->type_name("LEVEL")
-      ->check(CLI::IsMember({"debug", "info", "warn", "error", "off"}))
-      ->capture_default_str();
+      .type_name("LEVEL")
+      .one_of({"debug", "info", "warn", "error", "off"})
+      .capture_default_str();
   app.add_option("--module-cache", options.module_cache,
                  "Keep the programs' GPU code here from one session to the next; none: only while a session runs. "
                  "Default: /var/cache/gpuwire for root, else a gpuwire folder in the user's cache folder")
-      ->type_name("DIR|none");
+      .type_name("DIR|none");
   app.add_option("--module-cache-bytes", options.module_cache_bytes,
                  "Upper bound of that folder, such as 20GiB; what was used longest ago is deleted first. Default: 8GiB")
-      ->type_name("SIZE")
-      ->transform(bytes_of);
+      .type_name("SIZE")
+      .transform(bytes_of);
   app.add_option(
          "--confinement", options.confinement,
          "Whether the kernel confines the processes that serve programs: enforce; log: unexpected system calls are "
          "only logged, by the kernel; off: no confinement, for debuggers")
-      ->type_name("LEVEL")
-      ->check(CLI::IsMember({"enforce", "log", "off"}))
-      ->capture_default_str();
+      .type_name("LEVEL")
+      .one_of({"enforce", "log", "off"})
+      .capture_default_str();
   // For tests: hidden from the help.
-  app.add_option("--worker", options.worker, "The worker program")->type_name("PATH")->group("");
+  app.add_option("--worker", options.worker, "The worker program").type_name("PATH").group("");
+  app.add_option("--gpu-return-ms", options.gpu_return_ms, "How long sessions of an earlier server wait for their GPUs")
+      .type_name("MS")
+      .group("");
   app.add_option("--software-library", options.software_library, "The software device's library")
-      ->type_name("PATH")
-      ->group("");
+      .type_name("PATH")
+      .group("");
 }
 
 WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration) {
@@ -115,9 +119,9 @@ WorkerCommand worker_command(const ServeOptions& options, const Configuration& c
   return command;
 }
 
-ReadConfiguration look_at_configuration(const ServeOptions& options) {
-  return options.config_file.empty() ? look_at_open_configuration(options.overrides)
-                                     : look_at_configuration(options.config_file, options.overrides);
+ReadConfiguration check_configuration_file(const ServeOptions& options) {
+  return options.config_file.empty() ? check_open_configuration(options.overrides)
+                                     : check_configuration_file(options.config_file, options.overrides);
 }
 
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options) {

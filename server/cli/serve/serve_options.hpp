@@ -1,14 +1,16 @@
-// What `gpuwire serve` is told on the command line.
+// The command line of `gpuwire serve`.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "server/broker/limits.hpp"
 #include "server/broker/worker/worker_process.hpp"
 #include "server/config/configuration.hpp"
+
+namespace gpuwire {
+class CommandLine;
+}
 
 namespace gpuwire::server {
 
@@ -20,22 +22,23 @@ struct ServeOptions {
   unsigned software_devices = 1;
   uint64_t software_memory_bytes = 0;
   unsigned spare_workers = 1;
-  unsigned spare_workers_max = kSpareWorkersMostUsual;
+  unsigned spare_workers_max = kPrewarmedWorkersMostUsual;
   unsigned drain_seconds = 30;
   std::string log_level = "info";
   std::string module_cache;
   uint64_t module_cache_bytes = uint64_t(8) << 30;
   std::string worker;
   std::string software_library;
+  uint32_t gpu_return_ms = kGpuReturnMs;
   std::string confinement = "enforce";
 };
 
 // The options write to `options`, which outlives `app`.
-void declare(CLI::App& app, ServeOptions& options);
+void declare(CommandLine& app, ServeOptions& options);
 // The file, if one is named, and the command line's words over it; once more at each reload.
 tl::expected<Configuration, ConfigurationErrors> read_configuration(const ServeOptions& options);
 // The same for --check-config, which goes on behind mistakes.
-ReadConfiguration look_at_configuration(const ServeOptions& options);
+ReadConfiguration check_configuration_file(const ServeOptions& options);
 WorkerCommand worker_command(const ServeOptions& options, const Configuration& configuration);
 // A program in the folder that this one is in.
 std::string beside_this_program(const char* name);

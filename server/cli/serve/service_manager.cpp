@@ -46,28 +46,28 @@ ServiceManager::ServiceManager(boost::asio::io_context& io)
 }
 
 void ServiceManager::stopping() {
-  if (!std::exchange(stopping_, true)) tell("STOPPING=1\nSTATUS=Running sessions have time to end");
+  if (!std::exchange(stopping_, true)) notify("STOPPING=1\nSTATUS=Running sessions have time to end");
 }
 
 void ServiceManager::ready(const std::string& status) {
-  tell("READY=1\nSTATUS=" + status);
+  notify("READY=1\nSTATUS=" + status);
   feed_watchdog();
 }
 
 void ServiceManager::feed_watchdog() {
   if (socket_.empty() || interval_.count() == 0) return;
-  tell("WATCHDOG=1");
+  notify("WATCHDOG=1");
   watchdog_.expires_after(interval_);
   watchdog_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
     if (!error) feed_watchdog();
   }));
 }
 
-void ServiceManager::tell(const std::string& state) const {
+void ServiceManager::notify(const std::string& state) const {
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   if (socket_.empty() || socket_.size() >= sizeof address.sun_path) return;
   std::copy(socket_.begin(), socket_.end(), address.sun_path);
-  if (socket_.front() == '@') address.sun_path[0] = '\0';  // a name that is no file
+  if (socket_.front() == '@') address.sun_path[0] = '\0';  // a name that is not a file
   OwnedDescriptor out(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   auto length = socklen_t(offsetof(sockaddr_un, sun_path) + socket_.size());
   // A manager that does not take it now is not worth waiting for; it would ask by its watchdog.

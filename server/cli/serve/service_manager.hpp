@@ -1,5 +1,5 @@
-// The service manager that started this process, if one did and wants to hear of it: systemd with Type=notify, or who
-// speaks as it does.
+// The service manager that started this process, if there is one that wants notifications: systemd with Type=notify, or
+// one with the same protocol.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ class ServiceManager {
 
  private:
   void stopping();
-  void tell(const std::string& state) const;
+  void notify(const std::string& state) const;
   void feed_watchdog();
 
   std::string socket_;                    // empty: nobody listens

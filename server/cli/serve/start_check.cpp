@@ -20,8 +20,10 @@
 #include "server/cli/serve/folder_check.hpp"
 #include "server/cli/serve/runtime_directory.hpp"
 #include "server/cli/serve/serve_options.hpp"
+#include "server/budget/budget_file.hpp"
 #include "server/config/listen_address.hpp"
 #include "server/config/unix_users.hpp"
+#include "server/identity/expiry.hpp"
 #include "server/identity/identity_directory.hpp"
 #include "server/log/audit_log.hpp"
 #include "server/module_cache/module_cache.hpp"
@@ -33,7 +35,7 @@ namespace {
 namespace asio = boost::asio;
 namespace fs = std::filesystem;
 
-// These return what is wrong, a line; empty: nothing.
+// These return the fault, in a line; empty: none.
 
 std::string wrong_with_audit_log(const fs::path& file) {
   std::error_code error;
@@ -54,12 +56,12 @@ std::string wrong_with_identity(const fs::path& directory) {
   return identity ? std::string() : fmt::format("{}: {}", directory.string(), identity.error());
 }
 
-// What a worker says when it is ready: the devices that there are.
+// A ready worker's report: the devices.
 tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   command.arguments.push_back("--management");
   asio::io_context io(1);
   std::optional<ipc::Message> said;
-  auto hear = [&](WorkerProcess&, ipc::Message message) {
+  auto on_message = [&](WorkerProcess&, ipc::Message message) {
     if (!std::holds_alternative<ipc::Ready>(message) && !std::holds_alternative<ipc::Failed>(message)) return;
     said = std::move(message);
     io.stop();
@@ -67,8 +69,9 @@ tl::expected<Inventory, std::string> ask_for_devices(WorkerCommand command) {
   asio::signal_set children(io, SIGCHLD);
   asio::steady_timer limit(io, std::chrono::milliseconds(kWorkerStartMs));
   auto worker = WorkerProcess::spawn(
-      io, command, {.said = hear, .distrusted = [&](WorkerProcess&, const std::string&) { io.stop(); }});
+      io, command, {.on_message = on_message, .distrusted = [&](WorkerProcess&, const std::string&) { io.stop(); }});
   if (!worker) return tl::unexpected(worker.error());
+  (*worker)->label = "the worker that is asked for its devices";
   std::string how;
   children.async_wait([&](boost::system::error_code, int) {
     how = (*worker)->reap().value_or("");
@@ -93,7 +96,14 @@ std::string wrong_with_chunks(const Configuration& configuration) {
   return wanted ? wrong_with_folder(default_module_cache_directory()) : std::string();
 }
 
-// What nobody has named costs sessions no more than their lives beyond this server's, and the server a line.
+// The place of the budgets' state, if anybody has a budget.
+std::string wrong_with_budgets(const Configuration& configuration) {
+  if (std::none_of(configuration.tenants.begin(), configuration.tenants.end(), has_budget)) return {};
+  const fs::path& named = configuration.budget_file;
+  return wrong_with_folder((named.empty() ? default_budget_file() : named).parent_path());
+}
+
+// An unusable default folder costs sessions their lives beyond this server's, and the server a line.
 std::string lacking_of_runtime_folder(const Configuration& configuration) {
   std::vector<ListenAddress> listen;
   for (const std::string& text : configuration.listen)
@@ -108,6 +118,20 @@ std::string lacking_of_rdma() {
   const fs::path plugin = fs::path(beside_this_program("")).parent_path().parent_path() / kGpuwireRdmaLibrary;
   auto fabric = transport::RdmaFabric::open(plugin, true);
   return fabric ? std::string() : "no RDMA: " + fabric.error();
+}
+
+// The server's and its tenants' credentials that will expire soon.
+void add_expiries(const Configuration& configuration, ConfigurationErrors& warnings) {
+  const WallTime now = std::chrono::system_clock::now();
+  auto found = expiries(configuration.tls.directory, now);
+  if (!found) return;  // an error that is noted already
+  for (const Expiry& one : *found) {
+    const bool served = one.of != Expiry::Of::tenant ||
+                        std::any_of(configuration.tenants.begin(), configuration.tenants.end(),
+                                    [&](const TenantConfiguration& tenant) { return tenant.name == one.tenant; });
+    const std::string line = expiry_line(one, now);
+    if (served && !line.empty()) warnings.push_back(line);
+  }
 }
 
 // Profiles are measured by events then (docs/profiling.md).
@@ -127,18 +151,28 @@ StartFindings check_start(const Configuration& configuration, const WorkerComman
   auto note = [&](std::string wrong) { add(findings.errors, std::move(wrong)); };
   for (const std::string& address : configuration.listen) note(wrong_with_address(address));
   if (!configuration.metrics_listen.empty()) note(wrong_with_metrics_address(configuration.metrics_listen));
+  if (!configuration.web_listen.empty()) note(wrong_with_web_address(configuration.web_listen));
   if (!configuration.control_socket.empty()) note(wrong_with_socket(configuration.control_socket));
   if (!configuration.audit_log.empty()) note(wrong_with_audit_log(configuration.audit_log));
-  if (!configuration.tls.directory.empty()) note(wrong_with_identity(configuration.tls.directory));
+  if (!configuration.tls.directory.empty()) {
+    note(wrong_with_identity(configuration.tls.directory));
+    add_expiries(configuration, findings.warnings);
+  }
   if (configuration.adopt_grace_ms && !configuration.runtime_directory.empty())
     note(wrong_with_folder(configuration.runtime_directory));
   if (configuration.adopt_grace_ms && configuration.runtime_directory.empty())
     add(findings.warnings, lacking_of_runtime_folder(configuration));
   if (!module_cache.empty() && module_cache != kNoModuleCache) note(wrong_with_folder(module_cache));
   note(wrong_with_chunks(configuration));
+  note(wrong_with_budgets(configuration));
   for (std::string& mistake : unix_users(configuration).mistakes) add(findings.warnings, std::move(mistake));
   add(findings.warnings, lacking_of_cupti(configuration.cupti));
   if (configuration.rdma) add(findings.warnings, lacking_of_rdma());
+  if (configuration.worker_users.from != WorkerUsersChoice::From::off) {
+    const auto range = range_for_workers(configuration.worker_users);
+    const bool named = configuration.worker_users.from == WorkerUsersChoice::From::range;
+    if (!range) add(named ? findings.errors : findings.warnings, range.error());
+  }
   auto inventory = ask_for_devices(worker);
   if (!inventory) {
     note(inventory.error());

@@ -1,4 +1,4 @@
-// What a start of the server would find wrong with its configuration beyond its words, found without starting.
+// Finds the mistakes of a configuration beyond its text, as a start of the server would, without starting.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct StartFindings {
 
 // Addresses that cannot be had (a gpuwire server that runs may have them), files that cannot be opened, folders that
 // cannot be written, an identity that cannot be used, GPUs that are not there and guarantees that do not fit them; RDMA
-// that is asked for and cannot be offered. Starts a worker, without a context on any GPU, to ask for the devices.
-// Leaves nothing behind. `module_cache`: as in ServeOptions.
+// that is asked for and cannot be offered, users that workers cannot get. Starts a worker, without a context on any
+// GPU, to ask for the devices. Leaves nothing behind. `module_cache`: as in ServeOptions.
 StartFindings check_start(const Configuration& configuration, const WorkerCommand& worker,
                           const std::string& module_cache);
 

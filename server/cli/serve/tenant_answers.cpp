@@ -6,6 +6,10 @@
 #include <fstream>
 #include <sstream>
 
+#include <fmt/format.h>
+
+#include "protocol/wire/questions.hpp"
+#include "server/cli/serve/start_offer.hpp"
 #include "server/control/view/metrics_view.hpp"
 #include "server/control/requests.hpp"
 
@@ -24,40 +28,59 @@ std::string indented(const Json& json) { return json.dump(2, ' ', true, Json::er
 
 }  // namespace
 
-void TenantAnswers::read_usage(const std::string& audit_log) {
+std::ifstream audit_tail(const std::string& audit_log) {
   std::ifstream lines(audit_log, std::ios::ate);
-  if (!lines) return;
+  if (!lines) return lines;
   const auto bytes = uint64_t(lines.tellg());
   lines.seekg(std::streamoff(bytes > kUsageReadBytesMax ? bytes - kUsageReadBytesMax : 0));
-  usage_.read(lines);  // a first line that is cut is none
+  return lines;
+}
+
+std::string audit_line(std::string_view event, const LogFields& fields) {
+  LogFields line{{"time", utc_time(std::chrono::system_clock::now())}, {"event", event}};
+  line.update(fields);
+  return json_line(line);
+}
+
+void TenantAnswers::read_usage(const std::string& audit_log) {
+  std::ifstream lines = audit_tail(audit_log);
+  if (lines) usage_.read(lines);  // a first line that is cut is none
 }
 
 void TenantAnswers::note(std::string_view event, const LogFields& fields) {
   if (event != "ended") return;
-  LogFields line{{"time", utc_time(std::chrono::system_clock::now())}, {"event", event}};
-  line.update(fields);
-  usage_.add_line(json_line(line));
+  usage_.add_line(audit_line(event, fields));
+  if (!fields.contains("management") && fields.contains("seconds")) run_times_.add(fields["seconds"].get<double>());
 }
 
-tl::expected<std::string, std::string> TenantAnswers::answer(const std::string& tenant, const std::string& query) {
+tl::expected<std::string, std::string> TenantAnswers::answer(const LoginRequest& asking, const std::string& query) {
+  const std::string& tenant = asking.tenant;
   std::istringstream words(query);
   std::string view, format, width, order;
-  words >> view >> format >> width >> order;
+  words >> view >> format;
+  if (view == "check" && format == "text") return check(asking);
+  if (view == "end" && format == "text") return end(asking, words);
+  words >> width >> order;
   unsigned columns = 0;
   std::from_chars(width.data(), width.data() + width.size(), columns);
   columns = std::min(columns, kAnswerColumnsMax);
   const bool json = format == "json";
-  if (!json && format != "text" && !(format == "csv" && view == "usage"))
+  const bool of_usage = view == "usage" || view == "usage-since";
+  if (!json && format != "text" && !(format == "csv" && of_usage))
     return tl::unexpected(std::string("this server does not know that format"));
-  if (view == "usage")
-    return usage_text(usage_,
-                      json              ? UsageFormat::json
-                      : format == "csv" ? UsageFormat::csv
-                                        : UsageFormat::text,
-                      tenant);
-  if (view == "top") return top(tenant, json, columns, sort_key_named(order).value_or(SortKey::gpu));
-  if (view != "queue") return tl::unexpected(std::string("this server does not know that question"));
-  const Snapshot own = own_snapshot(take_snapshot_(), {tenant});
+  if (of_usage)
+    return usage(asking,
+                 json              ? UsageFormat::json
+                 : format == "csv" ? UsageFormat::csv
+                                   : UsageFormat::text,
+                 view == "usage-since" ? width : std::string(), order == "user" ? UsageBy::user : UsageBy::tenant);
+  if (view == "top") return top(asking, json, columns, sort_key_named(order).value_or(SortKey::gpu));
+  if (view == "me") {
+    const Snapshot own = own_snapshot(sources_.snapshot(), {tenant});
+    return json ? indented(tenant_json(own, tenant, asking.user)) : joined(tenant_lines(own, tenant, asking.user));
+  }
+  if (view != "queue") return tl::unexpected(std::string(wire::kUnknownQuestion));
+  const Snapshot own = own_snapshot(sources_.snapshot(), {tenant});
   if (json) return indented(to_json(own).at("sessions"));
   std::vector<std::string> lines = session_lines(own, columns);
   if (lines.empty()) return "no program of tenant " + tenant + " runs or waits\n";
@@ -65,13 +88,50 @@ tl::expected<std::string, std::string> TenantAnswers::answer(const std::string& 
   return joined(lines);
 }
 
-std::string TenantAnswers::top(const std::string& tenant, bool json, unsigned columns, SortKey sort) {
-  Snapshot now = take_snapshot_();
+// By user: a user gets its own rows only; a caller without a user's name gets all rows of the tenant.
+std::string TenantAnswers::usage(const LoginRequest& asking, UsageFormat format, const std::string& since,
+                                 UsageBy by) const {
+  UsageRows rows = usage_.days(asking.tenant, since, by);
+  if (by == UsageBy::user && !asking.user.empty())
+    std::erase_if(rows, [&](const auto& row) { return row.first.user != asking.user; });
+  return usage_text(rows, format, by);
+}
+
+Snapshot TenantAnswers::take_snapshot() {
+  Snapshot now = sources_.snapshot();
   if (!last_ || now.taken_ns - last_->taken_ns >= kIntervalMinNs) before_ = std::exchange(last_, now);
-  const Snapshot after = own_snapshot(std::move(now), {tenant}),
-                 before = own_snapshot(before_ ? *before_ : *last_, {tenant});
-  const Interval interval(before, after);
+  return now;
+}
+
+std::string TenantAnswers::top(const LoginRequest& asking, bool json, unsigned columns, SortKey sort) {
+  const Snapshot after = own_snapshot(take_snapshot(), {asking.tenant}, asking.user),
+                 earlier = own_snapshot(before(), {asking.tenant}, asking.user);
+  const Interval interval(earlier, after);
   return json ? dump(top_json(interval, sort)) + "\n" : joined(top_lines(interval, sort, columns));
+}
+
+std::string TenantAnswers::check(const LoginRequest& asking) {
+  const AdmissionPreview preview = sources_.preview(asking);
+  const Snapshot now = take_snapshot();
+  std::optional<double> start_after_s;
+  if (auto* queued = std::get_if<AdmissionQueued>(&preview.answer))
+    start_after_s = run_times_.start_after_s(ages_s(now, preview.devices), queued->place);
+  return start_offer(preview, Interval(before(), now), start_after_s);
+}
+
+tl::expected<std::string, std::string> TenantAnswers::end(const LoginRequest& asking, std::istream& words) {
+  std::vector<uint64_t> sessions;
+  for (std::string word; words >> word;) {
+    uint64_t session = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), session);
+    if (error != std::errc() || rest != word.data() + word.size() || sessions.size() == kSessionsEndedMax)
+      return tl::unexpected(fmt::format("a question ends sessions by their numbers, {} at most", kSessionsEndedMax));
+    sessions.push_back(session);
+  }
+  std::string told;
+  for (uint64_t session : sessions)
+    told += fmt::format("{} {}\n", sources_.end_session(asking, session) ? "ended" : "unknown", session);
+  return told;
 }
 
 }  // namespace gpuwire::server

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "protocol/transport/connecting.hpp"
 #include "server/control/client/limits.hpp"
 
 namespace gpuwire::server {
@@ -24,8 +25,8 @@ tl::expected<ControlClient, std::string> ControlClient::connect(const std::files
   std::memcpy(address.sun_path, text.data(), text.size());
   ControlClient client;
   client.socket_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!client.socket_ ||
-      ::connect(client.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  if (!client.socket_ || transport::connect_through_signals(
+                             client.socket_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     int cause = errno;
     std::string error = fmt::format("no server answers at {}: {}", text, std::strerror(cause));
     client.socket_.reset();

@@ -21,7 +21,7 @@ class ControlClient {
   tl::expected<Json, std::string> ask(const Json& request);
   tl::expected<Snapshot, std::string> snapshot();
 
-  // The next line of what a watch sends; `timeout_ms`: how long to wait for it.
+  // The next line of a watch; `timeout_ms`: the longest wait for it.
   tl::expected<Json, std::string> next_answer(int timeout_ms);
   // Readable when there is more.
   int descriptor() const { return socket_.get(); }

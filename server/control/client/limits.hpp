@@ -15,7 +15,7 @@ inline constexpr uint32_t kControlWriteMs = 10'000;         // for a peer to tak
 inline constexpr uint32_t kControlAcceptRetryMs = 100;      // after accept() failed
 inline constexpr uint32_t kWatchIntervalMinMs = 100, kWatchIntervalMaxMs = 3'600'000, kWatchIntervalMs = 1000;
 inline constexpr size_t kControlReasonBytesMax = 200;
-inline constexpr size_t kControlAnswerBytesMax = 64u << 20;  // what a command takes from a server
+inline constexpr size_t kControlAnswerBytesMax = 64u << 20;  // the most bytes that a command accepts from a server
 inline constexpr uint32_t kControlAnswerMs = 10'000;         // how long a command waits for an answer
 
 }  // namespace gpuwire::server

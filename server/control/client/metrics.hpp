@@ -25,16 +25,27 @@ struct HistogramMetrics {
   uint64_t total() const;
 };
 
+// An end that a date sets: of the authority, of the server's certificate, of what a tenant shows.
+struct CertificateMetrics {
+  std::string of;      // authority, server, tenant
+  std::string tenant;  // of a tenant: whose
+  double expires_unix_s = 0;
+  std::string warning;  // one line, when it is near or past; else empty
+  bool operator==(const CertificateMetrics&) const = default;
+};
+
 struct ServerMetrics {
   std::string release;
   int64_t pid = 0;
   double started_unix_s = 0;
-  std::string devices;  // as its first line says: "1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0"
+  double counted_since_unix_s = 0;  // since when GPU time counts: the start of the first server whose totals go on here
+  std::string devices;              // as its first line says: "1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0"
   std::vector<std::string> listen;
   uint64_t sessions_max = 0;
   bool draining = false;           // accepts nobody any more
   uint64_t sessions_left_out = 0;  // of Snapshot::sessions
   uint64_t audit_lines_lost = 0;
+  std::vector<CertificateMetrics> certificates;
   bool operator==(const ServerMetrics&) const = default;
 };
 
@@ -81,11 +92,26 @@ struct TenantDeviceMetrics {
   bool operator==(const TenantDeviceMetrics&) const = default;
 };
 
+// Of one user of a tenant, in this calendar month.
+struct UserMetrics {
+  std::string name;
+  uint64_t sessions = 0;      // now, waiting ones included
+  uint64_t sessions_max = 0;  // 0: no bound
+  uint64_t budget_ns = 0;     // of GPU time in a month; 0: none
+  uint64_t budget_used_ns = 0;
+  bool budget_hard = false;
+  bool operator==(const UserMetrics&) const = default;
+};
+
 struct TenantMetrics {
   std::string name;
   std::string service_class;
   double weight = 1;
-  uint64_t sessions_max = 0;                 // 0: no bound
+  uint64_t sessions_max = 0;    // 0: no bound
+  uint64_t budget_ns = 0;       // of GPU time in a calendar month (UTC); 0: none
+  uint64_t budget_used_ns = 0;  // of this month, where anybody has a budget
+  bool budget_hard = false;
+  std::vector<UserMetrics> users;            // by name, or of very many those that have used most
   std::map<std::string, uint64_t> sessions;  // now, by state
   std::vector<TenantDeviceMetrics> devices;
   uint64_t host_memory_used_bytes = 0, host_memory_limit_bytes = 0;  // of the server's own memory
@@ -114,6 +140,7 @@ struct SessionDeviceMetrics {
 struct SessionMetrics {
   uint64_t id = 0;
   std::string tenant;
+  std::string user;  // who of the tenant; empty: nobody in particular
   std::string service_class;
   std::string state;           // queued, starting, granted, running, detached, ending
   double detached_left_s = 0;  // detached: until it ends if its client does not come back; else 0
@@ -128,9 +155,10 @@ struct SessionMetrics {
   uint64_t gpu_time_ns = 0;         // since it began
   bool gate_open = true;
   bool holds_lease = false;
-  uint64_t leases = 0;   // that it was granted since it began
-  std::string held;      // why its next work stands at the gate: turn, class, drain, gang, no-show; empty: it does not
-  uint64_t held_by = 0;  // the session that it waits for; 0: none in particular
+  uint64_t leases = 0;  // that it was granted since it began
+  std::string
+      held;  // why its next work stands at the gate: turn, class, drain, gang, no-show, sibling; empty: it does not
+  uint64_t held_by = 0;       // the session that it waits for; 0: none in particular
   uint64_t in_flight_ns = 0;  // estimated GPU time of submitted work that is not done
   uint64_t gate_waits = 0, gate_wait_ns = 0;
   uint64_t bytes_in = 0, bytes_out = 0;

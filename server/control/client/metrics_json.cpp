@@ -13,11 +13,14 @@ concept Is = std::same_as<std::remove_const_t<T>, F>;
 void each_field(Is<HistogramMetrics> auto& f, auto&& visit) {
   visit("bounds", f.bounds), visit("counts", f.counts), visit("sum", f.sum);
 }
+void each_field(Is<CertificateMetrics> auto& f, auto&& visit) {
+  visit("of", f.of), visit("tenant", f.tenant), visit("expires_unix_s", f.expires_unix_s), visit("warning", f.warning);
+}
 void each_field(Is<ServerMetrics> auto& f, auto&& visit) {
   visit("release", f.release), visit("pid", f.pid), visit("started_unix_s", f.started_unix_s),
-      visit("devices", f.devices), visit("listen", f.listen);
+      visit("counted_since_unix_s", f.counted_since_unix_s), visit("devices", f.devices), visit("listen", f.listen);
   visit("sessions_max", f.sessions_max), visit("draining", f.draining), visit("sessions_left_out", f.sessions_left_out);
-  visit("audit_lines_lost", f.audit_lines_lost);
+  visit("audit_lines_lost", f.audit_lines_lost), visit("certificates", f.certificates);
 }
 void each_field(Is<SideBySideMetrics> auto& f, auto&& visit) {
   visit("trials", f.trials), visit("turns", f.turns), visit("together", f.together), visit("expected", f.expected);
@@ -39,9 +42,15 @@ void each_field(Is<TenantDeviceMetrics> auto& f, auto&& visit) {
   visit("memory_reserved_bytes", f.memory_reserved_bytes), visit("memory_held_bytes", f.memory_held_bytes);
   visit("memory_allowance_bytes", f.memory_allowance_bytes);
 }
+void each_field(Is<UserMetrics> auto& f, auto&& visit) {
+  visit("name", f.name), visit("sessions", f.sessions), visit("sessions_max", f.sessions_max);
+  visit("budget_ns", f.budget_ns), visit("budget_used_ns", f.budget_used_ns), visit("budget_hard", f.budget_hard);
+}
 void each_field(Is<TenantMetrics> auto& f, auto&& visit) {
   visit("name", f.name), visit("class", f.service_class), visit("weight", f.weight),
       visit("sessions_max", f.sessions_max), visit("sessions", f.sessions);
+  visit("budget_ns", f.budget_ns), visit("budget_used_ns", f.budget_used_ns), visit("budget_hard", f.budget_hard),
+      visit("users", f.users);
   visit("devices", f.devices), visit("host_memory_used_bytes", f.host_memory_used_bytes),
       visit("host_memory_limit_bytes", f.host_memory_limit_bytes);
   visit("chunk_memory_bytes", f.chunk_memory_bytes), visit("chunk_memory_limit_bytes", f.chunk_memory_limit_bytes);
@@ -57,8 +66,9 @@ void each_field(Is<SessionDeviceMetrics> auto& f, auto&& visit) {
       visit("memory_peak_bytes", f.memory_peak_bytes), visit("memory_reserved_bytes", f.memory_reserved_bytes);
 }
 void each_field(Is<SessionMetrics> auto& f, auto&& visit) {
-  visit("id", f.id), visit("tenant", f.tenant), visit("class", f.service_class), visit("state", f.state),
-      visit("detached_left_s", f.detached_left_s), visit("peer", f.peer), visit("program", f.program);
+  visit("id", f.id), visit("tenant", f.tenant), visit("user", f.user), visit("class", f.service_class),
+      visit("state", f.state), visit("detached_left_s", f.detached_left_s), visit("peer", f.peer),
+      visit("program", f.program);
   visit("host", f.host), visit("security", f.security), visit("credential", f.credential),
       visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
   visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for),

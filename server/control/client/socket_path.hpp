@@ -13,7 +13,7 @@ namespace gpuwire::server {
 inline constexpr const char* kControlVariable = "GPUWIRE_CONTROL";
 
 // The folder of this user's servers: /run/gpuwire for root, for others $XDG_RUNTIME_DIR/gpuwire or /tmp/gpuwire-UID.
-// Makes it; one that somebody else could write is refused.
+// Makes it; a folder that somebody else could write is refused.
 tl::expected<std::filesystem::path, std::string> own_runtime_folder();
 // PID.sock there.
 tl::expected<std::filesystem::path, std::string> default_control_socket();
@@ -22,7 +22,7 @@ tl::expected<std::filesystem::path, std::string> default_control_socket();
 // removed where that is allowed.
 std::vector<std::filesystem::path> running_control_sockets();
 
-// `told` if it is not empty, else GPUWIRE_CONTROL, else the only one that runs. The error says what to do.
+// `told` if it is not empty, else GPUWIRE_CONTROL, else the only server that runs. The error names the remedy.
 tl::expected<std::filesystem::path, std::string> find_control_socket(const std::string& told);
 
 }  // namespace gpuwire::server

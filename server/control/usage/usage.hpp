@@ -1,6 +1,7 @@
-// What tenants have used, by day: sums over the `ended` lines of the audit log.
+// The use of tenants by day: sums over the `ended` lines of the audit log.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <istream>
 #include <map>
@@ -11,8 +12,7 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kUsageDaysMax = 366 * 64;  // of all tenants together; what is oldest goes first
-inline constexpr size_t kUsageLineBytesMax = 16 << 10;
+inline constexpr size_t kUsageDaysMax = 366 * 256;  // of all tenants and users together; the oldest go first
 
 struct Usage {
   uint64_t sessions = 0;
@@ -22,25 +22,34 @@ struct Usage {
   uint64_t bytes_in = 0, bytes_out = 0;
 };
 
+// The owner and the day of a row.
+struct UsageKey {
+  std::string day;  // "2026-11-23"
+  std::string tenant;
+  std::string user;  // the user of the tenant; empty: no particular user, or all of them
+  auto operator<=>(const UsageKey&) const = default;
+};
+using UsageRows = std::vector<std::pair<UsageKey, Usage>>;
+enum class UsageBy : uint8_t { tenant, user };
+
 // A session counts on the day (UTC) on which it ended. A value; no locks.
 class UsageBook {
  public:
   // A line of the audit log. False: it is no `ended` line, or none that can be read; nothing has changed.
-  bool add_line(std::string_view line);
-  // `day`: "2026-11-23".
-  void add(const std::string& day, const std::string& tenant, const Usage& usage);
+  bool add_line(std::string_view text);
+  void add(const UsageKey& key, const Usage& usage);
   void read(std::istream& lines);
 
-  // `tenant`: empty: all. `since`: a day, or empty.
-  std::vector<std::pair<std::pair<std::string, std::string>, Usage>> days(const std::string& tenant,
-                                                                          const std::string& since) const;
+  // `tenant`: empty: all. `since`: a day, or empty. By user, the rows of a tenant's day sum up to its row by tenant.
+  UsageRows days(const std::string& tenant, const std::string& since, UsageBy by = UsageBy::tenant) const;
 
  private:
-  std::map<std::pair<std::string, std::string>, Usage> days_;  // by day and tenant
+  std::map<UsageKey, Usage> days_;
 };
 
 enum class UsageFormat : uint8_t { text, json, csv };
+std::string usage_text(const UsageRows& rows, UsageFormat format, UsageBy by);
 std::string usage_text(const UsageBook& book, UsageFormat format, const std::string& tenant = {},
-                       const std::string& since = {});
+                       const std::string& since = {}, UsageBy by = UsageBy::tenant);
 
 }  // namespace gpuwire::server

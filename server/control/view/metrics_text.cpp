@@ -13,7 +13,7 @@ namespace gpuwire::server {
 namespace {
 
 using Align = TextTable::Align;
-constexpr size_t kNameColumns = 20;
+constexpr size_t kNameColumns = 20, kNameColumnsMin = 10;
 
 std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
 
@@ -54,6 +54,12 @@ std::string microseconds(double us) {
                     : fmt::format("{:.1f}s", us / 1e6);
 }
 
+// "12.5 of 200 h": the used part of a budget.
+std::string hours_of(uint64_t used_ns, uint64_t budget_ns) {
+  constexpr double kHourNs = 3600e9;
+  return fmt::format("{:.4g} of {:.4g} h", double(used_ns) / kHourNs, double(budget_ns) / kHourNs);
+}
+
 uint64_t count_of(const std::map<std::string, uint64_t>& counts, const char* name) {
   auto found = counts.find(name);
   return found == counts.end() ? 0 : found->second;
@@ -85,6 +91,11 @@ std::string who(const SessionMetrics& session) {
   return fmt::format("{}@{}", session.program, session.host);
 }
 
+// "course/anna": whose it is, as it is shown where tenants and their users stand in one column.
+std::string owner_of(const SessionMetrics& session) {
+  return session.user.empty() ? session.tenant : fmt::format("{}/{}", session.tenant, session.user);
+}
+
 std::string state_of(const SessionMetrics& session) {
   // With the time until it ends, if its client does not come back.
   if (session.detached_left_s > 0) return fmt::format("{} {}", session.state, duration(session.detached_left_s));
@@ -93,7 +104,7 @@ std::string state_of(const SessionMetrics& session) {
   return session.state;
 }
 
-// Who is kept at the gate, why, and by which session.
+// The sessions held at the gate, with the reason and the holding session.
 std::string hold_of(const SessionMetrics& session) {
   if (session.held.empty()) return "-";
   return session.held_by ? fmt::format("{} {}", session.held, session.held_by) : session.held;
@@ -105,14 +116,14 @@ void append(std::vector<std::string>& lines, const TextTable& table, size_t widt
   for (std::string& line : table.lines(width)) lines.push_back(std::move(line));
 }
 
-// Who waits, in the order of the queue.
+// The waiting programs, in the order of the queue.
 TextTable queue_table() {
   return TextTable({{"PLACE", Align::right},
                     {"SESSION", Align::right},
                     {"TENANT", Align::left, kNameColumns},
                     {"CLASS", Align::left, kNameColumns, 2},
                     {"WAITS", Align::right},
-                    {"FOR"},
+                    {"FOR", Align::left, 40, 0, 0, true},
                     {"PROGRAM", Align::left, kNameColumns, 1}});
 }
 
@@ -131,7 +142,7 @@ std::vector<std::string> heading(const Snapshot& now) {
 
 void append_devices(std::vector<std::string>& lines, const Interval& interval, size_t width) {
   TextTable table({{"GPU", Align::right},
-                   {"NAME", Align::left, kNameColumns},
+                   {"NAME", Align::left, kNameColumns, 0, kNameColumnsMin},
                    {"GPU%", Align::right},
                    {"SYS%", Align::right},
                    {"REGIME"},
@@ -165,7 +176,7 @@ std::string tenant_reserved(const TenantMetrics& tenant) {
 }
 
 void append_tenants(std::vector<std::string>& lines, const Interval& interval, size_t width) {
-  TextTable table({{"TENANT", Align::left, kNameColumns},
+  TextTable table({{"TENANT", Align::left, kNameColumns, 0, kNameColumnsMin},
                    {"CLASS"},
                    {"WEIGHT", Align::right, kNameColumns, 2},
                    {"SESSIONS", Align::right},
@@ -173,7 +184,7 @@ void append_tenants(std::vector<std::string>& lines, const Interval& interval, s
                    {"GPU%", Align::right},
                    {"ALL%", Align::right, kNameColumns, 3},
                    {"MEMORY", Align::right},
-                   {"RESERVED", Align::right, kNameColumns, 3},
+                   {"RESERVED", Align::right, kNameColumns, 1},
                    {"HOST MEMORY", Align::right, kNameColumns, 4},
                    {"IN/s", Align::right, kNameColumns, 5},
                    {"OUT/s", Align::right, kNameColumns, 5}});
@@ -192,13 +203,41 @@ void append_tenants(std::vector<std::string>& lines, const Interval& interval, s
   append(lines, table, width);
 }
 
+// Users of tenants, and the used parts of budgets in this month. `all`: those without a program, too.
+void append_users(std::vector<std::string>& lines, const Snapshot& now, bool all, size_t width) {
+  TextTable table({{"TENANT", Align::left, kNameColumns, 0, kNameColumnsMin},
+                   {"USER", Align::left, kNameColumns, 0, kNameColumnsMin},
+                   {"SESSIONS", Align::right},
+                   {"GPU HOURS THIS MONTH", Align::right},
+                   {"BEYOND", Align::left, kNameColumns, 1}});
+  auto used = [](uint64_t used_ns, uint64_t budget_ns) {
+    return budget_ns ? hours_of(used_ns, budget_ns) : fmt::format("{:.4g} h", double(used_ns) / 3600e9);
+  };
+  auto beyond = [](uint64_t budget_ns, bool hard) { return budget_ns == 0 ? "-" : hard ? "waits" : "scavenger"; };
+  for (const TenantMetrics& tenant : now.tenants) {
+    if (tenant.budget_ns == 0 && tenant.users.empty()) continue;
+    uint64_t sessions = 0;
+    for (const auto& [state, count] : tenant.sessions) sessions += count;
+    table.add({tenant.name, "(all)", std::to_string(sessions), used(tenant.budget_used_ns, tenant.budget_ns),
+               beyond(tenant.budget_ns, tenant.budget_hard)});
+    for (const UserMetrics& user : tenant.users) {
+      if (!all && user.sessions == 0) continue;
+      table.add(
+          {tenant.name, user.name,
+           user.sessions_max ? fmt::format("{} / {}", user.sessions, user.sessions_max) : std::to_string(user.sessions),
+           used(user.budget_used_ns, user.budget_ns), beyond(user.budget_ns, user.budget_hard)});
+    }
+  }
+  append(lines, table, width);
+}
+
 void append_sessions(std::vector<std::string>& lines, const Interval& interval, SortKey sort, size_t width) {
   const Snapshot& now = interval.now();
-  // What it is comes first; what there is no room for goes in the order of these numbers, the highest first.
+  // The identity comes first; columns without room go in the order of these numbers, the highest first.
   constexpr size_t kProgramColumns = 24;
   TextTable table({{"SESSION", Align::right},
-                   {"PROGRAM", Align::left, kProgramColumns},
-                   {"TENANT", Align::left, kNameColumns},
+                   {"PROGRAM", Align::left, kProgramColumns, 0, kNameColumnsMin},
+                   {"TENANT", Align::left, kNameColumns, 0, kNameColumnsMin},
                    {"CLASS", Align::left, kNameColumns, 7},
                    {"STATE"},
                    {"AGE", Align::right, kNameColumns, 3},
@@ -206,7 +245,7 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
                    {"GPU%", Align::right},
                    {"ALL%", Align::right, kNameColumns, 6},
                    {"MEMORY", Align::right},
-                   {"RESERVED", Align::right, kNameColumns, 4},
+                   {"RESERVED", Align::right, kNameColumns, 1},
                    {"FLIGHT", Align::right, kNameColumns, 9},
                    {"GATE%", Align::right, kNameColumns, 4},
                    {"HELD BY", Align::left, kNameColumns, 4},
@@ -219,12 +258,13 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
     const SessionMetrics& session = now.sessions[i];
     std::string age = duration(now.taken_unix_s - session.since_unix_s);
     if (session.place != 0) {
-      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age,
-                 session.waits_for, who(session)});
+      queue.add({std::to_string(session.place), std::to_string(session.id), owner_of(session), session.service_class,
+                 age, session.waits_for, who(session)});
       continue;
     }
-    table.add({std::to_string(session.id), who(session), session.tenant, session.service_class, state_of(session), age,
-               gpus_of(session), percent(interval.gpu_share(session)), percent(gpu_share_since_start(session, now)),
+    table.add({std::to_string(session.id), who(session), owner_of(session), session.service_class, state_of(session),
+               age, gpus_of(session), percent(interval.gpu_share(session)),
+               percent(gpu_share_since_start(session, now)),
                memory_of_limit(used_of(session), session.memory_limit_bytes), reserved_of(session),
                microseconds(double(session.in_flight_ns) / 1000), percent(interval.gate_wait_share(session)),
                hold_of(session), fmt::format("{:.0f}", interval.replies_per_s(session)),
@@ -239,11 +279,19 @@ void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
   std::vector<std::string> warnings;
   for (const SessionMetrics& session : now.sessions)
     if (!session.warning.empty())
-      warnings.push_back(escaped(fmt::format("session {} of {}: {}", session.id, session.tenant, session.warning)));
+      warnings.push_back(escaped(fmt::format("session {} of {}: {}", session.id, owner_of(session), session.warning)));
   if (now.server.sessions_left_out)
     warnings.push_back(fmt::format("{} more sessions are not shown", now.server.sessions_left_out));
   if (now.server.audit_lines_lost)
     warnings.push_back(fmt::format("{} lines of the audit log could not be written", now.server.audit_lines_lost));
+  if (!warnings.empty()) lines.emplace_back();
+  lines.insert(lines.end(), warnings.begin(), warnings.end());
+}
+
+void append_expiries(std::vector<std::string>& lines, const Snapshot& now) {
+  std::vector<std::string> warnings;
+  for (const CertificateMetrics& one : now.server.certificates)
+    if (!one.warning.empty()) warnings.push_back(escaped(one.warning));
   if (!warnings.empty()) lines.emplace_back();
   lines.insert(lines.end(), warnings.begin(), warnings.end());
 }
@@ -276,6 +324,7 @@ std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_
   std::vector<std::string> lines = heading(interval.now());
   append_devices(lines, interval, width);
   append_tenants(lines, interval, width);
+  append_users(lines, interval.now(), false, width);
   append_sessions(lines, interval, sort, width);
   append_warnings(lines, interval.now());
   if (width != 0)
@@ -297,15 +346,63 @@ std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
                  reserved_text(device.memory_reserved_bytes)});
   append(lines, devices, width);
   append_history(lines, snapshot, width);
+  append_users(lines, snapshot, true, width);
   for (std::string& line : session_lines(snapshot, width)) lines.push_back(std::move(line));
   append_warnings(lines, snapshot);
+  append_expiries(lines, snapshot);
+  return lines;
+}
+
+std::vector<std::string> tenant_lines(const Snapshot& snapshot, const std::string& tenant, const std::string& user) {
+  auto found = std::ranges::find(snapshot.tenants, tenant, &TenantMetrics::name);
+  if (found == snapshot.tenants.end()) return {};
+  const uint64_t waiting = count_of(found->sessions, "queued");
+  uint64_t served = 0;
+  for (const auto& [state, count] : found->sessions) served += count;
+  served -= waiting;
+  std::vector<std::string> lines{
+      fmt::format("tenant      {}, class {}, weight {:g}", found->name, found->service_class, found->weight),
+      fmt::format("sessions    {}{} run, {} wait", served,
+                  found->sessions_max ? fmt::format(" of {}", found->sessions_max) : std::string(), waiting)};
+  auto budget = [&](const char* whose, uint64_t used_ns, uint64_t budget_ns, bool hard) {
+    if (budget_ns == 0) return;
+    lines.push_back(fmt::format("budget      {}: {} used this month, {:.4g} h left{}", whose,
+                                hours_of(used_ns, budget_ns), double(budget_ns - std::min(used_ns, budget_ns)) / 3600e9,
+                                hard ? "; beyond it programs wait" : "; beyond it they are scavengers"));
+  };
+  budget("the tenant", found->budget_used_ns, found->budget_ns, found->budget_hard);
+  if (auto one = std::ranges::find(found->users, user, &UserMetrics::name);
+      !user.empty() && one != found->users.end()) {
+    lines.insert(lines.begin() + 1,
+                 fmt::format("user        {}, {}{} programs run or wait", one->name, one->sessions,
+                             one->sessions_max ? fmt::format(" of {}", one->sessions_max) : std::string()));
+    budget("you", one->budget_used_ns, one->budget_ns, one->budget_hard);
+  } else if (!user.empty()) {
+    lines.insert(lines.begin() + 1, fmt::format("user        {}", user));
+  }
+  for (const TenantDeviceMetrics& device : found->devices) {
+    const uint64_t all = device.device < snapshot.devices.size() ? snapshot.devices[device.device].memory_bytes : 0;
+    std::string line = fmt::format("memory      GPU {}: {} of {}", device.device, size_of(device.memory_used_bytes),
+                                   size_of(device.memory_limit_bytes ? device.memory_limit_bytes : all));
+    if (device.memory_guaranteed_bytes) line += fmt::format(", {} guaranteed", size_of(device.memory_guaranteed_bytes));
+    lines.push_back(std::move(line));
+  }
+  if (found->host_memory_limit_bytes)
+    lines.push_back(fmt::format("host memory {} of {}", size_of(found->host_memory_used_bytes),
+                                size_of(found->host_memory_limit_bytes)));
+  for (const CertificateMetrics& one : snapshot.server.certificates) {
+    if (one.of != "tenant" || one.tenant != tenant) continue;
+    lines.push_back(
+        fmt::format("identity    the newest expires in {}", duration(one.expires_unix_s - snapshot.taken_unix_s)));
+  }
+  for (std::string& line : lines) line = escaped(line);
   return lines;
 }
 
 std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
   std::vector<std::string> lines;
   TextTable sessions({{"SESSION", Align::right},
-                      {"PROGRAM", Align::left, kNameColumns},
+                      {"PROGRAM", Align::left, kNameColumns, 0, kNameColumnsMin},
                       {"TENANT", Align::left, kNameColumns},
                       {"STATE"},
                       {"AGE", Align::right},
@@ -320,12 +417,12 @@ std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
     const SessionMetrics& session = snapshot.sessions[i];
     std::string age = duration(snapshot.taken_unix_s - session.since_unix_s);
     if (session.place != 0)
-      queue.add({std::to_string(session.place), std::to_string(session.id), session.tenant, session.service_class, age,
-                 session.waits_for, who(session)});
+      queue.add({std::to_string(session.place), std::to_string(session.id), owner_of(session), session.service_class,
+                 age, session.waits_for, who(session)});
     else
-      sessions.add({std::to_string(session.id), who(session), session.tenant, state_of(session), age, gpus_of(session),
-                    memory_of_limit(used_of(session), session.memory_limit_bytes), reserved_of(session),
-                    session.security, session.peer});
+      sessions.add({std::to_string(session.id), who(session), owner_of(session), state_of(session), age,
+                    gpus_of(session), memory_of_limit(used_of(session), session.memory_limit_bytes),
+                    reserved_of(session), session.security, session.peer});
   }
   append(lines, sessions, width);
   append(lines, queue, width);

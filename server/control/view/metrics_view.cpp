@@ -95,12 +95,16 @@ double Interval::bytes_out_per_s(const TenantMetrics& tenant) const {
 
 double gpu_share_since_start(const SessionMetrics& session, const Snapshot& snapshot) {
   double seconds = snapshot.taken_unix_s - session.since_unix_s;
-  return session.place == 0 && seconds > 0 ? double(session.gpu_time_ns) / 1e9 / seconds : 0;
+  if (session.place != 0 || seconds <= 0) return 0;
+  return std::min(double(session.gpu_time_ns) / 1e9 / seconds, double(std::max<size_t>(session.devices.size(), 1)));
 }
 
 double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapshot) {
-  double seconds = snapshot.taken_unix_s - snapshot.server.started_unix_s;
-  return seconds > 0 ? double(gpu_time_ns(tenant)) / 1e9 / seconds : 0;
+  const ServerMetrics& server = snapshot.server;
+  const double since = server.counted_since_unix_s > 0 ? server.counted_since_unix_s : server.started_unix_s;
+  const double seconds = snapshot.taken_unix_s - since;
+  if (seconds <= 0) return 0;
+  return std::min(double(gpu_time_ns(tenant)) / 1e9 / seconds, double(std::max<size_t>(snapshot.devices.size(), 1)));
 }
 
 std::vector<size_t> session_spec(const Interval& interval, SortKey sort) {
@@ -119,14 +123,30 @@ std::vector<size_t> session_spec(const Interval& interval, SortKey sort) {
     return 0.0;
   };
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    // Who waits comes last, in the order of the queue.
+    // Waiting programs come last, in the order of the queue.
     if ((sessions[a].place == 0) != (sessions[b].place == 0)) return sessions[a].place == 0;
     if (sessions[a].place != sessions[b].place) return sessions[a].place < sessions[b].place;
     if (sort == SortKey::tenant && sessions[a].tenant != sessions[b].tenant)
       return sessions[a].tenant < sessions[b].tenant;
+    if (sort == SortKey::tenant && sessions[a].user != sessions[b].user) return sessions[a].user < sessions[b].user;
     return weight(a) > weight(b);
   });
   return order;
+}
+
+Json tenant_json(const Snapshot& snapshot, const std::string& tenant, const std::string& user) {
+  Json shown = Json::object();
+  Snapshot seen = snapshot;
+  if (!user.empty())
+    for (TenantMetrics& one : seen.tenants)
+      std::erase_if(one.users, [&](const UserMetrics& other) { return other.name != user; });
+  Json all = to_json(seen);
+  for (Json& one : all["tenants"])
+    if (one.value("name", std::string()) == tenant) shown = std::move(one);
+  if (!user.empty()) shown["user"] = user;
+  for (const CertificateMetrics& one : snapshot.server.certificates)
+    if (one.of == "tenant" && one.tenant == tenant) shown["identity_expires_unix_s"] = one.expires_unix_s;
+  return shown;
 }
 
 Json top_json(const Interval& interval, SortKey sort) {

@@ -1,4 +1,4 @@
-// What `gpuwire top` and `gpuwire status` show, made of one snapshot, or of two with an interval between them.
+// The content of `gpuwire top` and `gpuwire status`, from one snapshot, or from two with an interval between them.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@ namespace gpuwire::server {
 enum class SortKey : uint8_t { gpu, memory, link, tenant, id };
 std::optional<SortKey> sort_key_named(std::string_view name);
 
-// Two snapshots of one server; what has grown in between, per second. Both outlive it.
+// Two snapshots of one server; the growth between them, per second. Both outlive it.
 class Interval {
  public:
   Interval(const Snapshot& before, const Snapshot& after);
@@ -21,7 +21,7 @@ class Interval {
   const Snapshot& now() const { return after_; }
   double seconds() const { return seconds_; }  // 0: they are one
   // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs, and never over
-  // what there are: time is charged when work is seen done, which may be an interval later.
+  // their number: time is charged when work is seen done, which may be an interval later.
   double gpu_share(const DeviceMetrics& device) const;
   double system_share(const DeviceMetrics& device) const;
   double gpu_share(const TenantMetrics& tenant) const;
@@ -45,19 +45,26 @@ class Interval {
   double seconds_;
 };
 
-// The part of the time since the session began, or the server was started.
+// The part of the time since the session began, or since GPU time counts; never over the number of GPUs.
 double gpu_share_since_start(const SessionMetrics& session, const Snapshot& snapshot);
 double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapshot);
 
-// Indices of the sessions as they are to be shown; who waits comes last, in the order of the queue.
+// Indices of the sessions in the order of the display; waiting programs come last, in the order of the queue.
 std::vector<size_t> session_spec(const Interval& interval, SortKey sort);
 
-// Lines without their ends, for a screen of `width` columns: what has no room there is left out, the least important
+// Lines without their ends, for a screen of `width` columns: columns without room are left out, the least important
 // first, and top's lines are cut. 0: a file or another program, which gets everything.
 std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width);
 std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width);
-// Of those, the sessions and the queue, each behind an empty line; nothing: there are none.
+// The lines of the sessions and of the queue, each behind an empty line; nothing: there are none.
 std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width);
+
+// The server's view of a tenant: class, limits, use, expiry of its credential. Nothing: the snapshot has no such
+// tenant. `user`: the user of the tenant who asks, and who gets nothing of other users; empty: no particular user, who
+// gets all.
+std::vector<std::string> tenant_lines(const Snapshot& snapshot, const std::string& tenant,
+                                      const std::string& user = {});
+Json tenant_json(const Snapshot& snapshot, const std::string& tenant, const std::string& user = {});
 
 // The snapshot as it is, with `interval_s` and, in devices, tenants and sessions, the figures of the interval.
 Json top_json(const Interval& interval, SortKey sort);

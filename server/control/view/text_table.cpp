@@ -9,6 +9,8 @@ namespace gpuwire::server {
 namespace {
 
 constexpr std::string_view kGap = "  ";
+// Columns that are dispensable to no more than this go after others have been narrowed.
+constexpr unsigned kNarrowedBefore = 2;
 
 bool begins_code_point(char byte) { return (uint8_t(byte) & 0xc0) != 0x80; }
 
@@ -43,22 +45,40 @@ std::vector<size_t> TextTable::widths(bool cut) const {
   return widths;
 }
 
-std::vector<std::string> TextTable::lines(size_t width) const {
-  const std::vector<size_t> widths = this->widths(width != 0);
-  std::vector<size_t> shown(columns_.size());
-  std::iota(shown.begin(), shown.end(), size_t(0));
-  auto room = [&] {
+void TextTable::fit(size_t width, std::vector<size_t>& widths, std::vector<size_t>& shown) const {
+  auto taken = [&] {
     size_t sum = kGap.size() * (shown.size() - 1);
     for (size_t i : shown) sum += widths[i];
     return sum;
   };
-  while (width != 0 && room() > width) {
-    auto least = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) {
-      return columns_[a].dispensable < columns_[b].dispensable;
-    });
-    if (columns_[*least].dispensable == 0) break;
-    shown.erase(least);
+  auto drop_above = [&](unsigned kept) {
+    while (taken() > width) {
+      auto least = std::max_element(shown.begin(), shown.end(), [&](size_t a, size_t b) {
+        return columns_[a].dispensable < columns_[b].dispensable;
+      });
+      if (columns_[*least].dispensable <= kept) break;
+      shown.erase(least);
+    }
+  };
+  drop_above(kNarrowedBefore);
+  for (size_t i : shown) {
+    const size_t least = columns_[i].columns_min, over = taken() > width ? taken() - width : 0;
+    if (least != 0 && widths[i] > least) widths[i] -= std::min(over, widths[i] - least);
   }
+  drop_above(0);
+  for (size_t i : shown) {
+    if (!columns_[i].grows || taken() >= width) continue;
+    size_t widest = widths[i];
+    for (const auto& row : rows_) widest = std::max(widest, columns_of(row[i]));
+    widths[i] += std::min(widest - widths[i], width - taken());
+  }
+}
+
+std::vector<std::string> TextTable::lines(size_t width) const {
+  std::vector<size_t> widths = this->widths(width != 0);
+  std::vector<size_t> shown(columns_.size());
+  std::iota(shown.begin(), shown.end(), size_t(0));
+  if (width != 0) fit(width, widths, shown);
   auto line_of = [&](auto cell) {
     std::string line;
     for (size_t i : shown) {

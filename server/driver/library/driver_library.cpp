@@ -1,19 +1,21 @@
 #include "server/driver/library/driver_library.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <string_view>
 #include <utility>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "server/driver_table.hpp"
 
 namespace gpuwire::server {
 namespace {
 
-constexpr const char* kNvidiaLibrary = "libcuda.so.1";
-// What the software device reads when it is initialised.
+// The variables that the software device reads when it is initialised.
 constexpr const char* kSoftwareDevicesVariable = "GPUWIRE_SOFTWARE_DEVICES";
 constexpr const char* kSoftwareMemoryVariable = "GPUWIRE_SOFTWARE_MEMORY_BYTES";
 
@@ -30,6 +32,35 @@ std::string nvidia_name(int version) {
     if (dots >= 1 && digits >= 4 && dots + digits == word.size()) return "NVIDIA " + word;
   }
   return fmt::format("NVIDIA driver {}", version);
+}
+
+// The administrator's remedy for an error of NVIDIA's driver; "Error handling" of the driver API names the causes.
+const char* what_to_do(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_SYSTEM_DRIVER_MISMATCH:
+      return "the driver's library and its kernel module are of different versions, as after an upgrade: restart the "
+             "machine";
+    case CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE:
+      return "a library for forward compatibility (cuda-compat) is found before the driver's own: take it out of the "
+             "library path";
+    case CUDA_ERROR_SYSTEM_NOT_READY:
+      return "the GPUs wait for a service of NVIDIA's: systemctl status nvidia-fabricmanager";
+    case CUDA_ERROR_NO_DEVICE:
+      return "nvidia-smi says whether the driver has a GPU, and CUDA_VISIBLE_DEVICES may hide it";
+    case CUDA_ERROR_OUT_OF_MEMORY: return "other processes have the GPU's memory: nvidia-smi lists them";
+    default:
+      return "nvidia-smi and the kernel's log (dmesg | grep NVRM) say more; a restart of the machine loads the driver "
+             "anew";
+  }
+}
+
+// The dynamic loader's text for a library whose own file is missing, not one of its dependencies.
+bool says_there_is_no_file(std::string_view loader_says, std::string_view library) {
+  return loader_says.starts_with(library) && loader_says.find("No such file or directory") != std::string_view::npos;
+}
+
+bool any_exists(const std::vector<std::string>& files) {
+  return std::any_of(files.begin(), files.end(), [](const auto& file) { return ::access(file.c_str(), F_OK) == 0; });
 }
 
 }  // namespace
@@ -58,23 +89,28 @@ std::string uuid_text(const DriverTable& driver, CUdevice device) {
   return text;
 }
 
-tl::expected<DriverLibrary, std::string> DriverLibrary::open_one(const std::string& library, bool software,
-                                                                 bool contexts) {
+tl::expected<DriverLibrary, DriverLibrary::OpenError> DriverLibrary::open_one(const std::string& library, bool software,
+                                                                              bool contexts) {
   DriverLibrary driver;
   driver.software_ = software;
   driver.handle_ = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!driver.handle_) {
-    const char* why = ::dlerror();
-    return tl::unexpected(fmt::format("cannot open {}: {}", library, why ? why : "unknown error"));
+    const char* said = ::dlerror();
+    const std::string why = said ? said : "unknown error";
+    return tl::unexpected(
+        OpenError{fmt::format("cannot open {}: {}", library, why), says_there_is_no_file(why, library)});
   }
   DriverTable& table = *driver.table_;
   load_driver_table(driver.handle_, table);
   auto failed = [&](const char* call, CUresult result) {
-    return tl::unexpected(fmt::format("{} of {}: {}", call, library, describe_result(table, result)));
+    std::string text = fmt::format("{} of {}: {}", call, library, describe_result(table, result));
+    if (!software) text += fmt::format("; {}", what_to_do(result));
+    return tl::unexpected(OpenError{std::move(text)});
   };
   if (!table.cuInit || !table.cuDeviceGetCount || !table.cuDriverGetVersion || !table.cuDevicePrimaryCtxRetain ||
       !table.cuCtxSetCurrent)
-    return tl::unexpected(fmt::format("{} is no CUDA driver: it lacks cuInit or another basic function", library));
+    return tl::unexpected(
+        OpenError{fmt::format("{} is no CUDA driver: it lacks cuInit or another basic function", library)});
   if (CUresult result = table.cuInit(0)) return failed("cuInit", result);
   if (CUresult result = table.cuDriverGetVersion(&driver.version_)) return failed("cuDriverGetVersion", result);
   if (CUresult result = table.cuDeviceGetCount(&driver.device_count_)) return failed("cuDeviceGetCount", result);
@@ -89,12 +125,17 @@ tl::expected<DriverLibrary, std::string> DriverLibrary::open(const DriverOptions
   ::setenv(kSoftwareDevicesVariable, std::to_string(options.software_devices).c_str(), 1);
   if (options.software_memory_bytes)
     ::setenv(kSoftwareMemoryVariable, std::to_string(options.software_memory_bytes).c_str(), 1);
-  if (options.device == DeviceChoice::software) return open_one(options.software_library, true, options.contexts);
-  auto driver = open_one(kNvidiaLibrary, false, options.contexts);
-  if (driver || options.device == DeviceChoice::cuda) return driver;
-  auto software = open_one(options.software_library, true, options.contexts);
-  if (!software) return tl::unexpected(fmt::format("{}; {}", driver.error(), software.error()));
-  return software;
+  auto text_of = [](const OpenError& error) { return error.text; };
+  auto software = [&] { return open_one(options.software_library, true, options.contexts); };
+  if (options.device == DeviceChoice::software) return software().map_error(text_of);
+  auto driver = open_one(options.nvidia_library, false, options.contexts);
+  if (driver || options.device == DeviceChoice::cuda) return std::move(driver).map_error(text_of);
+  // Programs would go on a hundred times slower and nobody would know why.
+  if (!driver.error().no_library && any_exists(options.nvidia_device_files))
+    return tl::unexpected(driver.error().text + "; --device software computes on the CPU");
+  auto second = software();
+  if (!second) return tl::unexpected(fmt::format("{}; {}", driver.error().text, second.error().text));
+  return std::move(*second);
 }
 
 }  // namespace gpuwire::server

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <tl/expected.hpp>
 
@@ -12,6 +13,8 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
+// automatic: the software device where there is nothing of NVIDIA's: no library, or no device file. A driver that is
+// there and does not work is an error.
 enum class DeviceChoice : uint8_t { automatic, cuda, software };
 
 struct DriverOptions {
@@ -19,7 +22,10 @@ struct DriverOptions {
   std::string software_library;  // path of the software device's library
   unsigned software_devices = 1;
   uint64_t software_memory_bytes = 0;  // of each; 0: the device's own default
-  bool contexts = true;                // false: no memory of a device is taken, and nothing but facts can be asked
+  std::string nvidia_library = "libcuda.so.1";
+  // Of Linux, and of Linux inside Windows. One that exists shows that the kernel has an NVIDIA driver.
+  std::vector<std::string> nvidia_device_files = {"/dev/nvidiactl", "/dev/dxg"};
+  bool contexts = true;  // false: no memory of a device is taken, and nothing but facts can be asked
 };
 
 // An opened, initialised driver with at least one device, and the primary context of device 0 retained (unless
@@ -27,7 +33,7 @@ struct DriverOptions {
 // closed.
 class DriverLibrary {
  public:
-  // The error is one line that names the library, the call and the driver's answer.
+  // The error is one line that names the library, the call and the driver's answer, and the remedy.
   static tl::expected<DriverLibrary, std::string> open(const DriverOptions& options);
 
   DriverLibrary(DriverLibrary&&) noexcept;
@@ -45,7 +51,11 @@ class DriverLibrary {
 
  private:
   DriverLibrary();
-  static tl::expected<DriverLibrary, std::string> open_one(const std::string& library, bool software, bool contexts);
+  struct OpenError {
+    std::string text;
+    bool no_library = false;  // there is no file of this name
+  };
+  static tl::expected<DriverLibrary, OpenError> open_one(const std::string& library, bool software, bool contexts);
 
   void* handle_ = nullptr;
   std::unique_ptr<DriverTable> table_;

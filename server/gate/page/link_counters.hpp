@@ -1,4 +1,4 @@
-// What a worker counts of its connection, in memory that the broker reads (the session's page).
+// A worker's counters of its connection, in memory that the broker reads (the session's page).
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 
 namespace gpuwire::server {
 
-// One writer for each word, in the worker; the broker shows them. Each word stands for itself, so all accesses are
-// relaxed. A worker can write what it likes here: the figures are shown and never decide anything.
+// Each word has one writer, in the worker; the broker shows them. Each word is independent, so all accesses are
+// relaxed. A worker can write anything here: the figures are shown and never decide anything.
 struct alignas(64) LinkCounters {
   std::atomic<uint64_t> bytes_in{0};  // from the client, frames and bulk
   std::atomic<uint64_t> bytes_out{0};

@@ -1,11 +1,10 @@
-// The page that the broker's GPU scheduler shares with one worker: the gate that the GPU scheduler sets, and what the
-// worker tells of its work.
+// The page that the broker's GPU scheduler shares with one worker: the gate that the GPU scheduler sets, and the
+// worker's figures about its work.
 //
-// Both ends are of one build. The worker runs on behalf of a client, so the GPU scheduler takes every word that the
-// worker writes for what it is: a number between zero and anything, which may go back. A worker that lies about its own
-// work harms the account of its own tenant only: the gate closes whatever the page says. What is said to be completed
-// decides whether sessions run side by side, which costs no other more than a few percent of its share
-// (scheduler/co_run.hpp).
+// Both ends are of one build. The worker runs on behalf of a client, so the GPU scheduler trusts no word of the
+// worker's: it may be any number, and may go back. A worker that lies about its own work harms the account of its own
+// tenant only: the gate closes whatever the page contains. The count of completed work decides whether sessions run
+// side by side, which costs others no more than a few percent of their share (scheduler/co_run.hpp).
 #pragma once
 
 #include <atomic>
@@ -22,12 +21,12 @@ namespace gpuwire::server {
 using PageTime = std::chrono::nanoseconds;
 inline PageTime page_now() { return std::chrono::steady_clock::now().time_since_epoch(); }
 
-// What SessionPage::gate says. Zero: everything passes and nothing is counted.
+// The values of SessionPage::gate. Zero: everything passes and nothing is counted.
 struct GateWord {
   static constexpr uint32_t kClosed = 1u << 0;
   static constexpr uint32_t kMetered = 1u << 1;  // submissions are counted and marked; implied by every other bit
   static constexpr uint32_t kSoon =
-      1u << 2;  // closed, and it may open within a millisecond: who waits need not fall asleep
+      1u << 2;  // closed, and it may open within a millisecond: a waiting thread need not fall asleep
   static constexpr uint32_t kBoundShift = 8;
   static constexpr uint32_t kBoundMaxUs = (1u << (32 - kBoundShift)) - 1;
 
@@ -38,7 +37,7 @@ struct GateWord {
   // How much estimated GPU time may be in flight at once; zero: no bound.
   std::chrono::microseconds bound() const { return std::chrono::microseconds(word >> kBoundShift); }
   static uint32_t of(bool open, bool metered, std::chrono::nanoseconds bound) {
-    // A bound below what the word can say is the smallest there is, and not none.
+    // A bound below the smallest value of the word is that smallest value, and not none.
     auto us = uint64_t(std::chrono::ceil<std::chrono::microseconds>(bound).count());
     if (us > kBoundMaxUs) us = kBoundMaxUs;
     return (open ? 0 : kClosed) | (metered || !open || us ? kMetered : 0) | uint32_t(us) << kBoundShift;
@@ -59,14 +58,16 @@ struct SessionPage {
   std::atomic<uint64_t> copy_bytes_per_ms{0};  // of large copies over the host's link, each direction; zero: no bound
   std::atomic<uint32_t> spin_us{
       0};  // how long the executor may look for the client's next frame without sleeping, if its own time is less
+  // GPU time charged to the session so far, for a GPU scheduler that follows. A page of an earlier build says zero.
+  std::atomic<uint64_t> charged_ns{0};
 
   // --- written by the worker ---------------------------------------------------------------------------------------
   alignas(64) std::atomic<uint32_t> waiting{0};  // 1: a submission stands at the closed gate
   std::atomic<uint32_t> in_flight{0};            // 1: submitted work that is not known to be done
-  std::atomic<uint32_t> answered{0};             // what `attention` was when the in-flight tracker last acted on `gate`
-  std::atomic<uint32_t> started{0};              // the `opening` that first_start belongs to
-  std::atomic<int64_t> first_start{0};           // PageTime: when the first work since that opening began on the GPU
-  std::atomic<int64_t> last_end{0};              // PageTime: when the last of its work was seen done; zero: never
+  std::atomic<uint32_t> answered{0};    // the value of `attention` when the in-flight tracker last acted on `gate`
+  std::atomic<uint32_t> started{0};     // the `opening` that first_start belongs to
+  std::atomic<int64_t> first_start{0};  // PageTime: when the first work since that opening began on the GPU
+  std::atomic<int64_t> last_end{0};     // PageTime: when the last of its work was seen done; zero: never
   std::atomic<int64_t> stuck_since{
       0};  // PageTime: the work in flight has made no progress since; zero: there is none, or it has not begun
   std::atomic<int64_t> idle_since{0};  // PageTime: the executor has had nothing to do since; zero: it has

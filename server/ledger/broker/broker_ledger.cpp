@@ -16,10 +16,11 @@ using scheduler::DeviceIndex;
 using scheduler::SessionId;
 using scheduler::TenantId;
 
-// A context takes 616 MiB on an H200. What is measured beyond this is other processes', who may use the device, too.
+// A context takes 616 MiB on an H200. A larger measurement includes the memory of other processes, which may use the
+// device, too.
 constexpr uint64_t kContextBytesMax = 1u << 30;
-// What the driver takes by itself while a device is used: frames of kernels, code that it loads late, pieces that fit
-// nobody.
+// The memory that the driver takes for itself while a device is used: frames of kernels, late-loaded code, fragments
+// that fit nothing.
 constexpr uint64_t kDriverBytes = 256u << 20;
 
 // In front of the tenant's name: its page, and the record of its allowances.
@@ -29,13 +30,13 @@ uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace
 
-// --- who there is --------------------------------------------------------------------------------------------------
+// --- sessions and spares -------------------------------------------------------------------------------------------
 
 void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
   if (ledger_) return;
   // Only the first device of a worker has a context when it is ready; the others' will take as much.
   uint64_t context = devices.empty() ? 0 : std::min(devices[0].taken_bytes, kContextBytesMax);
-  // Those spares that are kept whoever comes; the others' contexts are optional_bytes of the ledger.
+  // Only the spares that are always kept; the contexts of the others are optional_bytes of the ledger.
   uint64_t kept = context ? context * settings_.spare_workers + kDriverBytes : 0;
   std::vector<uint64_t> bytes;
   for (const ServerDevice& device : devices) {
@@ -53,7 +54,7 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     return scheduler::MemoryShare{.guaranteed_bytes = memory.guaranteed_bytes,
                                   .limit_bytes = memory.limit_bytes ? memory.limit_bytes : UINT64_MAX};
   };
-  // What one tenant's guarantee loses another's may gain, so those that lose come first.
+  // Memory that one tenant's guarantee loses may go to another's, so the losing tenants come first.
   for (bool growing : {false, true}) {
     for (const Tenant& tenant : tenants.all()) {
       TenantState& state = tenants_[tenant.id];
@@ -78,10 +79,10 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
     // A guarantee has grown into it.
     if (const uint64_t has = ledger_->optional_bytes(device), may = ledger_->optional_max(device); has > may)
-      end_spares(device, has - may);
+      end_prewarmed(device, has - may);
     write_metrics(device);
   }
-  look_at_waiters();
+  poll_waiters();
 }
 
 // --- sessions ------------------------------------------------------------------------------------------------------
@@ -117,9 +118,9 @@ void BrokerLedger::charge_chunks(TenantId tenant, uint64_t bytes) {
   write_host_allowance(state);
 }
 
-// --- what outlives the broker --------------------------------------------------------------------------------------
+// --- state that outlives the broker --------------------------------------------------------------------------------
 
-// A page without its record is taken for one that nothing outlives.
+// A page without its record counts as one that does not outlive the broker.
 void BrokerLedger::keep(TenantState& state) {
   if (!settings_.keeping) return;
   auto record = SharedPage<AllowancePage>::create();
@@ -138,7 +139,7 @@ void BrokerLedger::let_page_go(TenantState& state) {
   if (settings_.keeping) settings_.keeping->remove(kKeptPrefix + state.name);
 }
 
-// The record never says less than the page: what is in use between the two is not given to others.
+// The record never has less than the page: the difference is not given to others meanwhile.
 void BrokerLedger::write_allowance(TenantState& state, DeviceIndex device, uint64_t bytes) {
   if (device >= kPageDevicesMax) return;
   const bool grows = state.kept && (*state.kept)->bytes[device] < bytes;
@@ -201,7 +202,7 @@ tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session
   return {};
 }
 
-// What no session stands behind is nobody's, whatever the page says.
+// Memory without a session behind it belongs to nobody, whatever the page contains.
 void BrokerLedger::all_adopted() {
   adopting_ = false;
   for (auto& [tenant, state] : tenants_) {
@@ -237,7 +238,7 @@ void BrokerLedger::all_adopted() {
 }
 
 std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const {
-  // By what was given out, and not by the page, which the tenant's workers can write.
+  // By the granted memory, and not by the page, which the tenant's workers can write.
   std::array<bool, kPageSlotsMax> taken{};
   for (const auto& [session, slot] : state.slots) taken[slot] = true;
   taken[kLeftSlot] = true;
@@ -280,7 +281,7 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   return handed;
 }
 
-// Before anybody writes there: whoever sums up has to look at it from now on.
+// Before any worker writes there: sums have to include it from now on.
 void BrokerLedger::take_slot(TenantState& state, SessionId session, uint32_t slot) {
   TenantPage& page = **state.page;
   state.slots_used = std::max(state.slots_used, slot + 1);
@@ -300,11 +301,12 @@ tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRec
 void BrokerLedger::ended(const SessionRecord& session) {
   waiters_.drop_if([&](const Waiter& waiter) { return waiter.session == session.number; });
   if (!give_back_all(session.number, session.tenant_id)) return;
-  look_at_waiters();
+  poll_waiters();
   control_.reconsider_waiting();
 }
 
 bool BrokerLedger::give_back_all(SessionId session, TenantId tenant) {
+  forget_poll();
   reservations_.erase(session);
   auto found = tenants_.find(tenant);
   if (found == tenants_.end() || !found->second.page) return false;
@@ -316,6 +318,7 @@ bool BrokerLedger::give_back_all(SessionId session, TenantId tenant) {
     for (auto& [device, reserved] : state.reserved) reserved[slot.mapped()] = 0;
     clear_slot(page, slot.mapped());
   }
+  forget_poll();
   bool imports = std::any_of(state.slots.begin(), state.slots.end(),
                              [&](const auto& other) { return page.slot[other.second].imports.load() != 0; });
   if (!imports) {
@@ -333,6 +336,7 @@ bool BrokerLedger::give_back_all(SessionId session, TenantId tenant) {
 
 bool BrokerLedger::reserve(SessionId session, TenantId tenant, std::span<const DeviceIndex> devices, uint64_t bytes) {
   if (!ledger_ || bytes >= kPageBytesMax) return false;
+  forget_poll();
   auto state = with_page(tenant);
   if (!state) {
     spdlog::error("session {}: no memory can be reserved: {}", uint64_t(session), state.error());
@@ -349,14 +353,15 @@ bool BrokerLedger::reserve(SessionId session, TenantId tenant, std::span<const D
     return false;
   }
   reservations_[session] = tenant;
+  forget_poll();
   for (DeviceIndex device : devices) write_metrics(device);
   keep_reach_fresh();
   return true;
 }
 
-// The page's allowance is lowered by what is reserved before that stands in the page, and raised afterwards: at no
-// moment can workers take what is about to be reserved, and none that is refused meanwhile hears "over the limit"
-// without reason: it asks, and its question comes after this.
+// The page's allowance is lowered by the reservation before the reservation is in the page, and raised afterwards. So
+// workers can never take memory that is about to be reserved, and none that is refused meanwhile reports "over the
+// limit" wrongly: it asks, and its question comes after this.
 bool BrokerLedger::reserve_on(TenantState& state, TenantId tenant, DeviceIndex device, uint32_t slot, uint64_t bytes) {
   TenantPage& page = **state.page;
   for (unsigned attempt = 0; attempt < kReserveAttemptsMax; ++attempt) {
@@ -382,7 +387,7 @@ void BrokerLedger::release(SessionId session) {
   if (auto found = reservations_.find(session); found != reservations_.end()) {
     const TenantId tenant = found->second;
     give_back_all(session, tenant);
-    look_at_waiters();
+    poll_waiters();
   }
 }
 
@@ -405,16 +410,29 @@ uint64_t BrokerLedger::used(TenantId tenant, DeviceIndex device) const {
   return used_by_all(**found->second.page, device);
 }
 
-uint64_t BrokerLedger::held(const TenantState& state, DeviceIndex device) {
+uint64_t BrokerLedger::held(const TenantState& state, DeviceIndex device) const {
   static const ReservedBytes kNothing{};
   if (!state.page || device >= kPageDevicesMax) return 0;
   auto reserved = state.reserved.find(device);
+  ++page_sums_;
   return held_by_all(**state.page, device, reserved == state.reserved.end() ? kNothing : reserved->second);
 }
 
-uint64_t BrokerLedger::held(TenantId tenant, DeviceIndex device) const {
+uint64_t BrokerLedger::held_now(const TenantState& state, DeviceIndex device) const {
+  if (polls_ == 0) return held(state, device);
+  auto [sum, fresh] = sums_.try_emplace({&state, device}, 0);
+  if (fresh) sum->second = held(state, device);
+  return sum->second;
+}
+
+uint64_t BrokerLedger::held_now(TenantId tenant, DeviceIndex device) const {
   auto found = tenants_.find(tenant);
-  return found == tenants_.end() ? 0 : held(found->second, device);
+  return found == tenants_.end() ? 0 : held_now(found->second, device);
+}
+
+bool BrokerLedger::beyond_limit(TenantId tenant, DeviceIndex device, uint64_t bytes) const {
+  const uint64_t limit = ledger_->share(tenant, device).limit_bytes;
+  return bytes > limit || held_now(tenant, device) > limit - bytes;
 }
 
 uint64_t BrokerLedger::held_bytes(SessionId session, TenantId tenant, DeviceIndex device) const {
@@ -432,7 +450,7 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   auto found = tenants_.find(tenant);
   if (adopting_ || device >= kPageDevicesMax || found == tenants_.end()) return;
   TenantState& state = found->second;
-  uint64_t target = ledger_->lower_target(tenant, device, held(state, device));
+  uint64_t target = ledger_->lower_target(tenant, device, held_now(state, device));
   if (target >= ledger_->allowance(tenant, device)) return;
   // At least the target, whatever the tenant's workers have written over the page's copy.
   uint64_t holds =
@@ -444,11 +462,11 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
 BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes, bool ahead) {
   auto found = tenants_.find(tenant);
   if (found == tenants_.end() || !found->second.page) return Raised::over_limit;
-  uint64_t limit = ledger_->share(tenant, device).limit_bytes, has = held(tenant, device);
-  if (bytes > limit || has > limit - bytes) return Raised::over_limit;
+  if (beyond_limit(tenant, device, bytes)) return Raised::over_limit;
+  const uint64_t has = held_now(tenant, device);
   auto allowance = ahead ? ledger_->raise(tenant, device, has, bytes) : raise_in_ledger(tenant, device, has, bytes);
   if (!allowance && ahead) return Raised::over_limit;
-  if (!allowance && ledger_->lacking(tenant, device, has, bytes)) return Raised::spares_end;
+  if (!allowance && ledger_->lacking(tenant, device, has, bytes)) return Raised::prewarmed_end;
   if (!allowance) return lent_to_others(tenant, device) ? Raised::short_of_memory : Raised::over_limit;
   write_allowance(found->second, device, *allowance);
   write_metrics(device, {tenant, bytes});
@@ -468,45 +486,45 @@ std::optional<uint64_t> BrokerLedger::raise_in_ledger(TenantId tenant, DeviceInd
                                                       uint64_t bytes) {
   if (auto allowance = ledger_->raise(tenant, device, has, bytes)) return allowance;
   for (auto& [other, state] : tenants_) {
-    if (other != tenant) take_back(other, device);
+    if (other != tenant && (polls_ == 0 || taken_back_[device].insert(other).second)) take_back(other, device);
   }
   auto allowance = ledger_->raise(tenant, device, has, bytes);
   if (!allowance) {
-    if (auto lacking = ledger_->lacking(tenant, device, has, bytes)) end_spares(device, *lacking);
+    if (auto lacking = ledger_->lacking(tenant, device, has, bytes)) end_prewarmed(device, *lacking);
   }
   return allowance;
 }
 
 // --- spares --------------------------------------------------------------------------------------------------------
 
-size_t BrokerLedger::spares_max(DeviceIndex device) const {
+size_t BrokerLedger::prewarmed_max(DeviceIndex device) const {
   if (!ledger_ || device >= context_bytes_.size() || context_bytes_[device] == 0) return SIZE_MAX;
   return settings_.spare_workers + ledger_->optional_max(device) / context_bytes_[device];
 }
 
-// What has gone is given to who waits for it.
-void BrokerLedger::spares_are(DeviceIndex device, size_t contexts) {
+// Memory that has become free goes to the waiting requests.
+void BrokerLedger::prewarmed_changed(DeviceIndex device, size_t contexts) {
   if (!ledger_ || device >= context_bytes_.size()) return;
-  spares_[device] = contexts;
+  prewarmed_[device] = contexts;
   const uint64_t before = ledger_->optional_bytes(device),
                  now = difference(contexts, settings_.spare_workers) * context_bytes_[device];
   if (before == now) return;
   ledger_->set_optional(device, now);
   write_metrics(device);
   if (now > before) return;
-  look_at_waiters();
+  poll_waiters();
   control_.reconsider_waiting();
 }
 
-void BrokerLedger::end_spares(DeviceIndex device, uint64_t bytes) {
+void BrokerLedger::end_prewarmed(DeviceIndex device, uint64_t bytes) {
   const uint64_t context = context_bytes_[device];
-  if (!spare_contexts_ || context == 0) return;
+  if (!prewarmed_contexts_ || context == 0) return;
   const uint64_t stay = difference(ledger_->optional_bytes(device), bytes) / context;
-  spare_contexts_->keep_at_most(device, settings_.spare_workers + stay);
+  prewarmed_contexts_->keep_at_most(device, settings_.spare_workers + stay);
 }
 
-// Does another tenant hold more than it is guaranteed? Then it may give that back; who holds all of it oneself need not
-// wait.
+// Does another tenant hold more than its guarantee? Then it may give the excess back; a tenant that holds all of it
+// itself need not wait.
 bool BrokerLedger::lent_to_others(TenantId tenant, DeviceIndex device) const {
   return std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
     return other.first != tenant &&
@@ -518,12 +536,12 @@ uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const {
   if (!ledger_) return 0;
   uint64_t back = ledger_->optional_bytes(device);
   for (const auto& [other, state] : tenants_) {
-    if (other != tenant) back += spare(other, device, held(state, device));
+    if (other != tenant) back += spare(other, device, held_now(state, device));
   }
-  return free_beyond(tenant, device, held(tenant, device), back);
+  return free_beyond(tenant, device, held_now(tenant, device), back);
 }
 
-// What could be taken back from a tenant that holds so much.
+// The memory that could be taken back from a tenant that holds this much.
 uint64_t BrokerLedger::spare(TenantId tenant, DeviceIndex device, uint64_t has) const {
   return ledger_->allowance(tenant, device) - ledger_->lower_target(tenant, device, has);
 }
@@ -533,13 +551,13 @@ uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t
   return std::min(room, ledger_->available(tenant, device, has) + back);
 }
 
-// What all pages say about a device.
+// The sums of all pages for a device.
 void BrokerLedger::write_metrics(DeviceIndex device, Soon soon) {
   if (device >= kPageDevicesMax) return;
   std::map<TenantId, uint64_t> has;  // read once: it changes all the time
   uint64_t back = ledger_->optional_bytes(device);
   for (const auto& [tenant, state] : tenants_) {
-    has[tenant] = held(state, device) + (tenant == soon.tenant ? soon.bytes : 0);
+    has[tenant] = held_now(state, device) + (tenant == soon.tenant ? soon.bytes : 0);
     back += spare(tenant, device, has[tenant]);
   }
   for (auto& [tenant, state] : tenants_) {
@@ -553,7 +571,7 @@ void BrokerLedger::write_metrics(DeviceIndex device, Soon soon) {
 
 // --- workers that ask ----------------------------------------------------------------------------------------------
 
-bool BrokerLedger::heard(const SessionRecord& session, ipc::Message& message) {
+bool BrokerLedger::on_message(const SessionRecord& session, ipc::Message& message) {
   auto* wanted = std::get_if<ipc::MemoryWanted>(&message);
   if (!wanted) return false;
   if (!ledger_ || wanted->column >= ledger_->device_count() || wanted->column >= kPageDevicesMax) {
@@ -562,53 +580,61 @@ bool BrokerLedger::heard(const SessionRecord& session, ipc::Message& message) {
   }
   Raised raised = raise(session.tenant_id, wanted->column, wanted->bytes, wanted->ahead);
   const size_t of_session = waiters_.count_if([&](const Waiter& waiter) { return waiter.session == session.number; });
-  std::chrono::milliseconds most = raised == Raised::spares_end ? kSpareEnd : settings_.shortage;
+  std::chrono::milliseconds most = raised == Raised::prewarmed_end ? kPrewarmedEnd : settings_.shortage;
   if (raised == Raised::short_of_memory)
     most = std::max<std::chrono::milliseconds>(most, held_ahead_by_others(session.tenant_id));
   const auto until = std::chrono::steady_clock::now() + most;
   const bool waits =
       may_come(raised) && of_session < kMemoryWaitersPerSessionMax &&
       waiters_.open({session.number, session.tenant_id, wanted->column, wanted->bytes, wanted->request}, until);
-  if (waits) await_next_look();
+  if (waits) await_next_poll();
   else answer(session.number, wanted->request, raised == Raised::yes);
   return true;
 }
 
 void BrokerLedger::answer(SessionId session, ipc::RequestId request, bool yes) {
-  control_.send(session, ipc::Answer{request, yes, {}});  // one that cannot be told is ending, or gives up waiting
+  control_.send(session,
+                ipc::Answer{request, yes, {}});  // a worker that cannot be notified is ending, or gives up waiting
 }
 
-void BrokerLedger::look_at_waiters() {
-  waiters_.look_at_all([&](ipc::RequestId, const Waiter& waiter) {
+void BrokerLedger::poll_waiters() {
+  Poll poll(this);
+  // A request that is as large as a refused one of the same tenant, or larger, cannot be met either.
+  std::map<std::pair<TenantId, uint32_t>, uint64_t> too_much;
+  waiters_.visit_all([&](ipc::RequestId, const Waiter& waiter) {
+    auto [least, first] = too_much.try_emplace({waiter.tenant, waiter.column}, UINT64_MAX);
+    if (waiter.bytes >= least->second && !beyond_limit(waiter.tenant, waiter.column, waiter.bytes)) return false;
     Raised raised = raise(waiter.tenant, waiter.column, waiter.bytes, false);
-    if (may_come(raised)) return false;
+    if (may_come(raised)) {
+      least->second = std::min(least->second, waiter.bytes);
+      return false;
+    }
     answer(waiter.session, waiter.request, raised == Raised::yes);
     return true;
   });
   waiters_.expire(std::chrono::steady_clock::now(),
                   [&](ipc::RequestId, Waiter waiter) { answer(waiter.session, waiter.request, false); });
-  await_next_look();
+  await_next_poll();
 }
 
-void BrokerLedger::await_next_look() {
-  if (waiters_.empty() || looking_) return;
-  looking_ = true;
-  timer_.expires_after(kMemoryShortageLook);
+void BrokerLedger::await_next_poll() {
+  if (waiters_.empty() || polling_) return;
+  polling_ = true;
+  timer_.expires_after(kMemoryShortagePoll);
   timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    looking_ = false;
-    if (!error) look_at_waiters();
+    polling_ = false;
+    if (!error) poll_waiters();
   }));
 }
 
-// What tenants have been lent they take and let go of by themselves. Where there are several, each is told again and
-// again what is left for it.
+// Tenants take and release lent memory by themselves. If there are several, each is repeatedly told its remaining part.
 void BrokerLedger::keep_reach_fresh() {
   auto pages = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& one) { return bool(one.second.page); });
-  if (reach_looking_ || pages < 2 || reservations_.empty()) return;
-  reach_looking_ = true;
-  reach_timer_.expires_after(kReachLook);
+  if (reach_polling_ || pages < 2 || reservations_.empty()) return;
+  reach_polling_ = true;
+  reach_timer_.expires_after(kReachPoll);
   reach_timer_.async_wait(lifetime_.guard([this](boost::system::error_code error) {
-    reach_looking_ = false;
+    reach_polling_ = false;
     if (error) return;
     refresh();
     keep_reach_fresh();
@@ -670,9 +696,9 @@ void BrokerLedger::add(Snapshot& snapshot) {
       device.memory_held_bytes += held(state, device.index);
     }
     device.memory_reserved_bytes = reserved_bytes(device.index);
-    if (auto spares = spares_.find(device.index); spares != spares_.end()) {
-      device.spare_workers = spares->second;
-      device.spare_memory_bytes = spares->second * context_bytes_[device.index];
+    if (auto prewarmed = prewarmed_.find(device.index); prewarmed != prewarmed_.end()) {
+      device.spare_workers = prewarmed->second;
+      device.spare_memory_bytes = prewarmed->second * context_bytes_[device.index];
     }
   }
   for (TenantMetrics& figures : snapshot.tenants) {

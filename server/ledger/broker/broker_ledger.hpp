@@ -1,4 +1,4 @@
-// The broker's half of the ledger: makes the tenants' pages, decides allowances, and tells others who has how much.
+// The broker's half of the ledger: makes the tenants' pages, decides allowances, and reports the held memory.
 #pragma once
 
 #include <chrono>
@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include <boost/asio/io_context.hpp>
@@ -16,7 +18,7 @@
 #include "server/broker/admission/session_memory.hpp"
 #include "server/broker/keeper/keeping.hpp"
 #include "server/broker/session/session_parts.hpp"
-#include "server/broker/worker/spare_contexts.hpp"
+#include "server/broker/worker/prewarmed_contexts.hpp"
 #include "server/control/metrics_source.hpp"
 #include "server/ipc/request_table.hpp"
 #include "server/ledger/page/tenant_page.hpp"
@@ -25,19 +27,22 @@ namespace gpuwire::server {
 
 // How long a worker waits for memory that others may give back, before its program hears CUDA_ERROR_OUT_OF_MEMORY.
 inline constexpr std::chrono::milliseconds kMemoryShortage{300};
-inline constexpr std::chrono::milliseconds kMemoryShortageLook{10};
-// The same where spare workers that were told to end have the memory: a driver takes a while to clear up after one.
-inline constexpr std::chrono::milliseconds kSpareEnd{5000};
-// What pages say of memory that others let go of or take without a word to the broker is no older.
-inline constexpr std::chrono::milliseconds kReachLook{100};
+inline constexpr std::chrono::milliseconds kMemoryShortagePoll{10};
+// The same where ending spare workers have the memory: a driver takes a while to clean up after a process.
+inline constexpr std::chrono::milliseconds kPrewarmedEnd{5000};
+// The greatest age of the pages' figures about memory that workers release or take without a message to the broker.
+inline constexpr std::chrono::milliseconds kReachPoll{100};
 inline constexpr unsigned kReserveAttemptsMax = 3;  // when workers of the tenant take memory at the same moment
 inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 16;
 
 // The broker's thread only.
-class BrokerLedger final : public SessionAttachments, public MetricsSource, public SessionMemory, public SpareMemory {
+class BrokerLedger final : public SessionAttachments,
+                           public MetricsSource,
+                           public SessionMemory,
+                           public PrewarmedMemory {
  public:
   struct Settings {
-    unsigned spare_workers = 1;     // so many contexts on each device are the spares' always
+    unsigned spare_workers = 1;     // this many contexts on each device always belong to spares
     EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
     uint64_t host_bytes = 0;        // host memory of a tenant whose configuration says nothing; 0: no bound
     std::chrono::milliseconds shortage = kMemoryShortage;
@@ -47,7 +52,7 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
       : control_(control), settings_(settings), timer_(io), reach_timer_(io) {}
 
   // Outlives the calls; without one there are no spares beyond those that are kept always.
-  void set_spares(SpareContexts& spares) { spare_contexts_ = &spares; }
+  void set_prewarmed(PrewarmedContexts& prewarmed) { prewarmed_contexts_ = &prewarmed; }
 
   void devices_known(std::span<const ServerDevice> devices) override;
   void tenants_changed(const TenantDirectory& tenants) override;
@@ -61,7 +66,7 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
                                         KeptEntry& descriptors) override;
   void all_adopted() override;
   void ended(const SessionRecord& session) override;
-  bool heard(const SessionRecord& session, ipc::Message& message) override;
+  bool on_message(const SessionRecord& session, ipc::Message& message) override;
 
   void add(const SessionRecord& session, SessionMetrics& figures) override;
   void add(Snapshot& snapshot) override;
@@ -70,7 +75,7 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   }
   uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const override;
   uint64_t held_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const override {
-    return held(tenant, device);
+    return held_now(tenant, device);
   }
   uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
                       scheduler::DeviceIndex device) const override;
@@ -78,13 +83,15 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
                std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;
   void release(scheduler::SessionId session) override;
-  size_t spares_max(scheduler::DeviceIndex device) const override;
-  void spares_are(scheduler::DeviceIndex device, size_t contexts) override;
-  // What pages say of memory that tenants took or let go of by themselves is as it is now.
+  size_t prewarmed_max(scheduler::DeviceIndex device) const override;
+  void prewarmed_changed(scheduler::DeviceIndex device, size_t contexts) override;
+  // Reads the pages' figures anew, for memory that tenants took or released by themselves.
   void refresh();
-  // What the session holds of this machine's memory, as its worker says.
+  // The session's part of this machine's memory, as its worker reports it.
   uint64_t host_bytes(const SessionRecord& session) const;
-  // Of the tenant's host memory so much is its chunk store's, whether it has sessions or not.
+  // For tests: the number of times that a tenant's page was summed up for the memory of all its sessions.
+  uint64_t page_sums() const { return page_sums_; }
+  // This much of the tenant's host memory belongs to its chunk store, whether it has sessions or not.
   void charge_chunks(scheduler::TenantId tenant, uint64_t bytes);
 
  private:
@@ -96,7 +103,7 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
     std::optional<SharedPage<AllowancePage>> kept;   // of the page's allowances, where something outlives the broker
     uint32_t slots_used = 0;                         // those from here on were never given out since the page was made
     std::map<scheduler::SessionId, uint32_t> slots;  // kLeftSlot: a management session, which has none
-    // What is reserved for the sessions of the slots. The page has a copy, which workers can write.
+    // The reservations for the sessions of the slots. The page has a copy, which workers can write.
     std::map<scheduler::DeviceIndex, ReservedBytes> reserved;
   };
   struct Waiter {
@@ -106,13 +113,13 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
     uint64_t bytes;
     ipc::RequestId request;  // the worker's own number
   };
-  // Of a tenant that holds `held_bytes`, while `back_bytes` could be taken back from others.
+  // For a tenant that holds `held_bytes`, while `back_bytes` could be taken back from others.
   uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes,
                        uint64_t back_bytes) const;
   uint64_t spare(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes) const;
-  // short_of_memory: others may give back what they were lent; spares_end: spares that have it were told to end.
-  enum class Raised : uint8_t { yes, over_limit, short_of_memory, spares_end };
-  static bool may_come(Raised raised) { return raised == Raised::short_of_memory || raised == Raised::spares_end; }
+  // short_of_memory: others may give back lent memory. prewarmed_end: spares with this memory were told to end.
+  enum class Raised : uint8_t { yes, over_limit, short_of_memory, prewarmed_end };
+  static bool may_come(Raised raised) { return raised == Raised::short_of_memory || raised == Raised::prewarmed_end; }
 
   tl::expected<void, std::string> hand_page(const SessionRecord& session, uint32_t slot, SessionSpec& spec,
                                             ipc::SessionDescriptors& descriptors);
@@ -128,21 +135,33 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   void let_page_go(TenantState& state);
   void write_allowance(TenantState& state, scheduler::DeviceIndex device, uint64_t bytes);
   uint64_t used(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
-  static uint64_t held(const TenantState& state, scheduler::DeviceIndex device);
-  uint64_t held(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  uint64_t held(const TenantState& state, scheduler::DeviceIndex device) const;
+  // The same state as at the beginning of the present round, if there is one. Pages change all the time, so the taker
+  // of the memory checks each decision again (lower_allowance, reserve_on, the worker itself).
+  uint64_t held_now(const TenantState& state, scheduler::DeviceIndex device) const;
+  uint64_t held_now(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
+  bool beyond_limit(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes) const;
+  void poll_begins() override { ++polls_; }
+  void poll_ends() override {
+    if (--polls_ == 0) forget_poll();
+  }
+  void forget_poll() {
+    sums_.clear();
+    taken_back_.clear();
+  }
   uint64_t reserved_for(const TenantState& state, scheduler::DeviceIndex device) const;
   // Raises the ledger's allowance, and not yet the page's, for `bytes` more than the tenant's sessions hold.
   std::optional<uint64_t> raise_in_ledger(scheduler::TenantId tenant, scheduler::DeviceIndex device,
                                           uint64_t held_bytes, uint64_t bytes);
-  // `ahead`: only by what is free now, of which spares and what others could give back are no part.
+  // `ahead`: only from free memory, without the memory of spares and without memory that others could give back.
   Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes, bool ahead);
   // For how long clients of other tenants may hold memory that was allocated ahead of their programs.
   std::chrono::seconds held_ahead_by_others(scheduler::TenantId tenant) const;
   // Has spares end that hold `bytes`, which a tenant wants.
-  void end_spares(scheduler::DeviceIndex device, uint64_t bytes);
+  void end_prewarmed(scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   void take_back(scheduler::TenantId tenant, scheduler::DeviceIndex device);
-  // What a tenant has asked for and is about to take.
+  // The memory that a tenant has asked for and is about to take.
   struct Soon {
     scheduler::TenantId tenant{};
     uint64_t bytes = 0;
@@ -151,8 +170,8 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   void write_metrics(scheduler::DeviceIndex device) { write_metrics(device, {}); }
   void add(const TenantState& state, scheduler::TenantId tenant, TenantMetrics& figures) const;
   void answer(scheduler::SessionId session, ipc::RequestId request, bool yes);
-  void look_at_waiters();
-  void await_next_look();
+  void poll_waiters();
+  void await_next_poll();
   void keep_reach_fresh();
 
   SessionControl& control_;
@@ -161,11 +180,17 @@ class BrokerLedger final : public SessionAttachments, public MetricsSource, publ
   std::optional<scheduler::MemoryLedger> ledger_;  // from devices_known() on
   std::vector<uint64_t> context_bytes_, totals_;   // by device
   std::map<scheduler::TenantId, TenantState> tenants_;
-  SpareContexts* spare_contexts_ = nullptr;
-  std::map<scheduler::DeviceIndex, size_t> spares_;  // contexts
+  PrewarmedContexts* prewarmed_contexts_ = nullptr;
+  std::map<scheduler::DeviceIndex, size_t> prewarmed_;  // contexts
   ipc::RequestTable<Waiter> waiters_{kMemoryWaitersMax};
   std::map<scheduler::SessionId, scheduler::TenantId> reservations_;  // whose sessions have one
-  bool looking_ = false, reach_looking_ = false;
+  // Of the looks that are under way, one within the other.
+  unsigned polls_ = 0;
+  mutable std::map<std::pair<const TenantState*, scheduler::DeviceIndex>, uint64_t> sums_;
+  std::map<scheduler::DeviceIndex, std::set<scheduler::TenantId>>
+      taken_back_;  // the tenants that have answered already
+  mutable uint64_t page_sums_ = 0;
+  bool polling_ = false, reach_polling_ = false;
   // From restore() to all_adopted(): nothing is taken back from sessions that are not all known yet.
   bool adopting_ = false;
   Lifetime lifetime_;

@@ -48,8 +48,8 @@ uint64_t held_by_all(const TenantPage& page, uint32_t column, const ReservedByte
 }
 
 // A reserving worker adds to its word and then reads the allowance; here the allowance is written and then the words
-// are read. All of these are sequentially consistent, so either the sum below has what the worker added, or the worker
-// sees the lower allowance and takes it back.
+// are read. All of these are sequentially consistent, so either the sum below includes the worker's addition, or the
+// worker sees the lower allowance and takes the addition back.
 uint64_t lower_allowance(TenantPage& page, uint32_t column, uint64_t target, const ReservedBytes& reserved) {
   std::atomic<uint64_t>& allowance = page.column[column].allowance;
   uint64_t before = allowance.load();

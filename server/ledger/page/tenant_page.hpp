@@ -1,6 +1,6 @@
-// The tenant page: memory that the broker shares with all workers of one tenant, and with nobody else. What each
-// session holds, and how much all of them may hold together. README.md says who writes what and why no order of events
-// lets them exceed it.
+// The tenant page: memory that the broker shares with all workers of one tenant, and with nobody else. It has the
+// memory of each session, and the allowance of all of them together. README.md names the writer of each word and
+// explains why no order of events exceeds the allowance.
 #pragma once
 
 #include <array>
@@ -15,25 +15,26 @@ namespace gpuwire::server {
 
 inline constexpr uint32_t kPageDevicesMax = 64;
 inline constexpr uint32_t kPageSlotsMax = 256;  // sessions of a tenant at one time, and kLeftSlot
-inline constexpr uint32_t kLeftSlot = 0;  // the broker's own: what ended sessions have left in the hands of others
+inline constexpr uint32_t kLeftSlot = 0;        // the broker's own: memory of ended sessions that others still hold
 inline constexpr uint32_t kHostColumn = kPageDevicesMax;  // pinned memory of the server
 inline constexpr uint32_t kPageColumns = kPageDevicesMax + 1;
-// No figure in a page is larger; a larger one that is read from it counts as this.
+// No valid figure of a page is larger; a larger one counts as this.
 inline constexpr uint64_t kPageBytesMax = uint64_t{1} << 48;
 
 // A device of the server, or its pinned memory. Bytes.
 struct PageColumn {
   // Written by the broker.
-  std::atomic<uint64_t> allowance;      // what sessions hold (held_by_all) never exceeds it
+  std::atomic<uint64_t> allowance;      // the sessions' memory (held_by_all) never exceeds it
   std::atomic<uint64_t> limit;          // the tenant's; the allowance may be raised up to it
   std::atomic<uint64_t> reach;          // how far the allowance could be raised now; a hint
-  std::atomic<uint64_t> context_bytes;  // what a context takes by itself
-  // What is reserved for each session from before its worker knows its slot until that is gone.
+  std::atomic<uint64_t> context_bytes;  // the memory of a context itself
+  // The reservation for each session, from before its worker knows its slot until the session is gone.
   alignas(64) std::atomic<uint64_t> reserved[kPageSlotsMax];
   // Each written by one session's worker; the broker zeroes it when the worker is gone.
   alignas(64) std::atomic<uint64_t> used[kPageSlotsMax];
-  std::atomic<uint64_t> peak[kPageSlotsMax];    // the most that `used` has been
-  std::atomic<uint64_t> shared[kPageSlotsMax];  // of `used`: what other sessions may hold on to after the session
+  std::atomic<uint64_t> peak[kPageSlotsMax];  // the most that `used` has been
+  std::atomic<uint64_t>
+      shared[kPageSlotsMax];  // of `used`: memory that other sessions may hold beyond the session's end
 };
 
 struct PageSlot {
@@ -42,8 +43,8 @@ struct PageSlot {
   // All written by the session's worker.
   std::atomic<uint32_t> imports;  // 1: holds memory that another session made
   std::atomic<uint32_t> keeps;    // 1: its client may keep memory that its program has freed, for a moment
-  // Until when its client may hold memory that was allocated ahead of its program, as page_seconds() counts; 0: never
-  // did. It takes what was no field before: a worker of an earlier build leaves it at 0.
+  // The time until which the session's client may hold prefetched memory, as page_seconds() counts; 0: it never did.
+  // The field uses former padding: a worker of an earlier build leaves it at 0.
   std::atomic<uint32_t> ahead_until_s;
 };
 static_assert(sizeof(PageSlot) == 24);
@@ -62,7 +63,7 @@ struct TenantPage {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(TenantPage) < 1u << 20);
 
-// What the broker alone knows of a tenant's allowances, and the next broker has to: memory that outlives the process,
+// The broker's private state of a tenant's allowances, which the next broker needs: memory that outlives the process,
 // and that no worker ever sees.
 struct AllowancePage {
   static constexpr uint64_t kMagic = 0x3165'6761'706c'6c61;  // "allpage1"
@@ -76,8 +77,8 @@ struct AllowancePage {
 // Every figure from a page goes through this: others write there.
 inline uint64_t bounded(uint64_t bytes) { return bytes < kPageBytesMax ? bytes : kPageBytesMax; }
 
-// For so long may a client hold what was allocated ahead as earlier runs of its program asked for it: kKnownTime
-// (client_stub/driver/memory/kept_memory.hpp), and the way there and back.
+// A client may hold prefetched memory of earlier runs for this long: kProfiledTime
+// (client_stub/driver/memory/cached_memory.hpp), and the way there and back.
 inline constexpr std::chrono::seconds kAheadHeld{3};
 // Seconds of the machine's monotonic clock, rounded up: the same for all processes.
 uint32_t page_seconds();
@@ -85,21 +86,20 @@ uint32_t page_seconds();
 // most. 0: none does.
 std::chrono::seconds held_ahead(const TenantPage& page, uint32_t but, uint32_t now_s);
 
-// What all sessions of the tenant use in a column, at most kPageBytesMax.
+// The used memory of all sessions of the tenant in a column, at most kPageBytesMax.
 uint64_t used_by_all(const TenantPage& page, uint32_t column);
 
-// What is reserved for the session of each slot, in a column.
+// The reservation for the session of each slot, in a column.
 using ReservedBytes = std::array<uint64_t, kPageSlotsMax>;
-// What all sessions hold: each what is reserved for it, or what it uses if that is more. At most kPageBytesMax. The
-// first takes the page's word for what is reserved, the second the broker's own.
+// The held memory of all sessions: for each its reservation, or its used memory if that is more. At most kPageBytesMax.
+// The first function takes the reservations from the page, the second uses the broker's own.
 uint64_t held_by_all(const TenantPage& page, uint32_t column);
 uint64_t held_by_all(const TenantPage& page, uint32_t column, const ReservedBytes& reserved);
 
-// The broker's: lowers the allowance to `target`, or to what is held if that is more. Gives the allowance that holds
-// from now on.
+// The broker's: lowers the allowance to `target`, or to the held memory if that is more. Returns the new allowance.
 uint64_t lower_allowance(TenantPage& page, uint32_t column, uint64_t target, const ReservedBytes& reserved);
-// The broker's, when the worker is gone: nothing is held in the slot, and it is not its turn any more. What others may
-// hold on to moves to kLeftSlot.
+// The broker's, when the worker is gone: nothing is held in the slot, and its turn is over. Memory that others may
+// still hold moves to kLeftSlot.
 void clear_slot(TenantPage& page, uint32_t slot);
 
 }  // namespace gpuwire::server

@@ -8,13 +8,13 @@
 
 namespace gpuwire::server {
 
-// Longer than the broker lets a question wait (kMemoryShortage), and than a load delays a broker that has no core: a
-// program would be told that memory is short.
+// Longer than the broker lets a question wait (kMemoryShortage), and than a load delays a broker that has no core: the
+// program would get an out-of-memory error otherwise.
 inline constexpr uint32_t kAllowanceAnswerMs = 20'000;
 
 class AllowanceAsker final : public AllowanceSource {
  public:
-  // Both outlive it. `broker`: what `requests` asks, for a note when there is no answer.
+  // Both outlive it. `broker`: the target of `requests`, for a note when there is no answer.
   AllowanceAsker(ipc::Channel& broker, ipc::BlockingRequests& requests) : broker_(broker), requests_(requests) {}
 
   bool ask(uint32_t column, uint64_t bytes) override { return ask(column, bytes, false); }

@@ -3,6 +3,7 @@
 #include "server/ledger/worker/context_charges.hpp"
 #include "server/ledger/worker/frame_charges.hpp"
 #include "server/ledger/worker/graph_charges.hpp"
+#include "server/ledger/worker/library_charges.hpp"
 #include "server/ledger/worker/pool_charges.hpp"
 #include "server/ledger/worker/virtual_memory_charges.hpp"
 
@@ -43,7 +44,7 @@ void HeldBook::put(uint64_t key, Held held) {
   std::lock_guard lock(mutex_);
   auto [place, fresh] = held_.try_emplace(key, held);
   if (fresh) return;
-  // The driver gives no number twice, so what stood here has gone in a way that nobody told.
+  // The driver gives no number twice, so the former entry has ended in a way that was not reported.
   freed(place->second);
   place->second = held;
 }
@@ -95,7 +96,8 @@ LedgerParts::LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::
       virtual_memory(std::make_unique<VirtualMemoryCharges>(ledger)),
       contexts(std::make_unique<ContextCharges>(*this)),
       graphs(std::make_unique<GraphCharges>(*this)),
-      frames(std::make_unique<FrameCharges>(*this)) {}
+      frames(std::make_unique<FrameCharges>(*this)),
+      libraries(std::make_unique<LibraryCharges>(*this)) {}
 
 LedgerParts::~LedgerParts() = default;
 

@@ -1,4 +1,4 @@
-// What the wrappers of the driver's functions share: reservations, and books of what is held.
+// The common part of the wrappers of the driver's functions: reservations, and the books of held memory.
 #pragma once
 
 #include <cuda.h>
@@ -11,49 +11,23 @@
 #include <vector>
 
 #include "server/driver_table.hpp"
+#include "server/ledger/worker/saturating.hpp"
 #include "server/ledger/worker/session_ledger.hpp"
+#include "server/ledger/worker/take.hpp"
 
 namespace gpuwire::server {
-
-// Reserved bytes: given back when it goes, unless they were kept.
-class Reservation {
- public:
-  Reservation(SessionLedger& ledger, uint32_t column, uint64_t bytes)
-      : ledger_(ledger), column_(column), bytes_(bytes), made_(ledger.reserve(column, bytes)) {}
-  ~Reservation() {
-    if (made_) ledger_.give_back(column_, bytes_);
-  }
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-
-  explicit operator bool() const { return made_; }
-  uint32_t column() const { return column_; }
-  uint64_t bytes() const { return made_ ? bytes_ : 0; }
-  // Of what is reserved, `bytes` are the caller's to give back from now on; the rest goes back at once.
-  void keep(uint64_t bytes) {
-    if (!made_) return;
-    if (bytes < bytes_) ledger_.give_back(column_, bytes_ - bytes);
-    made_ = false;
-  }
-
- private:
-  SessionLedger& ledger_;
-  const uint32_t column_;
-  const uint64_t bytes_;
-  bool made_;
-};
 
 // Something that is charged until it is freed, or until its context goes.
 struct Held {
   uint32_t column = 0;
   uint64_t bytes = 0;
   CUcontext context = nullptr;  // null: of none
-  uint64_t chunk = 0;           // not 0: a small allocation in this chunk, which is what is charged
+  uint64_t chunk = 0;           // not 0: a small allocation in this chunk, which is charged in its place
   bool left = false;            // others may hold on to it: stays charged when it is freed
 };
 
-// The driver takes small allocations from chunks of 2 MiB, and gives a chunk back when nothing is left in it (measured
-// on an H200). A chunk is charged as a whole, so that what is really taken never exceeds what is charged. Any thread.
+// The driver takes small allocations from chunks of 2 MiB, and releases a chunk when nothing is left in it (measured on
+// an H200). A chunk is charged as a whole, so that the memory really taken never exceeds the charge. Any thread.
 class ChunkBook {
  public:
   static constexpr uint64_t kChunkBytes = 2u << 20;
@@ -89,7 +63,7 @@ class HeldBook {
   std::optional<Held> take(uint64_t key);
   // It has been freed.
   void freed(const Held& held);
-  // Calls `free` for what stands under the key, which may be nothing.
+  // Calls `free` for the memory under the key, which may be none.
   template <class Free>
   CUresult free(uint64_t key, Free&& free) {
     std::optional<Held> held = take(key);
@@ -98,9 +72,9 @@ class HeldBook {
     if (held && result != CUDA_SUCCESS) put(key, *held);
     return result;
   }
-  // Others may hold on to what stands under the key.
+  // Others may hold on to the memory under the key.
   void leave(uint64_t key);
-  // A context is gone, and with it what was in it.
+  // A context is gone, and with it the memory in it.
   void drop(CUcontext context);
 
  private:
@@ -122,8 +96,9 @@ class VirtualMemoryCharges;
 class ContextCharges;
 class GraphCharges;
 class FrameCharges;
+class LibraryCharges;
 
-// What the wrappers find. There is one in a process: driver functions have no room for an argument of ours.
+// The wrappers' object. A process has one: driver functions have no room for an argument of ours.
 struct LedgerParts {
   LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::vector<uint32_t> columns, bool software);
   ~LedgerParts();
@@ -131,40 +106,36 @@ struct LedgerParts {
   const DriverTable driver;  // as it was before the wrappers
   SessionLedger& ledger;
   const std::vector<uint32_t> columns;  // of the devices, as the driver counts them
-  const bool software;                  // the software device takes what it is asked for, to the byte
+  const bool software;                  // the software device takes the requested bytes exactly
 
   ChunkBook chunks;
   HeldBook memory, host, arrays, modules, streams;
-  HeldBook module_code;  // what the driver keeps of modules in host memory
+  HeldBook module_code;  // the driver's host memory for modules
   std::unique_ptr<PoolCharges> pools;
   std::unique_ptr<VirtualMemoryCharges> virtual_memory;
   std::unique_ptr<ContextCharges> contexts;
   std::unique_ptr<GraphCharges> graphs;
   std::unique_ptr<FrameCharges> frames;
+  std::unique_ptr<LibraryCharges> libraries;
 
   // The error of a call without a context, or on a device that is not the session's.
   CUresult here(Place& place) const;
   std::optional<uint32_t> column(CUdevice device) const;
   std::optional<uint32_t> column(const CUmemLocation& location) const;
-  // What the driver takes for an allocation.
+  // The driver's memory for an allocation.
   uint64_t taken(uint64_t bytes) const;
 };
 
 LedgerParts& ledger_parts();
 
+// For its type only.
+template <class Function>
+Function function_of(Function DriverTable::*);
+
 // A function that the driver lacks stays lacking.
 template <class Function>
 void wrap(Function& place, Function wrapper) {
   if (place) place = wrapper;
-}
-
-inline uint64_t round_up(uint64_t bytes, uint64_t unit) {
-  return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
-}
-// UINT64_MAX when it is too large: no reservation of that succeeds.
-inline uint64_t product(uint64_t a, uint64_t b) {
-  uint64_t bytes = 0;
-  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
 }
 
 void wrap_memory(DriverTable& table);
@@ -176,6 +147,7 @@ void wrap_launches(DriverTable& table);
 void wrap_streams(DriverTable& table);
 void wrap_arrays(DriverTable& table);
 void wrap_modules(DriverTable& table);
+void wrap_libraries(DriverTable& table);
 void wrap_contexts(DriverTable& table);
 void wrap_memory_info(DriverTable& table);
 

@@ -1,4 +1,4 @@
-// Contexts: what each takes by itself, and by its limits; and the end of all that is in it.
+// Contexts: the memory of each, and of its limits; and the end of all memory in it.
 #pragma once
 
 #include <cuda.h>
@@ -8,12 +8,15 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "server/ledger/worker/charges.hpp"
+
 namespace gpuwire::server {
 
-struct LedgerParts;
-
-// What a green context takes by itself on a GPU: queues and what belongs to them (4 to 6 MiB, measured on an H200).
+// The memory of a green context on a GPU: queues and their parts (4 to 6 MiB, measured on an H200).
 inline constexpr uint64_t kGreenContextBytes = uint64_t{8} << 20;
+
+// The memory of a context on this machine (20,192 KiB with driver 580).
+inline constexpr uint64_t kContextHostBytes = uint64_t{24} << 20;
 
 // Any thread.
 class ContextCharges {
@@ -28,46 +31,58 @@ class ContextCharges {
   // Makes a call that creates a context on a device.
   template <class Create>
   CUresult create(CUcontext* context, CUdevice device, Create&& create) {
-    uint64_t bytes = 0;
-    if (!reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = create();
-    if (result == CUDA_SUCCESS) created(*context, device, bytes);
-    else give_back(device, bytes);
-    return result;
+    return create_with(parts_.software ? 0 : kContextHostBytes, context, device, create);
   }
   CUresult destroy(CUcontext context);
   CUresult set_limit(CUlimit limit, size_t value);
   CUresult create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags);
   CUresult destroy_green(CUgreenCtx green);
-  // Whose memory it is that is allocated in a context: a green context has none of its own, and what is allocated in it
+  // The owner of memory that is allocated in a context: a green context has none of its own, and memory allocated in it
   // outlives it.
   CUcontext owner(CUcontext context) const;
-  // Before a kernel whose threads need so much local memory is launched in the current context: the driver takes it for
-  // every thread that can be resident, and keeps it.
+  // None: the ledger has not seen it made.
+  std::optional<Place> place_of(CUcontext context) const;
+  // The device's primary context; null when nobody holds it.
+  CUcontext primary(CUdevice device);
+  // Before a launch in the current context of a kernel whose threads need this much local memory: the driver takes it
+  // for every thread that can be resident, and keeps it.
   CUresult reserve_frames(uint64_t bytes_per_thread);
-  // What a stream has taken stays with its context when it is destroyed, for the next one. False: there is none to
-  // take.
+  // A destroyed stream's memory stays with its context, for the next stream. False: there is none to take.
   bool take_spare_stream(CUcontext context);
   void keep_spare_stream(CUcontext context);
 
  private:
   struct Limit {
-    uint64_t fresh = 0;    // as it was when it was first looked at: what a fresh context has
+    uint64_t fresh = 0;    // at the first reading: the value of a fresh context
     uint64_t charged = 0;  // bytes beyond that
   };
   struct Charged {
     CUdevice device = 0;
     uint64_t bytes = 0;  // of its own, and of spare streams
+    uint64_t host_bytes = 0;
     unsigned spare_streams = 0;
     std::map<CUlimit, Limit> limits;
   };
   CUresult ended(CUdevice device, CUresult result);
-  bool reserve(CUdevice device, uint64_t& bytes);
   void give_back(CUdevice device, uint64_t bytes);
-  void created(CUcontext context, CUdevice device, uint64_t bytes);
+  void created(CUcontext context, CUdevice device, uint64_t bytes, uint64_t host_bytes);
+  template <class Create>
+  CUresult create_with(uint64_t host_bytes, CUcontext* context, CUdevice device, Create&& create) {
+    auto column = parts_.column(device);
+    if (!column) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t most = parts_.ledger.context_bytes(*column);
+    auto on_device = [&] {
+      // Measured by the broker while there was no session; the driver offers no other figure.
+      return take(
+          parts_.ledger, *column, most, create, [&] { return most; },
+          [&](uint64_t bytes) { created(*context, device, bytes, host_bytes); }, [] {});
+    };
+    return take(
+        parts_.ledger, kHostColumn, host_bytes, on_device, [&] { return host_bytes; }, [](uint64_t) {}, [] {});
+  }
   void gone(CUcontext context);
   uint64_t limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const;
-  // With limits_mutex_. Null: the driver does not tell this limit.
+  // With limits_mutex_. Null: the driver does not report this limit.
   Limit* limit_of(CUcontext context, CUdevice device, CUlimit limit);
 
   LedgerParts& parts_;

@@ -1,5 +1,5 @@
-// Memory of graphs with allocation nodes: each device's is charged what the driver has reserved for all graphs of the
-// process.
+// Graphs: the memory of this machine for them and their instances, the memory of instances on devices, and the memory
+// of their allocation nodes.
 #pragma once
 
 #include <cuda.h>
@@ -8,14 +8,17 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "server/ledger/worker/charges.hpp"
+#include "server/ledger/worker/graph_bytes.hpp"
+
 namespace gpuwire::server {
 
-struct LedgerParts;
-
-// Any thread. Costs programs without allocation nodes one load per launch.
+// Memory of graphs with allocation nodes: each device is charged the driver's reservation for all graphs of the
+// process. Any thread. Costs programs without allocation nodes one load per launch.
 class GraphCharges {
  public:
   explicit GraphCharges(LedgerParts& parts);
@@ -23,21 +26,13 @@ class GraphCharges {
   // By device: how many bytes.
   using Needs = std::map<CUdevice, uint64_t>;
 
-  // Makes a call that may take so much now.
+  // Makes a call that may take this much now.
   template <class Call>
   CUresult within(const Needs& needs, Call&& call) {
     any_.store(true, std::memory_order_relaxed);
     std::lock_guard lock(mutex_);
-    Needs reserved;
-    for (const auto& [device, bytes] : needs) {
-      if (reserve(device, bytes, reserved[device])) continue;
-      reserved.erase(device);
-      settle(reserved);
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    CUresult result = call();
-    settle(reserved);
-    return result;
+    std::optional<CUresult> made;
+    return within(needs.begin(), needs.end(), call, made);
   }
   // Makes a call that launches or uploads an executable graph.
   template <class Call>
@@ -45,28 +40,166 @@ class GraphCharges {
     if (!any()) return call();
     return within(needs(exec), call);
   }
-  void instantiated(CUgraphExec exec, CUgraph graph);
-  void destroyed(CUgraphExec exec);
   // Some graph memory may have been given back.
   void settle();
   // Has the process ever made an allocation node? Relaxed: only the thread that makes graphs depends on it.
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
+  // --- graphs: nodes and edges take memory of this machine --------------------------------------------------------
+
+  // For a node that is made.
+  static uint64_t edges_bytes(size_t count) { return count * kGraphEdgeHostBytes; }
+  uint64_t kernel_bytes(CUfunction function, CUkernel kernel) const {
+    return reader().kernel_host_bytes(function, kernel);
+  }
+  uint64_t node_bytes(CUgraphNode node) const { return reader().node_host_bytes(node); }
+  uint64_t graph_bytes(CUgraph graph) const { return reader().read(graph).host; }
+  // Makes a call that makes nodes or edges.
+  template <class Call>
+  CUresult make(uint64_t bytes, Call&& call) {
+    return take(
+        parts_.ledger, kHostColumn, bytes, call, [&] { return bytes; }, [&](uint64_t made) { made_.fetch_add(made); },
+        [] {});
+  }
+  // Makes a call that gives a kernel node another kernel.
+  template <class Call>
+  CUresult change(CUgraphNode node, CUfunction function, CUkernel kernel, Call&& call) {
+    const uint64_t before = reader().kernel_host_bytes(node), after = kernel_bytes(function, kernel);
+    CUresult result = make(growth(after, before), call);
+    if (result == CUDA_SUCCESS) unmade(growth(before, after));
+    return result;
+  }
+  // Makes a call that ends an entry of this size.
+  template <class Call>
+  CUresult unmake(uint64_t bytes, Call&& call) {
+    CUresult result = call();
+    if (result == CUDA_SUCCESS) unmade(bytes);
+    return result;
+  }
+  void unmade(uint64_t bytes);
+  CUresult destroy(CUgraph graph);
+  // The memory of a capture belongs to the graph, as soon as its amount is known. `end` returns the graph.
+  template <class End>
+  CUresult captured(CUstream stream, CUgraph* graph, End&& end) {
+    const auto [into_given, before] = taken_from_capture(stream);
+    CUresult ended = CUDA_SUCCESS;
+    CUresult result = take(
+        parts_.ledger, kHostColumn, 0, [&] { return ended = end(); },
+        [&, before = before] { return *graph ? growth(graph_bytes(*graph), before) : 0; },
+        [&](uint64_t made) { made_.fetch_add(made); },
+        [&, into_given = into_given] {
+          // In a graph that was the program's before, the new nodes stay.
+          if (!into_given) parts_.driver.cuGraphDestroy(*graph);
+        });
+    // A graph that was captured into goes with a capture that fails.
+    if (ended != CUDA_SUCCESS && into_given) unmade(before);
+    return result;
+  }
+  void capturing(CUstream stream, CUgraph into);
+  void has_bodies(CUgraphNode node, std::vector<CUgraph> bodies);
+
+  // --- instances --------------------------------------------------------------------------------------------------
+
+  template <class Make>
+  CUresult instantiate(CUgraphExec* exec, CUgraph graph, Make&& make) {
+    GraphBytes bytes = reader().read(graph);
+    // The software device takes a node's memory when the node is made, and nothing for an instance.
+    if (parts_.software) bytes.allocations.clear(), bytes.exec_device.clear();
+    std::lock_guard lock(execs_mutex_);
+    std::map<CUcontext, uint64_t> device;
+    if (CUresult error = place(bytes, device)) return error;
+    CUresult result = take(
+        parts_.ledger, kHostColumn, bytes.exec_host, [&] { return on_devices(device.begin(), device.end(), make); },
+        [&] { return bytes.exec_host; },
+        [&](uint64_t host) {
+          execs_[*exec] = {host, device, std::move(bytes.allocations)};
+        },
+        [] {});
+    return result;
+  }
+  CUresult destroy(CUgraphExec exec);
+  // A context is gone, and with it the memory of instances there.
+  void drop(CUcontext context);
+
  private:
+  struct Exec {
+    uint64_t host = 0;
+    std::map<CUcontext, uint64_t> device;
+    Needs allocations;
+  };
+  // The driver keeps an instance's memory on a device, for the next instance (measured on an H200).
+  struct Share {
+    uint32_t column = 0;
+    uint64_t needed = 0;   // by the instances that there are
+    uint64_t charged = 0;  // the most that was ever needed
+  };
+  using Devices = std::map<CUcontext, uint64_t>;
+
+  static uint64_t growth(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
+  GraphReader reader() const {
+    return {parts_.driver, [this](CUgraphNode node) { return bodies(node); }};
+  }
+  std::vector<CUgraph> bodies(CUgraphNode node) const;
+  std::pair<bool, uint64_t> taken_from_capture(CUstream stream);
+  // With execs_mutex_: by contexts that own memory, each with its column.
+  CUresult place(const GraphBytes& bytes, Devices& device);
+  template <class Make>
+  CUresult on_devices(Devices::const_iterator at, Devices::const_iterator end, Make&& make) {
+    if (at == end) return make();
+    Share& share = shares_.at(at->first);
+    const uint64_t more = growth(share.needed + at->second, share.charged);
+    return take(
+        parts_.ledger, share.column, more, [&] { return on_devices(std::next(at), end, make); }, [&] { return more; },
+        [&](uint64_t bytes) {
+          share.charged += bytes;
+          share.needed += at->second;
+        },
+        [] {});
+  }
   Needs needs(CUgraphExec exec);
-  void add_needs(CUgraph graph, unsigned depth, Needs& needs) const;
   uint64_t attribute(CUdevice device, CUgraphMem_attribute attribute) const;
-  // With the mutex.
-  bool reserve(CUdevice device, uint64_t bytes, uint64_t& reserved);
-  void settle(CUdevice device, uint64_t reserved);
-  void settle(const Needs& reserved);
+  // With the mutex. `made`: the call's result.
+  template <class Call>
+  CUresult within(Needs::const_iterator at, Needs::const_iterator end, Call& call, std::optional<CUresult>& made) {
+    if (at == end) return *(made = call());
+    const CUdevice device = at->first;
+    auto column = parts_.column(device);
+    if (!column) return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t& charged = charged_[size_t(device)];
+    for (bool trimmed : {false, true}) {
+      if (trimmed && parts_.driver.cuDeviceGraphMemTrim) parts_.driver.cuDeviceGraphMemTrim(device);
+      settle(device);
+      const uint64_t most = missing(device, at->second);
+      auto keep = [&](uint64_t bytes) { charged += bytes; };
+      CUresult result = take(
+          parts_.ledger, *column, most, [&] { return within(std::next(at), end, call, made); },
+          [&] { return grown(device); }, keep, [] {});
+      if (!made) continue;
+      // Running work cannot be taken back: at least the bound is charged, and the rest when there is room.
+      if (result != *made)
+        take(
+            parts_.ledger, *column, most, [] { return CUDA_SUCCESS; }, [&] { return std::min(grown(device), most); },
+            keep, [] {});
+      return *made;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  uint64_t grown(CUdevice device) const;
+  // Beyond the charged amount, for this much.
+  uint64_t missing(CUdevice device, uint64_t bytes) const;
+  void settle(CUdevice device);
 
   LedgerParts& parts_;
   std::atomic<bool> any_{false};
   std::mutex mutex_;               // over a call that may take memory, and its charge; outside of the ledger's
   std::vector<uint64_t> charged_;  // by device
-  std::mutex needs_mutex_;         // a leaf
-  std::unordered_map<CUgraphExec, Needs> needs_;  // of those with allocation nodes
+  std::atomic<uint64_t> made_{0};  // charged for graphs; a sum that nothing else depends on
+  std::mutex execs_mutex_;         // over a call that instantiates, and its charge; outside of the ledger's
+  std::unordered_map<CUgraphExec, Exec> execs_;
+  std::map<CUcontext, Share> shares_;
+  mutable std::mutex graphs_mutex_;                               // over the two maps; a leaf
+  std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;  // of conditional nodes
+  std::unordered_map<CUstream, uint64_t> captures_into_;  // captures into given graphs: the content of these before
 };
 
 }  // namespace gpuwire::server

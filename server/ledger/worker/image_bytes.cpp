@@ -3,139 +3,134 @@
 #include <elf.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "protocol/fatbin/image_size.hpp"
+#include "server/ledger/worker/saturating.hpp"
 
 namespace gpuwire::server {
 namespace {
 
-uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-uint64_t product(uint64_t a, uint64_t b) {
-  uint64_t bytes = 0;
-  return __builtin_mul_overflow(a, b, &bytes) ? UINT64_MAX : bytes;
+// --- cubins --------------------------------------------------------------------------------------------------------
+
+// One of a file's tables; copies, for nothing says that they are aligned. None: it is not all in the file.
+template <class Row>
+std::optional<std::vector<Row>> table(std::span<const uint8_t> file, uint64_t offset, uint64_t count) {
+  if (offset > file.size() || (file.size() - offset) / sizeof(Row) < count) return std::nullopt;
+  std::vector<Row> rows(count);
+  if (count) std::memcpy(rows.data(), file.data() + offset, count * sizeof(Row));
+  return rows;
 }
 
-// --- PTX -----------------------------------------------------------------------------------------------------------
+// Data that this machine only reads. Such a section has no more bytes than the file contains.
+bool stays_here(const Elf64_Shdr& section) {
+  return section.sh_type == SHT_SYMTAB || section.sh_type == SHT_STRTAB || section.sh_type == SHT_RELA ||
+         section.sh_type == SHT_REL;
+}
 
-constexpr std::string_view kWhite = " \t\r\n\f\v";
+bool lies_in(std::span<const uint8_t> file, const Elf64_Shdr& section) {
+  return section.sh_offset <= file.size() && section.sh_size <= file.size() - section.sh_offset;
+}
 
-// "[3][4]" -> 12; a dimension that cannot be read (only the first may be missing, of what is declared elsewhere) counts
-// as 1.
-uint64_t dimensions(std::string_view text) {
-  uint64_t items = 1;
-  while (!text.empty() && text.front() == '[') {
-    size_t end = text.find(']');
-    if (end == std::string_view::npos) break;
-    std::string_view digits = text.substr(1, end - 1);
-    digits.remove_prefix(std::min(digits.find_first_not_of(kWhite), digits.size()));
-    int base = digits.starts_with("0x") || digits.starts_with("0X") ? 16 : 10;
-    if (base == 16) digits.remove_prefix(2);
-    uint64_t count = 1;
-    auto read = std::from_chars(digits.data(), digits.data() + digits.size(), count, base);
-    if (read.ec == std::errc::result_out_of_range) count = UINT64_MAX;
-    items = product(items, std::max<uint64_t>(count, 1));
-    text.remove_prefix(end + 1);
-    text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
+// A section is at least as long as its symbols say; those of no section yet (SHN_COMMON) get a place when they are
+// loaded.
+bool add_symbols(std::span<const uint8_t> file, const Elf64_Shdr& symbols, std::vector<uint64_t>& extents,
+                 uint64_t& common) {
+  auto rows = table<Elf64_Sym>(file, symbols.sh_offset, symbols.sh_size / sizeof(Elf64_Sym));
+  if (!rows) return false;
+  for (const Elf64_Sym& symbol : *rows) {
+    const uint64_t end = sum(symbol.st_value, symbol.st_size);
+    if (symbol.st_shndx == SHN_COMMON) common = sum(common, end);
+    else if (symbol.st_shndx < extents.size()) extents[symbol.st_shndx] = std::max(extents[symbol.st_shndx], end);
   }
-  return items;
+  return true;
 }
 
-// ".b8" -> 1, ".v4" -> 4 elements; types that are not known count as 16 bytes.
-struct Element {
-  uint64_t bytes = 16;
-  uint64_t vector = 1;
-};
-
-void read_type(std::string_view word, Element& element) {
-  if (word == ".v2" || word == ".v4" || word == ".v8") {
-    element.vector = uint64_t(word[2] - '0');
-    return;
-  }
-  size_t digits = word.find_first_of("0123456789");
-  if (digits == std::string_view::npos) return;
-  unsigned bits = 0;
-  std::from_chars(word.data() + digits, word.data() + word.size(), bits);
-  if (bits >= 8 && bits <= 128) element.bytes = bits / 8;
-}
-
-// What follows ".global" or ".const" up to the end of the statement: qualifiers, types, then names with dimensions,
-// separated by commas.
-uint64_t variables(std::string_view text) {
-  Element element;
-  uint64_t bytes = 0;
-  while (!text.empty()) {
-    text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
-    if (text.empty()) break;
-    size_t end = std::min(text.find_first_of(" \t\r\n\f\v[,={"), text.size());
-    std::string_view word = text.substr(0, std::max<size_t>(end, 1));
-    text.remove_prefix(word.size());
-    if (word == ".align" || word == ".attribute") {
-      text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
-      text.remove_prefix(std::min(text.find_first_of(kWhite), text.size()));
-    } else if (word.front() == '.') {
-      read_type(word, element);
-    } else if (word.front() == '=') {
-      return bytes;  // an initialiser, which ends the statement
-    } else if (word.front() != ',') {
-      text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
-      bytes = sum(bytes, product(product(element.bytes, element.vector), dimensions(text)));
-      text.remove_prefix(std::min(text.find_first_of(",="), text.size()));
-    }
-  }
-  return bytes;
-}
+constexpr uint64_t kFreeSectionAlignment = 4096;  // sections that are aligned to more count with their padding
 
 }  // namespace
 
-uint64_t ptx_device_bytes(std::span<const uint8_t> bytes) {
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  uint64_t taken = text.size();
-  for (std::string_view space : {".global", ".const"}) {
-    for (size_t at = text.find(space); at != std::string_view::npos; at = text.find(space, at + space.size())) {
-      size_t behind = at + space.size();
-      bool declaration = behind < text.size() && kWhite.find(text[behind]) != std::string_view::npos;
-      // Instructions have it in their middle (ld.global.u32); a declaration begins a word.
-      declaration = declaration && (at == 0 || kWhite.find(text[at - 1]) != std::string_view::npos ||
-                                    text[at - 1] == ';' || text[at - 1] == '}');
-      if (declaration) taken = sum(taken, variables(text.substr(behind, text.find(';', behind) - behind)));
-    }
-  }
-  return taken;
+std::optional<VariableBytes> ptx_device_bytes(std::span<const uint8_t> text) {
+  auto variables = variable_bytes({reinterpret_cast<const char*>(text.data()), text.size()});
+  if (variables) variables->plain = sum(variables->plain, text.size());
+  return variables;
 }
 
-uint64_t cubin_device_bytes(std::span<const uint8_t> cubin) {
-  Elf64_Ehdr header;
-  if (cubin.size() < sizeof header) return cubin.size();
-  std::memcpy(&header, cubin.data(), sizeof header);
-  if (header.e_shentsize != sizeof(Elf64_Shdr) || header.e_shoff > cubin.size() ||
-      (cubin.size() - header.e_shoff) / sizeof(Elf64_Shdr) < header.e_shnum)
-    return cubin.size();
-  uint64_t bytes = 0;
-  for (unsigned i = 0; i < header.e_shnum; ++i) {
-    Elf64_Shdr section;
-    std::memcpy(&section, cubin.data() + header.e_shoff + i * sizeof section, sizeof section);
-    if (section.sh_flags & SHF_ALLOC) bytes = sum(bytes, section.sh_size);
+std::optional<uint64_t> cubin_device_bytes(std::span<const uint8_t> cubin) {
+  auto header = table<Elf64_Ehdr>(cubin, 0, 1);
+  if (!header) return std::nullopt;
+  const Elf64_Ehdr& elf = header->front();
+  if (std::memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 || elf.e_ident[EI_CLASS] != ELFCLASS64 ||
+      elf.e_shentsize != sizeof(Elf64_Shdr) || (elf.e_phnum != 0 && elf.e_phentsize != sizeof(Elf64_Phdr)))
+    return std::nullopt;
+  uint64_t section_count = elf.e_shnum;
+  if (section_count == 0) {  // more than the field holds: the first section's size is their number
+    auto first = table<Elf64_Shdr>(cubin, elf.e_shoff, 1);
+    section_count = first ? first->front().sh_size : 0;
   }
-  return bytes;
+  auto sections = table<Elf64_Shdr>(cubin, elf.e_shoff, section_count);
+  auto segments = table<Elf64_Phdr>(cubin, elf.e_phoff, elf.e_phnum);
+  if (!sections || sections->empty() || !segments) return std::nullopt;
+  std::vector<uint64_t> extents(sections->size());
+  uint64_t common = 0;
+  for (const Elf64_Shdr& section : *sections) {
+    if (section.sh_type == SHT_SYMTAB && !add_symbols(cubin, section, extents, common)) return std::nullopt;
+  }
+  uint64_t bytes = common, in_segments = 0;
+  for (size_t i = 0; i < sections->size(); ++i) {
+    const Elf64_Shdr& section = (*sections)[i];
+    if (stays_here(section)) {
+      if (!lies_in(cubin, section)) return std::nullopt;
+      continue;
+    }
+    bytes = sum(bytes, std::max(section.sh_size, extents[i]));
+    if (section.sh_addralign > kFreeSectionAlignment) bytes = sum(bytes, section.sh_addralign);
+  }
+  for (const Elf64_Phdr& segment : *segments) in_segments = sum(in_segments, segment.p_memsz);
+  return std::max(bytes, in_segments);
 }
 
 namespace {
 
-uint64_t entry_device_bytes(const fatbin::Entry& entry) {
-  auto contents = fatbin::decompress(entry);
-  if (!contents) return std::max<uint64_t>(entry.decompressed_bytes, entry.payload.size());
-  return entry.kind == fatbin::Kind::ptx ? ptx_device_bytes(*contents) : cubin_device_bytes(*contents);
+// --- fat binaries --------------------------------------------------------------------------------------------------
+
+using Bound = std::optional<VariableBytes>;
+
+bool is_elf(std::span<const uint8_t> contents) {
+  return contents.size() >= SELFMAG && std::memcmp(contents.data(), ELFMAG, SELFMAG) == 0;
 }
 
-uint64_t container_device_bytes(const void* container, fatbin::ComputeCapability device) {
+Bound contents_bytes(std::span<const uint8_t> contents) {
+  if (!is_elf(contents)) return ptx_device_bytes(contents);
+  auto bytes = cubin_device_bytes(contents);
+  return bytes ? Bound({.plain = *bytes}) : std::nullopt;
+}
+
+Bound larger(const Bound& a, const Bound& b) {
+  if (!a || !b) return std::nullopt;
+  return VariableBytes{std::max(a->plain, b->plain), std::max(a->managed, b->managed)};
+}
+
+Bound both(const Bound& a, const Bound& b) {
+  if (!a || !b) return std::nullopt;
+  return VariableBytes{sum(a->plain, b->plain), sum(a->managed, b->managed)};
+}
+
+Bound container_device_bytes(const void* container) {
   auto whole = fatbin::span_of_trusted_image(container);
-  if (!whole) return 0;
+  if (!whole) return std::nullopt;
   auto entries = fatbin::read_container(*whole);
-  const fatbin::Entry* taken = entries ? fatbin::select_entry(*entries, device) : nullptr;
-  return taken ? entry_device_bytes(*taken) : whole->size();
+  if (!entries) return std::nullopt;
+  Bound most = VariableBytes{};
+  for (const fatbin::Entry& entry : *entries) {
+    // A section of neither kind is not loaded by a driver: it is for linkers.
+    if (entry.kind == fatbin::Kind::other) continue;
+    auto contents = fatbin::decompress(entry);
+    most = contents ? larger(most, contents_bytes(*contents)) : std::nullopt;
+  }
+  return most;
 }
 
 }  // namespace
@@ -186,25 +181,22 @@ tl::expected<HostBytes, fatbin::Error> image_host_bytes(const void* image) {
   return host_bytes(whole->size(), kind == fatbin::ImageKind::text);
 }
 
-uint64_t image_device_bytes(const void* image, fatbin::ComputeCapability device) {
+std::optional<VariableBytes> image_device_bytes(const void* image) {
   constexpr size_t kKindBytes = 8;
   switch (fatbin::image_kind({static_cast<const uint8_t*>(image), kKindBytes})) {
     case fatbin::ImageKind::wrapper: {
       auto wrapped = fatbin::wrapped_containers(image);
-      if (!wrapped) return 0;
-      uint64_t linked = container_device_bytes(wrapped->container, device), parts = 0;
-      for (const void* part : wrapped->linked_from) parts = sum(parts, container_device_bytes(part, device));
-      return std::max(linked, parts);
+      if (!wrapped) return std::nullopt;
+      Bound linked = container_device_bytes(wrapped->container), parts = VariableBytes{};
+      for (const void* part : wrapped->linked_from) parts = both(parts, container_device_bytes(part));
+      return larger(linked, parts);
     }
-    case fatbin::ImageKind::container: return container_device_bytes(image, device);
+    case fatbin::ImageKind::container: return container_device_bytes(image);
     case fatbin::ImageKind::elf:
     case fatbin::ImageKind::text: break;
   }
   auto whole = fatbin::span_of_trusted_image(image);
-  if (!whole) return 0;
-  return fatbin::image_kind(whole->first(std::min(whole->size(), kKindBytes))) == fatbin::ImageKind::elf
-             ? cubin_device_bytes(*whole)
-             : ptx_device_bytes(*whole);
+  return whole ? contents_bytes(*whole) : std::nullopt;
 }
 
 }  // namespace gpuwire::server

@@ -26,6 +26,7 @@ LedgeredDriver::LedgeredDriver(const DriverTable& driver, SessionLedger& ledger,
   wrap_streams(*table_);
   wrap_arrays(*table_);
   wrap_modules(*table_);
+  wrap_libraries(*table_);
   wrap_contexts(*table_);
   wrap_memory_info(*table_);
 }

@@ -12,8 +12,8 @@ struct DriverTable;
 struct LedgerParts;
 
 // One at a time in a process: driver functions have no room for an argument of ours. Which functions are charged, and
-// why the others are not: memory_calls.toml. Over the quota a call answers CUDA_ERROR_OUT_OF_MEMORY and has done
-// nothing.
+// why the others are not: `charges` in protocol/api. Over the quota a call answers CUDA_ERROR_OUT_OF_MEMORY and has
+// done nothing.
 class LedgeredDriver {
  public:
   struct Settings {

@@ -14,7 +14,7 @@ int memory_info(nvmlDevice device, void* memory) {
   int status = the_view->bare().nvmlDeviceGetMemoryInfo(device, out);
   if (status != nvml::kSuccess) return status;
   auto figures = the_view->of(device, {out->total, out->free, out->used});
-  // Here all that is not free counts as used (nvml.h, nvmlMemory_t), what others have and the driver keeps included.
+  // Here all memory that is not free counts as used (nvml.h, nvmlMemory_t), including that of others and of the driver.
   *out = {figures.total, figures.free, figures.total - figures.free};
   return status;
 }

@@ -1,4 +1,4 @@
-// What NVML tells a tenant about a device's memory: its quota, and what its own sessions have.
+// NVML's view of a device's memory for a tenant: its quota, and the memory of its own sessions.
 #pragma once
 
 #include <memory>
@@ -24,13 +24,13 @@ class ManagementView {
   ManagementView(const ManagementView&) = delete;
   ManagementView& operator=(const ManagementView&) = delete;
 
-  // Puts itself before the functions that tell of memory. Outlives the table's use.
+  // Wraps the functions that report memory. Outlives the table's use.
   void put_before(nvml::Table& table);
 
   struct Metrics {
     unsigned long long total, free, used;
   };
-  // What the library says, cut to what the tenant may have; free and used are no more than the total.
+  // The library's figures, cut to the tenant's allowance; free and used are no more than the total.
   Metrics of(nvmlDevice device, Metrics library) const;
   const nvml::Table& bare() const { return bare_; }
 

@@ -11,11 +11,13 @@ namespace gpuwire::server {
 namespace {
 
 constexpr uint64_t kPoolUnitBytes = 32u << 20;  // a pool grows by multiples of this
-constexpr std::chrono::milliseconds kPoolLookMs{20};
-constexpr std::chrono::milliseconds kPoolLookSlowMs{250};  // when nothing was freed for kPoolLooks
-constexpr unsigned kPoolLooks = 10;
+constexpr std::chrono::milliseconds kPoolPollMs{20};
+constexpr std::chrono::milliseconds kPoolPollSlowMs{250};  // when nothing was freed for kPoolPolls
+constexpr unsigned kPoolPolls = 10;
 
 }  // namespace
+
+PoolCharges::PoolCharges(LedgerParts& parts) : parts_(parts), ledger_(parts.ledger) {}
 
 PoolCharges::~PoolCharges() { rest(); }
 
@@ -25,7 +27,7 @@ void PoolCharges::rest() {
     ending_ = true;
   }
   changed_.notify_all();
-  if (looker_.joinable()) looker_.join();
+  if (poller_.joinable()) poller_.join();
 }
 
 uint64_t PoolCharges::attribute(CUmemoryPool native, CUmemPool_attribute attribute) const {
@@ -121,7 +123,7 @@ CUresult PoolCharges::destroy(CUmemoryPool native) {
   return result;
 }
 
-// Never more than before: what grows was reserved ahead.
+// Never more than before: growth was reserved in advance.
 void PoolCharges::charge(Pool& pool, uint64_t bytes) {
   if (bytes >= pool.charged) return;
   if (!pool.left) parts_.ledger.give_back(pool.column, pool.charged - bytes);
@@ -142,49 +144,39 @@ void PoolCharges::settle(CUmemoryPool native) {
 
 // --- growing -------------------------------------------------------------------------------------------------------
 
-PoolCharges::Growth::Growth(PoolCharges& charges, CUmemoryPool native, uint64_t bytes, CUstream stream)
-    : charges_(charges), native_(native), stream_(stream), pool_(charges.find(native)), lock_(pool_->mutex) {
-  if (pool_->foreign) return;
-  charges_.shrink(native, *pool_);
-  uint64_t growth = charges_.parts_.software ? bytes : round_up(bytes, kPoolUnitBytes);
-  if (reserve(growth)) return;
-  // It may have room; whether it used that is seen afterwards.
-  uint64_t used = charges_.attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
-  if (pool_->charged > used && pool_->charged - used >= bytes) return;
-  // The driver would let go of what it keeps before it fails, too.
-  if (charges_.parts_.driver.cuMemPoolTrimTo) charges_.parts_.driver.cuMemPoolTrimTo(native, 0);
-  charges_.shrink(native, *pool_);
-  possible_ = reserve(growth);
+uint64_t PoolCharges::growth(uint64_t bytes) const { return parts_.software ? bytes : round_up(bytes, kPoolUnitBytes); }
+
+uint64_t PoolCharges::grown(CUmemoryPool native, const Pool& pool) const {
+  const uint64_t has = attribute(native, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+  return has - std::min(has, pool.charged);
 }
 
-bool PoolCharges::Growth::reserve(uint64_t bytes) {
-  if (!charges_.parts_.ledger.reserve(pool_->column, bytes)) return false;
-  reserved_ += bytes;
-  return true;
+void PoolCharges::grew(Pool& pool, uint64_t bytes) {
+  pool.charged += bytes;
+  if (pool.left) ledger_.share(pool.column, bytes);
 }
 
-PoolCharges::Growth::~Growth() {
-  if (reserved_) charges_.parts_.ledger.give_back(pool_->column, reserved_);
+void PoolCharges::absorb(CUmemoryPool native, Pool& pool) {
+  take(
+      ledger_, pool.column, 0, [] { return CUDA_SUCCESS; }, [&] { return grown(native, pool); },
+      [&](uint64_t more) { grew(pool, more); }, [] {});
 }
 
-CUresult PoolCharges::Growth::settle(CUresult result, CUdeviceptr* address) {
-  if (pool_->foreign) return result;
-  uint64_t has = charges_.attribute(native_, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-  if (has <= pool_->charged) return result;
-  uint64_t grown = has - pool_->charged;
-  if (grown > reserved_ && !reserve(grown - reserved_)) {
-    // It grew although it had room. The allocation is taken back, and what it grew by.
-    if (result == CUDA_SUCCESS) charges_.parts_.driver.cuMemFreeAsync(*address, stream_);
-    charges_.parts_.driver.cuStreamSynchronize(stream_);
-    charges_.parts_.driver.cuMemPoolTrimTo(native_, 0);
-    has = charges_.attribute(native_, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-    grown = std::min(reserved_, has - std::min(has, pool_->charged));
-    result = CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  pool_->charged += grown;
-  reserved_ -= grown;
-  if (pool_->left) charges_.parts_.ledger.share(pool_->column, grown);
-  return result;
+bool PoolCharges::has_room(CUmemoryPool native, const Pool& pool, uint64_t bytes) const {
+  const uint64_t used = attribute(native, CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+  return pool.charged > used && pool.charged - used >= bytes;
+}
+
+void PoolCharges::trim(CUmemoryPool native, Pool& pool) {
+  if (parts_.driver.cuMemPoolTrimTo) parts_.driver.cuMemPoolTrimTo(native, 0);
+  shrink(native, pool);
+}
+
+// The pool grew although it had room: the charge is the allocation, and the growth.
+void PoolCharges::take_back(CUmemoryPool native, CUdeviceptr address, CUstream stream) const {
+  parts_.driver.cuMemFreeAsync(address, stream);
+  parts_.driver.cuStreamSynchronize(stream);
+  parts_.driver.cuMemPoolTrimTo(native, 0);
 }
 
 // --- shrinking -----------------------------------------------------------------------------------------------------
@@ -199,7 +191,7 @@ void PoolCharges::memory_was_freed() {
   std::lock_guard lock(mutex_);
   if (pools_.empty() || (charged_ && freed_)) return;
   charged_ = freed_ = true;
-  if (!looker_.joinable() && !ending_) looker_ = std::thread([this] { look(); });
+  if (!poller_.joinable() && !ending_) poller_ = std::thread([this] { poll(); });
   changed_.notify_all();
 }
 
@@ -223,11 +215,11 @@ bool PoolCharges::anything_to_shrink() {
   return more;
 }
 
-void PoolCharges::look() {
+void PoolCharges::poll() {
   std::unique_lock lock(mutex_);
   for (unsigned quiet = 0;;) {
     changed_.wait(lock, [&] { return charged_ || ending_; });
-    changed_.wait_for(lock, quiet < kPoolLooks ? kPoolLookMs : kPoolLookSlowMs, [&] { return ending_; });
+    changed_.wait_for(lock, quiet < kPoolPolls ? kPoolPollMs : kPoolPollSlowMs, [&] { return ending_; });
     if (ending_) return;
     quiet = std::exchange(freed_, false) ? 0 : quiet + 1;
     lock.unlock();

@@ -10,13 +10,14 @@
 namespace gpuwire::server {
 namespace {
 
-// Workers of a tenant reserve one after the other, so that two of them do not both give way to each other. Nothing but
-// that depends on it: who has waited for long goes without. The broker ends the turn of a worker that has died.
+// Workers of a tenant reserve one after the other, so that two of them do not both give way to each other. Nothing else
+// depends on it: a worker that has waited for long continues without its turn. The broker ends the turn of a worker
+// that has died.
 class Turn {
  public:
   Turn(TenantPage& page, uint32_t slot) : turn_(page.turn), mine_(slot + 1) {
-    constexpr unsigned kLooks = 64;
-    for (unsigned look = 0; look < kLooks; ++look) {
+    constexpr unsigned kPolls = 64;
+    for (unsigned poll = 0; poll < kPolls; ++poll) {
       if (take()) return;
     }
     auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(kTurnWaitUs);
@@ -69,8 +70,8 @@ void SessionLedger::note_peak(PageColumn& column) const {
 bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   PageColumn& of = page_.column[column];
   std::lock_guard lock(mutex_);
-  // Within the reservation nothing changes of what is held, and only this session's word of what is used: other threads
-  // of it make it smaller at most.
+  // Within the reservation the held memory does not change, only this session's word of used memory: other threads of
+  // the session can only lower it.
   if (growth(column, bytes) == 0) {
     of.used[slot_].fetch_add(bytes);
     note_peak(of);
@@ -128,7 +129,7 @@ bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
       if (!until)
         until = Clock::now() + std::max<Clock::duration>(kept_wait_, held_ahead(page_, slot_, page_seconds()));
       if (!others_keep(column) || Clock::now() >= *until) return false;
-      std::this_thread::sleep_for(kKeptMemoryLook);
+      std::this_thread::sleep_for(kCachedMemoryPoll);
       continue;
     }
     if (!source_ || asked++ == kAllowanceAsksMax) return false;

@@ -10,26 +10,26 @@
 
 namespace gpuwire::server {
 
-// Who raises allowances: the broker, over the worker's channel.
+// The raiser of allowances: the broker, over the worker's channel.
 class AllowanceSource {
  public:
   virtual ~AllowanceSource() = default;
   // `bytes` more are wanted than the tenant's sessions hold. True: the allowance has been raised. Waits a bounded time.
   // Any thread.
   virtual bool ask(uint32_t column, uint64_t bytes) = 0;
-  // The same for memory ahead of a program: what others have, or would have to end for, is not wanted, and not waited
+  // The same for prefetched memory: memory that others have, or would have to end for, is neither wanted nor waited
   // for.
   virtual bool ask_ahead(uint32_t column, uint64_t bytes) = 0;
 };
 
-inline constexpr unsigned kAllowanceAsksMax = 8;  // other sessions of the tenant may be quicker to take what was raised
+inline constexpr unsigned kAllowanceAsksMax = 8;  // other sessions of the tenant may take the raised memory first
 inline constexpr uint32_t kTurnWaitUs = 2000;     // for another worker's turn to end; then it is not waited for
-// At the tenant's limit, while clients of its other sessions may keep freed memory. They give back what they have had
-// no use for in kKeptTime (client_stub/driver/memory/kept_memory.hpp), so in most cases it comes within this; what
-// their programs were expected to allocate, within kAheadHeld.
-inline constexpr std::chrono::milliseconds kKeptMemoryWait{400}, kKeptMemoryLook{5};
+// At the tenant's limit, while clients of its other sessions may have cached blocks. They release unused blocks after
+// kCachedTime (client_stub/driver/memory/cached_memory.hpp), so mostly within this time; blocks of earlier runs are
+// released within kAheadHeld.
+inline constexpr std::chrono::milliseconds kCachedMemoryWait{400}, kCachedMemoryPoll{5};
 
-// Of a tenant's limit, what is allocated ahead of a program leaves this part.
+// Prefetched memory leaves this part of a tenant's limit free.
 inline constexpr uint64_t kGrantLeaves = 8;  // an eighth
 
 // Any thread.
@@ -38,15 +38,15 @@ class SessionLedger {
   // `source` may be null: then the allowance is all there is. It and the page outlive the ledger. `kept_wait`: how long
   // memory is waited for that clients of other sessions keep.
   SessionLedger(TenantPage& page, uint32_t slot, AllowanceSource* source,
-                std::chrono::milliseconds kept_wait = kKeptMemoryWait);
+                std::chrono::milliseconds kept_wait = kCachedMemoryWait);
   SessionLedger(const SessionLedger&) = delete;
   SessionLedger& operator=(const SessionLedger&) = delete;
 
-  // While one exists on a thread, what the thread reserves comes from what is reserved for the session, or from what
-  // the tenant has been granted already, as long as a part of its limit (kGrantLeaves) is left to what it will ask for:
-  // nobody is waited for. Nor is anybody asked, unless the grant may grow: a program that begins has none beyond its
-  // context, and the broker gives at once what is free, or not at all (ask_ahead). What is not used then goes back like
-  // any allowance.
+  // While an object exists on a thread, the thread reserves from the session's reservation, or from the tenant's
+  // existing grant, as long as a part of the tenant's limit (kGrantLeaves) stays free for its later requests: no wait
+  // happens. The broker is not asked either, unless the grant may grow: a starting program has no grant beyond its
+  // context, and the broker grants free memory at once, or none (ask_ahead). Unused memory then goes back like any
+  // allowance.
   enum class Grant : uint8_t { as_it_is, may_grow };
   struct Ahead {
     explicit Ahead(Grant grant) noexcept;
@@ -55,11 +55,10 @@ class SessionLedger {
     Ahead& operator=(const Ahead&) = delete;
   };
 
-  // From what is reserved for the session first. False: it would exceed the tenant's limit, or the memory is others' to
-  // have.
+  // From the session's reservation first. False: it would exceed the tenant's limit, or the memory belongs to others.
   bool reserve(uint32_t column, uint64_t bytes);
   void give_back(uint32_t column, uint64_t bytes);
-  // Of what is held, so much may outlive the session in the hands of others. It stays charged when it is given back
+  // This much of the held memory may outlive the session in the hands of others. It stays charged when it is released
   // here.
   void share(uint32_t column, uint64_t bytes) { page_.column[column].shared[slot_].fetch_add(bytes); }
   void note_import() { page_.slot[slot_].imports.store(1); }
@@ -69,7 +68,8 @@ class SessionLedger {
   void note_held_ahead() { page_.slot[slot_].ahead_until_s.store(page_seconds() + uint32_t(kAheadHeld.count())); }
 
   uint64_t used(uint32_t column) const { return page_.column[column].used[slot_].load(); }
-  // What the session could have now beyond what it uses: what is left of its reservation, and what nobody holds.
+  // The memory that the session could have now beyond its used memory: the rest of its reservation, and memory that
+  // nobody holds.
   uint64_t available(uint32_t column) const;
   uint64_t used_by_tenant(uint32_t column) const { return used_by_all(page_, column); }
   uint64_t limit(uint32_t column) const { return bounded(page_.column[column].limit.load()); }
@@ -79,7 +79,7 @@ class SessionLedger {
   bool try_reserve(uint32_t column, uint64_t bytes);
   bool reserve_ahead(uint32_t column, uint64_t bytes);
   bool leaves_enough(uint32_t column, uint64_t bytes) const;
-  // By how much `bytes` more make grow what the session holds.
+  // The growth of the session's held memory by `bytes` more.
   uint64_t growth(uint32_t column, uint64_t bytes) const;
   void note_peak(PageColumn& column) const;
   // May clients of other sessions of the tenant give such memory back by themselves? Not while the own client may: it
@@ -89,7 +89,7 @@ class SessionLedger {
   TenantPage& page_;
   const uint32_t slot_;
   AllowanceSource* const source_;
-  // A copy: what other workers write to the page later gives this session nothing.
+  // A copy: later writes of other workers to the page give this session nothing.
   std::array<uint64_t, kPageColumns> reserved_{};
   const std::chrono::milliseconds kept_wait_;
   std::mutex mutex_;  // one thread of the process takes the turn

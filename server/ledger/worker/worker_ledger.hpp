@@ -18,7 +18,7 @@
 
 namespace gpuwire::server {
 
-// The tenant's column of host memory, for what the worker itself takes for its session. Any thread.
+// The tenant's column of host memory, for the worker's own memory for its session. Any thread.
 class HostAccount final : public HostMemory {
  public:
   explicit HostAccount(SessionLedger& ledger) : ledger_(ledger) {}
@@ -32,7 +32,8 @@ class HostAccount final : public HostMemory {
 // Made once, before the session; lives as long as the process.
 class WorkerLedger {
  public:
-  // `driver` and what leads to the broker outlive it. The error ends the session: its memory would pass uncharged.
+  // `driver` and the objects that lead to the broker outlive it. The error ends the session: its memory would not be
+  // charged.
   static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& spec,
                                                                        const DriverTable& driver, bool software,
                                                                        ipc::Channel& broker,
@@ -40,7 +41,7 @@ class WorkerLedger {
 
   const DriverTable& table() const { return driver_.table(); }
   HostMemory& host_memory() { return host_; }
-  // Runs an allocation that takes no more than what the tenant has been granted already.
+  // Runs an allocation within the tenant's existing grant.
   template <class Allocate>
   CUresult within_grant(Allocate&& allocate) {
     const SessionLedger::Ahead within(SessionLedger::Grant::as_it_is);

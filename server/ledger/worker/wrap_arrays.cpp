@@ -1,5 +1,5 @@
-// Arrays and mipmapped arrays. The driver tells their size only for sparse and deferred ones, so it is computed: as
-// they would be in rows.
+// Arrays and mipmapped arrays. The driver reports the size only of sparse and deferred ones, so it is computed: as if
+// they were stored in rows.
 #include <algorithm>
 #include <bit>
 
@@ -42,7 +42,7 @@ uint64_t tiled_bytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t l
 }
 
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
-  // No memory of its own: what is mapped into it is charged where it is made.
+  // It has no memory of its own: memory that is mapped into it is charged where it is made.
   if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
   unsigned element = element_bytes(array.Format, array.NumChannels);
   bool layered = array.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
@@ -56,7 +56,8 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
   }
   if (ledger_parts().software) return bytes;
   if (bytes > ChunkBook::kSmallBytesMax) return round_up(bytes, ChunkBook::kChunkBytes);
-  // Small ones share chunks, which their addresses would tell; so each is charged its part of a chunk full of such.
+  // Small arrays share chunks, which their addresses would reveal; so each is charged its part of a chunk full of such
+  // arrays.
   return ChunkBook::kChunkBytes /
          (ChunkBook::kChunkBytes / round_up(std::max<uint64_t>(bytes, 1), kSmallArrayUnitBytes));
 }
@@ -66,14 +67,15 @@ CUresult charged(Handle* handle, const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned 
   LedgerParts& parts = ledger_parts();
   Place place;
   if (CUresult error = parts.here(place)) return error;
-  Reservation reservation(parts.ledger, place.column, array_bytes(array, levels));
-  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = create();
-  if (result != CUDA_SUCCESS) return result;
-  parts.arrays.put(reinterpret_cast<uint64_t>(*handle),
-                   {.column = place.column, .bytes = reservation.bytes(), .context = place.context});
-  reservation.keep(reservation.bytes());
-  return result;
+  const uint64_t most = array_bytes(array, levels);
+  // The driver offers no other figure, so the bound stays charged.
+  return take(
+      parts.ledger, place.column, most, create, [&] { return most; },
+      [&](uint64_t bytes) {
+        parts.arrays.put(reinterpret_cast<uint64_t>(*handle),
+                         {.column = place.column, .bytes = bytes, .context = place.context});
+      },
+      [] {});
 }
 
 CUresult array_create(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* description) {

@@ -5,6 +5,7 @@
 #include "server/ledger/worker/context_charges.hpp"
 #include "server/ledger/worker/frame_charges.hpp"
 #include "server/ledger/worker/graph_charges.hpp"
+#include "server/ledger/worker/library_charges.hpp"
 #include "server/ledger/worker/pool_charges.hpp"
 
 namespace gpuwire::server {
@@ -16,29 +17,24 @@ bool is_mirrored(CUlimit limit) { return limit == CU_LIMIT_PRINTF_FIFO_SIZE; }
 
 }  // namespace
 
-bool ContextCharges::reserve(CUdevice device, uint64_t& bytes) {
-  auto column = parts_.column(device);
-  if (!column) return false;
-  bytes = parts_.ledger.context_bytes(*column);
-  return parts_.ledger.reserve(*column, bytes);
-}
-
 void ContextCharges::give_back(CUdevice device, uint64_t bytes) {
   if (auto column = parts_.column(device)) parts_.ledger.give_back(*column, bytes);
 }
 
-void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes) {
+void ContextCharges::created(CUcontext context, CUdevice device, uint64_t bytes, uint64_t host_bytes) {
   std::lock_guard lock(mutex_);
-  contexts_[context] = {.device = device, .bytes = bytes};
+  contexts_[context] = {.device = device, .bytes = bytes, .host_bytes = host_bytes};
 }
 
 void ContextCharges::gone(CUcontext context) {
   for (HeldBook* registry :
        {&parts_.memory, &parts_.host, &parts_.arrays, &parts_.modules, &parts_.module_code, &parts_.streams})
     registry->drop(context);
+  parts_.libraries->drop(context);
   parts_.frames->forget();
   parts_.pools->memory_was_freed();
   parts_.graphs->settle();
+  parts_.graphs->drop(context);
   std::lock_guard lock(mutex_);
   auto found = contexts_.find(context);
   if (found == contexts_.end()) return;
@@ -48,22 +44,20 @@ void ContextCharges::gone(CUcontext context) {
     if (is_mirrored(limit)) parts_.ledger.give_back(kHostColumn, more.charged);
   }
   give_back(found->second.device, bytes);
+  parts_.ledger.give_back(kHostColumn, found->second.host_bytes);
   contexts_.erase(found);
 }
 
 bool ContextCharges::charge_warm_primary() {
   std::lock_guard lock(primaries_mutex_);
   CUcontext context = nullptr;
-  uint64_t bytes = 0;
-  if (!reserve(0, bytes)) return false;
-  if (parts_.driver.cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-      parts_.driver.cuDevicePrimaryCtxRelease_v2(0) != CUDA_SUCCESS) {
-    give_back(0, bytes);
-    return false;
-  }
-  created(context, 0, bytes);
-  primaries_[0] = context;
-  return true;
+  // Its memory of this machine was there before the session.
+  CUresult result = create_with(0, &context, 0, [&] {
+    CUresult retained = parts_.driver.cuDevicePrimaryCtxRetain(&context, 0);
+    return retained ? retained : parts_.driver.cuDevicePrimaryCtxRelease_v2(0);
+  });
+  if (result == CUDA_SUCCESS) primaries_[0] = context;
+  return result == CUDA_SUCCESS;
 }
 
 CUresult ContextCharges::retain_primary(CUcontext* context, CUdevice device) {
@@ -75,7 +69,7 @@ CUresult ContextCharges::retain_primary(CUcontext* context, CUdevice device) {
   return result;
 }
 
-// The driver knows who else holds it: what counts is whether it is there afterwards.
+// The driver knows the other holders: only its existence afterwards counts.
 CUresult ContextCharges::ended(CUdevice device, CUresult result) {
   unsigned flags = 0;
   int active = 1;
@@ -98,13 +92,28 @@ CUresult ContextCharges::reset_primary(CUdevice device) {
   return ended(device, parts_.driver.cuDevicePrimaryCtxReset_v2(device));
 }
 
+std::optional<Place> ContextCharges::place_of(CUcontext context) const {
+  context = owner(context);
+  std::lock_guard lock(mutex_);
+  auto found = contexts_.find(context);
+  if (found == contexts_.end()) return std::nullopt;
+  auto column = parts_.column(found->second.device);
+  return column ? std::optional<Place>({context, found->second.device, *column}) : std::nullopt;
+}
+
+CUcontext ContextCharges::primary(CUdevice device) {
+  std::lock_guard lock(primaries_mutex_);
+  auto found = primaries_.find(device);
+  return found == primaries_.end() ? nullptr : found->second;
+}
+
 CUresult ContextCharges::destroy(CUcontext context) {
   CUresult result = parts_.driver.cuCtxDestroy_v2(context);
   if (result == CUDA_SUCCESS) gone(context);
   return result;
 }
 
-// What a limit takes from the device when it is as large as this.
+// The memory that a limit of this size takes from the device.
 uint64_t ContextCharges::limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const {
   int processors = 0, threads = 0;
   switch (limit) {
@@ -140,23 +149,36 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   auto beyond = [&](uint64_t at) {
     return limit_bytes(place.device, limit, at) - std::min(known->fresh, limit_bytes(place.device, limit, at));
   };
-  uint64_t wanted = beyond(value);
-  Reservation growth(parts_.ledger, place.column, wanted - std::min(wanted, known->charged));
-  Reservation host_growth(parts_.ledger, kHostColumn, is_mirrored(limit) ? growth.bytes() : 0);
-  if (!growth || !host_growth) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = parts_.driver.cuCtxSetLimit(limit, value);
-  size_t now = 0;
-  if (result != CUDA_SUCCESS || parts_.driver.cuCtxGetLimit(&now, limit) != CUDA_SUCCESS) return result;
-  // The driver may have set it to less, or to no less than it needs.
-  uint64_t has = std::min(beyond(now), known->charged + growth.bytes());
-  growth.keep(has - std::min(has, known->charged));
-  parts_.ledger.give_back(place.column, known->charged - std::min(has, known->charged));
-  if (is_mirrored(limit)) {
-    host_growth.keep(has - std::min(has, known->charged));
-    parts_.ledger.give_back(kHostColumn, known->charged - std::min(has, known->charged));
-  }
-  known->charged = has;
-  // Who was launched before makes it grow again.
+  const uint64_t before = known->charged, wanted = beyond(value);
+  const uint64_t most = wanted - std::min(wanted, before);
+  size_t was = 0;
+  if (parts_.driver.cuCtxGetLimit(&was, limit) != CUDA_SUCCESS) return parts_.driver.cuCtxSetLimit(limit, value);
+  // The driver may set it to less, or to no less than it needs.
+  auto has = [&] {
+    size_t now = 0;
+    return parts_.driver.cuCtxGetLimit(&now, limit) == CUDA_SUCCESS ? beyond(now) : wanted;
+  };
+  auto grown = [&] { return has() - std::min(has(), before); };
+  uint64_t on_device = 0;
+  auto back = [&] { parts_.driver.cuCtxSetLimit(limit, was); };
+  auto set = [&] {
+    return take(
+        parts_.ledger, place.column, most, [&] { return parts_.driver.cuCtxSetLimit(limit, value); }, grown,
+        [&](uint64_t bytes) { on_device = bytes; }, back);
+  };
+  CUresult result = !is_mirrored(limit) ? set()
+                                        : take(
+                                              parts_.ledger, kHostColumn, most, set, grown, [](uint64_t) {},
+                                              [&] {
+                                                back();
+                                                parts_.ledger.give_back(place.column, on_device);
+                                              });
+  if (result != CUDA_SUCCESS) return result;
+  known->charged = has();
+  const uint64_t shrunk = before - std::min(before, known->charged);
+  parts_.ledger.give_back(place.column, shrunk);
+  if (is_mirrored(limit)) parts_.ledger.give_back(kHostColumn, shrunk);
+  // The next launch makes the limit grow again.
   if (limit == CU_LIMIT_STACK_SIZE) parts_.frames->forget();
   return result;
 }
@@ -167,21 +189,23 @@ CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descr
   auto column = parts_.column(device);
   // It holds its primary context, which is charged when it is made: so that one has to be there.
   if (!column || !primaries_.contains(device)) return CUDA_ERROR_INVALID_CONTEXT;
-  Reservation reservation(parts_.ledger, *column, parts_.software ? 0 : kGreenContextBytes);
-  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t most = parts_.software ? 0 : kGreenContextBytes;
   CUcontext context = nullptr;
-  CUresult result = parts_.driver.cuGreenCtxCreate(green, descriptor, device, flags);
-  if (result != CUDA_SUCCESS) return result;
-  result =
-      parts_.driver.cuCtxFromGreenCtx ? parts_.driver.cuCtxFromGreenCtx(&context, *green) : CUDA_ERROR_NOT_SUPPORTED;
-  if (result != CUDA_SUCCESS) {
-    parts_.driver.cuGreenCtxDestroy(*green);
+  auto make = [&] {
+    CUresult result = parts_.driver.cuGreenCtxCreate(green, descriptor, device, flags);
+    if (result != CUDA_SUCCESS) return result;
+    result =
+        parts_.driver.cuCtxFromGreenCtx ? parts_.driver.cuCtxFromGreenCtx(&context, *green) : CUDA_ERROR_NOT_SUPPORTED;
+    if (result != CUDA_SUCCESS) parts_.driver.cuGreenCtxDestroy(*green);
     return result;
-  }
-  std::lock_guard lock(mutex_);
-  greens_[context] = {.handle = *green, .primary = primaries_[device], .device = device, .bytes = reservation.bytes()};
-  reservation.keep(reservation.bytes());
-  return CUDA_SUCCESS;
+  };
+  return take(
+      parts_.ledger, *column, most, make, [&] { return most; },
+      [&](uint64_t bytes) {
+        std::lock_guard lock(mutex_);
+        greens_[context] = {.handle = *green, .primary = primaries_[device], .device = device, .bytes = bytes};
+      },
+      [] {});
 }
 
 CUresult ContextCharges::destroy_green(CUgreenCtx green) {
@@ -221,9 +245,11 @@ CUresult ContextCharges::reserve_frames(uint64_t bytes_per_thread) {
   uint64_t wanted = limit_bytes(place.device, CU_LIMIT_STACK_SIZE, bytes_per_thread);
   wanted -= std::min(wanted, known->fresh);
   if (wanted <= known->charged) return CUDA_SUCCESS;
-  if (!parts_.ledger.reserve(place.column, wanted - known->charged)) return CUDA_ERROR_OUT_OF_MEMORY;
-  known->charged = wanted;
-  return CUDA_SUCCESS;
+  const uint64_t more = wanted - known->charged;
+  // The launch takes it.
+  return take(
+      parts_.ledger, place.column, more, [] { return CUDA_SUCCESS; }, [&] { return more; },
+      [&](uint64_t) { known->charged = wanted; }, [] {});
 }
 
 namespace {

@@ -7,42 +7,43 @@ namespace {
 
 constexpr uint64_t kPitchUnitBytes = 512;  // cuMemAllocPitch aligns rows to no more on any device so far
 
-// Reserves, calls, keeps what was taken. `taken` is asked after a call that succeeded.
-template <class Call, class Taken>
-CUresult charged(HeldBook& registry, uint32_t column, CUcontext context, uint64_t most, Call&& call, Taken&& taken) {
-  Reservation reservation(ledger_parts().ledger, column, most);
-  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
+// The memory under `key`, which `call` returns, until `free` frees it.
+template <class Call, class Taken, class Free>
+CUresult charged(HeldBook& registry, uint32_t column, CUcontext context, uint64_t most, Call&& call, Taken&& taken,
+                 Free&& free) {
   uint64_t key = 0;
-  CUresult result = call(key);
-  if (result != CUDA_SUCCESS) return result;
-  uint64_t bytes = std::min(most, uint64_t(taken()));
-  reservation.keep(bytes);
-  registry.put(key, {.column = column, .bytes = bytes, .context = context});
-  return result;
+  return take(
+      ledger_parts().ledger, column, most, [&] { return call(key); }, taken,
+      [&](uint64_t bytes) { registry.put(key, {.column = column, .bytes = bytes, .context = context}); },
+      [&] { free(key); });
 }
 
-// A small allocation: the chunk that it may open is reserved, and given back when it opens none.
+void free_device(uint64_t key) { ledger_parts().driver.cuMemFree_v2(key); }
+
+// A small allocation: the chunk that it may open is reserved, and given back when it opens none. Without room for one
+// it may still find room in a chunk that is there; where that was in pieces the driver opens one all the same, and the
+// allocation is undone.
 template <class Call>
 CUresult charged_in_chunk(const Place& place, uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
-  Reservation chunk(parts.ledger, place.column, ChunkBook::kChunkBytes);
-  if (!chunk && !parts.chunks.has_room(place.column, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  Held held{.column = place.column, .bytes = bytes, .context = place.context};
   uint64_t key = 0;
-  CUresult result = call(key);
-  if (result != CUDA_SUCCESS) return result;
-  Held held{.column = place.column, .bytes = bytes, .context = place.context, .chunk = ChunkBook::chunk_of(key)};
-  if (parts.chunks.enter(place.column, held.chunk, bytes)) {
-    // There was room, but in pieces, and nothing to reserve: for the time of two calls the device had a chunk more than
-    // was charged.
-    if (!chunk) {
-      parts.chunks.leave(place.column, held.chunk, bytes);
-      parts.driver.cuMemFree_v2(key);
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    chunk.keep(ChunkBook::kChunkBytes);
-  }
-  parts.memory.put(key, held);
-  return result;
+  bool called = false;
+  auto within = [&](uint64_t most) {
+    return take(
+        parts.ledger, place.column, most, [&] { return called = true, call(key); },
+        [&] {
+          held.chunk = ChunkBook::chunk_of(key);
+          return parts.chunks.enter(place.column, held.chunk, bytes) ? ChunkBook::kChunkBytes : uint64_t{0};
+        },
+        [&](uint64_t) { parts.memory.put(key, held); },
+        [&] {
+          parts.chunks.leave(place.column, held.chunk, bytes);
+          free_device(key);
+        });
+  };
+  CUresult result = within(ChunkBook::kChunkBytes);
+  return called || !parts.chunks.has_room(place.column, bytes) ? result : within(0);
 }
 
 bool is_small(uint64_t bytes) { return !ledger_parts().software && bytes != 0 && bytes <= ChunkBook::kSmallBytesMax; }
@@ -52,7 +53,8 @@ CUresult charged_here(uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
   Place place;
   if (CUresult error = parts.here(place)) return error;
-  return charged(parts.memory, place.column, place.context, bytes, std::forward<Call>(call), [&] { return bytes; });
+  return charged(
+      parts.memory, place.column, place.context, bytes, std::forward<Call>(call), [&] { return bytes; }, free_device);
 }
 
 CUresult mem_alloc(CUdeviceptr* address, size_t bytes) {
@@ -80,8 +82,9 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
     return result;
   };
   if (is_small(most)) return charged_in_chunk(place, most, call);
-  return charged(parts.memory, place.column, place.context, most, call,
-                 [&] { return parts.taken(product(*pitch, height)); });
+  return charged(
+      parts.memory, place.column, place.context, most, call, [&] { return parts.taken(product(*pitch, height)); },
+      free_device);
 }
 
 // All of it at once: where its pages are is the hardware's to say, from one fault to the next.
@@ -94,7 +97,7 @@ CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   });
 }
 
-// May also free what was taken from a pool.
+// May also free memory of a pool.
 CUresult mem_free(CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.memory.free(address, [&] { return parts.driver.cuMemFree_v2(address); });
@@ -127,7 +130,9 @@ CUresult charged_host(uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
   CUcontext context = nullptr;
   if (CUresult error = parts.driver.cuCtxGetCurrent(&context)) return error;
-  return charged(parts.host, kHostColumn, context, bytes, std::forward<Call>(call), [&] { return bytes; });
+  // It is never more than was asked for.
+  return charged(
+      parts.host, kHostColumn, context, bytes, std::forward<Call>(call), [&] { return bytes; }, [](uint64_t) {});
 }
 
 CUresult mem_host_alloc(void** memory, size_t bytes, unsigned flags) {

@@ -6,7 +6,7 @@
 namespace gpuwire::server {
 namespace {
 
-// What is captured becomes a node of a graph.
+// A captured call becomes a node of a graph.
 bool capturing(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   auto ask = ledger_parts().driver.cuStreamIsCapturing;

@@ -1,5 +1,5 @@
-// Streams: each takes memory of the device for what the hardware keeps of it. The driver keeps that when a stream is
-// destroyed, for the next one of its context.
+// Streams: each takes memory of the device for its hardware state. The driver keeps that memory when a stream is
+// destroyed, for the next stream of its context.
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/context_charges.hpp"
 
@@ -22,14 +22,14 @@ CUresult charged(CUstream* stream, Create&& create) {
                         {.column = place.column, .bytes = kStreamBytes, .context = place.context});
     return result;
   }
-  Reservation reservation(parts.ledger, place.column, kStreamBytes);
-  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = create();
-  if (result != CUDA_SUCCESS) return result;
-  parts.streams.put(reinterpret_cast<uint64_t>(*stream),
-                    {.column = place.column, .bytes = kStreamBytes, .context = place.context});
-  reservation.keep(kStreamBytes);
-  return result;
+  // The driver offers no other figure, so the bound stays charged.
+  return take(
+      parts.ledger, place.column, kStreamBytes, create, [] { return kStreamBytes; },
+      [&](uint64_t bytes) {
+        parts.streams.put(reinterpret_cast<uint64_t>(*stream),
+                          {.column = place.column, .bytes = bytes, .context = place.context});
+      },
+      [] {});
 }
 
 CUresult stream_create(CUstream* stream, unsigned flags) {

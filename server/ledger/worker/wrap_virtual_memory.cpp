@@ -84,13 +84,10 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CU
   LedgerParts& parts = ledger_parts();
   auto column = parts.column(properties->location);
   if (!column) return CUDA_ERROR_OUT_OF_MEMORY;
-  Reservation reservation(parts.ledger, *column, bytes);
-  if (!reservation) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = parts.driver.cuMemCreate(handle, bytes, properties, flags);
-  if (result != CUDA_SUCCESS) return result;
-  reservation.keep(bytes);
-  parts.virtual_memory->created(*handle, *column, bytes);
-  return result;
+  // Its size is its memory: the driver refuses a size that is not a multiple of its granularity.
+  return take(
+      parts.ledger, *column, bytes, [&] { return parts.driver.cuMemCreate(handle, bytes, properties, flags); },
+      [&] { return bytes; }, [&](uint64_t taken) { parts.virtual_memory->created(*handle, *column, taken); }, [] {});
 }
 
 // The replay makes these calls one after the other, so a handle or an address that is free again is not given out
@@ -140,7 +137,7 @@ CUresult mem_import(CUmemGenericAllocationHandle* handle, void* shareable, CUmem
   return result;
 }
 
-// A multicast object may keep what is bound to it.
+// A multicast object may keep its bound memory.
 CUresult multicast_bind_mem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t bytes, unsigned long long flags) {
   LedgerParts& parts = ledger_parts();

@@ -20,14 +20,14 @@ Buffers& Buffers::of_process() {
 }
 
 uint8_t* Buffers::give() noexcept try {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!free_.empty()) {
     uint8_t* data = free_.back();
     free_.pop_back();
     return data;
   }
   if (all_.size() >= kCuptiBuffersMax) return nullptr;
-  // What is written behind the lock must not fail for memory.
+  // Writes behind the lock must not fail for memory.
   all_.reserve(kCuptiBuffersMax);
   free_.reserve(kCuptiBuffersMax);
   filled_.reserve(kCuptiBuffersMax);
@@ -39,7 +39,7 @@ uint8_t* Buffers::give() noexcept try {
 }
 
 void Buffers::take(uint8_t* data, size_t valid_bytes) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::ranges::find(all_, data) == all_.end()) return;  // none of ours
   filled_.push_back({data, std::min(valid_bytes, kCuptiBufferBytes)});
   count_.store(filled_.size(), std::memory_order_relaxed);
@@ -47,7 +47,7 @@ void Buffers::take(uint8_t* data, size_t valid_bytes) noexcept {
 
 std::vector<Buffers::Filled> Buffers::filled() {
   std::vector<Filled> out;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   out.assign(filled_.begin(), filled_.end());
   filled_.clear();
   count_.store(0, std::memory_order_relaxed);
@@ -55,7 +55,7 @@ std::vector<Buffers::Filled> Buffers::filled() {
 }
 
 void Buffers::release(const Filled& read) noexcept {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   free_.push_back(read.data);
 }
 

@@ -4,8 +4,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <vector>
+
+#include "protocol/threads/mutex.hpp"
 
 namespace gpuwire::server::cupti {
 
@@ -32,10 +33,10 @@ class Buffers {
  private:
   Buffers() = default;
 
-  std::mutex mutex_;
-  std::vector<uint8_t*> all_, free_;  // under mutex_
-  std::vector<Filled> filled_;        // under mutex_
-  std::atomic<size_t> count_{0};      // of filled_; a hint for who looks without the lock
+  Mutex mutex_;
+  std::vector<uint8_t*> all_ GUARDED_BY(mutex_), free_ GUARDED_BY(mutex_);
+  std::vector<Filled> filled_ GUARDED_BY(mutex_);
+  std::atomic<size_t> count_{0};  // of filled_; a hint for who looks without the lock
 };
 
 }  // namespace gpuwire::server::cupti

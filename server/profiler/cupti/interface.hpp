@@ -1,6 +1,6 @@
-// What the worker uses of CUPTI: its functions, its numbers, and the beginnings of its records ("CUPTI", reference of
-// the activity API). Declared here, so that the server is built without the toolkit's header and runs with any of the
-// versions below; a test compares it with the header where there is one.
+// The worker's part of CUPTI: its functions, its numbers, and the beginnings of its records ("CUPTI", reference of the
+// activity API). Declared here, so that the server is built without the toolkit's header and runs with any of the
+// versions below; a test compares it with the header if one is installed.
 #pragma once
 
 #include <cuda.h>
@@ -14,9 +14,9 @@ using Result = int;  // CUptiResult
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kMaxLimitReached = 12;  // the end of a buffer
 
-// What cuptiGetVersion() says: 18 is CUDA 11.8, 19 to 28 are 12.0 to 12.9, from 13.0 on it is the version in decimal
-// places. In all of them the records below begin alike, and graphs are traced; what a later major version does is not
-// known.
+// The result of cuptiGetVersion(): 18 is CUDA 11.8, 19 to 28 are 12.0 to 12.9, from 13.0 on it is the version in
+// decimal places. In all of them the records below begin alike, and graphs are traced; a later major version is
+// unknown.
 inline constexpr uint32_t kApiOldest = 18, kApiOldStyleNewest = 28;
 inline constexpr uint32_t kApiNewStyleOldest = 130'000, kApiUnknown = 140'000;
 

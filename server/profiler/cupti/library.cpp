@@ -16,7 +16,7 @@ constexpr size_t kReasonBytesMax = 300;
 
 std::string one_line(const char* text) {
   std::string line = std::string(text ? text : "").substr(0, kReasonBytesMax);
-  wire::blank_controls(line);
+  wire::blank_unshown(line);
   return line;
 }
 

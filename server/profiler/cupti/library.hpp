@@ -30,7 +30,7 @@ std::string name_of(uint32_t api_version);
 // why not, in a line.
 tl::expected<Library, std::string> open(const std::vector<std::string>& paths);
 
-// What CUPTI calls a result.
+// CUPTI's name of a result.
 std::string describe(const Functions& call, Result result);
 
 }  // namespace gpuwire::server::cupti

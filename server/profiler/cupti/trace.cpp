@@ -13,7 +13,7 @@ namespace gpuwire::server::cupti {
 
 namespace {
 
-// External correlations are told with the records of driver calls, so these have to be asked for, too.
+// External correlations come with the records of driver calls, so these have to be requested, too.
 constexpr struct {
   uint32_t kind;
   const char* name;
@@ -92,10 +92,10 @@ void Trace::give(const Span& span) {
   const uint64_t now_ns = monotonic_ns();
   uint64_t id = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (given_.size() >= kCuptiGivenMax) {
-      if (!given_.front().heard) ++forgotten_;
-      hear(given_.front());
+      if (!given_.front().received) ++forgotten_;
+      mark_received(given_.front());
       given_.pop_front();
       ++first_id_;
     }
@@ -110,8 +110,8 @@ void Trace::give(const Span& span) {
 bool Trace::given(bool done) {
   uint64_t id = 0;
   library_.call.ActivityPopExternalCorrelationId(kCorrelationCustom0, &id);
-  std::lock_guard lock(mutex_);
-  if (!done) hear(given_.back());
+  MutexLock lock(mutex_);
+  if (!done) mark_received(given_.back());
   return awaited_ == 1;
 }
 
@@ -120,29 +120,29 @@ void Trace::end() {
   for (const auto& [kind, name] : kKinds) library_.call.ActivityDisable(kind);
 }
 
-// --- who collects --------------------------------------------------------------------------------------------------
+// --- the collecting side -------------------------------------------------------------------------------------------
 
 uint64_t Trace::awaited() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return awaited_ > lost_records_ ? awaited_ - lost_records_ : 0;
 }
 
 uint64_t Trace::give_up() {
-  std::lock_guard lock(mutex_);
-  const uint64_t unheard = awaited_ + std::exchange(forgotten_, 0);
-  for (Given& given : given_) hear(given);
-  return unheard;
+  MutexLock lock(mutex_);
+  const uint64_t not_received = awaited_ + std::exchange(forgotten_, 0);
+  for (Given& given : given_) mark_received(given);
+  return not_received;
 }
 
 Trace::Given* Trace::find(uint64_t id) {
   return id >= first_id_ && id - first_id_ < given_.size() ? &given_[id - first_id_] : nullptr;
 }
 
-void Trace::hear(Given& given) {
-  if (!std::exchange(given.heard, true)) --awaited_;
+void Trace::mark_received(Given& given) {
+  if (!std::exchange(given.received, true)) --awaited_;
 }
 
-// What follows a record that is not one is left unread: CUPTI's function and ours go by the sizes of records.
+// Bytes behind an invalid record are left unread: CUPTI's function and ours go by the sizes of records.
 void Trace::read(const Buffers::Filled& buffer, std::vector<Record>& records, std::vector<Link>& links) const {
   Activity* record = nullptr;
   auto add = [&](const auto* form, uint64_t bytes = 0, const char* name = nullptr) {
@@ -194,8 +194,8 @@ bool Trace::resolve(const Record& record, uint64_t now_ns, Found& found) {
   if (id == ids_.end()) return false;
   Given* given = find(id->second);
   if (!given) return true;  // it has been given up
-  const bool first = !given->heard;
-  hear(*given);
+  const bool first = !given->received;
+  mark_received(*given);
   constexpr auto kSlack = uint64_t(std::chrono::nanoseconds(kCuptiClockSlack).count());
   const bool has_times = record.start_ns != 0 && record.end_ns >= record.start_ns &&
                          record.start_ns + kSlack >= given->given_ns && record.end_ns <= now_ns + kSlack;
@@ -226,11 +226,12 @@ Trace::Found Trace::collect(bool ask, bool forced) {
   if (ask && call.ActivityGetNumDroppedRecords(nullptr, 0, &lost) != kSuccess) lost = 0;
   const uint64_t now_ns = monotonic_ns();
   Found found;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   lost_records_ += lost;
   found.without_times = std::exchange(forgotten_, 0);
   link(links);
-  if (!links.empty()) std::erase_if(early_, [&](const Record& each) { return resolve(each, now_ns, found); });
+  auto resolved = [&](const Record& each) REQUIRES(mutex_) { return resolve(each, now_ns, found); };
+  if (!links.empty()) std::erase_if(early_, resolved);
   for (const Record& each : records) {
     if (resolve(each, now_ns, found)) continue;
     early_.push_back(each);

@@ -1,4 +1,4 @@
-// What is owed to the program before it learns of a failure.
+// The output that the program has to get before it learns of a failure.
 #pragma once
 
 #include <cuda.h>
@@ -7,9 +7,9 @@ namespace gpuwire::server {
 
 class Replay;
 
-// Before a failure is told, by a reply or by a notice: what the driver printed about it, and what kernels printed
-// before it, has left before the error code. Of a context that is lost the program asks nothing more here, and a query
-// that finds out writes nothing: a synchronising call does (CUDA programming guide, "Formatted Output"). Any thread.
+// Before a failure is reported, by a reply or by a notice: the driver's text about it, and the output of kernels before
+// it, have left before the error code. In a lost context the program asks nothing more here, and a query that finds the
+// loss writes nothing: a synchronising call does (CUDA programming guide, "Formatted Output"). Any thread.
 void explain(Replay& replay, CUresult result);
 
 }  // namespace gpuwire::server

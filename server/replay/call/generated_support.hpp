@@ -1,6 +1,6 @@
-// What the generated replay functions (generated/server/replay_*.cpp) are made of. Everything that comes out of a
-// message is checked here before it is used: a wrong handle becomes the call's result, a message of the wrong shape
-// ends the session (ProtocolFault).
+// The helpers of the generated replay functions (generated/server/replay_*.cpp). Every value from a message is checked
+// here before it is used: a wrong handle becomes the call's result, a message of the wrong shape ends the session
+// (ProtocolFault).
 #pragma once
 
 #include <capnp/list.h>
@@ -30,7 +30,7 @@ template <class T>
 class Items {
  public:
   Items(const T* items, size_t count) noexcept : items_(count ? items : reinterpret_cast<const T*>(kNoItems)) {}
-  // The driver's interface is not const-correct everywhere; it does not write to what it takes.
+  // The driver's interface is not const-correct everywhere; it does not write to its inputs.
   T* data() const noexcept { return const_cast<T*>(items_); }
 
  private:
@@ -53,7 +53,7 @@ class Room {
 template <class Results>
 class ReplyMessage {
  public:
-  // Bytes in `lists` lists, texts and data. Past what a message may hold is our own mistake: the counts have been
+  // Bytes in `lists` lists, texts and data. A value beyond a message's limit is our own mistake: the counts have been
   // checked.
   ReplyMessage(size_t data_bytes, size_t lists)
       : words_(words(data_bytes, lists)),
@@ -161,7 +161,8 @@ class Incoming {
                                                     : "a new handle that is malformed or taken");
   }
   void erase(wire::HandleKind kind, uint64_t handle) { replay_.handles().erase(kind, handle); }
-  // The handle of an object of the driver: the one it has, else `candidate`, which it has from now on. 0 for no object.
+  // The handle of an object of the driver: its existing one, or else `candidate`, which it has from now on. 0 for no
+  // object.
   uint64_t give(wire::HandleKind kind, uint64_t candidate, uint64_t native) {
     if (!native) return 0;
     uint64_t found = known(kind, native);

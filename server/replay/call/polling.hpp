@@ -7,17 +7,17 @@
 #include <chrono>
 #include <thread>
 
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/replay.hpp"
 #include "server/replay/stream/completion_mark.hpp"
 
 namespace gpuwire::server {
 
-// A copy and the short kernel before it are polled for so long even where cores are few.
+// A copy and the short kernel before it are polled for this long even where cores are few.
 inline constexpr std::chrono::microseconds kCopyPoll{50};
-// A waiter spins that long before it starts to sleep between two looks: for a part of what it has waited, so that it is
-// never late by more.
+// A waiter spins for this long before it starts to sleep between two polls: for a part of its wait so far, so that it
+// is never late by more.
 inline constexpr std::chrono::microseconds kWaiterSpin{200};
 inline constexpr std::chrono::microseconds kWaiterSleepMin{20};
 inline constexpr std::chrono::microseconds kWaiterSleepMax{200};
@@ -58,7 +58,7 @@ inline CUresult poll_copy(Replay& replay, CUevent event) {
 
 inline CUresult poll_copy(Replay& replay, CompletionMark& mark) {
   return poll_device(
-      replay, [&] { return mark.look(replay.driver()); }, kCopyPoll);
+      replay, [&] { return mark.poll(replay.driver()); }, kCopyPoll);
 }
 
 // Any thread but the executor. Unlike cuEventSynchronize it does not keep a core busy through a long kernel.
@@ -73,13 +73,14 @@ inline CUresult wait_for_event(const DriverTable& driver, CUevent event) {
   }
 }
 
-// What a wait that ended well for a query may still owe. `synchronise`: the driver's call that waits for the same.
+// The duties that a successful wait for a query may still have. `synchronise`: the driver's call that waits for the
+// same.
 template <class Synchronise>
 CUresult synchronise_if_due(Replay& replay, CUresult polled, Synchronise synchronise) {
   return polled == CUDA_SUCCESS && replay.sync_duties().any() ? synchronise() : polled;
 }
 
-// Before a wait is answered: what the device printed leaves first. A driver tells of failures in words, too.
+// Before a wait is answered: the device's output leaves first. A driver reports failures in words, too.
 inline void drain_if_due(Replay& replay, CUresult waited) {
   if (waited != CUDA_SUCCESS || replay.sync_duties().any()) replay.drain_output();
 }

@@ -1,4 +1,4 @@
-// Who times what the session gives the GPU, for a client that asked for a profile. Implemented by server/profiler.
+// Measures the session's GPU work, for a client that asked for a profile. Implemented by server/profiler.
 #pragma once
 
 #include <cuda.h>
@@ -15,9 +15,9 @@ class Outbox;
 class Profiler {
  public:
   struct Totals {
-    uint64_t timed = 0;     // spans that the client was told
+    uint64_t timed = 0;     // spans that were sent to the client
     uint64_t dropped = 0;   // work of which no times are known
-    uint64_t error_ns = 0;  // by so much the times may be wrong
+    uint64_t error_ns = 0;  // the bound of the error of the times
   };
 
   // Of the frame that is being executed.
@@ -30,18 +30,18 @@ class Profiler {
 
   // All on the executor's thread. Before begin() has been true the others do nothing.
 
-  // Who knows the frame. Before begin().
+  // The source of the current frame. Before begin().
   virtual void frames_from(std::function<Frame()> frame) = 0;
 
-  // From now on work is timed, and told by profile_spans. To be called before there is a context: nothing that gives
-  // the GPU work may be under way on any thread. Both outlive the profiler's last notice, which end() or stop() sends.
-  // CUDA_ERROR_NOT_SUPPORTED: the driver lacks what it takes. CUDA_ERROR_ILLEGAL_STATE: it has begun already.
+  // From now on work is timed, and reported by profile_spans. To be called before there is a context: no thread may
+  // have GPU work in flight. Both outlive the profiler's last notice, which end() or stop() sends.
+  // CUDA_ERROR_NOT_SUPPORTED: the driver lacks a required function. CUDA_ERROR_ILLEGAL_STATE: it has begun already.
   virtual CUresult begin(HandleTable& handles, Outbox& outbox) = 0;
-  // What a function or kernel of the driver's is called.
+  // The name of a function or kernel of the driver's.
   virtual void name_function(const void* native, std::string_view name) = 0;
-  // The context is about to go, and at rest: what is known of its work is kept, its events are given back.
+  // The context is about to go, and at rest: the known times of its work are kept, its events are released.
   virtual void context_ends(CUcontext native) = 0;
-  // Waits a little for work that still runs, and tells the rest.
+  // Waits a little for work that still runs, and reports the rest.
   virtual Totals end() = 0;
   // Sends nothing more: the session is over. May be called again.
   virtual void stop() = 0;

@@ -7,6 +7,7 @@
 #include "server/driver_table.hpp"
 #include "server/replay/call/profiler.hpp"
 #include "server/replay/call/reply.hpp"
+#include "server/replay/copy/upload_order.hpp"
 
 namespace gpuwire::server {
 
@@ -36,8 +37,8 @@ CUresult ContextTable::make_current(uint32_t number) {
 }
 
 void ContextTable::enter_any() {
-  // Without any, what the worker made current ahead of the session still is, and where nothing is, the driver says so
-  // itself.
+  // Without any, the context that the worker made current ahead of the session stays current; if there is none, the
+  // driver reports the error itself.
   if (!current_ && !order_.empty()) static_cast<void>(make_current(order_.front()));
 }
 
@@ -47,7 +48,7 @@ Context* ContextTable::enter_stream(CUstream stream) {
   if (drive(driver_.cuStreamGetCtx, stream, &native) != CUDA_SUCCESS || native == current_->native) return current_;
   for (uint32_t number : order_) {
     if (contexts_[number]->native != native) continue;
-    // Where it fails the caller's context stays, and the driver says what is wrong with the stream.
+    // If it fails, the caller's context stays current, and the driver reports the fault of the stream.
     static_cast<void>(make_current(number));
     break;
   }
@@ -171,11 +172,12 @@ void ContextTable::drain(Context& context) {
   if (!context.native) return;
   drive(driver_.cuCtxSetCurrent, context.native);
   drive(driver_.cuCtxSynchronize);
+  if (order_of_uploads_) order_of_uploads_->context_ends();
   context.uploads.clear();
   context.awaited.reset();
   context.passed.clear();
   if (context.green) return;
-  // What waiter and watcher still hold leaves now that the device is at rest.
+  // The data that waiter and watcher still hold leave now that the device is at rest.
   context.events->all_returned(std::chrono::milliseconds(kContextDrainMs));
 }
 
@@ -187,6 +189,7 @@ void ContextTable::abandon(Context& context) {
   }
   context.staging.reset();
   context.events.reset();
+  if (order_of_uploads_) order_of_uploads_->context_ends();
   if (Profiler* profiler = replay_.profiler()) profiler->context_ends(context.native);
   if (context.beside) drive(driver_.cuStreamDestroy_v2, std::exchange(context.beside, nullptr));
   handles_.erase_context(wire_context(context.handle));
@@ -227,7 +230,8 @@ CUresult ContextTable::reset_primary(uint64_t handle) {
   drain(*context);
   abandon(*context);
   CUresult result = drive(driver_.cuDevicePrimaryCtxReset_v2, context->device);
-  // A reset does not give back what cuDevicePrimaryCtxRetain took (CUDA driver API, "Primary Context Management").
+  // A reset does not release the references of cuDevicePrimaryCtxRetain (CUDA driver API, "Primary Context
+  // Management").
   drive(driver_.cuDevicePrimaryCtxRelease_v2, context->device);
   forget_current();
   return result;

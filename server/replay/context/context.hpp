@@ -1,5 +1,4 @@
-// The contexts of a session: which native one stands behind the number in a frame header, and what the replay keeps for
-// each.
+// The contexts of a session: the native context behind the number in a frame header, and the replay's state for each.
 #pragma once
 
 #include <cuda.h>
@@ -18,10 +17,12 @@
 
 namespace gpuwire::server {
 
+class UploadOrder;
+
 // A copy to the device whose source must stay until the device has read it.
 struct Upload {
   StagingBlock block;
-  PooledEvent done;
+  std::shared_ptr<PooledEvent> done;
   bool told = false;  // the program takes it that the device has the data
 };
 
@@ -32,13 +33,13 @@ struct Context {
   CUresult error = CUDA_SUCCESS;  // why it could not be made active
   bool primary = false;
   CUgreenCtx green = nullptr;  // of a green context: `native` is the context made of it
-  uint32_t base = 0;           // whose objects it shares: of a green context its primary context's number, else its own
+  uint32_t base = 0;  // the owner of its objects: for a green context its primary context's number, otherwise its own
   unsigned flags = 0;
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
   PassedMarks passed;
   std::deque<Upload> uploads;       // oldest first
-  std::shared_ptr<Upload> awaited;  // the newest that was told and is waited for: its answers hold it, too
+  std::shared_ptr<Upload> awaited;  // the newest that was reported and is waited for: its answers hold it, too
   CUstream beside = nullptr;        // waits for no other stream; made when first used, managed_memory.cpp
 };
 
@@ -46,15 +47,20 @@ inline constexpr size_t kContextsMax = 1024;
 // How long destroying a context waits for replies and notices about its last work to leave.
 inline constexpr unsigned kContextDrainMs = 5000;
 
-// What a frame header carries for a context handle.
+// The form of a context handle in a frame header.
 constexpr uint32_t wire_context(uint64_t handle) { return uint32_t(handle); }
 
 // Executor thread only.
 class ContextTable {
  public:
-  // `write`: how words tell that work is over (completion_words.hpp); null: events alone do.
-  explicit ContextTable(Replay& replay, WriteWord write = nullptr)
-      : replay_(replay), driver_(replay.driver()), handles_(replay.handles()), write_word_(write) {}
+  // `write`: makes words that report completed work (completion_words.hpp); null: events alone do. `order`: is notified
+  // when a context ends; null: nobody is.
+  explicit ContextTable(Replay& replay, WriteWord write = nullptr, UploadOrder* order = nullptr)
+      : replay_(replay),
+        driver_(replay.driver()),
+        handles_(replay.handles()),
+        write_word_(write),
+        order_of_uploads_(order) {}
   ~ContextTable();
 
   // Makes the context with this number current on this thread; 0: none.
@@ -82,8 +88,8 @@ class ContextTable {
   // Takes over a context that cuCtxCreate gave. False: the handle cannot be used.
   bool adopt(uint64_t handle, CUcontext native, CUdevice device);
   CUresult destroy(uint64_t handle);
-  // A context with what the descriptor names of the device of a bound primary context. It ends with that one at the
-  // latest.
+  // A context with the resources of a bound primary context's device that the descriptor names. It ends with that
+  // context at the latest.
   CUresult create_green(uint64_t handle, uint64_t primary, CUdevResourceDesc descriptor, unsigned flags);
   CUresult destroy_green(uint64_t handle);
   template <class Visit>
@@ -106,6 +112,7 @@ class ContextTable {
   const DriverTable& driver_;
   HandleTable& handles_;
   const WriteWord write_word_;
+  UploadOrder* const order_of_uploads_;
   std::unordered_map<uint32_t, std::unique_ptr<Context>> contexts_;
   std::deque<uint32_t> order_;  // of creation
   Context* current_ = nullptr;

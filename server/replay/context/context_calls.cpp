@@ -1,7 +1,7 @@
 // Contexts that come and go.
 #include "schema/api_context.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/session/replay_state.hpp"
@@ -12,7 +12,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// A context that is gone takes with it what the driver has left out of its streams after a fault.
+// With a context goes the work that the driver has left out of its streams after a fault.
 void ended(Replay& replay, Call& call, uint64_t handle, CUresult result) {
   if (result == CUDA_SUCCESS) replay.state().callbacks().forget_context(wire_context(handle));
   finish(replay, call, result);
@@ -36,7 +36,7 @@ void reset_primary(Replay& replay, Call& call) {
   ended(replay, call, params.getContext(), replay.state().contexts().reset_primary(params.getContext()));
 }
 
-namespace hand {
+namespace custom {
 
 void cuCtxCreate_v4(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::CuCtxCreateV4Params>();
@@ -62,6 +62,6 @@ void cuCtxDestroy_v2(Replay& replay, Call& call) {
   ended(replay, call, handle, replay.state().contexts().destroy(handle));
 }
 
-}  // namespace hand
+}  // namespace custom
 
 }  // namespace gpuwire::server

@@ -4,7 +4,7 @@
 
 #include "schema/api_green_context.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
@@ -16,7 +16,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// The driver's own bytes for what the client sent. Null: `incoming` has failed.
+// The driver's own bytes for the client's ticket. Null: `incoming` has failed.
 const CUdevResource* resource_of(Replay& replay, Incoming& incoming, const CUdevResource& sealed) {
   const CUdevResource* native = replay.state().device_resources().find(sealed);
   if (sealed.type == CU_DEV_RESOURCE_TYPE_INVALID) incoming.fail(CUDA_ERROR_INVALID_RESOURCE_TYPE);
@@ -55,7 +55,7 @@ void green_destroy(Replay& replay, Call& call) {
          replay.state().contexts().destroy_green(call.message.getRoot<schema::GreenContext>().getContext()));
 }
 
-namespace hand {
+namespace custom {
 
 void cuDeviceGetDevResource(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
@@ -124,6 +124,6 @@ void cuDevResourceGenerateDesc(Replay& replay, Call& call) {
   incoming.finish(result);
 }
 
-}  // namespace hand
+}  // namespace custom
 
 }  // namespace gpuwire::server

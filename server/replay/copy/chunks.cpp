@@ -79,7 +79,7 @@ void copy_chunks(Replay& replay, Call& call) {
   if (!block) return answer(CUDA_ERROR_OUT_OF_MEMORY);
   found = store->fetch(digests, {block.data(), size_t(bytes)});
   CUresult result = copy_found(replay, found, params.getDestination(), block.data(), bytes, stream);
-  // Also after a failure: what was put on the stream before it reads the block.
+  // Also after a failure: earlier work on the stream reads the block.
   CUresult kept = keep_upload(replay, call, *context, stream, std::move(block), params.getBlocking());
   if (result == CUDA_SUCCESS) result = kept;
   if (result != CUDA_SUCCESS || !params.getBlocking()) return answer(result);

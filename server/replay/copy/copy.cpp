@@ -6,7 +6,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
-#include "server/replay/host_memory/host_regions.hpp"
+#include "server/replay/copy/upload_order.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "wire/session_frames.hpp"
 
@@ -14,7 +14,7 @@ namespace gpuwire::server {
 
 void reap_uploads(Replay& replay, Context& context) {
   while (!context.uploads.empty() &&
-         replay.driver().cuEventQuery(context.uploads.front().done.get()) != CUDA_ERROR_NOT_READY) {
+         replay.driver().cuEventQuery(context.uploads.front().done->get()) != CUDA_ERROR_NOT_READY) {
     context.uploads.pop_front();
   }
 }
@@ -26,7 +26,7 @@ StagingBlock take_staging(Replay& replay, Context& context, size_t bytes) {
   do {
     // The oldest copy may stand on a stream that is slower than others.
     std::erase_if(context.uploads, [&](const Upload& upload) {
-      return replay.driver().cuEventQuery(upload.done.get()) != CUDA_ERROR_NOT_READY;
+      return replay.driver().cuEventQuery(upload.done->get()) != CUDA_ERROR_NOT_READY;
     });
     replay.state().copy_back().deliver_finished();
     if (StagingBlock block = context.staging->take(bytes)) return block;
@@ -45,13 +45,15 @@ CUresult refuse_capture(Replay& replay, CUstream stream) {
 CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstream stream, StagingBlock block,
                      bool blocking) {
   bool told = blocking && call.header.kind == uint8_t(wire::FrameKind::posted);
-  Upload upload{std::move(block), context.events->take(), told};
+  Upload upload{std::move(block), std::make_shared<PooledEvent>(context.events->take()), told};
   CUresult result =
-      upload.done ? drive(replay.driver().cuEventRecord, upload.done.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
+      *upload.done ? drive(replay.driver().cuEventRecord, upload.done->get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) {
     // No event to wait for (the stream may be of another context): the stream itself then.
     return drive(replay.driver().cuStreamSynchronize, stream);
   }
+  UploadOrder* order = replay.state().upload_order();
+  if (told && order) order->told(upload.done->get(), upload.done);
   context.uploads.push_back(std::move(upload));
   return CUDA_SUCCESS;
 }
@@ -63,14 +65,14 @@ void answer_after(Replay& replay, Call& call, std::shared_ptr<PooledEvent> event
                   std::function<void(CUresult)> answer) {
   CUresult result = poll_copy(replay, event->get());
   if (result != CUDA_ERROR_NOT_READY) {
-    replay.state().host_regions().deliver();
+    deliver_finished_work(replay);
     return answer(result);
   }
   DeviceWait wait;
   wait.wait = [&replay, event] { return wait_for_event(replay.driver(), event->get()); };
   wait.events = [event] { return std::vector{event->get()}; };
   wait.finish = [&replay, event, answer = std::move(answer)](CUresult waited) {
-    replay.state().host_regions().deliver();
+    deliver_finished_work(replay);
     answer(waited);
   };
   replay.poll_or_defer(call, std::move(wait));
@@ -80,7 +82,7 @@ std::function<void(CUresult)> result_of(Replay& replay, const Call& call) {
   return [&replay, sequence = call.header.sequence](CUresult result) { send_result(replay, sequence, result); };
 }
 
-// Answers when the copies that were told before they were done have arrived. Their own events say so: on the stream
+// Answers when the copies that were reported as done early have arrived. Their own events report it: on the stream
 // there may be work by now that waits for the client.
 void answer_arrival(Replay& replay, Call& call, Context& context) {
   reap_uploads(replay, context);
@@ -92,7 +94,16 @@ void answer_arrival(Replay& replay, Call& call, Context& context) {
   }
   if (!context.awaited) return finish(replay, call, CUDA_SUCCESS);
   call.answered = true;
-  answer_after(replay, call, {context.awaited, &context.awaited->done}, result_of(replay, call));
+  answer_after(replay, call, context.awaited->done, result_of(replay, call));
+}
+
+// The program takes it that the newest copy is done, and with it those before it.
+void notify_uploads(Replay& replay, Context& context) {
+  reap_uploads(replay, context);
+  if (context.uploads.empty()) return;
+  Upload& newest = context.uploads.back();
+  newest.told = true;
+  if (UploadOrder* order = replay.state().upload_order()) order->told(newest.done->get(), newest.done);
 }
 
 }  // namespace
@@ -134,6 +145,10 @@ void copy_to_device(Replay& replay, Call& call) {
   if (blocking && call.bulk.remaining() == 0 && called) {
     return answer_arrival(replay, call, *context);
   }
+  if (blocking && call.bulk.remaining() == 0) {
+    notify_uploads(replay, *context);
+    return finish(replay, call, CUDA_SUCCESS);
+  }
   CUresult result = refuse_capture(replay, stream);
   CUdeviceptr destination = params.getDestination();
   while (result == CUDA_SUCCESS && call.bulk.remaining() > 0) {
@@ -163,7 +178,9 @@ void answer_download(Replay& replay, Call& call, Context& context, CUstream stre
   CompletionMark mark = mark_stream(replay.driver(), *context.events, stream, result);
   call.answered = true;
   if (result != CUDA_SUCCESS) {
-    send_copy(replay, copy, drive(replay.driver().cuStreamSynchronize, stream));
+    result = drive(replay.driver().cuStreamSynchronize, stream);
+    deliver_finished_work(replay);
+    send_copy(replay, copy, result);
     return;
   }
   if (copy.called) {
@@ -171,6 +188,7 @@ void answer_download(Replay& replay, Call& call, Context& context, CUstream stre
     if (result != CUDA_ERROR_NOT_READY) {
       result = settle(replay, mark.event.get(), result);
       if (mark.seen_early) context.passed.add(replay.driver(), stream, std::move(mark.event));
+      deliver_finished_work(replay);
       send_copy(replay, copy, result);
       return;
     }

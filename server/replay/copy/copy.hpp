@@ -13,7 +13,8 @@ struct Context;
 // small enough that network and device work at the same time, large enough that the calls do not count, nor that lanes
 // (protocol/link) meet at its end. Its staging is bounded and charged as all staging is (kStagingBytesMax).
 inline constexpr size_t kUploadPieceBytes = 8u << 20;
-// What somebody waits for ends in pieces of this size, so that the device has little left to do when the last has come.
+// A copy that somebody waits for ends in pieces of this size, so that the device has little work left when the last has
+// come.
 inline constexpr size_t kUploadLastPieceBytes = 2u << 20;
 static_assert(kUploadPieceBytes % wire::kChunkBytes == 0 && kUploadLastPieceBytes % wire::kChunkBytes == 0);
 // How much of `remaining` bytes the next piece is. `waited_for`: the client waits for the copy, so this is its end.
@@ -40,13 +41,13 @@ CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstrea
 void reap_uploads(Replay& replay, Context& context);
 // Executor. Answers a copy to the device: at once, or when the stream has passed this point.
 void answer_upload(Replay& replay, Call& call, Context& context, CUstream stream, bool blocking, CUresult result);
-// Executor. Calls `answer` when the stream has passed this point: at once if that is soon, else on another thread. The
-// call counts as answered.
+// Executor. Calls `answer` when the stream has passed this point: at once if that is soon, otherwise on another thread.
+// The call counts as answered.
 void answer_arrived(Replay& replay, Call& call, Context& context, CUstream stream,
                     std::function<void(CUresult)> answer);
-// Executor. The device-to-host copy into `block` is on the stream: sends it now if it is soon done, else later.
+// Executor. The device-to-host copy into `block` is on the stream: sends it now if it is soon done, otherwise later.
 void answer_download(Replay& replay, Call& call, Context& context, CUstream stream, StagingBlock block, uint64_t bytes);
-// Executor. What a copy from the device answers when nothing was put on the stream. A posted one owes its notice too:
+// Executor. The answer of a copy from the device that put nothing on the stream. A posted copy also needs its notice:
 // the client waits for it.
 void answer_failed_download(Replay& replay, Call& call, CUresult result);
 // A copy recorded into a graph would read or write staging long after it has been used for something else.

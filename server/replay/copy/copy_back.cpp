@@ -12,13 +12,23 @@
 #include "server/session_notices.hpp"
 
 namespace gpuwire::server {
+namespace {
+
+constexpr size_t kCopiedReplyBytesMax = 16u << 10;
+
+}  // namespace
+
+void deliver_finished_work(Replay& replay) {
+  replay.state().copy_back().deliver_finished();
+  replay.state().host_regions().deliver();
+}
 
 void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result) {
   std::span<const std::byte> bulk;
   if (result == CUDA_SUCCESS && copy.bytes) bulk = {copy.block.data(), copy.bytes};
-  // What is small is copied for the way, and its staging is free at once.
+  // Small data are copied for sending, and their staging is free at once.
   std::shared_ptr<const void> keeper;
-  if (bulk.size() > wire::kPostedBulkBytesMax) keeper = std::make_shared<StagingBlock>(std::move(copy.block));
+  if (bulk.size() > kCopiedReplyBytesMax) keeper = std::make_shared<StagingBlock>(std::move(copy.block));
   if (copy.called) {
     replay.state().host_regions().deliver();
     return send_result(replay, copy.sequence, result, bulk, std::move(keeper));
@@ -44,19 +54,35 @@ void CopyBack::add(CUcontext context, CopyFromDeviceState copy) {
 void CopyBack::deliver_finished() {
   if (count_.load(std::memory_order_acquire) == 0) return;
   std::lock_guard delivering(delivering_);
-  std::vector<std::shared_ptr<CopyFromDeviceState>> candidates;
+  struct Candidate {
+    std::shared_ptr<CopyFromDeviceState> copy;
+    CUresult result = CUDA_ERROR_NOT_READY;
+  };
+  std::vector<Candidate> candidates;
   {
     std::lock_guard lock(list_);
-    candidates.assign(copies_.begin(), copies_.end());
+    for (auto& copy : copies_) candidates.push_back({copy});
   }
-  std::vector<CUstream> busy;  // the rest of such a stream is not done either
-  for (auto& copy : candidates) {
-    if (std::find(busy.begin(), busy.end(), copy->stream) != busy.end()) continue;
-    CUresult result = replay_.driver().cuEventQuery(copy->done.get());
-    if (result == CUDA_ERROR_NOT_READY) {
-      busy.push_back(copy->stream);
-      continue;
+  // Whether a reply was found finished behind copies that were not when they were asked about. It may cover them: they
+  // are done then, too, and have to leave before it.
+  const auto poll = [&] {
+    std::vector<CUstream> busy;  // the rest of such a stream is not done either
+    bool again = false;
+    for (Candidate& each : candidates) {
+      if (each.result != CUDA_ERROR_NOT_READY) continue;
+      if (std::find(busy.begin(), busy.end(), each.copy->stream) != busy.end()) continue;
+      each.result = replay_.driver().cuEventQuery(each.copy->done.get());
+      if (each.result == CUDA_ERROR_NOT_READY) {
+        busy.push_back(each.copy->stream);
+      } else {
+        again = again || (each.copy->called && !busy.empty());
+      }
     }
+    return again;
+  };
+  while (poll()) {}
+  for (auto& [copy, result] : candidates) {
+    if (result == CUDA_ERROR_NOT_READY) continue;
     if (copy->called) result = settle(replay_, copy->done.get(), result);
     send_copy(replay_, *copy, result);
     copy->block = {};

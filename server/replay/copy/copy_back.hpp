@@ -26,18 +26,19 @@ struct CopyFromDeviceState {
   PooledEvent done;
 };
 
-// The executor adds; any thread delivers. What synchronises with the device calls deliver_finished() before it answers:
-// whatever the synchronisation covers has completed by then, so it leaves first, and the client finds its data in
-// place.
+// The executor adds; any thread delivers. A function that synchronises with the device calls deliver_finished_work()
+// before it answers: all work that the synchronisation covers has completed by then, so its data leave first, and the
+// client finds them in place.
 class CopyBack {
  public:
   explicit CopyBack(Replay& replay) : replay_(replay) {}
 
   // Executor. The copy and its event are on the stream.
   void add(CUcontext context, CopyFromDeviceState copy);
-  // Sends every copy whose event has completed, oldest first; waits for one that another thread is sending.
+  // Sends every copy whose event has completed, oldest first, and no reply before a copy that it covers, on whatever
+  // stream that is; waits for a copy that another thread is sending.
   void deliver_finished();
-  // Executor, at the end of the session: drops what has not left. Nothing uses the device any more.
+  // Executor, at the end of the session: drops unsent copies. Nothing uses the device any more.
   void clear();
   size_t pending() const { return count_.load(std::memory_order_acquire); }
 
@@ -51,6 +52,10 @@ class CopyBack {
   // started by it afterwards.
   std::atomic<size_t> count_{0};
 };
+
+// Before each answer and notice that reports completed work, in whichever form it was asked: all data that the work
+// brings to the program leave first, those of copies and those that the device wrote to host regions. Any thread.
+void deliver_finished_work(Replay& replay);
 
 // Sends one finished copy: the bytes, or the error in their place. Its block is given away. Any thread.
 void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result);

@@ -19,7 +19,7 @@ struct Pitched {
   copy{};  // the device side is filled in on both ends; each direction sets the host side and clears the other
 };
 
-// Fills `pitched`. The size must be one that a frame can carry.
+// Fills `pitched`. A frame must be able to carry the size.
 CUresult decode(Replay& replay, schema::Copy2D::Reader params, Pitched& pitched) {
   unsigned __int128 bytes = (unsigned __int128)params.getWidthBytes() * params.getHeight();
   if (bytes > wire::kBulkBytesMax) throw ProtocolFault{"copy_2d: more bytes than a frame may carry"};

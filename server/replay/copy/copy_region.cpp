@@ -34,8 +34,8 @@ CUresult find_part(Replay& replay, uint64_t region, uint64_t bytes, uint64_t str
   return refuse_capture(replay, out.stream);
 }
 
-// Calls `done` when the stream has passed this point, with the event that says so or none: at once if it has, else on
-// the watcher's thread. So the executor goes on to what the client has sent behind it.
+// Calls `done` when the stream has passed this point, with the event that reports it or none: at once if it has,
+// otherwise on the watcher's thread. So the executor continues with the client's next frames.
 void when_passed(Replay& replay, const Part& part, std::function<void(CUevent, CUresult)> done) {
   PooledEvent event = part.context->events->take();
   CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), part.stream) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -70,7 +70,7 @@ void copy_region_to_device(Replay& replay, Call& call) {
     read(nullptr, result);
     return finish(replay, call, result);
   }
-  // Who asks whether the program's copies have arrived finds this one, too.
+  // A question about the arrival of the program's copies includes this one, too.
   if (params.getBlocking()) result = keep_upload(replay, call, *part.context, part.stream, StagingBlock(), true);
   when_passed(replay, part, read);
   finish(replay, call, result);
@@ -86,10 +86,9 @@ void copy_region_from_device(Replay& replay, Call& call) {
   if (result != CUDA_SUCCESS) return finish(replay, call, result);
   call.answered = true;
   when_passed(replay, part, [&replay, sequence = call.header.sequence](CUevent event, CUresult passed) {
-    // The end of the copy tells of all work before it.
+    // The end of the copy proves the end of all work before it.
     if (event) passed = settle(replay, event, passed);
-    replay.state().copy_back().deliver_finished();
-    replay.state().host_regions().deliver();
+    deliver_finished_work(replay);
     send_result(replay, sequence, passed);
   });
 }

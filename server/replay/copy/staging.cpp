@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "server/driver_table.hpp"
 
@@ -34,7 +35,9 @@ StagingPool::StagingPool(const DriverTable& driver, HostMemory* account, size_t 
     : driver_(driver), account_(account), bytes_max_(bytes_max), urgent_bytes_max_(urgent_bytes_max) {}
 
 StagingPool::~StagingPool() {
-  for (Slab& slab : slabs_) release(slab);
+  for (Slab& slab : slabs_) {
+    if (slab.data) end(slab, !abandoned_);
+  }
 }
 
 size_t StagingPool::class_of(size_t bytes) {
@@ -46,14 +49,14 @@ size_t StagingPool::class_of(size_t bytes) {
 StagingBlock StagingPool::take(size_t bytes, bool urgent) {
   StagingBlock block;
   if (bytes == 0 || bytes > kStagingBlockBytesMax) return block;
-  std::lock_guard lock(mutex_);
+  Lock lock(mutex_);
   if (abandoned_) return block;
   size_t size_class = class_of(bytes);
   size_t limit = urgent ? urgent_bytes_max_ : bytes_max_;
-  if (free_[size_class].empty() && !add_slab(size_class, limit)) {
+  if (free_[size_class].empty() && !add_slab(lock, size_class, limit)) {
     // Full of blocks of other sizes: those that nobody uses make room.
-    release_unused_slabs();
-    if (!add_slab(size_class, limit)) return block;
+    release_unused_slabs(lock);
+    if (free_[size_class].empty() && !add_slab(lock, size_class, limit)) return block;
   }
   FreeBlock free = free_[size_class].back();
   free_[size_class].pop_back();
@@ -66,29 +69,49 @@ StagingBlock StagingPool::take(size_t bytes, bool urgent) {
   return block;
 }
 
-bool StagingPool::add_slab(size_t size_class, size_t limit) {
-  size_t block_bytes = kStagingBlockBytesMin << size_class;
-  Slab slab{.bytes = std::max(block_bytes, kStagingSlabBytes), .block_bytes = block_bytes};
-  if (slab_bytes_ + slab.bytes > limit) return false;
+bool StagingPool::make(Slab& slab) const {
   slab.data = map_aligned(slab.bytes);
   if (!slab.data) return false;
   // Not pinned (the driver cannot, or the limit on locked memory is reached): the same copies, only slower.
   slab.pinned = driver_.cuMemHostRegister_v2 && driver_.cuMemHostUnregister &&
                 driver_.cuMemHostRegister_v2(slab.data, slab.bytes, CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS;
   slab.charge = HostCharge(account_);
-  if (!slab.pinned && !slab.charge.grow(slab.bytes)) {
-    munmap(slab.data, slab.bytes);
-    return false;
+  if (slab.pinned || slab.charge.grow(slab.bytes)) return true;
+  munmap(slab.data, slab.bytes);
+  return false;
+}
+
+void StagingPool::end(Slab& slab, bool registered) const {
+  if (slab.pinned && registered) driver_.cuMemHostUnregister(slab.data);
+  munmap(slab.data, slab.bytes);
+}
+
+bool StagingPool::add_slab(Lock& lock, size_t size_class, size_t limit) {
+  size_t block_bytes = kStagingBlockBytesMin << size_class;
+  Slab slab{.bytes = std::max(block_bytes, kStagingSlabBytes), .block_bytes = block_bytes};
+  const size_t bytes = slab.bytes;
+  if (slab_bytes_ + bytes > limit) return false;
+  slab_bytes_ += bytes;
+  lock.unlock();
+  bool made = make(slab);
+  lock.lock();
+  if (made && abandoned_) {  // the context has gone meanwhile, and the registration with it
+    end(slab, false);
+    made = false;
   }
-  slab_bytes_ += slab.bytes;
+  if (made) add_blocks(std::move(slab), size_class);
+  else slab_bytes_ -= bytes;
+  return made;
+}
+
+void StagingPool::add_blocks(Slab slab, size_t size_class) {
   auto place = std::find_if(slabs_.begin(), slabs_.end(), [](const Slab& other) { return !other.data; });
   if (place == slabs_.end()) place = slabs_.insert(place, Slab{});
   size_t index = size_t(place - slabs_.begin());
-  for (size_t offset = slab.bytes; offset >= block_bytes; offset -= block_bytes) {
-    free_[size_class].push_back({slab.data + offset - block_bytes, index});
+  for (size_t offset = slab.bytes; offset >= slab.block_bytes; offset -= slab.block_bytes) {
+    free_[size_class].push_back({slab.data + offset - slab.block_bytes, index});
   }
   *place = std::move(slab);
-  return true;
 }
 
 void StagingPool::give(std::byte* data, size_t capacity, size_t slab) {
@@ -98,26 +121,29 @@ void StagingPool::give(std::byte* data, size_t capacity, size_t slab) {
   --taken_;
 }
 
-void StagingPool::release_unused_slabs() {
+void StagingPool::release_unused_slabs(Lock& lock) {
   for (auto& blocks : free_) {
     std::erase_if(blocks, [&](const FreeBlock& block) { return slabs_[block.slab].taken == 0; });
   }
+  std::vector<Slab> unused;
   for (Slab& slab : slabs_) {
-    if (slab.data && slab.taken == 0) release(slab);
+    if (slab.data && slab.taken == 0) unused.push_back(std::exchange(slab, Slab{}));
   }
-}
-
-void StagingPool::release(Slab& slab) {
-  if (!slab.data) return;
-  if (slab.pinned && !abandoned_) driver_.cuMemHostUnregister(slab.data);
-  munmap(slab.data, slab.bytes);
-  slab_bytes_ -= slab.bytes;
-  slab = Slab{};
+  if (unused.empty()) return;
+  const bool registered = !abandoned_;
+  size_t bytes = 0;
+  lock.unlock();
+  for (Slab& slab : unused) {
+    end(slab, registered);
+    bytes += slab.bytes;
+  }
+  lock.lock();
+  slab_bytes_ -= bytes;
 }
 
 void StagingPool::abandon() {
-  std::lock_guard lock(mutex_);
-  release_unused_slabs();
+  Lock lock(mutex_);
+  release_unused_slabs(lock);
   abandoned_ = true;
 }
 

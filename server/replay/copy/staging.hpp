@@ -19,8 +19,8 @@ inline constexpr size_t kStagingBlockBytesMin = 64u << 10;
 inline constexpr size_t kStagingBlockBytesMax = 64u << 20;
 // Smaller blocks are cut from slabs of this size, since pinning costs tens of microseconds whatever the size.
 inline constexpr size_t kStagingSlabBytes = 2u << 20;
-// What one context pins at most, and what it may take when waiting for free blocks has not helped (StagingPool::take
-// with `urgent`).
+// The most pinned memory of one context, and the most that it may take after a wait for free blocks without success
+// (StagingPool::take with `urgent`).
 inline constexpr size_t kStagingBytesMax = 256u << 20;
 inline constexpr size_t kStagingUrgentBytesMax = 1024u << 20;
 
@@ -53,10 +53,13 @@ class StagingBlock {
 };
 
 // Any thread; its context is current on the one that calls take(). The memory is the process's own and only registered
-// with the driver, so that a block whose context has died can still be read.
+// with the driver, so that a block whose context has died can still be read. Registering and unregistering may wait for
+// streams that stand at a function of the client, whose answer may have to wait for a block to be returned: no lock is
+// held meanwhile.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
-  // `account`: of what is not pinned, since the driver's ledger counts what is; outlives the pool, null: nobody counts.
+  // `account`: for memory that is not pinned, since the driver's ledger counts pinned memory; outlives the pool, null:
+  // nobody counts.
   explicit StagingPool(const DriverTable& driver, HostMemory* account = nullptr, size_t bytes_max = kStagingBytesMax,
                        size_t urgent_bytes_max = kStagingUrgentBytesMax);
   ~StagingPool();
@@ -64,8 +67,8 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no
   // memory.
   StagingBlock take(size_t bytes, bool urgent = false);
-  // The context is about to go: what is free is unregistered and released, what is taken later, without the driver. No
-  // block is given out.
+  // The context is about to go: free blocks are unregistered and released, taken ones later, without the driver. No
+  // block is handed out any more.
   void abandon();
 
   size_t slab_bytes() const;
@@ -88,10 +91,15 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   static constexpr size_t kClasses = 11;
   static size_t class_of(size_t bytes);
 
+  using Lock = std::unique_lock<std::mutex>;
   void give(std::byte* data, size_t capacity, size_t slab);
-  bool add_slab(size_t size_class, size_t limit);
-  void release_unused_slabs();
-  void release(Slab& slab);
+  // Both give the lock up for a while. True: there is a free block of the class.
+  bool add_slab(Lock& lock, size_t size_class, size_t limit);
+  void release_unused_slabs(Lock& lock);
+  void add_blocks(Slab slab, size_t size_class);
+  // For a slab that is in no list.
+  bool make(Slab& slab) const;
+  void end(Slab& slab, bool registered) const;
 
   const DriverTable& driver_;
   HostMemory* const account_;
@@ -100,7 +108,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   mutable std::mutex mutex_;
   std::vector<Slab> slabs_;  // an empty entry is free to be used again
   std::vector<FreeBlock> free_[kClasses];
-  size_t slab_bytes_ = 0;
+  size_t slab_bytes_ = 0;  // those included that are being made or ended
   size_t taken_ = 0;
   bool abandoned_ = false;
 };

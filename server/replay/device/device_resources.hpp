@@ -1,5 +1,5 @@
-// Parts of a device that a session may hold: what the driver writes into a CUdevResource stays here, and the client
-// gets a ticket for it.
+// Parts of a device that a session may hold: the driver's content of a CUdevResource stays here, and the client gets a
+// ticket for it.
 #pragma once
 
 #include <cuda.h>
@@ -13,14 +13,14 @@ namespace gpuwire::server {
 // Of one session. A program has a handful; past this the oldest are forgotten.
 inline constexpr size_t kDeviceResourcesMax = 1024;
 
-// The structure is opaque but for its type and the numbers behind it: what else is in it is the driver's, which trusts
-// it. So nothing that the client sends is handed to the driver as a resource; a ticket in it names one that the driver
-// itself has written. Executor thread only.
+// The structure is opaque except for its type and the numbers behind it: its other content is the driver's, which
+// trusts it. So no bytes from the client reach the driver as a resource; a ticket in them names a resource that the
+// driver itself has written. Executor thread only.
 class DeviceResources {
  public:
-  // What the client gets for what the driver has written. The same bytes have the same ticket.
+  // The client's ticket for a resource of the driver. The same bytes have the same ticket.
   CUdevResource seal(const CUdevResource& native);
-  // What the driver had written. Null: this session was given no such resource, or it is long ago.
+  // The driver's resource. Null: this session was given no such resource, or it was evicted.
   const CUdevResource* find(const CUdevResource& sealed) const;
   size_t size() const { return entries_.size(); }
 

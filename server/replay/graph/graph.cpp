@@ -1,4 +1,4 @@
-// Graphs inside other graphs or of captures, which are not the client's to destroy, and what is told of them.
+// Graphs inside other graphs or of captures, which the client may not destroy, and the client's view of them.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include "schema/api_capture.capnp.h"
 #include "schema/api_graph.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"
@@ -19,11 +19,11 @@ namespace gpuwire::server {
 
 namespace {
 
-// Of a graph's text in one reply; the client asks for the rest.
+// The part of a graph's text in one reply; the client asks for the rest.
 constexpr size_t kTextPieceBytes = 256u << 10;
 constexpr size_t kTextBytesMax = 64u << 20;
 
-// Gives an inner graph the handle that it has or the one that is offered.
+// Gives an inner graph its existing handle or the offered one.
 uint64_t give_inner(Replay& replay, Incoming& incoming, uint64_t offered, CUgraph graph) {
   uint64_t given = incoming.give(wire::HandleKind::graph, offered, word(graph));
   if (given && given == offered) replay.state().inner_graphs().insert(given);
@@ -49,7 +49,7 @@ CUresult text_of(Replay& replay, CUgraph graph, unsigned flags, std::string& out
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 void cuGraphChildGraphNodeGetGraph(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
@@ -93,7 +93,7 @@ void cuStreamEndCapture(Replay& replay, Call& call) {
   if (!result) result = replay.driver().cuStreamEndCapture(stream, &graph);
   ReplyMessage<schema::CuStreamEndCaptureResults> message(0, 0);
   if (!result) {
-    // A graph that the client was told of during the capture is its own from here on.
+    // A graph that the client got during the capture is its own from here on.
     uint64_t given = incoming.give(wire::HandleKind::graph, params.getPhGraph(), word(graph));
     replay.state().inner_graphs().erase(given);
     message.results().setPhGraph(given);
@@ -101,7 +101,7 @@ void cuStreamEndCapture(Replay& replay, Call& call) {
   incoming.reply(message.message(), message.results(), result);
 }
 
-}  // namespace hand
+}  // namespace custom
 
 void graph_forget(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::GraphForget>();

@@ -2,10 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <utility>
 
-#include "protocol/wire/byte_changes.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/completion.hpp"
 #include "server/replay/call/polling.hpp"
@@ -13,6 +14,7 @@
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/session/replay_state.hpp"
+#include "server/replay/stream/stream_rest.hpp"
 #include "server/session_handlers.hpp"
 #include "server/session_notices.hpp"
 
@@ -26,46 +28,71 @@ constexpr uint64_t kPageBytes = 4096;
 
 CUresult GraphMemory::create(uint64_t number, uint64_t bytes, uint64_t& place) {
   if (bytes == 0 || bytes > wire::kRegionBytesMax) return CUDA_ERROR_INVALID_VALUE;
-  release_destroyed();
   Block block;
   block.mapped_bytes = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  block.charge = HostCharge(replay_.host_memory());
   {
     std::lock_guard lock(mutex_);
     if (blocks_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
-    if (blocks_.size() >= wire::kRegionsMax || block.mapped_bytes > wire::kRegionBytesMax - mapped_bytes_)
+    if (!block.charge.grow(bytes) || !(block.shadow = ZeroedMemory(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
+    block.memory = take_destroyed(block.mapped_bytes);
+    if (!block.memory &&
+        (blocks_.size() >= wire::kRegionsMax || block.mapped_bytes > wire::kRegionBytesMax - mapped_bytes_))
       return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  block.charge = HostCharge(replay_.host_memory());
-  if (!block.charge.grow(bytes) || !(block.shadow = ZeroedMemory(bytes))) return CUDA_ERROR_OUT_OF_MEMORY;
-  void* memory = mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = drive(replay_.driver().cuMemHostRegister_v2, memory, size_t(block.mapped_bytes),
-                          unsigned(CU_MEMHOSTREGISTER_PORTABLE));
-  if (result != CUDA_SUCCESS) {
-    munmap(memory, block.mapped_bytes);
-    return result;
+  if (block.memory) {
+    std::memset(block.memory, 0, block.mapped_bytes);
+  } else if (CUresult error = map(block)) {
+    return error;
   }
-  block.memory = static_cast<std::byte*>(memory);
-  place = reinterpret_cast<uint64_t>(memory);
+  place = reinterpret_cast<uint64_t>(block.memory);
   std::lock_guard lock(mutex_);
   mapped_bytes_ += block.mapped_bytes;
   blocks_.emplace(number, std::move(block));
   return CUDA_SUCCESS;
 }
 
-CUresult GraphMemory::destroy(uint64_t number) {
-  {
-    std::lock_guard lock(mutex_);
-    auto found = blocks_.find(number);
-    if (found == blocks_.end() || found->second.destroyed) return CUDA_ERROR_INVALID_VALUE;
-    found->second.destroyed = true;
+CUresult GraphMemory::map(Block& block) const {
+  void* memory = mmap(nullptr, block.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = drive(replay_.driver().cuMemHostRegister_v2, memory, size_t(block.mapped_bytes),
+                                unsigned(CU_MEMHOSTREGISTER_PORTABLE));
+  if (result == CUDA_SUCCESS) block.memory = static_cast<std::byte*>(memory);
+  else munmap(memory, block.mapped_bytes);
+  return result;
+}
+
+std::byte* GraphMemory::take_destroyed(uint64_t mapped_bytes) {
+  if (destroyed_ == 0) return nullptr;
+  for (auto at = blocks_.begin(); at != blocks_.end(); ++at) {
+    const Block& block = at->second;
+    if (!block.destroyed || block.running != 0 || block.mapped_bytes != mapped_bytes) continue;
+    std::byte* memory = block.memory;
+    mapped_bytes_ -= mapped_bytes;
+    --destroyed_;
+    blocks_.erase(at);
+    return memory;
   }
-  release_destroyed();
+  return nullptr;
+}
+
+CUresult GraphMemory::destroy(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  auto found = blocks_.find(number);
+  if (found == blocks_.end() || found->second.destroyed) return CUDA_ERROR_INVALID_VALUE;
+  found->second.destroyed = true;
+  ++destroyed_;
   return CUDA_SUCCESS;
 }
 
-// The driver may wait for the device when memory is unregistered, so nothing of ours is locked meanwhile.
+// The driver waits for all work when memory is unregistered, of whichever stream; work that ends only when the client
+// does something else first would hold up everything. So nothing of ours is locked meanwhile, and nothing is under way.
 void GraphMemory::release_destroyed() {
+  {
+    std::lock_guard lock(mutex_);
+    if (destroyed_ == 0) return;
+  }
+  if (!at_rest(replay_)) return;
   std::vector<Block> released;
   {
     std::lock_guard lock(mutex_);
@@ -75,6 +102,7 @@ void GraphMemory::release_destroyed() {
         continue;
       }
       mapped_bytes_ -= at->second.mapped_bytes;
+      --destroyed_;
       released.push_back(std::move(at->second));
       at = blocks_.erase(at);
     }
@@ -111,15 +139,33 @@ void GraphMemory::ended(const std::vector<uint64_t>& numbers) {
   running_.fetch_sub(1, std::memory_order_release);
 }
 
+bool GraphMemory::take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) {
+  std::lock_guard lock(mutex_);
+  auto at = blocks_.lower_bound(place.number);
+  if (at != blocks_.end() && at->first != place.number) place.offset = 0;
+  while (at != blocks_.end() && (at->second.running == 0 || place.offset >= at->second.shadow.bytes().size())) {
+    ++at;
+    place.offset = 0;
+  }
+  if (at == blocks_.end()) return false;
+  auto& [number, block] = *at;
+  const uint64_t bytes = std::min<uint64_t>(block.shadow.bytes().size() - place.offset, wire::kRegionPieceBytes);
+  wire::take_changes(block.memory + place.offset, block.shadow.bytes().subspan(place.offset, bytes),
+                     [&](wire::ByteChanges& found) { changes.push_back(std::move(found)); });
+  of = {number, place.offset};
+  place = {number, place.offset + bytes};
+  return true;
+}
+
 void GraphMemory::deliver() {
   if (!any_running()) return;
-  std::lock_guard lock(mutex_);
-  for (auto& [number, block] : blocks_) {
-    if (block.running == 0) continue;
-    wire::take_changes(block.memory, block.shadow.bytes(), [&, at = number](const wire::ByteChanges& changes) {
-      notify::graph_memory_data(replay_.outbox(), {.address = at, .offset = changes.offset, .changed = changes.mask},
-                                changes.bytes);
-    });
+  std::lock_guard delivering(delivering_);
+  std::vector<wire::ByteChanges> changes;
+  for (Place place, of; take_next(place, of, changes); changes.clear()) {
+    for (const wire::ByteChanges& change : changes)
+      notify::graph_memory_data(replay_.outbox(),
+                                {.address = of.number, .offset = of.offset + change.offset, .changed = change.mask},
+                                change.bytes);
   }
 }
 
@@ -133,9 +179,14 @@ void GraphMemory::clear() {
 void graph_memory_create(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RegionCreate>();
   uint64_t place = 0;
-  CUresult result = replay.context()
-                        ? replay.state().graph_memory().create(params.getAddress(), params.getBytes(), place)
-                        : CUDA_ERROR_INVALID_CONTEXT;
+  GraphMemory& memory = replay.state().graph_memory();
+  CUresult result =
+      replay.context() ? memory.create(params.getAddress(), params.getBytes(), place) : CUDA_ERROR_INVALID_CONTEXT;
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+    memory.release_destroyed();
+    if (enter_living(replay, call.header.context))
+      result = memory.create(params.getAddress(), params.getBytes(), place);
+  }
   SmallMessage<> message;
   auto reply = message.root<schema::GraphMemoryCreateReply>();
   reply.setResult(result);
@@ -146,8 +197,9 @@ void graph_memory_create(Replay& replay, Call& call) {
 }
 
 void graph_memory_destroy(Replay& replay, Call& call) {
-  finish(replay, call,
-         replay.state().graph_memory().destroy(call.message.getRoot<schema::RegionDestroy>().getAddress()));
+  GraphMemory& memory = replay.state().graph_memory();
+  finish(replay, call, memory.destroy(call.message.getRoot<schema::RegionDestroy>().getAddress()));
+  memory.release_destroyed();
 }
 
 void graph_memory_write(Replay& replay, Call& call) {

@@ -18,9 +18,9 @@ namespace gpuwire::server {
 
 namespace {
 
-enum class Operation : uint8_t { add = 0, set = 1, set_in_exec = 2, tell = 3 };
+enum class Operation : uint8_t { add = 0, set = 1, set_in_exec = 2, query = 3 };
 
-// What stays in place while the driver looks at a node's parameters.
+// The memory that stays in place while the driver reads a node's parameters.
 struct NodeParameters {
   CUgraphNodeParams all{};
   void* extra[5] = {};
@@ -103,7 +103,7 @@ CUresult add(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node,
   return result;
 }
 
-// The calls that are about one kind are older than the generic ones, and keep what they do not speak of (a kernel's
+// The calls for one kind are older than the generic ones, and keep values that they have no argument for (a kernel's
 // attributes).
 CUresult set(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node, const NodeParameters& parameters) {
   const DriverTable& driver = replay.driver();
@@ -127,8 +127,8 @@ CUresult set(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node,
                  : drive(driver.cuGraphKernelNodeSetParams_v2, target, given);
 }
 
-// The parameters of a kernel node as the driver tells them, packed as the client's launches are. After a fault it does
-// not tell where they lie, but did so when the function was looked up.
+// The parameters of a kernel node as the driver reports them, packed as the client's launches are. After a fault the
+// driver does not report their places, but it did when the function was looked up.
 CUresult pack(Replay& replay, const CUDA_KERNEL_NODE_PARAMS& kernel, std::vector<std::byte>& packed) {
   const DriverTable& driver = replay.driver();
   for (void** entry = kernel.extra; entry && *entry != CU_LAUNCH_PARAM_END; entry += 2) {
@@ -161,7 +161,7 @@ CUresult pack(Replay& replay, const CUDA_KERNEL_NODE_PARAMS& kernel, std::vector
   return CUDA_SUCCESS;
 }
 
-void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
+void query(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
   const DriverTable& driver = replay.driver();
   auto target = from_word<CUgraphNode>(incoming.handle(wire::HandleKind::graph_node, node.getNode(), false));
   bool is_host = node.getKind() == CU_GRAPH_NODE_TYPE_HOST;
@@ -197,8 +197,8 @@ void tell(Replay& replay, Incoming& incoming, schema::GraphNode::Reader node) {
 void graph_node(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto node = call.message.getRoot<schema::GraphNode>();
-  if (node.getOperation() > uint8_t(Operation::tell)) throw ProtocolFault{"graph_node: unknown operation"};
-  if (Operation(node.getOperation()) == Operation::tell) return tell(replay, incoming, node);
+  if (node.getOperation() > uint8_t(Operation::query)) throw ProtocolFault{"graph_node: unknown operation"};
+  if (Operation(node.getOperation()) == Operation::query) return query(replay, incoming, node);
   NodeParameters parameters;
   CUresult result = read_parameters(replay, incoming, node, parameters);
   if (result == CUDA_SUCCESS) {

@@ -9,14 +9,15 @@ namespace {
 
 constexpr uint32_t kPageBits = 10;
 constexpr uint32_t kPageSlots = 1u << kPageBits;
-// A client numbers its handles densely, so pages fill up; one that scatters them runs into this bound instead of into
-// the server's memory.
+// A client numbers its handles densely, so pages fill up; a client that scatters them reaches this bound instead of
+// filling the server's memory.
 constexpr size_t kHandlePagesMax = wire::kHandlesPerSessionMax / kPageSlots + 256;
-// What a handle counts for in the tenant's host memory: its place in the table, and the driver's own object, of which
-// nobody tells the size.
+// The charge of a handle in the tenant's host memory: its place in the table, and the driver's own object, whose size
+// is unknown.
 constexpr uint64_t kHandleHostBytes = 256;
 
-// What dies with its context. Libraries, kernels, graphs, pools and physical allocations belong to no context.
+// The kinds that die with their context. Libraries, kernels, graphs, pools and physical allocations belong to no
+// context.
 bool belongs_to_context(wire::HandleKind kind) {
   using enum wire::HandleKind;
   switch (kind) {
@@ -37,6 +38,10 @@ bool belongs_to_context(wire::HandleKind kind) {
     default: return false;
   }
 }
+
+// The placeholder of an object that is being made. Its address alone counts.
+constexpr char kMark = 0;
+void* pending() { return const_cast<char*>(&kMark); }
 
 }  // namespace
 
@@ -89,10 +94,24 @@ bool HandleTable::insert(wire::HandleKind kind, uint64_t handle, void* native) {
 }
 
 bool HandleTable::find(wire::HandleKind kind, uint64_t handle, void*& native) const {
-  const Slot* found = slot(kind, handle);
-  if (!found || !found->used || found->generation != wire::handle_generation(handle)) return false;
-  native = found->native;
-  return true;
+  for (;;) {
+    const Slot* found = slot(kind, handle);
+    if (!found || !found->used || found->generation != wire::handle_generation(handle)) return false;
+    native = found->native;
+    if (native != pending()) [[likely]]
+      return true;
+    await_pending_();
+  }
+}
+
+bool HandleTable::insert_pending(wire::HandleKind kind, uint64_t handle) { return insert(kind, handle, pending()); }
+
+void HandleTable::settle(wire::HandleKind kind, uint64_t handle, void* native) {
+  Slot* found = slot(kind, handle);
+  if (!found || !found->used || found->generation != wire::handle_generation(handle) || found->native != pending())
+    return;
+  if (native) found->native = native;
+  else erase(kind, handle);
 }
 
 bool HandleTable::erase(wire::HandleKind kind, uint64_t handle) {
@@ -119,12 +138,12 @@ void HandleTable::for_each(wire::HandleKind kind,
     if (!pages[page]) continue;
     for (uint32_t i = 0; i < kPageSlots && entries.size() < count; ++i) {
       const Slot& slot = pages[page]->slots[i];
-      if (slot.used)
+      if (slot.used && slot.native != pending())
         entries.push_back({slot.order, wire::make_handle(kind, uint32_t(page << kPageBits) | i, slot.generation)});
     }
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.order > b.order; });
-  // The pending connection may erase what it is shown, and others.
+  // The pending connection may erase this object, and others.
   for (const Entry& entry : entries) {
     void* native = nullptr;
     if (find(kind, entry.handle, native)) visit(entry.handle, native);

@@ -9,7 +9,6 @@
 #include <iterator>
 #include <utility>
 
-#include "protocol/wire/byte_changes.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/graph/graph_memory.hpp"
@@ -43,8 +42,8 @@ bool map_pages(uint64_t begin, uint64_t end, int memory) {
   return false;
 }
 
-// A file of the client's that has so many bytes and cannot lose them while they are mapped here: only the kernel's own
-// memory files can be sealed so.
+// A file of the client's that has this many bytes and cannot lose them while they are mapped here: only the kernel's
+// own memory files can be sealed so.
 bool stays_as_large(int memory, uint64_t bytes) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   int seals = fcntl(memory, F_GET_SEALS);
@@ -79,7 +78,7 @@ CUresult HostRegions::make_pages(uint64_t begin, uint64_t end, int mapped) {
   return CUDA_SUCCESS;
 }
 
-// Makes what is missing of [begin, end); all of it then has one region more.
+// Maps the missing parts of [begin, end); all of it then has one region more.
 CUresult HostRegions::add_pages(uint64_t begin, uint64_t end) {
   auto at = pages_.upper_bound(begin);
   if (at != pages_.begin() && std::prev(at)->second.end > begin) --at;
@@ -140,7 +139,7 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
     drop_pages(page_floor(address), page_ceiling(address + bytes));
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // Pages that were there before hold what is none of this region's.
+  // Pages that existed before contain data that is not this region's.
   std::memset(reinterpret_cast<void*>(address), 0, bytes);
   std::lock_guard lock(mutex_);
   regions_.emplace(address, std::move(region));
@@ -194,21 +193,36 @@ bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::
          wire::apply_changes(reinterpret_cast<std::byte*>(address), found->second.shadow.bytes(), offset, bytes, mask);
 }
 
+bool HostRegions::take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes) {
+  std::lock_guard lock(mutex_);
+  auto at = regions_.lower_bound(place.address);
+  if (at != regions_.end() && at->first != place.address) place.offset = 0;
+  while (at != regions_.end() && (!at->second.shadow || place.offset >= at->second.bytes)) {
+    ++at;
+    place.offset = 0;
+  }
+  if (at == regions_.end()) return false;
+  auto& [address, region] = *at;
+  const uint64_t bytes = std::min<uint64_t>(region.bytes - place.offset, wire::kRegionPieceBytes);
+  wire::take_changes(reinterpret_cast<const std::byte*>(address + place.offset),
+                     region.shadow.bytes().subspan(place.offset, bytes),
+                     [&](wire::ByteChanges& found) { changes.push_back(std::move(found)); });
+  of = {address, place.offset};
+  place = {address, place.offset + bytes};
+  return true;
+}
+
 void HostRegions::deliver() {
   replay_.state().graph_memory().deliver();
   if (!any_mirrored()) return;
-  std::lock_guard lock(mutex_);
-  for (auto& [address, region] : regions_) {
-    if (!region.shadow) continue;
-    wire::take_changes(
-        reinterpret_cast<const std::byte*>(address), region.shadow.bytes(),
-        [&, at = address](const wire::ByteChanges& changes) { send(at, changes.offset, changes.bytes, changes.mask); });
+  std::lock_guard delivering(delivering_);
+  std::vector<wire::ByteChanges> changes;
+  for (Place place, of; take_next(place, of, changes); changes.clear()) {
+    for (const wire::ByteChanges& change : changes)
+      notify::region_data(replay_.outbox(),
+                          {.address = of.address, .offset = of.offset + change.offset, .changed = change.mask},
+                          change.bytes);
   }
-}
-
-void HostRegions::send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes,
-                       std::span<const uint8_t> mask) {
-  notify::region_data(replay_.outbox(), {.address = address, .offset = offset, .changed = mask}, bytes);
 }
 
 void HostRegions::clear() {
@@ -228,7 +242,7 @@ void region_create(Replay& replay, Call& call) {
 
 void region_share(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RegionShare>();
-  // Taken whatever becomes of it: one that nobody takes counts against those that are under way.
+  // Taken in any case: an untaken descriptor counts against those in flight.
   HostRegions& regions = replay.state().host_regions();
   OwnedDescriptor memory = regions.take_descriptor(params.getDescriptor());
   if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);

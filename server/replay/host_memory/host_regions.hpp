@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "protocol/wire/byte_changes.hpp"
 #include "server/base/host_memory.hpp"
 #include "server/base/owned_descriptor.hpp"
 #include "server/base/zeroed_memory.hpp"
@@ -20,8 +21,8 @@ namespace gpuwire::server {
 
 class Replay;
 
-// The executor creates, destroys and writes; any thread delivers. What reports that work is done calls deliver() before
-// it answers: what that work wrote to the regions leaves first.
+// The executor creates, destroys and writes; any thread delivers. A function that reports completed work calls
+// deliver() before it answers: the work's writes to the regions leave first.
 class HostRegions {
  public:
   explicit HostRegions(Replay& replay) : replay_(replay) {}
@@ -45,7 +46,7 @@ class HostRegions {
   OwnedDescriptor take_descriptor(uint64_t number) { return OwnedDescriptor(descriptors_ ? descriptors_(number) : -1); }
   // False: no such region, or it does not fit.
   bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
-  // Sends what the device has written since the last time, here and to graph memory, as notices.
+  // Sends the device's writes since the last time, here and to graph memory, as notices.
   void deliver();
   bool any_mirrored() const { return mirrored_.load(std::memory_order_acquire) != 0; }
   // At the end of the session, when the contexts are gone: unmaps all.
@@ -54,7 +55,7 @@ class HostRegions {
  private:
   struct Region {
     uint64_t bytes = 0;
-    ZeroedMemory shadow;  // what the client's copy holds, as far as known here; none: there is but one copy
+    ZeroedMemory shadow;  // the content of the client's copy, as far as known here; none: there is only one copy
     HostCharge charge;    // of the shadow; the driver's ledger has the mapping
   };
   CUresult check_new(uint64_t address, uint64_t bytes) const;
@@ -68,11 +69,20 @@ class HostRegions {
   CUresult make_pages(uint64_t begin, uint64_t end, int memory = -1);
   void drop_pages(uint64_t begin, uint64_t end);
 
-  void send(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
+  struct Place {
+    uint64_t address = 0, offset = 0;
+  };
+  // Finds the changes in the next piece that is compared at once, from `place` on, and advances `place`. False: there
+  // is no further piece. Under delivering_.
+  bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes);
 
   Replay& replay_;
   std::function<int(uint64_t)> descriptors_;
-  mutable std::mutex mutex_;            // held while sending, so that who answers next finds that the data have left
+  // Held while sending, so that the next answering thread finds that the data have left. Sending waits for room, which
+  // comes with the client's next frames; the thread that reads them, and writes their data to regions, takes `mutex_`
+  // alone.
+  std::mutex delivering_;
+  mutable std::mutex mutex_;            // a leaf
   std::map<uint64_t, Region> regions_;  // by the client's address
   // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock,
   // and the driver for the callback.

@@ -9,7 +9,6 @@
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/copy/copy_back.hpp"
-#include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 
@@ -19,7 +18,7 @@ namespace {
 
 constexpr uint64_t kAttributeBytes = sizeof(CUlaunchAttribute);
 
-// A kernel travels as what it is; the driver takes a CUkernel where it takes a CUfunction (CUDA driver API,
+// A kernel travels under its own kind; the driver accepts a CUkernel in place of a CUfunction (CUDA driver API,
 // cuLaunchKernel).
 bool find_function(Replay& replay, uint64_t handle, CUfunction& function) {
   void* native = nullptr;
@@ -38,7 +37,7 @@ bool translate_event(Replay& replay, CUevent& event) {
   return true;
 }
 
-// As a number: what came from the network need not be a value of the enumeration.
+// As a number: a value from the network need not be in the enumeration.
 int id_of(const CUlaunchAttribute& attribute) {
   static_assert(sizeof attribute.id == sizeof(int));
   int id = 0;
@@ -46,7 +45,7 @@ int id_of(const CUlaunchAttribute& attribute) {
   return id;
 }
 
-// What an attribute of a newer header means is not known, and it may hold a pointer: only these pass.
+// The meaning of a newer header's attribute is unknown, and it may hold a pointer: only these pass.
 CUresult translate_attribute(Replay& replay, CUlaunchAttribute& attribute) {
   switch (id_of(attribute)) {
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
@@ -107,7 +106,7 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
                static_cast<void**>(nullptr), extra);
 }
 
-// The called form is CUDA_LAUNCH_BLOCKING's: the reply comes when the kernel has ended, and tells how.
+// The called form is CUDA_LAUNCH_BLOCKING's: the reply comes when the kernel has ended, and has its result.
 void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   Context* context = replay.state().contexts().current();
   auto event = std::make_shared<PooledEvent>(context ? context->events->take() : PooledEvent{});
@@ -119,8 +118,7 @@ void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   wait.events = [event] { return std::vector{event->get()}; };
   wait.finish = [&replay, event, sequence = call.header.sequence](CUresult waited) {
     waited = settle(replay, event->get(), waited);
-    replay.state().copy_back().deliver_finished();
-    replay.state().host_regions().deliver();
+    deliver_finished_work(replay);
     send_result(replay, sequence, waited);
   };
   replay.poll_or_defer(call, std::move(wait));

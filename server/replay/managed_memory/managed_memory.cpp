@@ -9,6 +9,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
+#include "server/replay/copy/upload_order.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "wire/session_frames.hpp"
@@ -45,7 +46,11 @@ CUresult check_managed(Replay& replay, CUdeviceptr address, uint64_t bytes) {
 
 // A stream on which copies run beside all other work, in the current context. Null: there is none.
 CUstream stream_beside(Replay& replay, Context& context) {
-  if (!context.beside) drive(replay.driver().cuStreamCreate, &context.beside, unsigned(CU_STREAM_NON_BLOCKING));
+  if (!context.beside) {
+    drive(replay.driver().cuStreamCreate, &context.beside, unsigned(CU_STREAM_NON_BLOCKING));
+    UploadOrder* order = replay.state().upload_order();
+    if (context.beside && order) order->leave_out(context.beside);
+  }
   return context.beside;
 }
 
@@ -131,7 +136,7 @@ void managed_read(Replay& replay, Call& call) {
   std::vector<std::byte> pageable;
   std::span<const std::byte> data(block.data(), bytes);
   if (!block || !copied_by_engine(replay, params.getAddress(), block, {&all, 1}, false)) {
-    // A copy: what the system reads while it sends should not be faulted in page by page under the outbox's lock.
+    // A copy: the system should not fault in the sent bytes page by page under the outbox's lock.
     const auto* memory = reinterpret_cast<const std::byte*>(params.getAddress());
     pageable.assign(memory, memory + bytes);
     data = pageable;

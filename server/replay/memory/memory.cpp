@@ -7,7 +7,7 @@
 #include "schema/api_memory.capnp.h"
 #include "schema/api_virtual_memory.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/session_handlers.hpp"
 #include "server/replay/stream/host_callbacks.hpp"
 #include "server/replay/context/context.hpp"
@@ -45,35 +45,17 @@ void run_postponed_frees(Replay& replay) {
 
 namespace {
 
-// Makes the context current, if there is one by now and it is of use. A primary one is not made for this.
-bool enter_living(Replay& replay, uint32_t number) {
-  ContextTable& contexts = replay.state().contexts();
-  const Context* context = contexts.find(number);
-  return context && context->native && contexts.make_current(number) == CUDA_SUCCESS;
-}
-
-// The NULL streams last: a question about them would break off captures, beside which it is not asked.
-bool at_rest(Replay& replay) {
-  if (replay.state().callbacks().unanswered() != 0 || !streams_idle(replay)) return false;
-  bool idle = true;
-  replay.state().contexts().for_each([&](Context& context) {
-    if (!idle || !context.native) return;
-    idle = enter_living(replay, wire_context(context.handle)) && query_stream(replay, nullptr) == CUDA_SUCCESS;
-  });
-  return idle;
-}
-
 // The program may want its memory for something else this time, and others may want theirs: the larger part is left.
-constexpr uint64_t kKnownShare = 4;
+constexpr uint64_t kProfiledShare = 4;
 
-uint64_t known_bytes_max(Replay& replay) {
+uint64_t profiled_bytes_max(Replay& replay) {
   size_t free_bytes = 0, total_bytes = 0;
   if (drive(replay.driver().cuMemGetInfo_v2, &free_bytes, &total_bytes) != CUDA_SUCCESS) return 0;
-  return std::min<uint64_t>(wire::kKnownBytesMax, free_bytes / kKnownShare);
+  return std::min<uint64_t>(wire::kProfiledBytesMax, free_bytes / kProfiledShare);
 }
 
-// What is allocated ahead of the program, for one frame.
-class BlocksAhead {
+// Memory that is prefetched for the program, for one frame.
+class PrefetchedBlocks {
  public:
   size_t count() const { return count_; }
   // `permit` runs the allocation, or says why not. False: it was not made.
@@ -92,21 +74,21 @@ class BlocksAhead {
   }
 
  private:
-  std::array<uint64_t, std::max(wire::kAheadBlocksMax, wire::kKnownBlocksMax)> addresses_{};
+  std::array<uint64_t, std::max(wire::kPrefetchedBlocksMax, wire::kProfiledBlocksMax)> addresses_{};
   size_t count_ = 0;
 };
 
 }  // namespace
 
-// A client sends it in the place of cuMemFree of memory that it keeps, and neither beside captures, which it would end,
-// nor while a stream may stand at one of its callbacks; one that does harms itself.
+// A client sends it in the place of cuMemFree of memory that it caches. It sends it neither beside captures, which it
+// would end, nor while a stream may stand at one of its callbacks; a client that does harms itself.
 void await_rest(Replay& replay, Call& call) { finish(replay, call, drive(replay.driver().cuCtxSynchronize)); }
 
 // The driver's cuMemFree waits for all work of the context, of whichever stream; a program that has not freed anything
 // may have work that ends only when it does something else first.
 void free_at_rest(Replay& replay, Call& call) {
   auto addresses = call.message.getRoot<schema::FreeAtRest>().getAddresses();
-  if (addresses.size() > wire::kKeptBlocksMax) throw ProtocolFault{"free_at_rest: too many blocks"};
+  if (addresses.size() > wire::kCachedBlocksMax) throw ProtocolFault{"free_at_rest: too many blocks"};
   // The driver answers about streams only where a context is current; at_rest() leaves another one behind.
   const uint32_t context = call.header.context;
   const bool rests = enter_living(replay, context) && at_rest(replay) && enter_living(replay, context);
@@ -125,8 +107,8 @@ void free_at_rest(Replay& replay, Call& call) {
 void allocate_ahead(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::AllocateAhead>();
   const uint64_t bytes = params.getBytes(), count = params.getCount();
-  if (count > wire::kAheadBlocksMax) throw ProtocolFault{"allocate_ahead: too many blocks"};
-  BlocksAhead blocks;
+  if (count > wire::kPrefetchedBlocksMax) throw ProtocolFault{"allocate_ahead: too many blocks"};
+  PrefetchedBlocks blocks;
   if (bytes != 0 && enter_living(replay, call.header.context)) {
     auto within = [&](const auto& allocate) { return replay.state().within_grant(allocate); };
     while (blocks.count() < count && blocks.add(replay, bytes, within)) {}
@@ -136,11 +118,11 @@ void allocate_ahead(Replay& replay, Call& call) {
 
 void allocate_known(Replay& replay, Call& call) {
   auto sizes = call.message.getRoot<schema::AllocateKnown>().getSizes();
-  if (sizes.size() > wire::kKnownBlocksMax) throw ProtocolFault{"allocate_known: too many blocks"};
-  BlocksAhead blocks;
+  if (sizes.size() > wire::kProfiledBlocksMax) throw ProtocolFault{"allocate_known: too many blocks"};
+  PrefetchedBlocks blocks;
   if (enter_living(replay, call.header.context)) {
     auto beyond = [&](const auto& allocate) { return replay.state().beyond_grant(allocate); };
-    uint64_t room = known_bytes_max(replay);
+    uint64_t room = profiled_bytes_max(replay);
     for (uint64_t bytes : sizes) {
       if (bytes == 0 || bytes > room || !blocks.add(replay, bytes, beyond)) break;
       room -= bytes;
@@ -154,7 +136,7 @@ void keeping_memory(Replay& replay, Call& call) {
   finish(replay, call, CUDA_SUCCESS);
 }
 
-namespace hand {
+namespace custom {
 
 // cuMemFree waits until the device is at rest. Were it to wait for a stream that stands at a callback of the client,
 // all other calls would wait with it. The memory is freed when the answer has come; the client no longer names it.
@@ -188,6 +170,6 @@ void cuMemRetainAllocationHandle(Replay& replay, Call& call) {
   incoming.reply(reply.message(), reply.results(), result);
 }
 
-}  // namespace hand
+}  // namespace custom
 
 }  // namespace gpuwire::server

@@ -119,7 +119,7 @@ void share_import(Replay& replay, Call& call) {
   const ShareToken token = read_token(params.getToken());
   ShareExchange* shares = replay.state().shares();
   int descriptor = shares ? shares->claim(token, kind, replay.state().tenant()) : -1;
-  // What the driver says of a descriptor that is none of its own (as measured on driver 580).
+  // The driver's error for a foreign descriptor (as measured on driver 580).
   const CUresult unknown = kind == ShareKind::pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNKNOWN;
   finish(replay, call,
          descriptor < 0 ? unknown : import_descriptor(replay, kind, descriptor, params.getFlags(), params.getHandle()));
@@ -129,6 +129,36 @@ void share_withdraw(Replay& replay, Call& call) {
   const ShareToken token = read_token(call.message.getRoot<schema::ShareWithdraw>().getToken());
   if (ShareExchange* shares = replay.state().shares()) shares->withdraw(token);
   finish(replay, call, CUDA_SUCCESS);
+}
+
+namespace {
+
+// Tells the client an address of imported memory, and how much of its address space that takes.
+void reply_imported(Replay& replay, Call& call, CUresult result, CUdeviceptr address, uint64_t bytes) {
+  SmallMessage<> message;
+  auto reply = message.root<schema::ModuleGlobalReply>();
+  reply.setResult(result);
+  reply.setDeferred(replay.take_deferred());
+  reply.setAddress(address);
+  reply.setBytes(bytes);
+  call.answered = true;
+  replay.outbox().reply(call.header.sequence, *message);
+}
+
+}  // namespace
+
+void open_ipc_memory(Replay& replay, Call& call) {
+  auto params = call.message.getRoot<schema::OpenIpcMemory>();
+  CUipcMemHandle handle;
+  if (params.getHandle().size() != sizeof handle) throw ProtocolFault{"open_ipc_memory: a handle of a wrong size"};
+  std::memcpy(&handle, params.getHandle().begin(), sizeof handle);
+  const DriverTable& driver = replay.driver();
+  CUdeviceptr address = 0, base = 0;
+  size_t bytes = 0;
+  const CUresult result = drive(driver.cuIpcOpenMemHandle_v2, &address, handle, unsigned(params.getFlags()));
+  const bool sized =
+      result == CUDA_SUCCESS && drive(driver.cuMemGetAddressRange_v2, &base, &bytes, address) == CUDA_SUCCESS;
+  reply_imported(replay, call, result, address, sized ? base + bytes - address : 0);
 }
 
 void import_pool_pointer(Replay& replay, Call& call) {
@@ -141,7 +171,7 @@ void import_pool_pointer(Replay& replay, Call& call) {
   CUdeviceptr address = 0, base = 0;
   size_t bytes = 0;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
-  // Memory of a pool, like what is allocated from it here.
+  // Memory of a pool, treated like memory that is allocated from it here.
   replay.sync_duties().note();
   if (replay.handles().find(wire::HandleKind::memory_pool, params.getPool(), pool))
     result = drive(driver.cuMemPoolImportPointer, &address, static_cast<CUmemoryPool>(pool), &data);
@@ -150,14 +180,7 @@ void import_pool_pointer(Replay& replay, Call& call) {
     result = drive(driver.cuMemGetAddressRange_v2, &base, &bytes, address);
     if (result != CUDA_SUCCESS) drive(driver.cuMemFree_v2, address);
   }
-  SmallMessage<> message;
-  auto reply = message.root<schema::ModuleGlobalReply>();
-  reply.setResult(result);
-  reply.setDeferred(replay.take_deferred());
-  reply.setAddress(address);
-  reply.setBytes(base + bytes - address);
-  call.answered = true;
-  replay.outbox().reply(call.header.sequence, *message);
+  reply_imported(replay, call, result, address, base + bytes - address);
 }
 
 }  // namespace gpuwire::server

@@ -1,6 +1,6 @@
-// Memory and pools that processes of one tenant share. Natively they pass a file descriptor; here the client passes one
-// that holds a random token (client_stub/driver/memory/shares.hpp), and the driver's own descriptor waits at the broker
-// for whoever shows it.
+// Memory and pools that processes of one tenant share. Natively they pass a file descriptor; here the client passes a
+// descriptor with a random token (client_stub/driver/memory/shares.hpp), and the driver's own descriptor waits at the
+// broker for a session that shows the token.
 #pragma once
 
 #include <array>

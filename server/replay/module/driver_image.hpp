@@ -1,4 +1,4 @@
-// What a driver is given for an image that a client has sent.
+// The form in which a driver gets an image that a client has sent.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 namespace gpuwire::server {
 
 // Its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed, and a driver,
-// which is told no length, could read past its end.
+// which gets no length, could read past its end.
 const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper);
 
 }  // namespace gpuwire::server

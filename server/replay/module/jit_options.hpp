@@ -1,4 +1,4 @@
-// What the driver's compiler and linker are told, and what they say.
+// The options of the driver's compiler and linker, and their logs.
 #pragma once
 
 #include <cuda.h>
@@ -17,6 +17,10 @@ namespace gpuwire::server {
 
 inline constexpr uint32_t kJitLogBytesMax = 128u << 10;  // each log; both fit into a reply
 inline constexpr uint32_t kJitOptionsMax = 64;
+// Threads with which the driver compiles for one load: on the thread that loads (kModuleTasksMax of them at a time),
+// and on others where a program asks for them, by default on as many as the machine has cores. They would be every
+// tenant's.
+inline constexpr uint64_t kCompilingThreadsMax = 2;
 
 // How images travel by name.
 inline Digest read_digest(capnp::Data::Reader data) {
@@ -27,7 +31,7 @@ inline Digest read_digest(capnp::Data::Reader data) {
 }
 
 // Options of a load or a link, with the server's own log buffers in place of the program's. The driver may write to
-// them, and to the values, until what it was given them for has ended.
+// them, and to the values, until the operation that uses them has ended.
 class JitOptions {
  public:
   JitOptions(capnp::List<schema::JitOption>::Reader options, uint32_t error_log_bytes, uint32_t info_log_bytes,
@@ -85,6 +89,11 @@ class JitOptions {
       case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
         push(CUjit_option(option), reinterpret_cast<void*>(value));
         return CUDA_SUCCESS;
+      case CU_JIT_SPLIT_COMPILE: {  // 0: as many as there are cores
+        const uint64_t threads = value == 0 ? kCompilingThreadsMax : std::min(value, kCompilingThreadsMax);
+        push(CU_JIT_SPLIT_COMPILE, reinterpret_cast<void*>(uintptr_t(threads)));
+        return CUDA_SUCCESS;
+      }
       case CU_JIT_WALL_TIME:  // always asked for
         return CUDA_SUCCESS;
       default:  // the others hold pointers, or mean nothing to a load

@@ -1,6 +1,9 @@
 #include "server/replay/module/link.hpp"
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "protocol/wire/limits.hpp"
 #include "server/driver_table.hpp"
@@ -8,6 +11,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/module/link_input.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/module_work.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
 #include "wire/session_frames.hpp"
@@ -27,7 +31,7 @@ Link* LinkTable::add(uint64_t handle) {
 
 namespace {
 
-void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool missing = false) {
+void reply(Replay& replay, uint64_t sequence, CUresult result, const Link* link, bool missing = false) {
   explain(replay, missing ? CUDA_SUCCESS : result);
   capnp::MallocMessageBuilder message;
   auto out = message.initRoot<schema::LinkReply>();
@@ -40,26 +44,37 @@ void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool m
     out.setWallTimeMs(link->options->wall_time_ms());
   }
   if (link) out.setImageBytes(link->image.size());
-  call.answered = true;
-  replay.outbox().reply(call.header.sequence, message);
+  replay.outbox().reply(sequence, message);
 }
 
-CUresult add_input(Replay& replay, Link& link, schema::LinkAdd::Reader params,
-                   std::shared_ptr<const ModuleImage> input) {
-  if (params.getName().size() > wire::kNameBytesMax) throw ProtocolFault{"link_add: a name over the limit"};
-  JitOptions options(params.getJitOptions(), 0, 0, false);
-  if (options.result) return options.result;
+void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool missing = false) {
+  call.answered = true;
+  reply(replay, call.header.sequence, result, link, missing);
+}
+
+// Asks the driver on another thread, behind its earlier requests for this link; `link` stays until then.
+void run_link(Replay& replay, Call& call, uint64_t handle, Link& link, std::function<CUresult()> drive) {
+  auto result = std::make_shared<CUresult>();
+  call.answered = true;
+  replay.state().module_work().run(handle, {.drive =
+                                                [result, drive = std::move(drive), context = ContextElsewhere(replay)] {
+                                                  context.enter();
+                                                  *result = drive();
+                                                },
+                                            .note = [] {},
+                                            .answer = [&replay, result, sequence = call.header.sequence,
+                                                       &link] { reply(replay, sequence, *result, &link); }});
+}
+
+// The objection against an input, if there is one. The input belongs to the link from here on.
+CUresult take_input(Link& link, CUjitInputType type, std::shared_ptr<const ModuleImage> input) {
   if (link.inputs.size() >= kLinkInputsMax) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Until the link's end: the driver keeps what it has made of each input, and makes an image of all.
-  auto takes = link_input_host_bytes(CUjitInputType(params.getType()), input->bytes());
+  // Until the link's end: the driver keeps its form of each input, and makes an image of all.
+  auto takes = link_input_host_bytes(type, input->bytes());
   if (!takes) return CUDA_ERROR_INVALID_IMAGE;
   if (!link.charge.grow(*takes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  link.inputs.push_back(input);
-  auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
-  const std::string name(params.getName().cStr(), params.getName().size());
-  return drive(replay.driver().cuLinkAddData_v2, link.native, CUjitInputType(params.getType()),
-               static_cast<void*>(bytes), input->bytes().size(), name.c_str(), options.count(), options.names(),
-               options.values());
+  link.inputs.push_back(std::move(input));
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -85,22 +100,39 @@ void link_add(Replay& replay, Call& call) {
   if (!link) return reply(replay, call, CUDA_ERROR_INVALID_HANDLE, nullptr);
   auto input = replay.state().modules().find(read_digest(params.getDigest()));
   if (!input) return reply(replay, call, CUDA_ERROR_NOT_FOUND, nullptr, true);
-  CUresult result = add_input(replay, *link, params, std::move(input));
-  reply(replay, call, result, link);
+  if (params.getName().size() > wire::kNameBytesMax) throw ProtocolFault{"link_add: a name over the limit"};
+  const auto type = CUjitInputType(params.getType());
+  auto options = std::make_shared<JitOptions>(params.getJitOptions(), 0, 0, false);
+  CUresult result = options->result ? options->result : take_input(*link, type, input);
+  if (result) {
+    replay.state().module_work().await(params.getState());  // its logs are another thread's meanwhile
+    return reply(replay, call, result, link);
+  }
+  run_link(replay, call, params.getState(), *link,
+           [&driver = replay.driver(), native = link->native, type, options, input,
+            name = std::string(params.getName().cStr(), params.getName().size())] {
+             auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
+             return drive(driver.cuLinkAddData_v2, native, type, static_cast<void*>(bytes), input->bytes().size(),
+                          name.c_str(), options->count(), options->names(), options->values());
+           });
 }
 
 void link_complete(Replay& replay, Call& call) {
-  Link* link = replay.state().links().find(call.message.getRoot<schema::LinkState>().getState());
+  const uint64_t handle = call.message.getRoot<schema::LinkState>().getState();
+  Link* link = replay.state().links().find(handle);
   if (!link) return reply(replay, call, CUDA_ERROR_INVALID_HANDLE, nullptr);
-  void* image = nullptr;
-  size_t bytes = 0;
-  CUresult result = drive(replay.driver().cuLinkComplete, link->native, &image, &bytes);
-  link->image = result ? std::span<const std::byte>() : std::span(static_cast<const std::byte*>(image), bytes);
-  reply(replay, call, result, link);
+  run_link(replay, call, handle, *link, [&driver = replay.driver(), link] {
+    void* image = nullptr;
+    size_t bytes = 0;
+    CUresult result = drive(driver.cuLinkComplete, link->native, &image, &bytes);
+    link->image = result ? std::span<const std::byte>() : std::span(static_cast<const std::byte*>(image), bytes);
+    return result;
+  });
 }
 
 void link_image(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::LinkImage>();
+  replay.state().module_work().await(params.getState());
   Link* link = replay.state().links().find(params.getState());
   uint64_t size = link ? link->image.size() : 0, offset = params.getOffset(), bytes = params.getBytes();
   if (offset > size || bytes > size - offset || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::link_image))
@@ -114,6 +146,7 @@ void link_destroy(Replay& replay, Call& call) {
   uint64_t handle = call.message.getRoot<schema::LinkState>().getState();
   Link* link = replay.state().links().find(handle);
   if (!link) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
+  replay.state().module_work().await(handle);
   CUresult result = drive(replay.driver().cuLinkDestroy, link->native);
   replay.state().links().remove(handle);
   finish(replay, call, result);

@@ -1,4 +1,4 @@
-// The driver's linker at work: what the session's cuLink states hold.
+// The driver's linker at work: the state of the session's cuLink objects.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Link {
   std::unique_ptr<JitOptions> options;                     // the driver writes to its logs until the end
   std::vector<std::shared_ptr<const ModuleImage>> inputs;  // until the end, too
   std::span<const std::byte> image;                        // the driver's, once it is complete
-  HostCharge charge;                                       // of what the driver makes of the inputs
+  HostCharge charge;                                       // of the driver's form of the inputs
 };
 
 // Executor thread only. By the client's handle.

@@ -1,4 +1,4 @@
-// What an input makes the driver's linker take of this machine's memory.
+// The memory of this machine that the driver's linker takes for an input.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace gpuwire::server {
 
-// By what its headers say; nothing is decompressed. Fat binaries count wherever they stand in it: objects and archives
-// of a host's compiler hold some. Empty: it is nothing that the linker may see: a wrapper, whose pointers would be
-// followed here, or a fat binary that is damaged or claims more than fatbin::kDecompressedBytesMax.
+// By the input's headers; nothing is decompressed. Fat binaries count wherever they stand in it: objects and archives
+// of a host's compiler hold some. Empty: the linker may not see the input: a wrapper, whose pointers would be followed
+// here, or a fat binary that is damaged or claims more than fatbin::kDecompressedBytesMax.
 std::optional<uint64_t> link_input_host_bytes(CUjitInputType type, std::span<const std::byte> input);
 
 }  // namespace gpuwire::server

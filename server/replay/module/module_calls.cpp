@@ -6,7 +6,7 @@
 #include "protocol/wire/limits.hpp"
 #include "schema/api_library.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/replay/call/explain.hpp"
 #include "server/replay/call/generated_support.hpp"
 #include "server/replay/call/reply.hpp"
@@ -14,8 +14,10 @@
 #include "server/replay/module/driver_image.hpp"
 #include "server/replay/module/jit_options.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/module_work.hpp"
 #include "server/replay/module/printing.hpp"
 #include "server/replay/session/replay_state.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
 #include "server/session_handlers.hpp"
 
 namespace gpuwire::server {
@@ -29,41 +31,99 @@ CUresult load_library(const DriverTable& driver, const void* bytes, JitOptions& 
                values, 1u);
 }
 
-// `beneath`: the library whose module it is, where it could only be loaded as one.
-CUresult load(Replay& replay, uint64_t handle, const void* bytes, bool wrapped, JitOptions& options, void*& native,
-              CUlibrary& beneath) {
-  const DriverTable& driver = replay.driver();
-  CUlibrary library = nullptr;
-  if (wire::handle_kind(handle) != wire::HandleKind::module) {
-    replay.state().contexts().enter_any();
-    CUresult result = load_library(driver, bytes, options, library);
-    native = library;
-    return result;
-  }
-  CUmodule module = nullptr;
+// One load: filled in by the executor, then a waiter's, then the executor's again.
+struct Load {
+  uint64_t handle, sequence;
+  std::shared_ptr<const ModuleImage> image;
+  std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
+  const void* bytes = nullptr;  // the driver's form of the image; null: it can make nothing of it
+  std::shared_ptr<JitOptions> options;
+  std::shared_ptr<void*> native;  // where later look-ups find the loaded image
+  CUlibrary beneath = nullptr;    // the library whose module it is, where it could only be loaded as one
   CUresult result = CUDA_SUCCESS;
-  if (wrapped) {
-    // cuModuleLoadDataEx of driver 580 takes no program that is still to be linked (CUDA_ERROR_INVALID_IMAGE). The
-    // runtime of CUDA 11 loads one as a module by a private function; of a library it is the module all the same.
-    result = load_library(driver, bytes, options, library);
-    if (result == CUDA_SUCCESS) result = drive(driver.cuLibraryGetModule, &module, library);
-    if (result != CUDA_SUCCESS && library) drive(driver.cuLibraryUnload, library);
-    if (result == CUDA_SUCCESS) beneath = library;
-  } else {
-    result = drive(driver.cuModuleLoadDataEx, &module, bytes, options.count(), options.names(), options.values());
+  bool missing = false;  // never sent, or dropped from the cache since: the client offers it and comes again
+
+  wire::HandleKind kind() const { return wire::handle_kind(handle); }
+  void run(const DriverTable& driver);
+  CUresult load_module(const DriverTable& driver);
+};
+
+void Load::run(const DriverTable& driver) {
+  if (kind() == wire::HandleKind::module) {
+    result = load_module(driver);
+    return;
   }
-  native = module;
-  return result;
+  CUlibrary library = nullptr;
+  result = load_library(driver, bytes, *options, library);
+  *native = library;
 }
 
-CUresult unload(Replay& replay, uint64_t handle, void* native, CUlibrary beneath) {
-  if (beneath) return drive(replay.driver().cuLibraryUnload, beneath);
+CUresult Load::load_module(const DriverTable& driver) {
+  CUmodule module = nullptr;
+  if (!wrapper) {
+    CUresult loaded =
+        drive(driver.cuModuleLoadDataEx, &module, bytes, options->count(), options->names(), options->values());
+    *native = module;
+    return loaded;
+  }
+  // cuModuleLoadDataEx of driver 580 takes no program that is still to be linked (CUDA_ERROR_INVALID_IMAGE). The
+  // runtime of CUDA 11 loads one as a module by a private function; of a library it is the module all the same.
+  CUlibrary library = nullptr;
+  CUresult loaded = load_library(driver, bytes, *options, library);
+  if (loaded == CUDA_SUCCESS) loaded = drive(driver.cuLibraryGetModule, &module, library);
+  if (loaded != CUDA_SUCCESS && library) drive(driver.cuLibraryUnload, library);
+  if (loaded == CUDA_SUCCESS) beneath = library;
+  *native = module;
+  return loaded;
+}
+
+// Before frames of a client that knows how it ended.
+void note_load(Replay& replay, const Load& load) {
+  ModuleStore& modules = replay.state().modules();
+  modules.end_loading(load.handle);
+  const bool loaded = load.result == CUDA_SUCCESS;
+  replay.handles().settle(load.kind(), load.handle, loaded ? *load.native : nullptr);
+  if (!loaded) return;
+  const bool preserved = load.beneath || load.kind() == wire::HandleKind::library;
+  modules.add(load.handle, preserved
+                               ? ModuleStore::Loaded{load.image, load.wrapper, load.options, load.beneath, {}, false}
+                               : ModuleStore::Loaded{});
+}
+
+void answer_load(Replay& replay, const Load& load) {
+  explain(replay, load.missing ? CUDA_SUCCESS : load.result);
+  capnp::MallocMessageBuilder message;
+  auto reply = message.initRoot<schema::ModuleLoadReply>();
+  reply.setResult(load.result);
+  reply.setDeferred(replay.take_deferred());
+  reply.setErrorLog(load.options->error_log());
+  reply.setInfoLog(load.options->info_log());
+  reply.setWallTimeMs(load.options->wall_time_ms());
+  reply.setMissing(load.missing);
+  replay.outbox().reply(load.sequence, message);
+}
+
+// Why the driver is not to be asked for it; CUDA_SUCCESS: it is, and the handle is pending.
+CUresult prepare(Replay& replay, Load& load) {
+  if (load.options->result) return load.options->result;
+  load.missing = !load.image;
+  if (load.missing) return CUDA_ERROR_NOT_FOUND;
+  if (!load.bytes) return CUDA_ERROR_INVALID_IMAGE;
+  if (!replay.handles().insert_pending(load.kind(), load.handle)) return CUDA_ERROR_INVALID_HANDLE;
+  load.native = replay.state().modules().begin_loading(load.handle);
+  // Nothing is searched any more once a synchronising call is due anyhow.
+  if (SyncDuties& duties = replay.sync_duties(); !duties.any() && may_print(load.image->bytes())) duties.note();
+  return CUDA_SUCCESS;
+}
+
+CUresult unload(const DriverTable& driver, uint64_t handle, void* native, CUlibrary beneath) {
+  if (beneath) return drive(driver.cuLibraryUnload, beneath);
   if (wire::handle_kind(handle) == wire::HandleKind::module)
-    return drive(replay.driver().cuModuleUnload, static_cast<CUmodule>(native));
-  return drive(replay.driver().cuLibraryUnload, static_cast<CUlibrary>(native));
+    return drive(driver.cuModuleUnload, static_cast<CUmodule>(native));
+  return drive(driver.cuLibraryUnload, static_cast<CUlibrary>(native));
 }
 
-// What the client has handles for because of a module or a library: it gives them to other things afterwards.
+// The handles that the client has because of a module or a library: it gives them to other objects afterwards.
 void forget_parts(Replay& replay, const std::vector<uint64_t>& parts) {
   ModuleStore& modules = replay.state().modules();
   for (uint64_t part : parts) {
@@ -106,46 +166,24 @@ void module_load(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::ModuleLoad>();
   uint64_t handle = params.getHandle();
   if (!module_or_library(handle)) throw ProtocolFault{"module_load: neither a module's nor a library's handle"};
-  ModuleStore& modules = replay.state().modules();
-  // Never sent, or dropped from the cache since: the client offers it and comes again.
-  auto image = modules.find(read_digest(params.getDigest()));
-  std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
-  const void* bytes = image ? driver_image(*image, wrapper) : nullptr;
-  // A library is compiled later, at its first use: there is no time to tell yet, and nobody to tell it to then.
-  bool timed = wire::handle_kind(handle) == wire::HandleKind::module && !wrapper;
-  auto shared =
+  auto load = std::make_shared<Load>(Load{.handle = handle, .sequence = call.header.sequence});
+  load->image = replay.state().modules().find(read_digest(params.getDigest()));
+  if (load->image) load->bytes = driver_image(*load->image, load->wrapper);
+  // A library is compiled later, at its first use: there is no time to report yet, and no call to report it to then.
+  bool timed = load->kind() == wire::HandleKind::module && !load->wrapper;
+  load->options =
       std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
-  JitOptions& options = *shared;
-  CUresult result = options.result;
-  bool missing = result == CUDA_SUCCESS && !image;
-  if (missing) result = CUDA_ERROR_NOT_FOUND;
-  if (result == CUDA_SUCCESS && !bytes) result = CUDA_ERROR_INVALID_IMAGE;
-  if (result == CUDA_SUCCESS) {
-    void* native = nullptr;
-    CUlibrary beneath = nullptr;
-    // Nothing is searched any more once a synchronising call is due anyhow.
-    if (SyncDuties& duties = replay.sync_duties(); !duties.any() && may_print(image->bytes())) duties.note();
-    result = load(replay, handle, bytes, wrapper != nullptr, options, native, beneath);
-    if (result == CUDA_SUCCESS && !replay.handles().insert(wire::handle_kind(handle), handle, native)) {
-      unload(replay, handle, native, beneath);
-      result = CUDA_ERROR_INVALID_HANDLE;
-    }
-    if (result == CUDA_SUCCESS) {
-      bool preserved = beneath || wire::handle_kind(handle) == wire::HandleKind::library;
-      modules.add(handle, preserved ? ModuleStore::Loaded{image, wrapper, shared, beneath, {}} : ModuleStore::Loaded{});
-    }
-  }
-  explain(replay, missing ? CUDA_SUCCESS : result);
-  capnp::MallocMessageBuilder message;
-  auto reply = message.initRoot<schema::ModuleLoadReply>();
-  reply.setResult(result);
-  reply.setDeferred(replay.take_deferred());
-  reply.setErrorLog(options.error_log());
-  reply.setInfoLog(options.info_log());
-  reply.setWallTimeMs(options.wall_time_ms());
-  reply.setMissing(missing);
+  load->result = prepare(replay, *load);
   call.answered = true;
-  replay.outbox().reply(call.header.sequence, message);
+  if (load->result != CUDA_SUCCESS) return answer_load(replay, *load);
+  if (load->kind() == wire::HandleKind::library) replay.state().contexts().enter_any();
+  replay.state().module_work().run(handle, {.drive =
+                                                [load, &driver = replay.driver(), context = ContextElsewhere(replay)] {
+                                                  context.enter();
+                                                  load->run(driver);
+                                                },
+                                            .note = [&replay, load] { note_load(replay, *load); },
+                                            .answer = [&replay, load] { answer_load(replay, *load); }});
 }
 
 void module_unload(Replay& replay, Call& call) {
@@ -154,20 +192,41 @@ void module_unload(Replay& replay, Call& call) {
   if (!module_or_library(handle) || !replay.handles().find(wire::handle_kind(handle), handle, native)) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
-  ModuleStore& modules = replay.state().modules();
+  replay.state().module_work().await(handle);
   CUlibrary beneath = nullptr;
-  if (auto* loaded = modules.loaded(handle)) {
+  if (auto* loaded = replay.state().modules().loaded(handle)) {
     beneath = loaded->beneath;
     forget_parts(replay, std::exchange(loaded->parts, {}));
   }
-  CUresult result = unload(replay, handle, native, beneath);
   replay.handles().erase(wire::handle_kind(handle), handle);
+  auto result = std::make_shared<CUresult>();
   // An image that the driver still reads although unloading failed would be a hazard: it stays until the session ends.
-  if (result == CUDA_SUCCESS) modules.remove(handle);
-  finish(replay, call, result);
+  auto note = [&replay, handle, result] {
+    if (*result == CUDA_SUCCESS) replay.state().modules().remove(handle);
+  };
+  // The driver waits for the context's work, which may wait for the client.
+  if (replay.state().callbacks().unanswered() == 0) {
+    *result = unload(replay.driver(), handle, native, beneath);
+    note();
+    return finish(replay, call, *result);
+  }
+  const bool called = call.header.kind == uint8_t(wire::FrameKind::called);
+  call.answered = called;
+  replay.state().module_work().run(
+      handle, {.drive =
+                   [&driver = replay.driver(), handle, native, beneath, result, context = ContextElsewhere(replay)] {
+                     context.enter();
+                     *result = unload(driver, handle, native, beneath);
+                   },
+               .note = note,
+               .answer =
+                   [&replay, result, header = call.header, called] {
+                     if (called) send_result(replay, header.sequence, *result);
+                     else if (*result != CUDA_SUCCESS) replay.fail_posted(header, *result);
+                   }});
 }
 
-namespace hand {
+namespace custom {
 
 void cuLibraryGetModule(Replay& replay, Call& call) {
   Incoming incoming(replay, call, true);
@@ -202,6 +261,6 @@ void cuKernelGetFunction(Replay& replay, Call& call) {
   incoming.finish(result);
 }
 
-}  // namespace hand
+}  // namespace custom
 
 }  // namespace gpuwire::server

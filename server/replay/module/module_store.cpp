@@ -62,6 +62,11 @@ void ModuleStore::remember(const Digest& digest, std::shared_ptr<const ModuleIma
   }
 }
 
+std::shared_ptr<void*> ModuleStore::loading(uint64_t handle) const {
+  auto found = loading_.find(handle);
+  return found == loading_.end() ? nullptr : found->second;
+}
+
 ModuleStore::Loaded* ModuleStore::loaded(uint64_t handle) {
   auto found = loaded_.find(handle);
   return found == loaded_.end() ? nullptr : &found->second;

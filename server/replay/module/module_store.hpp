@@ -35,15 +35,16 @@ struct ParameterLayout {
 // Executor thread only.
 class ModuleStore {
  public:
-  // What is loaded under one handle, and what the driver and the handle table hold because of it.
+  // The object loaded under one handle, and the entries of the driver and the handle table because of it.
   struct Loaded {
     std::shared_ptr<const ModuleImage>
         image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
-    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and what was put around them
+    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and the wrappers around them
     std::shared_ptr<JitOptions>
         options;                  // a library is compiled when it is first used: logs and times are written then
     CUlibrary beneath = nullptr;  // a module's that could only be loaded as a library
     std::vector<uint64_t> parts;  // handles of its functions or kernels, and of a library's modules and functions
+    bool used = false;            // something in it has been looked up: a library is compiled by now
   };
 
   // `account`: of the images; outlives them all, null: nobody counts.
@@ -53,7 +54,7 @@ class ModuleStore {
   enum class Offer : uint8_t {
     have,       // it is here
     wanted,     // its bytes are expected, from offset 0
-    no_memory,  // the tenant may not have so much more of this machine's memory
+    no_memory,  // the tenant may not have this much more of this machine's memory
   };
   // The client means to load this image.
   Offer offer(const Digest& digest, uint64_t bytes);
@@ -65,6 +66,11 @@ class ModuleStore {
   Loaded* loaded(uint64_t handle);
   Loaded& add(uint64_t handle, Loaded loaded);
   void remove(uint64_t handle) { loaded_.erase(handle); }
+  // The object that is being loaded under a handle, for look-ups that come behind it: the place has the driver's module
+  // or library once it is loaded. Null: nothing is being loaded.
+  std::shared_ptr<void*> begin_loading(uint64_t handle) { return loading_[handle] = std::make_shared<void*>(nullptr); }
+  std::shared_ptr<void*> loading(uint64_t handle) const;
+  void end_loading(uint64_t handle) { loading_.erase(handle); }
   // Which library a kernel is of; 0 if none.
   void note_kernel(uint64_t kernel, uint64_t library) { libraries_[kernel] = library; }
   uint64_t library_of(uint64_t kernel) const;
@@ -90,6 +96,7 @@ class ModuleStore {
   std::deque<std::pair<Digest, std::shared_ptr<const ModuleImage>>> recent_;  // newest last
   uint64_t recent_bytes_ = 0;
   std::unordered_map<uint64_t, Loaded> loaded_;
+  std::unordered_map<uint64_t, std::shared_ptr<void*>> loading_;
   std::unordered_map<uint64_t, uint64_t> libraries_;  // by kernel
   std::unordered_map<const void*, ParameterLayout> layouts_;
 };

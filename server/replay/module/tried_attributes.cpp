@@ -15,7 +15,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Those that the driver takes back: what it says they are can be set again.
+// The attributes that the driver can restore: their reported values can be set again.
 constexpr std::array kTriable = {
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
     CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE};

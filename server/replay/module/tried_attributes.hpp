@@ -1,4 +1,4 @@
-// Attributes of a function that are set for a while, so that the driver can be asked what would be if they were.
+// Attributes of a function that are set for a while, so that the driver can be asked about occupancy with them.
 #pragma once
 
 #include <cuda.h>
@@ -18,9 +18,9 @@ class TriedAttributes {
     int value;
   };
 
-  // Puts back what the last call has set, then sets these on the function or kernel of that handle; on a kernel for the
-  // device of the current context. What cannot be set leaves all as it was. Without settings the handle does not count,
-  // and the result says whether all since the last call of this kind was put back.
+  // Restores the attributes of the last call, then sets these on the function or kernel of that handle; on a kernel for
+  // the device of the current context. If one cannot be set, all stay as they were. Without settings the handle does
+  // not count, and the result says whether everything since the last call of this kind was restored.
   CUresult try_out(Replay& replay, uint64_t handle, const std::vector<Setting>& settings);
 
  private:

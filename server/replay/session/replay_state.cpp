@@ -14,6 +14,7 @@
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/module/link.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/module_work.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/stream/watched_events.hpp"
@@ -29,12 +30,14 @@ ReplayState::ReplayState(Replay& replay, SessionSettings settings)
     : replay_(replay),
       shares_(settings.shares),
       chunks_(settings.chunks),
+      upload_order_(settings.upload_order),
       tenant_(settings.tenant),
       keeping_memory_(std::move(settings.keeping_memory)),
       within_grant_(std::move(settings.within_grant)),
       beyond_grant_(std::move(settings.beyond_grant)),
-      contexts_(std::make_unique<ContextTable>(replay, settings.write_word)),
+      contexts_(std::make_unique<ContextTable>(replay, settings.write_word, settings.upload_order)),
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant), replay.host_memory())),
+      module_work_(std::make_unique<ModuleWork>(replay)),
       links_(std::make_unique<LinkTable>()),
       device_resources_(std::make_unique<DeviceResources>()),
       copy_back_(std::make_unique<CopyBack>(replay)),
@@ -50,6 +53,7 @@ ReplayState::~ReplayState() {
 
 CUresult ReplayState::enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native) {
   native = nullptr;
+  module_work_->settle();
   if (entry.any_context) return CUDA_SUCCESS;
   CUresult result = contexts_->make_current(header.context);
   if (result == CUDA_SUCCESS && contexts_->current()) native = contexts_->current()->native;
@@ -84,7 +88,7 @@ bool ReplayState::device_at_rest() {
 
 bool ReplayState::end() {
   if (ended_) return true;
-  if (!callbacks_->end() || !device_at_rest()) return false;
+  if (!callbacks_->end() || !module_work_->finish(kTeardownMs) || !device_at_rest()) return false;
   copy_back_->clear();
   release_handles();
   contexts_->end();
@@ -94,7 +98,7 @@ bool ReplayState::end() {
   return true;
 }
 
-// What belongs to a context goes with it; what belongs to none is given back here, users before what they use.
+// Objects of a context go with it; objects of none are released here, users before the objects that they use.
 void ReplayState::release_handles() {
   using wire::HandleKind;
   HandleTable& handles = replay_.handles();

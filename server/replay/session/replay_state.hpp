@@ -1,4 +1,4 @@
-// What the hand-written calls of one session keep from frame to frame. Created by the worker beside its Replay.
+// The state of one session's hand-written calls from frame to frame. Created by the worker beside its Replay.
 #pragma once
 
 #include <cuda.h>
@@ -27,26 +27,29 @@ class HostRegions;
 class LinkTable;
 class ModuleCache;
 class ModuleStore;
+class ModuleWork;
 class Replay;
 class ShareExchange;
+class UploadOrder;
 class WatchedEvents;
 
 struct SessionSettings {
   ModuleCache* module_cache = nullptr;       // outlives the session; null: images are kept for this session only
-  std::string tenant;                        // who shares images, memory and pools with whom
+  std::string tenant;                        // the sessions with which it shares images, memory and pools
   ShareExchange* shares = nullptr;           // outlives the session; null: nothing is shared
+  UploadOrder* upload_order = nullptr;       // stands before the driver, outlives the session; null: nothing does
   ChunkStore* chunks = nullptr;              // outlives the session; null: none is kept
   std::function<void(bool)> keeping_memory;  // may the client keep freed memory from now on? Empty: nobody asks
   using Allocation = std::function<CUresult()>;
-  // Runs an allocation that may take no more than what the tenant has been granted already. Empty: nothing is granted.
+  // Runs an allocation that may take no more than the tenant's existing grant. Empty: nothing is granted.
   std::function<CUresult(const Allocation&)> within_grant;
   // Likewise one for which the tenant may be granted more, if that is there for it to have at once.
   std::function<CUresult(const Allocation&)> beyond_grant;
-  WriteWord write_word = nullptr;  // with what the GPU tells of work that is over; null: events alone do
+  WriteWord write_word = nullptr;  // with the GPU's own reports of completed work; null: events alone do
 };
 
 // Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions(), watched_events() and
-// query_spin(), which say themselves what any thread may do.
+// query_spin(), whose own comments say which calls any thread may make.
 class ReplayState {
  public:
   ReplayState(Replay& replay, SessionSettings settings);
@@ -55,9 +58,9 @@ class ReplayState {
   ReplayState& operator=(const ReplayState&) = delete;
 
   // Before each frame: makes the frame's context current on the executor thread (creating a primary context when it is
-  // first used) and gives what Replay::context() returns; null when the frame names none. Not CUDA_SUCCESS: the frame
-  // must not be executed and is answered with this error (a called one with a schema::Result, a posted one by
-  // Replay::fail_posted), its bulk thrown away. `entry`: the frame's; one of `any_context` leaves the thread as it is.
+  // first used) and returns the result of Replay::context(); null when the frame names none. Not CUDA_SUCCESS: the
+  // frame must not be executed and is answered with this error (a called one with a schema::Result, a posted one by
+  // Replay::fail_posted), its bulk discarded. `entry`: the frame's; one of `any_context` leaves the thread as it is.
   CUresult enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native);
 
   // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts.
@@ -67,6 +70,7 @@ class ReplayState {
 
   ContextTable& contexts() { return *contexts_; }
   ModuleStore& modules() { return *modules_; }
+  ModuleWork& module_work() { return *module_work_; }
   TriedAttributes& tried_attributes() { return tried_attributes_; }
   LinkTable& links() { return *links_; }
   DeviceResources& device_resources() { return *device_resources_; }
@@ -81,6 +85,8 @@ class ReplayState {
   ShareExchange* shares() { return shares_; }
   const std::string& tenant() const { return tenant_; }
   ChunkStore* chunks() { return chunks_; }
+  // Null: there is none.
+  UploadOrder* upload_order() { return upload_order_; }
   std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
   CUresult within_grant(const SessionSettings::Allocation& allocate) {
     return within_grant_ ? within_grant_(allocate) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -99,11 +105,13 @@ class ReplayState {
   Replay& replay_;
   ShareExchange* const shares_;
   ChunkStore* const chunks_;
+  UploadOrder* const upload_order_;
   const std::string tenant_;
   const std::function<void(bool)> keeping_memory_;
   const std::function<CUresult(const SessionSettings::Allocation&)> within_grant_, beyond_grant_;
   std::unique_ptr<ContextTable> contexts_;
   std::unique_ptr<ModuleStore> modules_;
+  std::unique_ptr<ModuleWork> module_work_;
   std::unique_ptr<LinkTable> links_;
   std::unique_ptr<DeviceResources> device_resources_;
   std::unique_ptr<CopyBack> copy_back_;

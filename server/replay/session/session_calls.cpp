@@ -1,4 +1,4 @@
-// The calls that measure the connection, tell where the session's time went, and ask for a profile.
+// The calls that measure the connection, report the session's account of time, and ask for a profile.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -64,7 +64,7 @@ void session_account(Replay& replay, Call& call) {
 
 namespace {
 
-void tell_clock(Replay& replay, Call& call, CUresult result) {
+void send_clock(Replay& replay, Call& call, CUresult result) {
   SmallMessage<> message;
   auto reply = message.root<schema::ProfileClockReply>();
   reply.setResult(result);
@@ -79,14 +79,14 @@ void tell_clock(Replay& replay, Call& call, CUresult result) {
 
 void profile_begin(Replay& replay, Call& call) {
   Profiler* profiler = replay.profiler();
-  if (!profiler) return tell_clock(replay, call, CUDA_ERROR_NOT_SUPPORTED);
+  if (!profiler) return send_clock(replay, call, CUDA_ERROR_NOT_SUPPORTED);
   // With a context, other threads may be in the functions that are about to be timed.
   const bool early = replay.state().contexts().empty();
-  tell_clock(replay, call, early ? profiler->begin(replay.handles(), replay.outbox()) : CUDA_ERROR_ILLEGAL_STATE);
+  send_clock(replay, call, early ? profiler->begin(replay.handles(), replay.outbox()) : CUDA_ERROR_ILLEGAL_STATE);
 }
 
 void profile_clock(Replay& replay, Call& call) {
-  tell_clock(replay, call, replay.profiler() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
+  send_clock(replay, call, replay.profiler() ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED);
 }
 
 void profile_end(Replay& replay, Call& call) {

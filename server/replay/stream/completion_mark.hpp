@@ -3,31 +3,31 @@
 
 #include <cuda.h>
 
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "server/driver_table.hpp"
 #include "server/replay/stream/completion_words.hpp"
 #include "server/replay/stream/event_pool.hpp"
 
 namespace gpuwire::server {
 
-// Of so many looks at a mark one asks the driver: some ten microseconds of looking, after which a failure is noticed.
-inline constexpr unsigned kLooksPerQuery = 16;
-// A look at the word reads it so often, because what its caller does between two looks (reading the clock, asking the
-// connection for input) takes longer than they do.
-inline constexpr int kReadsPerLook = 8;
+// One of this many polls of a mark asks the driver: after some ten microseconds of polling a failure is noticed.
+inline constexpr unsigned kPollsPerQuery = 16;
+// One poll reads the word this often, because its caller's work between two polls (reading the clock, asking the
+// connection for input) takes longer than the reads.
+inline constexpr int kReadsPerPoll = 8;
 
-// An event, which anybody may wait for, and beside it a word for who looks again and again. One thread looks.
+// An event, for which any thread may wait, and beside it a word for a polling thread. One thread polls.
 struct CompletionMark {
   PooledEvent event;
   CompletionWord word;
   unsigned looks = 0;
-  bool seen_early = false;  // the word has told, and the driver may not know yet (passed_marks.hpp)
+  bool seen_early = false;  // the word has changed, and the driver may not know yet (passed_marks.hpp)
 
   // Whether the stream has passed it: CUDA_ERROR_NOT_READY: not yet. The first look asks the driver.
-  CUresult look(const DriverTable& driver) {
+  CUresult poll(const DriverTable& driver) {
     if (reached()) return CUDA_SUCCESS;
-    if (word.marked() && looks++ % kLooksPerQuery != 0) {
-      for (int i = 1; i < kReadsPerLook; ++i) {
+    if (word.marked() && looks++ % kPollsPerQuery != 0) {
+      for (int i = 1; i < kReadsPerPoll; ++i) {
         relax();
         if (reached()) return CUDA_SUCCESS;
       }

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <new>
+#include <utility>
 
 #include "server/driver_table.hpp"
 
@@ -26,38 +27,47 @@ bool CompletionWord::reached() const {
 }
 
 CompletionWords::~CompletionWords() {
-  if (!abandoned_) unregister();
+  if (memory_ && !abandoned_) driver_.cuMemHostUnregister(memory_);
   if (memory_) ::munmap(memory_, kCompletionWordsMax * sizeof(Word));
 }
 
-bool CompletionWords::map() {
+CompletionWords::Mapped CompletionWords::map() const {
   constexpr size_t kBytes = kCompletionWordsMax * sizeof(Word);
-  tried_ = true;
   if (!write_ || !driver_.cuMemHostRegister_v2 || !driver_.cuMemHostUnregister || !driver_.cuMemHostGetDevicePointer_v2)
-    return false;
+    return {};
   void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return false;
+  if (memory == MAP_FAILED) return {};
   // For all contexts: a stream that turns out to be another's is no fault of its context.
   if (driver_.cuMemHostRegister_v2(memory, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) !=
       CUDA_SUCCESS) {
     ::munmap(memory, kBytes);
-    return false;
+    return {};
   }
-  memory_ = new (memory) Word[kCompletionWordsMax];
-  if (driver_.cuMemHostGetDevicePointer_v2(&device_, memory, 0) != CUDA_SUCCESS) return false;
-  marks_.resize(kCompletionWordsMax);
-  for (size_t index = kCompletionWordsMax; index > 0; --index) free_.push_back(index - 1);
-  return true;
+  Mapped mapped;
+  mapped.memory = new (memory) Word[kCompletionWordsMax];
+  mapped.whole = driver_.cuMemHostGetDevicePointer_v2(&mapped.device, memory, 0) == CUDA_SUCCESS;
+  return mapped;
 }
 
-void CompletionWords::unregister() {
-  if (memory_) driver_.cuMemHostUnregister(memory_);
+void CompletionWords::adopt(const Mapped& mapped) {
+  memory_ = mapped.memory;
+  device_ = mapped.device;
+  if (!mapped.whole) return;
+  marks_.resize(kCompletionWordsMax);
+  for (size_t index = kCompletionWordsMax; index > 0; --index) free_.push_back(index - 1);
 }
 
 CompletionWord CompletionWords::take() {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   CompletionWord word;
-  if (abandoned_ || (!tried_ && !map()) || free_.empty()) return word;
+  if (abandoned_) return word;
+  if (!std::exchange(tried_, true)) {
+    lock.unlock();
+    const Mapped mapped = map();
+    lock.lock();
+    adopt(mapped);
+  }
+  if (abandoned_ || free_.empty()) return word;
   word.words_ = this;
   word.index_ = free_.back();
   word.expected_ = marks_[word.index_];
@@ -66,9 +76,12 @@ CompletionWord CompletionWords::take() {
 }
 
 void CompletionWords::abandon() {
-  std::lock_guard lock(mutex_);
-  if (!abandoned_) unregister();
-  abandoned_ = true;
+  Word* registered = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    if (!std::exchange(abandoned_, true)) registered = memory_;
+  }
+  if (registered) driver_.cuMemHostUnregister(registered);
 }
 
 }  // namespace gpuwire::server

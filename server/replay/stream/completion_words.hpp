@@ -1,5 +1,6 @@
-// Words in host memory that the GPU writes when a stream has come so far: looking at one takes nothing, where asking
-// the driver for an event takes it a microsecond, and what is asked just before the end is told that much later.
+// Words in host memory that the GPU writes when a stream has reached a point: polling a word costs nothing, while
+// asking the driver for an event takes a microsecond, and a question just before the end delays the report by that
+// time.
 #pragma once
 
 #include <cuda.h>
@@ -14,7 +15,7 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// cuStreamWriteValue32_v2, as the driver has it, with nothing before it: that work is over is told without a turn.
+// cuStreamWriteValue32_v2, as the driver has it, without wrappers: the report of completed work needs no turn.
 using WriteWord = CUresult(CUDAAPI*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 
 // How many waits of a context have one at a time; the others ask the driver.
@@ -36,17 +37,17 @@ class CompletionWord {
   }
   ~CompletionWord();
 
-  // Behind all that is on the stream now, which does not capture. What cannot be marked is never reached.
+  // Behind all present work of the stream, which does not capture. A point that cannot be marked is never reached.
   void mark(CUstream stream);
   bool marked() const { return marked_; }
-  // The stream has passed the mark, and what it wrote before can be read. False: not yet, or there is no mark.
+  // The stream has passed the mark, and its earlier writes can be read. False: not yet, or there is no mark.
   bool reached() const;
 
  private:
   friend class CompletionWords;
   CompletionWords* words_ = nullptr;  // outlives it
   size_t index_ = 0;
-  uint32_t expected_ = 0;  // what the last mark writes
+  uint32_t expected_ = 0;  // the value that the last mark writes
   bool marked_ = false;
 };
 
@@ -70,19 +71,25 @@ class CompletionWords {
   struct alignas(64) Word {
     std::atomic<uint32_t> value{0};  // the GPU's store is the partner of the load in reached()
   };
-  bool map();
-  void unregister();
+  struct Mapped {
+    Word* memory = nullptr;
+    CUdeviceptr device = 0;
+    bool whole = false;  // the GPU has an address for it
+  };
+  // Without the lock: the driver may wait for streams, and they for a thread that returns a word.
+  Mapped map() const;
+  void adopt(const Mapped& mapped);
 
   const DriverTable& driver_;
   const WriteWord write_;
-  std::mutex mutex_;  // a leaf, but for the driver calls of map() and unregister()
+  std::mutex mutex_;  // a leaf; not held while the driver is called
   Word* memory_ = nullptr;
   CUdeviceptr device_ = 0;
-  bool tried_ = false;
+  bool tried_ = false;  // somebody maps the words, or has
   bool abandoned_ = false;
   std::vector<size_t> free_;
-  // Of each word, what the last mark wrote. The next writes something else, so that a mark which was given up, and is
-  // written late, is taken for no other.
+  // For each word, the value of the last mark. The next mark writes another value, so that a late write of an abandoned
+  // mark is not mistaken for it.
   std::vector<uint32_t> marks_;
 };
 

@@ -62,12 +62,14 @@ bool EventPool::all_returned(std::chrono::milliseconds timeout) {
 
 void EventPool::abandon() {
   words_.abandon();
-  std::lock_guard lock(mutex_);
-  abandoned_ = true;
-  if (driver_.cuEventDestroy_v2) {
-    for (CUevent event : free_) driver_.cuEventDestroy_v2(event);
+  std::vector<CUevent> unused;
+  {
+    std::lock_guard lock(mutex_);
+    abandoned_ = true;
+    unused.swap(free_);
   }
-  free_.clear();
+  if (!driver_.cuEventDestroy_v2) return;
+  for (CUevent event : unused) driver_.cuEventDestroy_v2(event);
 }
 
 }  // namespace gpuwire::server

@@ -1,5 +1,5 @@
-// Events that the replay itself needs, one pool for each context: they tell when a staged copy or a synchronised stream
-// is done.
+// Events that the replay itself needs, one pool for each context: they report the end of a staged copy or a
+// synchronised stream.
 #pragma once
 
 #include <cuda.h>
@@ -47,7 +47,7 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   // Empty when the driver gives no event.
   PooledEvent take();
   PooledEvent lease();
-  // Of who holds an event of the pool, and gives the word back before it.
+  // Called by the holder of an event of the pool, which releases the word before it.
   CompletionWords& words() { return words_; }
   // Waits until everything taken is back. False: it took longer than that.
   bool all_returned(std::chrono::milliseconds timeout);

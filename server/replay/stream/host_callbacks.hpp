@@ -28,16 +28,18 @@ class HostCallbacks {
 
   // Executor: puts the callback on the stream, or into the graph that the stream is being captured into.
   CUresult enqueue(Replay& replay, CUstream stream, uint64_t callback, Kind kind);
-  // Executor: what a host node of a graph calls; the client is asked each time it runs. Valid until the session ends,
-  // since the driver does not say when the last graph with it is gone.
+  // Executor: the function that a host node of a graph calls; the client is asked each time it runs. Valid until the
+  // session ends, since the driver does not report when the last graph with it is gone.
   CUresult for_graph(uint64_t callback, CUDA_HOST_NODE_PARAMS& node);
-  // Executor: the client's number of what for_graph() gave or a capture has put into a graph. 0: the node is none of
-  // these.
+  // Executor: the client's number of a function that for_graph() returned or a capture has put into a graph. 0: the
+  // node is none of these.
   uint64_t number_of(const CUDA_HOST_NODE_PARAMS& node) const;
   // Any thread: the client has run it. False: it was not asked to.
   bool done(uint64_t callback);
   // Those that the client has yet to answer before their streams go on. A graph's count only while they run.
   size_t unanswered() const;
+  // Executor: may a stream stand at a callback now, or at one of a graph that is launched?
+  bool may_stand() const { return !repeating_.empty() || unanswered() != 0; }
   // Each run of a callback has a number. The newest one's, and whether all up to one have been answered. Any thread.
   uint64_t newest_run() const;
   bool answered_up_to(uint64_t run) const;

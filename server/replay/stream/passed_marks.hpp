@@ -1,4 +1,4 @@
-// Streams of which a word has told that they have passed a mark, while the driver may still take them for busy.
+// Streams whose word shows that they have passed a mark, while the driver may still regard them as busy.
 #pragma once
 
 #include <cuda.h>
@@ -12,9 +12,9 @@
 
 namespace gpuwire::server {
 
-// The GPU writes a word before it tells the driver that it has, so a stream whose word was seen is not idle to
-// cuStreamQuery for a moment. The program knows it to be, and may ask: who is told by the driver that one is busy
-// has it catch up, and asks again. One per context; executor only.
+// The GPU writes a word before it notifies the driver, so a stream whose word was seen is not idle to cuStreamQuery for
+// a moment. The program knows it to be idle, and may ask: a caller for which the driver reports such a stream as busy
+// makes the driver catch up, and asks again. One per context; executor only.
 class PassedMarks {
  public:
   // More are not remembered: with one more the driver has to catch up with the oldest.
@@ -33,8 +33,8 @@ class PassedMarks {
     }
     marks_.emplace_back(stream, std::move(event));
   }
-  // When it returns, the driver knows what the words have told. Nothing but the record of an event is waited for.
-  // False: it knew already.
+  // When it returns, the driver knows all that the words have shown. Waits for nothing but the record of an event.
+  // False: the driver knew already.
   bool catch_up(const DriverTable& driver) {
     for (const auto& [stream, event] : marks_) wait_for(driver, event);
     return !std::exchange(marks_, {}).empty();

@@ -1,9 +1,10 @@
-// Whether a query of work that is not done yet is worth being waited for before it is answered.
+// Decides whether the server waits before it answers a query of unfinished work.
 //
 // A program that polls for short work asks right behind its launch. "Not ready", answered at once, costs it a second
-// answer: the notice that the work is done. Waited for, the first answer says so. For long work waiting is in vain, and
-// is given up after two such queries until a query would have been worth it again. A watch is such a question, too: one
-// that comes right behind its record has no query before it, and the watcher's thread would have to be woken for it.
+// answer: the notice that the work is done. After a short wait the first answer already reports the end. For long work
+// the wait is in vain, and is given up after two such queries until a query would have been worth it again. A watch is
+// such a query, too: a watch right behind its record has no query before it, and the watcher's thread would have to be
+// woken for it.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@ class QuerySpin {
   using Duration = std::chrono::microseconds;
   using Clock = std::chrono::steady_clock;
 
-  // Twice what an empty kernel takes from its launch to its end.
+  // Twice the time of an empty kernel from its launch to its end.
   static constexpr Duration kLimit{30};
   static constexpr int kVainMax = 2;
 
@@ -32,10 +33,11 @@ class QuerySpin {
   void waited(bool done) {
     if (done) return vain_.store(0, std::memory_order_relaxed);
     int vain = vain_.load(std::memory_order_relaxed);
-    // A query that would have been worth it in between, on the watcher's thread, may be forgotten: the next one tells.
+    // A query that would have been worth it in between, on the watcher's thread, may be forgotten: the next one shows
+    // it.
     if (vain < kVainMax) vain_.store(vain + 1, std::memory_order_relaxed);
   }
-  // Any thread: what was answered with "not ready" is done, so long after it was asked.
+  // Any thread: work that was answered with "not ready" is done, this long after the query.
   void completed(Clock::duration after) {
     if (after <= limit_) vain_.store(0, std::memory_order_relaxed);
   }

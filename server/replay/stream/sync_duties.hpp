@@ -1,19 +1,18 @@
-// What only a synchronising call of the driver does, and a query does not.
+// The duties that only a synchronising call of the driver fulfils, and a query does not.
 #pragma once
 
 #include <atomic>
 
 namespace gpuwire::server {
 
-// Whether a wait that a query found to be over still owes a synchronising call: it writes out what the device has
-// printed (CUDA programming guide, "Formatted Output"), gives memory of pools back to the device
-// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and of a context waits for what no query tells of: work in streams that were
+// Whether a wait that a query found to be over still needs a synchronising call. Such a call writes out the device's
+// output (CUDA programming guide, "Formatted Output"), returns memory of pools to the device
+// (CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), and in a context waits for work that no query covers: work in streams that were
 // destroyed before it was done, and in the NULL streams of green contexts. A session that needs none of it is spared
-// the call, which takes longer than all else that a server does for a wait. What was noted stays so until the session
-// ends.
+// the call, which takes longer than all other steps of a wait. A noted duty stays until the session ends.
 //
-// Any thread. The executor notes before it makes the driver call that brings the duty, so whoever waits for work that
-// came of that call finds it noted: the wait was handed over after it (by the queue of waiters or the watcher's lock).
+// Any thread. The executor notes a duty before it makes the driver call that causes it, so a thread that waits for work
+// of that call finds it noted: the wait was handed over after it (by the queue of waiters or the watcher's lock).
 class SyncDuties {
  public:
   bool any() const { return noted_.load(std::memory_order_relaxed); }

@@ -6,13 +6,13 @@
 #include "schema/api_event.capnp.h"
 #include "schema/api_stream.capnp.h"
 #include "server/driver_table.hpp"
-#include "server/hand.hpp"
+#include "server/custom.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
-#include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
 #include "server/replay/session/replay_state.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
 #include "server/replay/stream/spinning_query.hpp"
 #include "server/replay/stream/stream_rest.hpp"
 #include "server/replay/stream/watched_events.hpp"
@@ -41,21 +41,41 @@ bool streams_idle(Replay& replay) {
   return idle;
 }
 
+bool enter_living(Replay& replay, uint32_t number) {
+  ContextTable& contexts = replay.state().contexts();
+  const Context* context = contexts.find(number);
+  return context && context->native && contexts.make_current(number) == CUDA_SUCCESS;
+}
+
+// Captures first: a question about any stream would break off those in global mode. The NULL streams last.
+bool at_rest(Replay& replay) {
+  bool idle = replay.state().callbacks().unanswered() == 0;
+  replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
+    CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
+    idle = idle &&
+           drive(replay.driver().cuStreamIsCapturing, static_cast<CUstream>(native), &capturing) == CUDA_SUCCESS &&
+           capturing == CU_STREAM_CAPTURE_STATUS_NONE;
+  });
+  idle = idle && streams_idle(replay);
+  replay.state().contexts().for_each([&](Context& context) {
+    if (!idle || !context.native) return;
+    idle = enter_living(replay, wire_context(context.handle)) && query_stream(replay, nullptr) == CUDA_SUCCESS;
+  });
+  return idle;
+}
+
 namespace {
 
-// The end of every synchronisation: what the device printed and the data of the copies it covers leave before its
-// reply.
+// The end of every synchronisation: the device's output and the data of the copies it covers leave before its reply.
 void answer(Replay& replay, uint64_t sequence, CUresult result) {
   drain_if_due(replay, result);
-  replay.state().copy_back().deliver_finished();
-  replay.state().host_regions().deliver();
+  deliver_finished_work(replay);
   send_result(replay, sequence, result);
 }
 
 void answer_query(Replay& replay, Call& call, CUresult result) {
   if (result != CUDA_ERROR_NOT_READY) {
-    replay.state().copy_back().deliver_finished();
-    replay.state().host_regions().deliver();
+    deliver_finished_work(replay);
   }
   finish(replay, call, result);
 }
@@ -105,7 +125,7 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
   DeviceWait wait;
   if (mark->event) {
     wait.query = [&replay, mark] {
-      CUresult queried = mark->look(replay.driver());
+      CUresult queried = mark->poll(replay.driver());
       if (queried != CUDA_SUCCESS) return queried;
       if (!streams_idle(replay)) {
         mark->seen_early = false;  // by the end, which may be another thread's, the driver knows
@@ -125,7 +145,7 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
     return events;
   };
   wait.finish = [&replay, &context, mark, marks, sequence](CUresult waited) {
-    // Writes out what the device has printed; none of them is waited for any more.
+    // Writes out the device's output; none of them is waited for any more.
     if (mark->seen_early) context.passed.add(replay.driver(), nullptr, std::move(mark->event));
     for (const PooledEvent& one : *marks)
       waited = synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, one.get()); });
@@ -136,7 +156,7 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
 
 }  // namespace
 
-namespace hand {
+namespace custom {
 
 void cuCtxSynchronize(Replay& replay, Call& call) {
   Context* context = replay.state().contexts().current();
@@ -178,7 +198,7 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
     return;
   }
   DeviceWait wait;
-  wait.query = [&replay, mark] { return mark->look(replay.driver()); };
+  wait.query = [&replay, mark] { return mark->poll(replay.driver()); };
   wait.wait = [&replay, mark] { return wait_for_event(replay.driver(), mark->event.get()); };
   wait.events = [mark] { return std::vector{mark->event.get()}; };
   wait.finish = [&replay, context, stream, mark, sequence](CUresult waited) {
@@ -242,6 +262,6 @@ void cuEventDestroy_v2(Replay& replay, Call& call) {
   finish(replay, call, replay.state().watched_events().destroy(static_cast<CUevent>(native)));
 }
 
-}  // namespace hand
+}  // namespace custom
 
 }  // namespace gpuwire::server

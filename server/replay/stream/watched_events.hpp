@@ -10,7 +10,7 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// Any thread.
+// Any thread but enter() and destroy(), which are the executor's. The lock is not held while the driver is called.
 class WatchedEvents {
  public:
   explicit WatchedEvents(const DriverTable& driver) : driver_(driver) {}

@@ -7,7 +7,6 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy_back.hpp"
-#include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/spinning_query.hpp"
 #include "server/replay/stream/watched_events.hpp"
@@ -22,19 +21,27 @@ void WatchedEvents::enter(CUevent event) {
 }
 
 void WatchedEvents::leave(CUevent event) {
-  std::lock_guard lock(mutex_);
-  auto found = watches_.find(event);
-  if (found == watches_.end() || --found->second.watchers > 0) return;
-  if (found->second.destroyed) drive(driver_.cuEventDestroy_v2, event);
-  watches_.erase(found);
+  {
+    std::lock_guard lock(mutex_);
+    auto found = watches_.find(event);
+    if (found == watches_.end() || --found->second.watchers > 0) return;
+    const bool destroyed = found->second.destroyed;
+    watches_.erase(found);
+    if (!destroyed) return;
+  }
+  drive(driver_.cuEventDestroy_v2, event);
 }
 
 CUresult WatchedEvents::destroy(CUevent event) {
-  std::lock_guard lock(mutex_);
-  auto found = watches_.find(event);
-  if (found == watches_.end()) return drive(driver_.cuEventDestroy_v2, event);
-  found->second.destroyed = true;
-  return CUDA_SUCCESS;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = watches_.find(event);
+    if (found != watches_.end()) {
+      found->second.destroyed = true;
+      return CUDA_SUCCESS;
+    }
+  }
+  return drive(driver_.cuEventDestroy_v2, event);
 }
 
 namespace {
@@ -47,10 +54,9 @@ struct Watch {
   QuerySpin::Clock::time_point asked = QuerySpin::Clock::now();
 };
 
-// The data of copies that precede the completion leave first, and what kernels printed before a failure.
+// The data of copies that precede the completion leave first, and so does the output of kernels before a failure.
 void send_completion(Replay& replay, const Watch& watch, CUresult result) {
-  replay.state().copy_back().deliver_finished();
-  replay.state().host_regions().deliver();
+  deliver_finished_work(replay);
   explain(replay, result);
   notify::completion(replay.outbox(), {.event = watch.event,
                                        .record = watch.record,

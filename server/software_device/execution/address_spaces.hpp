@@ -12,8 +12,8 @@ inline constexpr uint64_t kLocalWindow = uint64_t{0x0200} << kWindowShift;
 inline constexpr uint64_t kParameterWindow = uint64_t{0x0300} << kWindowShift;
 inline constexpr uint64_t kWindowMask = uint64_t{0xffff} << kWindowShift;
 
-// In an address of shared memory, these bits name a block of the cluster: its rank and one more; zero is the block's
-// own. Its shared memory is far smaller than what is below them.
+// In an address of shared memory, these bits name a block of the cluster: its rank plus one; zero is the block's own.
+// Its shared memory is far smaller than the range below them.
 inline constexpr unsigned kClusterRankShift = 24;
 inline constexpr uint64_t kClusterRankMask = uint64_t{0xff} << kClusterRankShift;
 

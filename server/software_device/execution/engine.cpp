@@ -31,7 +31,7 @@ RunningLaunch::RunningLaunch(const Launch& launch)
       program_(static_cast<const CompiledProgram&>(*launch.program)),
       kernel_(program_.kernels_[launch.kernel]),
       function_(*program_.functions_[kernel_.function]) {
-  static std::atomic<uint64_t> grids{0};  // only tells grids apart: no order needed
+  static std::atomic<uint64_t> grids{0};  // only distinguishes grids: no order needed
   grid_id_ = grids.fetch_add(1, std::memory_order_relaxed) + 1;
   parameters_.assign(launch.parameters.begin(), launch.parameters.end());
   parameters_.resize(program_.kernel_infos_[launch.kernel].parameter_bytes);

@@ -76,7 +76,7 @@ class Program {
   virtual const std::vector<VariableInfo>& variables() const noexcept = 0;
   virtual uint32_t ptx_version() const noexcept = 0;  // 90 for ".version 9.0"
   virtual uint32_t target_sm() const noexcept = 0;    // 75 for ".target sm_75"
-  // The value a device-side function pointer of that name has; what VariableInfo::Pointer to a function wants. 0: no
+  // The value of a device-side function pointer of that name, which VariableInfo::Pointer to a function needs. 0: no
   // such function.
   virtual uint64_t function_address(std::string_view name) const noexcept = 0;
 };
@@ -125,7 +125,7 @@ enum class Fault : uint8_t {
 
 struct LaunchResult {
   Fault fault = Fault::none;
-  std::string message;  // what, which kernel, which PTX line, block and thread; empty without a fault
+  std::string message;  // the fault, the kernel, the PTX line, block and thread; empty without a fault
 };
 
 struct Launch {

@@ -14,7 +14,7 @@ namespace gpuwire::software_device {
 
 enum class Rounding : uint8_t { nearest_even, toward_zero, down, up, nearest_away };
 
-inline constexpr uint32_t kNanBits32 = 0x7fffffff;  // what a GPU's f32 operations give (PTX ISA, 9.7.3)
+inline constexpr uint32_t kNanBits32 = 0x7fffffff;  // the result of a GPU's f32 operations (PTX ISA, 9.7.3)
 inline constexpr uint16_t kNanBits16 = 0x7fff;
 
 inline float canonical(float value) { return value == value ? value : std::bit_cast<float>(kNanBits32); }

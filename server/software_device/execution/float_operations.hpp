@@ -55,7 +55,7 @@ struct FmaToOdd {
   double operator()(double a, double b, double c) const { return fma_to_odd(a, b, c); }
 };
 
-// f32 and f64 add, sub, mul, fma, mad, div, sqrt, rcp with .rz, .rm or .rp; nullptr for what does not exist.
+// f32 and f64 add, sub, mul, fma, mad, div, sqrt, rcp with .rz, .rm or .rp; nullptr for combinations that do not exist.
 Handler directed_handler(const ptx::Instruction& instruction);
 uint16_t directed_detail(const ptx::Instruction& instruction);  // its op's detail
 

@@ -1,4 +1,5 @@
-// What device code calls and the device provides: vprintf, __assertfail, malloc, free, cudaGraphSetConditional.
+// The functions that device code calls and the device provides: vprintf, __assertfail, malloc, free,
+// cudaGraphSetConditional.
 #pragma once
 
 #include "server/software_device/execution/linker.hpp"

@@ -22,7 +22,7 @@ class Linker;
 
 struct OpcodeEntry {
   std::string_view name;
-  ptx::ModifierSet allowed;  // any other modifier is refused: it would change what the instruction means
+  ptx::ModifierSet allowed;  // any other modifier is refused: it would change the instruction's meaning
   bool (*lower)(Lowering&, const ptx::Instruction&) = nullptr;  // false: this form is not supported
 };
 
@@ -40,11 +40,11 @@ std::span<const OpcodeEntry> warp_opcodes();
 std::span<const OpcodeEntry> texture_opcodes();
 std::span<const OpcodeEntry> mbarrier_opcodes();
 
-// nullptr: no such instruction here. `known_to_ptx` tells a foreign instruction from a spelling mistake.
+// nullptr: no such instruction here. `known_to_ptx` distinguishes a foreign instruction from a spelling mistake.
 const OpcodeEntry* find_opcode(std::string_view name);
 bool known_to_ptx(std::string_view name);
 
-// Names that two families share: one has the entry and passes on what is the other's.
+// Names that two families share: one has the entry and passes the other's on.
 bool lower_integer_arithmetic(Lowering& l, const ptx::Instruction& i);  // add, sub, mul, mad, div, min, max, neg, abs
 bool lower_warp_barrier(Lowering& l, const ptx::Instruction& i);        // bar.warp.sync
 bool lower_bulk_copy(Lowering& l, const ptx::Instruction& i);           // cp.async.bulk
@@ -65,7 +65,7 @@ class Lowering {
   // Operands as sources. A register of another width than the type's is an error, except in the wide_ forms, for the
   // instructions that allow a wider one (ld, st, cvt).
   Ref source(const ptx::Operand& operand, ptx::Type type);
-  // A register of any width at least the type's; `bytes` tells which.
+  // A register of any width at least the type's; `bytes` gives the width.
   Ref wide_source(const ptx::Operand& operand, ptx::Type type, uint32_t& bytes);
   Ref predicate_source(const ptx::Operand& operand);  // a negated one through a temporary
   Ref constant(uint64_t bits, uint32_t bytes);
@@ -95,7 +95,7 @@ class Lowering {
     uint32_t variable = 0;
   };
   bool address(const ptx::Operand& operand, Address& result);
-  // What a name or a variable stands for, as a value of 8 bytes (or 4).
+  // The value of a name or a variable, in 8 bytes (or 4).
   Ref address_of(const ptx::Operand& operand, uint32_t bytes);
 
   // .param variables of this function. A scalar lives in a virtual register, the others in a fixed part of the frame.
@@ -145,7 +145,7 @@ class Lowering {
   std::vector<uint32_t> op_of_instruction_;
   std::vector<uint8_t> apart_;  // per op
   enum : uint8_t { kNoTarget, kBranchTarget, kCallSite };
-  std::vector<uint8_t> branches_;  // per op: what `target` is
+  std::vector<uint8_t> branches_;  // per op: the kind of `target`
   uint32_t fixed_bytes_ = 0;       // frame space of array parameters
   std::vector<uint32_t> local_offsets_;
   bool failed_ = false;

@@ -43,13 +43,13 @@ inline constexpr unsigned kRefsPerOp = 8;
 struct alignas(64) Op {
   Handler run = nullptr;
   Ref ref[kRefsPerOp];
-  uint64_t immediate = 0;     // address offset, or what the handler says
+  uint64_t immediate = 0;     // address offset, or as the handler defines it
   uint32_t guard = kNoGuard;  // frame offset of the guard's predicate, with kGuardNegated
   uint32_t line = 0;          // of the PTX text
   uint32_t target = 0;        // branch target (op index), call site or table
   uint8_t count = 1;          // vector elements of a memory access
   uint8_t definitions = 0;    // how many refs are results
-  uint16_t detail = 0;        // what the handler says
+  uint16_t detail = 0;        // as the handler defines it
 };
 static_assert(sizeof(Op) == 64);
 

@@ -36,7 +36,7 @@ struct Test {
   }
 };
 
-// What a stored value is compared as, and how.
+// The type and the operation of a stored value's comparison.
 template <class T>
 struct Plain {
   using Stored = T;

@@ -318,7 +318,7 @@ const OpcodeEntry kOpcodes[] = {
      lower_fence},
     {"nanosleep", ModifierSet(), lower_nanosleep},
     {"pmevent", ModifierSet(), lower_nothing},
-    // A kernel begins when all that it depends on has ended, and what depends on it begins when it has ended.
+    // A kernel begins when all its dependencies have ended, and its dependents begin when it has ended.
     {"griddepcontrol", ModifierSet(Modifier::wait, Modifier::launch_dependents), lower_nothing},
 };
 

@@ -485,7 +485,7 @@ const OpcodeEntry kOpcodes[] = {
     {"vabsdiff4", ModifierSet(Modifier::add), lower_vabsdiff4},
 };
 
-// What the floating-point forms of these instructions have besides would mean nothing.
+// The additional features of the floating-point forms of these instructions would mean nothing.
 ModifierSet modifiers_of_integers(std::string_view name) {
   if (name == "add" || name == "sub") return ModifierSet(Modifier::cc, Modifier::sat);
   if (name == "mul") return ModifierSet(Modifier::hi, Modifier::lo, Modifier::wide);

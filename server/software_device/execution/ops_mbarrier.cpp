@@ -318,7 +318,7 @@ bool lower_bulk_copy(Lowering& l, const Instruction& i) {
   return true;
 }
 
-// cp.async.mbarrier.arrive: the copies before it are done, so that it is an arrival; without .noinc one that the
+// cp.async.mbarrier.arrive: the copies before it are done, so that it is an arrival; without .noinc an arrival that the
 // barrier did not expect and that changes nothing.
 bool lower_arrive_of_copies(Lowering& l, const Instruction& i) {
   if (i.operands.size() != 1) return false;

@@ -90,7 +90,7 @@ bool lower_vote(Lowering& l, const Instruction& i) {
 
 enum ShuffleDetail : uint16_t { kUp, kDown, kButterfly, kIndex };
 
-// refs: d, p, a, b, c, members. PTX leaves open what a source lane that does not take part gives. GPUs give zero, and
+// refs: d, p, a, b, c, members. PTX leaves the value of a non-participating source lane open. GPUs give zero, and
 // programs add it up.
 void shuffle_lanes(Warp& w, const Op& op, uint32_t lanes) {
   const uint32_t* a = w.in<uint32_t>(op.ref[2]);

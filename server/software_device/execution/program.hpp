@@ -1,4 +1,4 @@
-// The compiled form of a program: ops of each function, and what a launch needs to know of the kernels.
+// The compiled form of a program: ops of each function, and the facts about kernels that a launch needs.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct CompiledFunction {
   std::string name;
   std::vector<Op> ops;
   uint32_t frame_bytes = 0;
-  uint32_t local_bytes = 0;  // .local variables; what a call adds to the stack
+  uint32_t local_bytes = 0;  // .local variables; the stack of a call
   uint32_t register_count = 0;
   std::vector<FrameSlot> parameters, results;
   std::vector<CallSite> calls;
@@ -40,7 +40,7 @@ struct CompiledFunction {
   bool calls_indirectly = false;
 };
 
-// What an instruction can name outside of its function.
+// The objects that an instruction can name outside of its function.
 struct Symbol {
   enum class Kind : uint8_t { variable, shared, dynamic_shared, function } kind = Kind::variable;
   uint32_t index = 0;      // variable of the program, or function

@@ -1,4 +1,4 @@
-// A launch under way, shared by the threads that execute its blocks; and what each such thread keeps to itself.
+// A launch in progress, shared by the threads that execute its blocks; and each such thread's own state.
 #pragma once
 
 #include <atomic>

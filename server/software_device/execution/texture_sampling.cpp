@@ -107,7 +107,7 @@ const uint8_t* texel_at(const ImageLevel& level, const TexelFormat& format, int6
          static_cast<uint64_t>(x) * format.bytes();
 }
 
-// The slices of a layer: a volume's own, else the layer's only one.
+// The slices of a layer: a volume's own, otherwise the layer's only one.
 struct Place {
   const ImageLevel* level = nullptr;
   int64_t first_slice = 0;

@@ -20,7 +20,7 @@ struct TextureCoordinates {
   float level = 0;
 };
 
-// What an instruction's four results are: f32 bits, or integers extended to 32 bits.
+// The type of an instruction's four results: f32 bits, or integers extended to 32 bits.
 struct TexelBits {
   uint32_t channel[4] = {};
 };

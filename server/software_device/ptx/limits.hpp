@@ -1,4 +1,4 @@
-// Bounds on what a PTX text may ask for: the text comes from a program that the server does not trust.
+// Bounds of the resources of a PTX text, which comes from a program that the server does not trust.
 #pragma once
 
 #include <cstddef>

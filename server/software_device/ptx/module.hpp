@@ -1,4 +1,4 @@
-// What a PTX text says, after parsing: names inside functions are resolved, names of module scope are not yet.
+// The content of a PTX text after parsing: names inside functions are resolved, names of module scope are not yet.
 #pragma once
 
 #include <array>
@@ -46,7 +46,7 @@ struct Instruction {
   uint32_t line = 0;
   std::string_view opcode;
   std::string_view
-      unknown_word;  // a word after the name that is neither type nor modifier; what it means depends on the name
+      unknown_word;  // a word after the name that is neither type nor modifier; its meaning depends on the name
   ModifierSet modifiers;
   std::vector<Modifier> order;  // as written, for the few instructions in which one word has two meanings
   std::vector<Type> types;

@@ -189,7 +189,7 @@ Parser::Declaration Parser::parse_declaration() {
     } else if (std::optional<Type> type = type_named(word.text)) {
       declaration.element = *type;
     } else if (word.text == "ptr") {
-      // ".u64 .ptr .global .align 4 p": what the pointer points to is of no interest here.
+      // ".u64 .ptr .global .align 4 p": the pointer's target does not matter here.
       while (peek().kind == TokenKind::dot_word) {
         if (take().is_dot("align")) expect_integer("an alignment");
       }

@@ -149,7 +149,8 @@ void Parser::parse_modifiers(Instruction& instruction) {
       instruction.types.push_back(*type);
     } else if (std::optional<Modifier> modifier = modifier_named(word)) {
       instruction.modifiers.insert(*modifier);
-      // An address of the own block is one of the cluster, too: whoever allows the one word treats both alike.
+      // An address of the own block is one of the cluster, too: an instruction that allows the one word treats both
+      // alike.
       if (*modifier == Modifier::shared_cluster) instruction.modifiers.insert(Modifier::shared);
       instruction.order.push_back(*modifier);
     } else if (instruction.unknown_word.empty()) {

@@ -32,7 +32,7 @@ class Parser {
   struct Linkage {
     bool external = false, visible = false, weak = false, common = false;
   };
-  struct Declaration {  // what stands between a space and a name
+  struct Declaration {  // the word between a space and a name
     Type element = Type::none;
     uint32_t vector_width = 1;
     uint32_t alignment_bytes = 0;
@@ -98,7 +98,7 @@ class Parser {
   Lexer lexer_;
   ParseError error_;
   bool failed_ = false;
-  bool in_call_ = false;  // parentheses hold a list of arguments, else an expression
+  bool in_call_ = false;  // parentheses hold a list of arguments, otherwise an expression
   Module module_;
   std::vector<Scope> scopes_;
   uint32_t scope_ = 0;

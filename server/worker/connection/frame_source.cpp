@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-#include "protocol/threads/looking.hpp"
+#include "protocol/threads/polling.hpp"
 #include "protocol/wire/ordinals.hpp"
 #include "server/worker/limits.hpp"
 
@@ -18,6 +18,7 @@ using transport::kWoken;
 
 // One wait without a deadline of its own; repeated.
 constexpr transport::Nanoseconds kLongWait = std::chrono::hours(1);
+constexpr std::chrono::nanoseconds kCopyNsPerByte{1};
 
 }  // namespace
 
@@ -93,8 +94,8 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
   }
 }
 
-// Whole heartbeats and nothing else, between two frames: the session sleeps on, and for whoever counts its time it has
-// not been awake.
+// Whole heartbeats and nothing else, between two frames: the session sleeps on, and its account of time does not count
+// a wake-up.
 bool FrameSource::take_heartbeats(std::span<const std::byte> bytes) {
   if (buffered_ != 0 || decoder_.bulk_left() != 0 || bytes.size() % sizeof(wire::FrameHeader) != 0) return false;
   constexpr wire::FrameHeader kHeartbeat{.kind = uint8_t(wire::FrameKind::control),
@@ -167,13 +168,15 @@ bool FrameSource::read_bulk(std::span<std::byte> out) {
     out = out.subspan(taken);
   }
   while (!out.empty()) {
+    const Clock::time_point started = Clock::now();
     transport::IoResult got = link_.receive_bulk(out);
     if (got.status == IoStatus::would_block) {
-      const Clock::time_point started = Clock::now();
       link_.wait(kReadable | kWoken, kLongWait);
       waited_ += Clock::now() - started;
       continue;
     }
+    // The read itself waits for missing bytes: any longer read takes longer than a copy of this many bytes.
+    waited_ += std::max<Clock::duration>(Clock::now() - started - kCopyNsPerByte * got.bytes, {});
     if (got.status != IoStatus::ok) {
       broken_ = true;
       return false;
@@ -207,7 +210,7 @@ void FrameSource::give_back() {
   role_.notify_one();
 }
 
-FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes) {
+FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes, bool wait) {
   for (;;) {
     if (awaited_.load(std::memory_order_relaxed)) return Ahead::wanted;
     std::span<std::byte> room = kept_.space();
@@ -220,6 +223,7 @@ FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes) {
       return Ahead::some;
     }
     if (got.status != IoStatus::would_block) return Ahead::ended;  // which the executor finds, too
+    if (!wait) return Ahead::none_yet;
     link_.wait(kReadable | kWoken, kLongWait);
   }
 }

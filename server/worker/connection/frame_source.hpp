@@ -18,12 +18,12 @@
 
 namespace gpuwire::server {
 
-// Reads a link for one thread, the executor. Does not own it. A connection that is replaced is not seen here: a read
+// Reads a link for one thread, the executor. Does not own it. A connection's replacement is invisible here: a read
 // lasts longer.
 //
-// A second thread may read ahead while the executor is kept in a call (out_of_order_reader.hpp): the link's receiving
-// side belongs to whoever holds the role. What the second thread has read is kept as it came, and the executor finds it
-// before what is still in the socket.
+// A second thread may read ahead while the executor is blocked in a call (out_of_order_reader.hpp): the link's
+// receiving side belongs to the holder of the role. The bytes that the second thread has read are stored as they came,
+// and the executor finds them before those still in the socket.
 class FrameSource final : public BulkReader {
  public:
   // `spin_us`: how long to look at the connection after the last bytes before sleeping in the kernel. Link::interrupt()
@@ -31,7 +31,7 @@ class FrameSource final : public BulkReader {
   FrameSource(link::Link& link, LinkMeter& meter, uint32_t spin_us, HostMemory* account = nullptr)
       : link_(link), meter_(meter), spin_us_(spin_us), decoder_(wire::Sender::client), kept_(account) {}
   // The broker's leave to look for longer than that; outlives the source. Before the first wait.
-  void look_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
+  void poll_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
   // The client sends heartbeats. Executor, before the first frame behind Hello.
   void expect_heartbeats() { heartbeats_ = true; }
   // Told before the executor sleeps because there is nothing to read, and after it; heartbeats wake nobody. Before the
@@ -45,8 +45,7 @@ class FrameSource final : public BulkReader {
     late,   // the deadline has passed
   };
   // --- the executor's ----------------------------------------------------------------------------------------------
-  // Waits for the next frame; what is left of the previous one's bulk is thrown away first. `deadline_ms` < 0: no
-  // limit.
+  // Waits for the next frame; unread bulk of the previous one is discarded first. `deadline_ms` < 0: no limit.
   Next next(int deadline_ms = -1);
 
   // Of the frame that next() gave; valid until it is called again.
@@ -55,7 +54,7 @@ class FrameSource final : public BulkReader {
   const std::string& fault() const { return decoder_.fault(); }
   // The second thread has seen this frame, and executed it if it is one of those that need not wait.
   bool seen_ahead() const { return seen_ahead_; }
-  // This frame has been executed, and what follows may wait for answers of the client.
+  // This frame has been executed, and later frames may wait for answers of the client.
   void finish_frame() { finished_.store(header().sequence, std::memory_order_release); }
   // Position in the client's stream behind this frame and its bulk.
   uint64_t frame_end() const { return frame_end_; }
@@ -80,16 +79,16 @@ class FrameSource final : public BulkReader {
   // Takes the role. False: the executor reads.
   bool take_over();
   void give_back();
-  // With the role: bytes that the executor has received and not used, and how many of what follows are bulk of the
-  // frame in hand.
+  // With the role: bytes that the executor has received and not used, and the number of the following bytes that are
+  // bulk of the frame in hand.
   std::span<const std::byte> unused() const { return decoder_.buffered(); }
   uint64_t bulk_in_hand() const { return decoder_.bulk_left(); }
   // With the role: how many bytes the executor has taken from the socket itself.
   uint64_t received() const { return received_; }
-  enum class Ahead : uint8_t { some, wanted, ended, no_memory };
+  enum class Ahead : uint8_t { some, wanted, ended, no_memory, none_yet };
   // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back. no_memory: the
-  // account has no room to keep them.
-  Ahead read_ahead(std::span<const std::byte>& bytes);
+  // account has no room to keep them. none_yet: there are none, and `wait` is false.
+  Ahead read_ahead(std::span<const std::byte>& bytes, bool wait = true);
   size_t kept_bytes() const { return kept_.size(); }
   // With the role: all bytes that are kept, oldest first.
   template <class Visit>
@@ -144,10 +143,10 @@ class FrameSource final : public BulkReader {
   bool kept_role_ = false;
   uint64_t frame_end_ = 0;
   Clock::duration waited_{};
-  uint64_t buffered_ = 0;  // bytes that the decoder holds beyond what has been taken out of it
+  uint64_t buffered_ = 0;  // bytes in the decoder that were not taken out of it
 
-  // Whose turn it is to touch the socket and what follows. Release when it is laid down, acquire when it is taken up:
-  // each finds what the other left.
+  // The owner of the socket and the following members. Release when it is laid down, acquire when it is taken up: each
+  // owner finds the previous owner's writes.
   std::atomic<Role> role_{Role::nobody};
   // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the
   // out-of-order reader holds the role and before it is woken in the link, so it sees it when it is back.

@@ -8,12 +8,12 @@
 
 namespace gpuwire::server {
 
-void LinkMeter::look_if_due() {
+void LinkMeter::poll_if_due() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // a few nanoseconds; precise to a tick of the kernel
   int64_t now_ms = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
-  if (now_ms < next_look_ms_) return;
-  next_look_ms_ = now_ms + kLookIntervalMs;
+  if (now_ms < next_poll_ms_) return;
+  next_poll_ms_ = now_ms + kPollIntervalMs;
   auto transport = link_->transport();
   tcp_info info{};
   socklen_t bytes = sizeof info;

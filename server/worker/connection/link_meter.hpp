@@ -1,4 +1,4 @@
-// Counts what passes a session's connection, and asks the kernel for its round trip now and then.
+// Counts the bytes of a session's connection, and asks the kernel for its round trip now and then.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace gpuwire::server {
 // One thread at a time calls received(), one at a time sent(). Without counters it costs a branch.
 class LinkMeter {
  public:
-  static constexpr int64_t kLookIntervalMs = 1000;
+  static constexpr int64_t kPollIntervalMs = 1000;
 
   LinkMeter() = default;
   // Both outlive it; `counters` may be null.
@@ -23,7 +23,7 @@ class LinkMeter {
   void received(size_t bytes) {
     if (!counters_) return;
     add(counters_->bytes_in, bytes);
-    look_if_due();
+    poll_if_due();
   }
   void sent(size_t bytes, bool reply) {
     if (!counters_) return;
@@ -37,11 +37,11 @@ class LinkMeter {
     word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
   // Asks the kernel for the round trip now and then.
-  void look_if_due();
+  void poll_if_due();
 
   const link::Link* link_ = nullptr;
   LinkCounters* counters_ = nullptr;
-  int64_t next_look_ms_ = 0;
+  int64_t next_poll_ms_ = 0;
 };
 
 }  // namespace gpuwire::server

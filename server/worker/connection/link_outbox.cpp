@@ -38,7 +38,7 @@ void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message,
                       std::shared_ptr<const void> keeper) {
   kj::Own<capnp::MallocMessageBuilder> flat;
   auto words = one_segment(message, flat).asBytes();
-  bool external = bulk.size() > wire::kPostedBulkBytesMax;
+  bool external = bulk.size() > wire::kPostedBulkBytesMax || (keeper && bulk.size() > kInlineBulkBytesMax);
   if (external && !keeper) keeper = copy_of(bulk);
   header.message_words = uint32_t(words.size() / sizeof(capnp::word));
   header.bulk_bytes = bulk.size();
@@ -66,7 +66,7 @@ void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message,
 
 std::byte* LinkOutbox::wait_for_room(size_t bytes, size_t external_bytes, bool last_words) {
   bool reads_ahead = hooks_.reads_ahead();
-  // Each thread of the program has at most one call in that thread's hands, so what passes the bound there is bounded
+  // Each thread of the program has at most one call in that thread's hands, so the bytes beyond the bound are bounded
   // by their number.
   if (reads_ahead) external_bytes = 0;
   for (;;) {
@@ -78,7 +78,7 @@ std::byte* LinkOutbox::wait_for_room(size_t bytes, size_t external_bytes, bool l
     if (reads_ahead || last_words) return nullptr;
     room_waiters_.fetch_add(1, std::memory_order_relaxed);
     hooks_.room_wanted();
-    bool goes_on = link_.await_room(seen, std::chrono::milliseconds(kRoomLookMs));
+    bool goes_on = link_.await_room(seen, std::chrono::milliseconds(kRoomPollMs));
     room_waiters_.fetch_sub(1, std::memory_order_relaxed);
     if (!goes_on) return nullptr;
   }

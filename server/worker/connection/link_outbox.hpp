@@ -13,12 +13,12 @@
 
 namespace gpuwire::server {
 
-// Appends each frame to the link and sends it on the thread that brings it, unless another thread is sending. Any
-// thread; frames do not mix. While the client takes nothing, or there is no connection, frames stay in the link's
-// window, and who finds it full waits.
+// Appends each frame to the link and sends it on the calling thread, unless another thread is sending. Any thread;
+// frames do not mix. While the client reads nothing, or there is no connection, frames stay in the link's window, and a
+// thread that finds it full waits.
 class LinkOutbox final : public Outbox {
  public:
-  // What the outbox asks of the session that it belongs to.
+  // The outbox's requests to its session.
   struct Hooks {
     // A thread begins to wait for room: somebody has to read acknowledgements, even while the executor is kept. Any
     // thread.
@@ -37,7 +37,7 @@ class LinkOutbox final : public Outbox {
   void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
                    std::shared_ptr<const void> keeper) override;
   void control(wire::ControlOrdinal ordinal, capnp::MessageBuilder& message);
-  // The client may forget what it has sent up to `position`, if there is enough of that to tell it, or `now`. Executor.
+  // The client may forget its bytes up to `position`, if there are enough of them to report it, or `now`. Executor.
   void acknowledge(uint64_t position, bool now = false) {
     if (uint64_t end = link_.consumed(position, now)) [[unlikely]]
       push(end);
@@ -65,9 +65,9 @@ class LinkOutbox final : public Outbox {
   const Hooks hooks_;
   uint64_t notice_sequence_ = 0;  // under the link's lock
   std::atomic<uint64_t> last_reply_{0};
-  // A hint for who reads ahead, who looks again before it sleeps; the hook that follows the change wakes it.
+  // A hint for the thread that reads ahead, which checks again before it sleeps; the hook behind the change wakes it.
   std::atomic<unsigned> room_waiters_{0};
-  // Set by whoever ends the session, before it breaks calls off; acquired by whoever answers one of them.
+  // Set by the thread that ends the session, before it breaks calls off; acquired by a thread that answers one of them.
   std::atomic<bool> withheld_{false};
 };
 

@@ -16,7 +16,7 @@
 
 namespace gpuwire::server {
 
-// What is held of a call that is executed out of turn.
+// The memory for a call that is executed out of turn.
 static_assert(std::ranges::all_of(wire::kSessionCalls, [](const wire::SessionCallFacts& call) {
   return !call.out_of_turn || call.bulk_bytes_max <= kOutOfTurnBulkBytesMax;
 }));
@@ -55,6 +55,13 @@ void OutOfOrderReader::awake() {
   asleep_ = false;
 }
 
+void OutOfOrderReader::keep_what_has_come() {
+  std::lock_guard lock(mutex_);
+  keeps_ = true;
+  if (asleep_) changed_.notify_one();
+  asleep_ = false;
+}
+
 void OutOfOrderReader::stop() {
   {
     std::lock_guard lock(mutex_);
@@ -81,7 +88,9 @@ void OutOfOrderReader::run() {
     }
     if (in_vain || !parts_.room_awaited())
       changed_.wait_for(lock, std::chrono::microseconds(kOutOfOrderReaderTickUs), [&] { return stopping_; });
+    const bool keeps = std::exchange(keeps_, false);
     lock.unlock();
+    if (keeps && !blind_) keep_without_waiting();
     bool room = parts_.room_awaited();
     bool awaited = parts_.awaited();
     quiet = awaited || room ? 0 : quiet + 1;
@@ -121,8 +130,8 @@ bool OutOfOrderReader::serve() {
   return true;
 }
 
-// Reads for who waits for room and executes nothing; what is kept is looked at when the executor has done what it has
-// in hand.
+// Reads for a thread that waits for room, and executes nothing; the stored bytes are scanned when the executor has
+// finished its present call.
 void OutOfOrderReader::keep_reading() {
   while (!blind_ && parts_.room_awaited()) {
     std::span<const std::byte> bytes;
@@ -133,13 +142,28 @@ void OutOfOrderReader::keep_reading() {
   }
 }
 
+// Read bytes are scanned when there is a reason: then all stored bytes are, from the executor's position on. An account
+// without room ends nothing here: the executor comes back, and until then nobody else waits for the bytes.
+void OutOfOrderReader::keep_without_waiting() {
+  FrameSource& source = parts_.source;
+  if (!source.take_over()) return;
+  std::span<const std::byte> bytes;
+  while (source.kept_bytes() < parts_.kept_while_busy_max) {
+    const FrameSource::Ahead ahead = source.read_ahead(bytes, false);
+    blind_ = ahead == FrameSource::Ahead::ended;
+    if (ahead != FrameSource::Ahead::some) break;
+    received_ = kNothingScanned;
+  }
+  source.give_back();
+}
+
 bool OutOfOrderReader::within_bound() {
   if (parts_.source.kept_bytes() <= parts_.kept_bytes_max) return true;
   give_up(fmt::format("more than {} bytes were sent without an acknowledgement", parts_.kept_bytes_max));
   return false;
 }
 
-// What is scanned begins where the executor is.
+// The scanned bytes begin at the executor's position.
 void OutOfOrderReader::catch_up() {
   decoder_ = wire::FrameDecoder(wire::Sender::client);
   in_frame_ = false;

@@ -41,14 +41,14 @@ void Resumption::arrive(OwnedDescriptor socket, std::string tls_key) {
 void Resumption::attempt(OwnedDescriptor socket, std::string tls_key) {
   auto connection = parts_.open(std::move(socket), std::move(tls_key));
   if (!connection) return parts_.refused(connection.error());
-  auto heard = resume::hear(**connection, parts_.id, parts_.secret, kTimeout);
-  if (!heard) return parts_.refused(heard.error());
-  heard->lane ? join(std::move(*connection), *heard) : carry_on(std::move(*connection), *heard);
+  auto request = resume::receive_request(**connection, parts_.id, parts_.secret, kTimeout);
+  if (!request) return parts_.refused(request.error());
+  request->lane ? join(std::move(*connection), *request) : carry_on(std::move(*connection), *request);
 }
 
-std::string Resumption::why_no_lane(const resume::Heard& heard) const {
-  const resume::Lane& lane = *heard.lane;
-  if (heard.attempt != last_attempt_) return "the connection that the lane is for is not the session's any more";
+std::string Resumption::why_no_lane(const resume::Request& request) const {
+  const resume::Lane& lane = *request.lane;
+  if (request.attempt != last_attempt_) return "the connection that the lane is for is not the session's any more";
   if (lane.count > parts_.lanes_max())
     return fmt::format("{} lanes where {} are allowed", lane.count, parts_.lanes_max());
   if (lane.number >= lane.count) return fmt::format("lane {} of {}", lane.number, lane.count);
@@ -59,13 +59,13 @@ std::string Resumption::why_no_lane(const resume::Heard& heard) const {
 }
 
 // All lanes of a set begin together, with the answer to the last one.
-void Resumption::join(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard) {
+void Resumption::join(std::unique_ptr<transport::Transport> connection, const resume::Request& request) {
   std::lock_guard replacing(replacing_);
-  if (std::string why = why_no_lane(heard); !why.empty()) {
+  if (std::string why = why_no_lane(request); !why.empty()) {
     resume::refuse(*connection, why, kTimeout);
     return parts_.refused(std::move(why));
   }
-  const resume::Lane& lane = *heard.lane;
+  const resume::Lane& lane = *request.lane;
   if (lane.set != lane_set_) {
     lanes_.clear();
     lanes_.resize(lane.count);
@@ -82,18 +82,18 @@ void Resumption::join(std::unique_ptr<transport::Transport> connection, const re
   resume::accept(joined, 0, kTimeout);
 }
 
-void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard) {
+void Resumption::carry_on(std::unique_ptr<transport::Transport> connection, const resume::Request& request) {
   std::lock_guard replacing(replacing_);
-  if (heard.attempt <= last_attempt_) {
+  if (request.attempt <= last_attempt_) {
     resume::refuse(*connection, "a newer attempt has been made", kTimeout);
-    return parts_.refused(fmt::format("attempt {} comes after attempt {}", heard.attempt, last_attempt_));
+    return parts_.refused(fmt::format("attempt {} comes after attempt {}", request.attempt, last_attempt_));
   }
-  last_attempt_ = heard.attempt;
+  last_attempt_ = request.attempt;
   lanes_.clear();
   uint64_t received = parts_.link.detach();
   if (!resume::accept(*connection, received, kTimeout)) return;
-  parts_.proved(*connection, heard);
-  if (!parts_.link.attach(std::move(connection), heard.received))
+  parts_.proved(*connection, request);
+  if (!parts_.link.attach(std::move(connection), request.received))
     return parts_.fault("the client claims to have received what was not sent");
   uint64_t appended = 0;
   {

@@ -1,4 +1,4 @@
-// How a running session gets another connection in the place of the one that it has, or has lost; and lanes beside it.
+// Gives a running session another connection in the place of its present or lost one; and lanes beside it.
 #pragma once
 
 #include <atomic>
@@ -32,10 +32,10 @@ class Resumption {
     std::function<tl::expected<std::unique_ptr<transport::Transport>, std::string>(OwnedDescriptor socket,
                                                                                    std::string tls_key)>
         open;
-    // The connection of the session's own client, which is about to take the place of the one that there is; what the
-    // client says of it. Any thread, one at a time.
-    std::function<void(const transport::Transport&, const resume::Heard&)> proved;
-    std::function<void(std::string why)> refused;  // somebody has tried who could not; any thread
+    // The connection of the session's own client, which is about to replace the present one; the client's description
+    // of its end. Any thread, one at a time.
+    std::function<void(const transport::Transport&, const resume::Request&)> proved;
+    std::function<void(std::string why)> refused;  // a client without a valid proof has tried; any thread
     std::function<void(std::string why)> fault;    // the client cannot be right: the session has to end; any thread
     std::function<unsigned()> lanes_max = [] { return 0u; };  // how many the session may have; any thread
   };
@@ -54,9 +54,9 @@ class Resumption {
     std::atomic<bool> over{false};  // the thread's last word; relaxed, it is joined after that
   };
   void attempt(OwnedDescriptor socket, std::string tls_key);
-  void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard);
-  void join(std::unique_ptr<transport::Transport> connection, const resume::Heard& heard);
-  std::string why_no_lane(const resume::Heard& heard) const;
+  void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Request& request);
+  void join(std::unique_ptr<transport::Transport> connection, const resume::Request& request);
+  std::string why_no_lane(const resume::Request& request) const;
 
   const Parts parts_;
   std::list<Attempt> attempts_;

@@ -68,7 +68,8 @@ void describe_peers(const DriverTable& cuda, CUdevice device, int device_count, 
   }
 }
 
-// What only a context tells. The values of a fresh one depend on the model alone, so one device of each is asked.
+// The facts that need a context. The values of a fresh context depend on the model alone, so one device of each model
+// is asked.
 struct ContextFacts {
   std::vector<uint64_t> limits;
   int priority_least = 0, priority_greatest = 0;
@@ -136,7 +137,7 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
 
 namespace {
 
-// Of device 0, by the context that stands ready, and by whoever else uses it.
+// Of device 0, by the prewarmed context, and by every other user of it.
 uint64_t taken_bytes(const DriverLibrary& driver) {
   size_t free_now = 0, total = 0;
   const DriverTable& cuda = driver.table();

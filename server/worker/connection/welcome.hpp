@@ -1,4 +1,4 @@
-// What the server tells about itself at session start, gathered ahead.
+// The server's description of itself at session start, gathered in advance.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,16 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// A schema::Welcome, complete but for the session's id (16 zero bytes, for the session to fill in). Asks the driver for
-// every fact of every device; takes milliseconds. A query that fails is told as its error, never as a made-up value.
+// A schema::Welcome, complete except for the session's id (16 zero bytes, for the session to fill in). Asks the driver
+// for every fact of every device; takes milliseconds. A failed query is reported as its error, never as a made-up
+// value.
 std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& driver,
                                                            std::span<const ReplayEntry* const> calls);
 
-// What the broker is told of the devices.
+// The broker's description of the devices.
 Inventory inventory_of(const DriverLibrary& driver);
 
-// The devices' memory in the message becomes what the session may have of it.
+// Replaces the devices' memory in the message by the session's allowance.
 void show_limits(capnp::MallocMessageBuilder& welcome, const SessionSpec& spec);
 
 }  // namespace gpuwire::server

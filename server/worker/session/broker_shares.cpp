@@ -30,7 +30,7 @@ int BrokerShares::claim(const ShareToken& token, ShareKind kind, const std::stri
   return answer && answer->yes ? answer->descriptor.release() : -1;
 }
 
-// What is not heard ends with the session.
+// An unanswered request ends with the session.
 void BrokerShares::withdraw(const ShareToken& token) { broker_.send(ipc::Withdraw{token}); }
 
 }  // namespace gpuwire::server

@@ -1,4 +1,4 @@
-// The worker's side of what sessions share: asks the broker and waits for its answer.
+// The worker's side of objects that sessions share: asks the broker and waits for its answer.
 #pragma once
 
 #include "server/ipc/blocking_requests.hpp"
@@ -8,7 +8,7 @@ namespace gpuwire::server {
 
 class BrokerShares final : public ShareExchange {
  public:
-  // Both outlive it. `broker`: what `requests` asks.
+  // Both outlive it. `broker`: the target of `requests`.
   BrokerShares(ipc::Channel& broker, ipc::BlockingRequests& requests) : broker_(broker), requests_(requests) {}
 
   bool publish(const ShareToken& token, ShareKind kind, const std::string& tenant, int descriptor) override;

@@ -19,13 +19,13 @@ OutputCapture::OutputCapture() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK | O_DIRECT) != 0) return;  // no lines, then
   lines_.read_end = ends[0];
-  say_end_ = ends[1];
+  write_end_ = ends[1];
 }
 
 OutputCapture::~OutputCapture() {
   stop();
   if (lines_.read_end >= 0) ::close(lines_.read_end);
-  if (say_end_ >= 0) ::close(say_end_);
+  if (write_end_ >= 0) ::close(write_end_);
 }
 
 bool OutputCapture::open_pipe(Pipe& pipe, int descriptor) {
@@ -68,14 +68,14 @@ void OutputCapture::read_everything() {
   for (uint8_t i = 0; i < 2; ++i) read_all(pipes_[i], uint8_t(i + 1));
 }
 
-void OutputCapture::say(std::string_view line) {
+void OutputCapture::log_stderr(std::string_view line) {
   // A packet is whole up to PIPE_BUF.
-  [[maybe_unused]] ssize_t written = ::write(say_end_, line.data(), std::min<size_t>(line.size(), PIPE_BUF));
+  [[maybe_unused]] ssize_t written = ::write(write_end_, line.data(), std::min<size_t>(line.size(), PIPE_BUF));
 }
 
 void OutputCapture::drain() {
   std::fflush(stdout);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   read_everything();
 }
 
@@ -87,7 +87,7 @@ void OutputCapture::forward() {
                       {lines_.read_end, POLLIN, 0}};
     if (::poll(ready, std::size(ready), -1) < 0 && errno != EINTR) return;
     if (ready[0].revents) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     read_everything();
   }
 }

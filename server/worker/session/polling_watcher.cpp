@@ -11,7 +11,7 @@
 namespace gpuwire::server {
 
 bool PollingWatcher::watch(CUcontext context, CUevent event, std::function<void(CUresult)> done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_ || watched_ >= kWatchedMax || !driver_.query) return false;
   if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   added_.push_back({context, event, std::move(done)});
@@ -22,7 +22,7 @@ bool PollingWatcher::watch(CUcontext context, CUevent event, std::function<void(
 
 void PollingWatcher::stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_one();
@@ -56,13 +56,14 @@ void PollingWatcher::run() {
   std::vector<Watch> watches;
   uint32_t sleep_us = kWatchSleepMinUs;
   Clock::time_point spin_until{};
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     watched_ = watches.size() + added_.size();
     if (watches.empty()) {
-      changed_.wait(lock, [&] { return stopping_ || !added_.empty(); });
+      changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return stopping_ || !added_.empty(); });
     } else if (added_.empty() && Clock::now() >= spin_until) {
-      changed_.wait_for(lock, std::chrono::microseconds(sleep_us), [&] { return stopping_ || !added_.empty(); });
+      changed_.wait_for(lock.native(), std::chrono::microseconds(sleep_us),
+                        [this]() REQUIRES(mutex_) { return stopping_ || !added_.empty(); });
       sleep_us = std::min(sleep_us * 2, kWatchSleepMaxUs);
     }
     if (stopping_) return;

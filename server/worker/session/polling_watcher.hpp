@@ -1,19 +1,19 @@
-// Completion that is pushed: polls what is watched and calls back.
+// Completion that is pushed: polls the watched events and calls back.
 #pragma once
 
 #include <cuda.h>
 
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "protocol/threads/mutex.hpp"
 #include "server/replay/call/completion.hpp"
 
 namespace gpuwire::server {
 
-// What the watcher needs of a driver; null members are not called.
+// The watcher's functions of a driver; null members are not called.
 struct WatcherDriver {
   CUresult(CUDAAPI* query)(CUevent) = nullptr;
   CUresult(CUDAAPI* set_current)(CUcontext) = nullptr;
@@ -38,7 +38,7 @@ class PollingWatcher final : public CompletionWatcher {
     std::function<void(CUresult)> done;
   };
   void run();
-  // Asks for each of `watches` once; what is done is called back and taken out. True: there was one.
+  // Polls each of `watches` once; calls back for completed ones and removes them. True: there was one.
   bool poll(std::vector<Watch>& watches);
 
   const WatcherDriver driver_;
@@ -46,11 +46,11 @@ class PollingWatcher final : public CompletionWatcher {
   const std::function<void()> enter_;
   CUcontext current_ = nullptr;  // on the watcher's thread
 
-  std::mutex mutex_;
+  Mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Watch> added_;  // under mutex_; taken over by the thread
-  size_t watched_ = 0;        // under mutex_; both lists
-  bool stopping_ = false;     // under mutex_
+  std::vector<Watch> added_ GUARDED_BY(mutex_);  // taken over by the thread
+  size_t watched_ GUARDED_BY(mutex_) = 0;        // in both lists
+  bool stopping_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

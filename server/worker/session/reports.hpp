@@ -1,5 +1,5 @@
-// What a worker has told the broker of its session. Another broker that takes the session over is told again: what the
-// one before has heard died with it.
+// A worker's reports to the broker about its session. Another broker that takes the session over gets them again: the
+// reports to the previous one died with it.
 #pragma once
 
 #include <mutex>
@@ -17,11 +17,11 @@ class Reports {
   explicit Reports(ipc::Channel& broker) : broker_(broker) {}
 
   // A state of the session's, in the place of the one before.
-  void tell(ipc::Begun begun) { tell(begun_, std::move(begun)); }
-  void tell(ipc::Ended ended) { tell(ended_, std::move(ended)); }
-  void tell(ipc::Detached detached) { tell(connection_, std::move(detached)); }
-  void tell(ipc::Attached attached) { tell(connection_, attached); }
-  void tell_again() {
+  void notify(ipc::Begun begun) { notify(begun_, std::move(begun)); }
+  void notify(ipc::Ended ended) { notify(ended_, std::move(ended)); }
+  void notify(ipc::Detached detached) { notify(connection_, std::move(detached)); }
+  void notify(ipc::Attached attached) { notify(connection_, attached); }
+  void notify_again() {
     std::lock_guard lock(mutex_);
     if (begun_) send(*begun_);
     if (connection_) std::visit([this](const auto& said) { send(said); }, *connection_);
@@ -29,16 +29,16 @@ class Reports {
   }
 
  private:
-  template <class Slot, class Said>
-  void tell(Slot& slot, Said said) {
+  template <class Slot, class Message>
+  void notify(Slot& slot, Message said) {
     std::lock_guard lock(mutex_);
     send(said);
     slot = std::move(said);
   }
-  // Does not wait: a broker that has gone is told later, or needs no telling.
-  template <class Said>
-  void send(const Said& said) {
-    broker_.send(Said(said));
+  // Does not wait: a broker that has gone gets the report later, or needs none.
+  template <class Message>
+  void send(const Message& said) {
+    broker_.send(Message(said));
   }
 
   ipc::Channel& broker_;

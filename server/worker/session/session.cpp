@@ -4,12 +4,14 @@
 #include <chrono>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "protocol/cuda_abi/sticky.hpp"
 #include "protocol/wire/limits.hpp"
 #include "protocol/wire/message_reader.hpp"
+#include "protocol/wire/terminal_text.hpp"
 #include "schema/handshake.capnp.h"
 #include "schema/session.capnp.h"
 #include "server/driver_table.hpp"
@@ -31,11 +33,7 @@ namespace {
 constexpr size_t kLoggedNameBytesMax = 256;
 
 std::string logged(capnp::Text::Reader text) {
-  std::string out(text.begin(), std::min<size_t>(text.size(), kLoggedNameBytesMax));
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return out;
+  return wire::ForeignText(std::string(text.begin(), std::min<size_t>(text.size(), kLoggedNameBytesMax)));
 }
 
 WatcherDriver watcher_driver(const DriverTable& driver) { return {driver.cuEventQuery, driver.cuCtxSetCurrent}; }
@@ -57,7 +55,7 @@ CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<
   return table;
 }
 
-Session::Session(SessionParts parts)
+Session::Session(WorkerSessionDeps parts)
     : parts_(std::move(parts)),
       meter_(*parts_.link, parts_.counters),
       source_(*parts_.link, meter_, spin(parts_.cores).socket_spin_us, parts_.host_memory),
@@ -73,7 +71,7 @@ Session::Session(SessionParts parts)
       return Profiler::Frame{header.context, header.sequence};
     });
   if (Gate* gate = parts_.gate) {
-    source_.look_longer(gate->spin_us());
+    source_.poll_longer(gate->spin_us());
     source_.observe_sleep([gate](bool sleeps) { sleeps ? gate->going_idle() : gate->woken(); });
   }
 }
@@ -131,7 +129,7 @@ LinkOutbox::Hooks Session::outbox_hooks() {
 
 std::optional<SessionEnd> Session::begin() {
   if (auto end = read_hello()) {
-    tell_ending(*end);
+    notify_ending(*end);
     return end;
   }
   auto welcome = parts_.welcome->getRoot<schema::Welcome>();
@@ -141,6 +139,7 @@ std::optional<SessionEnd> Session::begin() {
   if (resumable_) {
     welcome.setResumeSecret({parts_.resume_secret.data(), parts_.resume_secret.size()});
     welcome.setResumeGraceMs(parts_.resume_grace_ms);
+    welcome.setHangUpGraceMs(std::min(parts_.hang_up_grace_ms, parts_.resume_grace_ms));
     bool wanted = parts_.wants_heartbeats && parts_.wants_heartbeats(client_end_);
     welcome.setSameMachine(parts_.wants_heartbeats && !wanted);
     heartbeats_ = wanted && client_knows_heartbeats_;
@@ -153,7 +152,8 @@ std::optional<SessionEnd> Session::begin() {
     }
   }
   welcome.setChunks(chunks_);
-  // Another connection may be there, and its end be heard of, before Welcome has left.
+  welcome.setOrdersUploads(parts_.settings.upload_order != nullptr);
+  // Another connection may exist, and its end be reported, before Welcome has left.
   state_ = std::make_unique<ReplayState>(*this, parts_.settings);
   if (parts_.welcoming) parts_.welcoming();
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
@@ -205,8 +205,8 @@ std::optional<SessionEnd> Session::read_hello() {
   return std::nullopt;
 }
 
-// Those of a tenant that has shown who it is are found by their plain digests, everybody else's by digests under the
-// user's key: who does not know it finds nothing that was kept under it.
+// Images of an authenticated tenant are found by their plain digests, all others by digests under the user's key: a
+// client without the key finds nothing that was cached under it.
 void Session::find_chunks(const std::string& key_of_user) {
   ChunkStore*& chunks = parts_.settings.chunks;
   if (!chunks) return;
@@ -237,7 +237,7 @@ SessionEnd Session::run() {
   } catch (const std::exception& error) {  // out of memory or of threads: not the client's doing
     end = SessionEnd{EndCause::internal, error.what()};
   }
-  tell_ending(*end);
+  notify_ending(*end);
   return *end;
 }
 
@@ -371,14 +371,18 @@ bool Session::watch_instead(const DeviceWait& wait) {
   return true;
 }
 
-void Session::wait_elsewhere(std::function<void()> work) {
+void Session::wait_elsewhere(std::function<void()> work) { run_elsewhere(std::move(work), waited_elsewhere_ns_); }
+
+void Session::work_elsewhere(std::function<void()> work) { run_elsewhere(std::move(work), worked_elsewhere_ns_); }
+
+void Session::run_elsewhere(std::function<void()> work, std::atomic<int64_t>& spent_ns) {
   const auto started = std::chrono::steady_clock::now();
-  bool taken = waiters_.run([this, started, context = context_, work = std::move(work)] {
+  bool taken = waiters_.run([this, started, context = context_, work = std::move(work), &spent_ns] {
     try {
       if (context) parts_.driver->cuCtxSetCurrent(context);
       work();
       const std::chrono::nanoseconds spent = std::chrono::steady_clock::now() - started;
-      waited_elsewhere_ns_.fetch_add(spent.count(), std::memory_order_relaxed);
+      spent_ns.fetch_add(spent.count(), std::memory_order_relaxed);
     } catch (const std::exception& error) {
       stop(EndCause::internal, error.what());
     } catch (...) {
@@ -410,6 +414,8 @@ CUresult Session::take_deferred() {
 
 SessionTimes Session::times() const {
   SessionTimes out{.age = std::chrono::steady_clock::now() - begun_, .input = source_.waited(), .device = polled_};
+  // Work of other threads for the executor is the server's own work, and not the client's time.
+  out.input -= std::min(out.input, std::chrono::nanoseconds(worked_elsewhere_ns_.load(std::memory_order_relaxed)));
   out.gpu = polled_ + std::chrono::nanoseconds(waited_elsewhere_ns_.load(std::memory_order_relaxed));
   if (!parts_.gate) return out;
   const Gate::Times gate = parts_.gate->times();
@@ -424,11 +430,11 @@ bool Session::take_prewarmed_primary(CUdevice device) { return device == 0 && st
 
 // --- the end -------------------------------------------------------------------------------------------------------
 
-void Session::stop(EndCause cause, std::string reason) {
+void Session::stop(EndCause cause, std::string reason, StopKind kind) {
   {
     std::lock_guard lock(stop_mutex_);
     if (stop_) return;
-    stop_ = SessionEnd{cause, std::move(reason)};
+    stop_ = SessionEnd{cause, std::move(reason), kind};
   }
   stopping_.store(true, std::memory_order_relaxed);
   outbox_.withhold_replies();
@@ -440,6 +446,13 @@ void Session::connection_hung_up() {
   hung_up_.store(true, std::memory_order_relaxed);
   out_of_order_reader_.start();
   out_of_order_reader_.awake();
+}
+
+void Session::poll_executor() {
+  const uint64_t visits = source_.visits();
+  if (std::exchange(visits_seen_, visits) != visits || parts_.link->transport()->unread() == 0) return;
+  out_of_order_reader_.start();
+  out_of_order_reader_.keep_what_has_come();
 }
 
 std::optional<SessionEnd> Session::stopped() {
@@ -455,11 +468,26 @@ SessionEnd Session::connection_ended() {
                                         : fmt::format("the client closed the connection after frame {}", executed_)};
 }
 
-void Session::tell_ending(const SessionEnd& end) {
+namespace {
+
+// The program's error for each cause: a kernel that runs for too long fails as where a driver bounds it (a display's
+// watchdog), a revoked identity is a missing right, and for all other causes the device is unavailable.
+// CUDA_ERROR_SYSTEM_NOT_READY would mean that CUDA could not begin.
+CUresult result_of(const SessionEnd& end) {
+  if (end.cause != EndCause::stopped) return CUDA_ERROR_UNKNOWN;
+  switch (end.stop) {
+    case StopKind::kernel_time: return CUDA_ERROR_LAUNCH_TIMEOUT;
+    case StopKind::revoked: return CUDA_ERROR_NOT_PERMITTED;
+    case StopKind::ended: break;
+  }
+  return CUDA_ERROR_DEVICE_UNAVAILABLE;
+}
+
+}  // namespace
+
+void Session::notify_ending(const SessionEnd& end) {
   if (end.cause == EndCause::finished || end.cause == EndCause::cut || end.cause == EndCause::resume_grace) return;
-  notify::ending(outbox_,
-                 {.reason = end.reason,
-                  .result = end.cause == EndCause::stopped ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_UNKNOWN});
+  notify::ending(outbox_, {.reason = end.reason, .result = result_of(end)});
 }
 
 bool Session::release() {

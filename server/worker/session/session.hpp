@@ -36,11 +36,12 @@ CallTable make_call_table(std::span<const ReplayEntry> session_calls, std::span<
 
 struct SessionEnd {
   EndCause cause = EndCause::finished;
-  std::string reason;  // one line
+  std::string reason;               // one line
+  StopKind stop = StopKind::ended;  // with EndCause::stopped
 };
 
-// What a session stands on; all of it outlives the session.
-struct SessionParts {
+// The dependencies of a session; all of them outlive the session.
+struct WorkerSessionDeps {
   link::Link* link = nullptr;        // attached
   LinkCounters* counters = nullptr;  // null: nothing is counted
   const DriverTable* driver = nullptr;
@@ -48,10 +49,11 @@ struct SessionParts {
   capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id
   std::array<uint8_t, 16> id{};
   std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
-  uint32_t resume_grace_ms = 0;  // how long the session stays without a connection; 0: it ends with its connection
-  unsigned lanes_max = 0;        // further connections for bulk that the client may open; below 2: none
-  // Whether the connection may come to lead nowhere without a word, by what the client says of its own end of it. Once,
-  // in a session that outlives its connection, whose client knows heartbeats. Null: they are not wanted.
+  uint32_t resume_grace_ms = 0;   // how long the session stays without a connection; 0: it ends with its connection
+  uint32_t hang_up_grace_ms = 0;  // the same after a connection that was ended and not lost
+  unsigned lanes_max = 0;         // further connections for bulk that the client may open; below 2: none
+  // Decides, by the client's description of its own end, whether the connection may die without notice. Once, in a
+  // session that outlives its connection, whose client knows heartbeats. Null: they are not wanted.
   std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
   // Called once, by begin(), right before Welcome leaves: from then on the client may lose its connection, and come
   // back over another one.
@@ -60,20 +62,18 @@ struct SessionParts {
   // (Replay::take_prewarmed_primary); false: there is none for it. Called once, by begin(): it may ask the broker,
   // whose answers reach the process only once its watchdog runs.
   std::function<bool()> claim_primary;
-  HostMemory* host_memory =
-      nullptr;               // the account of what the session takes of this machine's memory; null: nobody counts
-  unsigned cores = 1;        // how many the process may run on
-  SessionSettings settings;  // its tenant: who it is known to be, or empty, then the client's key stands for it
+  HostMemory* host_memory = nullptr;  // the account of the session's memory on this machine; null: nobody counts
+  unsigned cores = 1;                 // how many the process may run on
+  SessionSettings settings;           // its tenant by authentication; if empty, the client's key identifies it
   // Called once, before the first call; the tenant may be empty: nobody. The error ends the session.
   std::function<tl::expected<void, std::string>(const std::string& tenant)> tenant_known;
   Management* management = nullptr;  // of a management session
-  bool captures_output =
-      true;              // what the driver prints into the process's standard output and error goes to the client
-  Gate* gate = nullptr;  // that stands before the driver's functions; null: none
-  Profiler* profiler = nullptr;  // for a client that wants a profile; null: nothing can be timed
+  bool captures_output = true;       // the driver's lines on the process's standard output and error go to the client
+  Gate* gate = nullptr;              // that stands before the driver's functions; null: none
+  Profiler* profiler = nullptr;      // for a client that wants a profile; null: nothing can be timed
 };
 
-// Who the client says it is; for logs only.
+// The client's description of itself; for logs only.
 struct ClientFacts {
   std::string release, program, host;
   uint32_t process_id = 0;
@@ -81,10 +81,10 @@ struct ClientFacts {
 
 class Session final : public Replay {
  public:
-  explicit Session(SessionParts parts);
+  explicit Session(WorkerSessionDeps parts);
   ~Session() override;
 
-  // Shakes hands. Not empty: why there is no session; the client has been told.
+  // Shakes hands. Not empty: the reason why there is no session; the client has received it.
   std::optional<SessionEnd> begin();
   const ClientFacts& client() const { return client_; }
   // After begin(): the session outlives its connection.
@@ -96,19 +96,22 @@ class Session final : public Replay {
   // The client has closed its side of the connection: everything up to there is read now, even while the executor is
   // kept. Any thread.
   void connection_hung_up();
+  // Looks whether the executor has been in one call since the last look, while bytes of the client's wait: then they
+  // are read without it. One thread.
+  void poll_executor();
   // It has another one. Any thread.
   void connection_attached() { hung_up_.store(false, std::memory_order_relaxed); }
-  // Executes until the end of the session, then tells the client why if it is the server that ends it. On the thread
-  // that called begin().
+  // Executes until the end of the session; if the server ends it, sends the client the reason. On the thread that
+  // called begin().
   SessionEnd run();
   // Everything the session holds in the driver is given back. False: the device did not come to rest; only the
   // process's end frees it.
   bool release();
 
   // A line for the standard error of the client's program; a client that reads nothing misses it. Any thread, any time.
-  void say(std::string_view line) { capture_.say(line); }
+  void log_stderr(std::string_view line) { capture_.log_stderr(line); }
   // Ends the session soon, whatever it is doing except a driver call that does not return. Any thread, any time.
-  void stop(EndCause cause, std::string reason);
+  void stop(EndCause cause, std::string reason, StopKind kind = StopKind::ended);
 
   const DriverTable& driver() const override { return *parts_.driver; }
   HandleTable& handles() override { return handles_; }
@@ -116,6 +119,7 @@ class Session final : public Replay {
   ReplayState& state() override { return *state_; }
   CompletionWatcher& watcher() override { return watcher_; }
   void wait_elsewhere(std::function<void()> work) override;
+  void work_elsewhere(std::function<void()> work) override;
   CUcontext context() const override { return context_; }
   void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) override;
   CUresult take_deferred() override;
@@ -142,14 +146,15 @@ class Session final : public Replay {
   OutOfOrderReader::Parts out_of_order_reader_parts();
   LinkOutbox::Hooks outbox_hooks();
   bool watch_instead(const DeviceWait& wait);
+  void run_elsewhere(std::function<void()> work, std::atomic<int64_t>& spent_ns);
   SessionEnd connection_ended();
-  void tell_ending(const SessionEnd& end);
+  void notify_ending(const SessionEnd& end);
   void find_chunks(const std::string& key_of_user);
   void start_capture();
   void enter_thread() noexcept;
   std::optional<SessionEnd> stopped();
 
-  SessionParts parts_;
+  WorkerSessionDeps parts_;
   LinkMeter meter_;
   FrameSource source_;
   LinkOutbox outbox_;
@@ -175,13 +180,15 @@ class Session final : public Replay {
   uint64_t executed_ = 0;                          // sequence of the last frame
   std::chrono::steady_clock::time_point begun_{};  // run() waits for the first frame
   std::chrono::nanoseconds polled_{};              // executor: looked whether the device was done
-  std::atomic<int64_t> waited_elsewhere_ns_{0};    // waiters add up what they waited; relaxed: a figure
+  // Waiters add their time of waiting for the device, and of work for the executor; relaxed: figures.
+  std::atomic<int64_t> waited_elsewhere_ns_{0}, worked_elsewhere_ns_{0};
 
-  // The first failure of a posted call that no reply has told. Written by whoever fails, taken by whoever replies; it
-  // publishes nothing else.
+  // The first failure of a posted call that no reply has reported. Written by the failing thread, taken by a replying
+  // one; it publishes nothing else.
   std::atomic<int> deferred_{CUDA_SUCCESS};
   std::mutex stop_mutex_;
   std::optional<SessionEnd> stop_;  // under stop_mutex_; the first one counts
+  uint64_t visits_seen_ = 0;        // poll_executor()'s
   // A hint for the out-of-order reader, which is woken after it was set.
   std::atomic<bool> hung_up_{false};
   std::atomic<bool> stopping_{

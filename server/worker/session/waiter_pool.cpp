@@ -43,7 +43,7 @@ void WaiterPool::serve() {
     --idle_;
     lock.unlock();
     task();
-    task = nullptr;  // what it holds is released outside the lock
+    task = nullptr;  // its objects are released outside the lock
     lock.lock();
     ++idle_;
   }

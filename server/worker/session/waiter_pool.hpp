@@ -21,8 +21,8 @@ class WaiterPool {
   WaiterPool(const WaiterPool&) = delete;
   WaiterPool& operator=(const WaiterPool&) = delete;
 
-  // Hands over to a thread, at once: who hands over may be the one that ends what the others wait for. False:
-  // kBlockedWaitersMax tasks are under way. Any thread.
+  // Hands over to a thread, at once: the caller may be the one that ends the wait of the others. False:
+  // kBlockedWaitersMax tasks are in flight. Any thread.
   bool run(Task task);
   // kWaitersMax tasks are under way: a wait for which something else will do should take that.
   bool crowded();

@@ -41,24 +41,24 @@ void Watchdog::broker_full() { signal(changed_); }
 bool Watchdog::hear_broker() {
   broker_.drain();
   std::optional<ipc::Message> said;
-  switch (broker_.hear(said)) {
-    case ipc::Channel::Heard::none_yet: return false;
-    case ipc::Channel::Heard::nonsense:
-    case ipc::Channel::Heard::closed: hooks_.stop("the server has gone"); return true;
-    case ipc::Channel::Heard::message: break;
+  switch (broker_.try_receive(said)) {
+    case ipc::Channel::Received::none_yet: return false;
+    case ipc::Channel::Received::nonsense:
+    case ipc::Channel::Received::closed: hooks_.stop("the server has gone"); return true;
+    case ipc::Channel::Received::message: break;
   }
   if (auto* stop = std::get_if<ipc::Stop>(&*said)) {
-    hooks_.stop(std::move(stop->why));
+    hooks_.stop({std::move(stop->why), stop->kind});
     return true;
   }
-  hooks_.hear(std::move(*said));
+  hooks_.on_message(std::move(*said));
   return false;
 }
 
-void Watchdog::outlive_connections(std::function<std::chrono::nanoseconds()> look) {
+void Watchdog::outlive_connections(std::function<std::chrono::nanoseconds()> poll) {
   {
-    std::lock_guard lock(mutex_);
-    look_ = std::move(look);
+    MutexLock lock(mutex_);
+    poll_ = std::move(poll);
     outlives_ = true;
   }
   signal(changed_);
@@ -66,7 +66,7 @@ void Watchdog::outlive_connections(std::function<std::chrono::nanoseconds()> loo
 
 void Watchdog::detached(uint32_t grace_ms) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(grace_ms);
     connection_.reset();
   }
@@ -75,7 +75,7 @@ void Watchdog::detached(uint32_t grace_ms) {
 
 void Watchdog::attached(std::shared_ptr<transport::Transport> connection) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     deadline_.reset();
     connection_ = std::move(connection);
   }
@@ -83,23 +83,33 @@ void Watchdog::attached(std::shared_ptr<transport::Transport> connection) {
 }
 
 int Watchdog::time_left() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!deadline_) return -1;
   auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline_ - std::chrono::steady_clock::now());
   return int(std::max<int64_t>(left.count(), 0));
 }
 
-int Watchdog::look() {
+int Watchdog::poll() {
   {
-    std::lock_guard lock(mutex_);
-    if (!outlives_ || !look_) return -1;
+    MutexLock lock(mutex_);
+    if (!outlives_ || !poll_) return -1;
   }
-  return int(std::chrono::ceil<std::chrono::milliseconds>(look_()).count());
+  return int(std::chrono::ceil<std::chrono::milliseconds>(poll_()).count());
+}
+
+int Watchdog::poll_executor(bool connected) {
+  if (!connected || !hooks_.poll_executor) return -1;
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= executor_poll_) {
+    hooks_.poll_executor();
+    executor_poll_ = now + std::chrono::milliseconds(kExecutorPollMs);
+  }
+  return int(std::chrono::ceil<std::chrono::milliseconds>(executor_poll_ - now).count());
 }
 
 bool Watchdog::closed(const std::shared_ptr<transport::Transport>& connection) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (outlives_ && connection_ == connection) connection_.reset();
     if (!outlives_) return hooks_.gone(), true;
   }
@@ -109,10 +119,10 @@ bool Watchdog::closed(const std::shared_ptr<transport::Transport>& connection) {
 
 void Watchdog::watch() {
   for (bool ending = false; !ending;) {
-    int until_look = look();
+    int until_poll = poll();
     std::shared_ptr<transport::Transport> connection;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       connection = connection_;
     }
     // The socket is asked for its end alone: data on it are the executor's and wake nobody here.
@@ -121,8 +131,12 @@ void Watchdog::watch() {
                          {wake_.get(), POLLIN, 0},
                          {quit_.get(), POLLIN, 0},
                          {changed_.get(), POLLIN, 0}};
-    int left = time_left();
-    if (::poll(watched, 5, left < 0 || until_look < 0 ? std::max(left, until_look) : std::min(left, until_look)) < 0) {
+    const int waits[] = {time_left(), until_poll, poll_executor(connection != nullptr)};
+    // The soonest of those that there are; none: for ever.
+    int wait = -1;
+    for (int one : waits)
+      if (one >= 0 && (wait < 0 || one < wait)) wait = one;
+    if (::poll(watched, 5, wait) < 0) {
       if (errno == EINTR) continue;
       ::_exit(kExitOverdue);
     }

@@ -31,17 +31,17 @@ TEST_CASE("a process that has handed its page over may end: the page, its standa
   AccountListener listener = listen_for_accounts();
   REQUIRE(listener.socket);
   OwnedDescriptor page(memfd_create("page", MFD_CLOEXEC));
-  int say_end[2];
-  REQUIRE(pipe(say_end) == 0);
+  int send_end[2];
+  REQUIRE(pipe(send_end) == 0);
   const pid_t child = fork();
   if (child == 0) {
-    close(say_end[1]);
+    close(send_end[1]);
     const bool handed = hand_account_over(listener.name.c_str(), page.get());
     char nothing;
-    while (read(say_end[0], &nothing, 1) > 0) {}
+    while (read(send_end[0], &nothing, 1) > 0) {}
     _exit(handed ? 0 : 1);
   }
-  close(say_end[0]);
+  close(send_end[0]);
   REQUIRE(becomes_ready(listener.socket));
   OwnedDescriptor connection = accept_account(listener.socket);
   REQUIRE(connection);
@@ -52,7 +52,7 @@ TEST_CASE("a process that has handed its page over may end: the page, its standa
   CHECK(number_of(account->error.get()) == number_of(STDERR_FILENO));
   pollfd ended{account->process.get(), POLLIN, 0};
   CHECK(poll(&ended, 1, 0) == 0);
-  close(say_end[1]);
+  close(send_end[1]);
   CHECK(becomes_ready(account->process));
   int status = -1;
   waitpid(child, &status, 0);

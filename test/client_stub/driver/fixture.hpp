@@ -4,13 +4,10 @@
 #include <doctest/doctest.h>
 
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/session/server_session.hpp"
+#include "test/client_stub/driver/session_parts.hpp"
 #include "test/support/fake_session.hpp"
 
 namespace gpuwire::test {
-
-// That of the process, while there is one.
-inline client::ServerSession& server_session() { return *client::process()->server; }
 
 struct FakeProcess {
   explicit FakeProcess(int devices = 1, const char* visible = nullptr) {

@@ -13,6 +13,9 @@ import unittest
 LIBRARY, TOOLKIT_STUB, RULES = sys.argv[1:4]
 
 GRAPHICS = re.compile(r"cu(EGL|GL|VDPAU|GraphicsEGL|GraphicsGL|GraphicsVDPAU|GraphicsResourceGetMappedEgl)")
+# Of the 512 bytes that libraries which are loaded late have in all, if they use static thread-local storage
+# (glibc.rtld.optional_static_tls); what is left is for others.
+STATIC_TLS_BYTES_MAX = 256
 # Part of the C library, all of them.
 ALLOWED_LIBRARIES = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0", "libdl.so.2"}
 
@@ -45,7 +48,29 @@ def rules():
                 yield name, flag, parsed
 
 
+# Places at which the C library cancels a thread (pthreads(7)). Of stdio's, those that are not only used in errors.
+CANCELLATION_POINTS = set("""
+accept accept4 aio_suspend clock_nanosleep close connect copy_file_range creat creat64 epoll_pwait epoll_wait fallocate
+fallocate64 fclose fdatasync fflush fgetc fgets fopen fopen64 fputs fread freopen fsync fwrite getaddrinfo getc getdelim
+gethostbyaddr gethostbyname getline getnameinfo getservbyname lockf mq_receive mq_send msgrcv msgsnd msync nanosleep
+open open64 open_by_handle_at openat openat64 opendir pause poll ppoll pread pread64 preadv preadv2 preadv64 pselect
+pthread_cond_clockwait pthread_cond_timedwait pthread_cond_wait pthread_join pthread_testcancel pwrite pwrite64 pwritev
+pwritev2 pwritev64 read readdir readdir64 readv recv recvfrom recvmmsg recvmsg select sem_clockwait sem_timedwait
+sem_wait send sendmmsg sendmsg sendto sigpause sigsuspend sigtimedwait sigwait sigwaitinfo sleep splice sync_file_range
+system tcdrain tee usleep vmsplice wait wait3 wait4 waitid waitpid write writev __poll_chk __ppoll_chk __pread_chk
+__read_chk __recv_chk __recvfrom_chk __fgets_chk __fread_chk
+""".split())
+
+
 class StubLibrary(unittest.TestCase):
+    def test_no_call_is_a_place_where_a_thread_is_cancelled(self):
+        points = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../client_stub/driver/library",
+                              "cancellation_points.txt")
+        with open(points, encoding="utf-8") as file:
+            put_off = set(file.read().split())
+        imported = {line.split()[-1].split("@")[0]
+                    for line in output("nm", "-D", "--undefined-only", LIBRARY).splitlines()}
+        self.assertEqual(imported & CANCELLATION_POINTS - put_off, set())
     def test_needs_nothing_but_the_c_library(self):
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", LIBRARY)))
         self.assertLessEqual(needed, ALLOWED_LIBRARIES)
@@ -62,6 +87,11 @@ class StubLibrary(unittest.TestCase):
         # Weak: what the compiler's start files look for, and what is called by a mistake of ours alone.
         weak = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__", "__cxa_pure_virtual"}
         self.assertEqual(sorted(wanted - offered - weak), [])
+
+    def test_leaves_static_thread_local_storage_to_other_libraries(self):
+        segment = re.search(r"^\s*TLS\s+(?:0x\w+\s+){4}(0x\w+)", output("readelf", "-lW", LIBRARY), re.MULTILINE)
+        self.assertTrue(segment)
+        self.assertLessEqual(int(segment[1], 16), STATIC_TLS_BYTES_MAX)
 
     def test_is_called_libcuda(self):
         self.assertIn("Library soname: [libcuda.so.1]", output("readelf", "-d", LIBRARY))

@@ -79,6 +79,38 @@ TEST_CASE("the transport is chosen like everything else, and only one that there
   CHECK(seen.run({}).find("config.toml:2: transport must be auto, tcp, shm or rdma") != std::string::npos);
 }
 
+TEST_CASE("several servers are said by an option, the environment or a list in a file, of which one has the word") {
+  Seen seen;
+  seen.write(kSystemFile, "server = \"system:1\"\n");
+  seen.write(kUserFile, "servers = [\"gpu1:1\", \"gpu2:1\"]\n[profiles.one]\nserver = \"gpu3:1\"\n");
+  CHECK(seen.run({}) == "gpu1:1,gpu2:1|||\n");
+  CHECK(seen.run({"--use", "one"}) == "gpu3:1|||\n");
+  CHECK(seen.run({}, {{"GPUWIRE_SERVER", "a:1, b:1"}}) == "a:1, b:1|||\n");
+  CHECK(seen.run({"--server", "c:1,d:1"}, {{"GPUWIRE_SERVER", "a:1"}}) == "c:1,d:1|||\n");
+  CHECK(has(seen.run({"--server", "c:1,host:99999"}), "gpuwire run: host:99999: not HOST:PORT"));
+  for (const char* wrong : {"servers = []\n", "servers = \"gpu1\"\n", "servers = [1]\n", "servers = [\"a,b\"]\n"}) {
+    seen.write(kUserFile, wrong);
+    CHECK(has(seen.run({}), "config.toml:1: servers must be a list of 1 to 32 names in quotes"));
+  }
+  seen.write(kUserFile, "server = \"a:1\"\nservers = [\"b:1\"]\n");
+  CHECK(has(seen.run({}), "config.toml:2: either server or servers can be said, not both"));
+}
+
+TEST_CASE("the type of GPU and whether a program waits are said like everything else") {
+  Seen seen;
+  seen.print = seen.script("#!/bin/sh\necho \"$GPUWIRE_GPU_TYPE|$GPUWIRE_QUEUE\"\n");
+  seen.write(kUserFile, "server = \"x:1\"\n");
+  CHECK(seen.run({}) == "|\n");
+  CHECK(seen.run({"--gpu-type", "h200", "--no-wait"}) == "h200|off\n");
+  seen.write(kUserFile, "server = \"x:1\"\ngpu_type = \"h100\"\nqueue = false\n");
+  CHECK(seen.run({}) == "h100|off\n");
+  CHECK(seen.run({}, {{"GPUWIRE_QUEUE", "on"}}) == "h100|on\n");
+  CHECK(seen.run({"--gpu-type", "h200"}, {{"GPUWIRE_GPU_TYPE", "l4"}}) == "h200|off\n");
+  CHECK(has(seen.run({"--gpu-type", std::string(65, 'x')}), "--gpu-type: must have 1 to 64 characters"));
+  seen.write(kUserFile, "server = \"x:1\"\nqueue = \"no\"\n");
+  CHECK(has(seen.run({}), "config.toml:2: queue must be true or false"));
+}
+
 TEST_CASE("a profile of the system's is completed by the user's of the same name") {
   Seen seen;
   seen.write(kSystemFile, "[profiles.lab]\nserver = \"lab:1\"\ngpus = 1\n");
@@ -88,11 +120,35 @@ TEST_CASE("a profile of the system's is completed by the user's of the same name
 
 TEST_CASE("files of the configuration are meant from its folder, or from the home folder") {
   Seen seen;
+  for (const char* file : {"home/.config/gpuwire/lab.pem", "home/lab.pem", "option.pem"}) seen.write(file, "");
+  const std::string option = (seen.root / "option.pem").string();
   seen.write(kUserFile, "server = \"x:1\"\nidentity = \"lab.pem\"\n");
   CHECK(seen.run({}) == "x:1|||" + (seen.root / "home/.config/gpuwire/lab.pem").string() + "\n");
   seen.write(kUserFile, "server = \"x:1\"\nidentity = \"~/lab.pem\"\n");
   CHECK(seen.run({}) == "x:1|||" + (seen.root / "home/lab.pem").string() + "\n");
-  CHECK(seen.run({"--identity", "/option.pem"}) == "x:1|||/option.pem\n");
+  CHECK(seen.run({"--identity", option}) == "x:1|||" + option + "\n");
+}
+
+TEST_CASE("a server that cannot be one, and a file that is not there, are told before the program runs") {
+  Seen seen;
+  auto refused = [&](std::vector<std::string> options, const std::string& line) {
+    options.insert(options.begin(), "run");
+    options.insert(options.end(), {"--", seen.print});
+    Outcome outcome = seen.start(options);
+    CHECK(outcome.exit_code == 2);
+    CHECK(outcome.out.empty());
+    CHECK(outcome.err == "gpuwire run: " + line + "\n");
+  };
+  refused({"--server", "host:99999"}, "host:99999: not HOST:PORT: \"99999\" is not a port");
+  refused({"--server", "http://host"},
+          "http://host: http:// is unknown (tls://HOST:PORT, tcp://HOST:PORT or unix:/PATH)");
+  for (const char* option : {"--identity", "--ca", "--token-file"})
+    refused({"--server", "x:1", option, "/nonexistent.pem"}, "/nonexistent.pem: No such file or directory");
+  seen.write(kUserFile, "server = \"x:1\"\ntoken_file = \"/nonexistent\"\n");
+  refused({}, "/nonexistent: No such file or directory");
+  // What stands in the environment is the program's.
+  seen.write(kUserFile, "server = \"x:1\"\n");
+  CHECK(seen.run({}, {{"GPUWIRE_IDENTITY", "/nonexistent"}}) == "x:1|||/nonexistent\n");
 }
 
 TEST_CASE("a mistake in a file is one line with its place, and no program runs") {
@@ -114,8 +170,23 @@ TEST_CASE("a mistake in a file is one line with its place, and no program runs")
   CHECK(has(said("memory = \"lots\"\n"), "\"lots\" is not a size"));
   CHECK(has(said("[profiles.a]\nserver = [1]\n"), file + ":2: server must be a string in quotes"));
   CHECK(has(said("server = \n"), file + ":1: "));
+  CHECK(has(said("gpus = 1\nserver = \"x:1\n"), file + ":2: a quote is opened here and not closed"));
   CHECK(has(said("gpus = 1\nserver = \"\xe4:1\"\n"), file + ":2: is no UTF-8"));
   CHECK(has(said("server = \"x:1\"\n", {"--use", "none"}), "there is no profile \"none\" in " + file));
+}
+
+TEST_CASE("how long a program tries to reach its server comes from the environment or the configuration") {
+  Installation seen;
+  auto print = seen.script("#!/bin/sh\necho \"$GPUWIRE_CONNECT_PATIENCE\"\n");
+  auto run = [&](std::vector<std::pair<const char*, const char*>> environment = {}) {
+    return seen.start({"run", "--server", "x:1", "--", print}, std::move(environment)).out;
+  };
+  CHECK(run() == "\n");
+  seen.write(kUserFile, "connect_patience = \"2min\"\n");
+  CHECK(run() == "2min\n");
+  CHECK(run({{"GPUWIRE_CONNECT_PATIENCE", "0s"}}) == "0s\n");
+  seen.write(kUserFile, "connect_patience = \"2\"\n");
+  CHECK(has(seen.start({"run", "--server", "x:1", "--", print}).err, ":1: connect_patience: \"2\" is not a duration"));
 }
 
 TEST_CASE("info asks the server of the configuration") {

@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <cstdlib>
+
 #include <nlohmann/json.hpp>
 
 #include "client_stub/launcher/info.hpp"
@@ -30,6 +32,18 @@ void serve_measurements(test::FakeServer& server) {
 }
 
 }  // namespace
+
+TEST_CASE("whatever a server calls itself and its devices, info shows lines that move no cursor and turn nowhere") {
+  launcher::Info info;
+  info.server = {.address = "host:1", .release = "1\x1b[2J", .driver_name = "driver\n\u202efake"};
+  info.server.devices.push_back({.name = "GPU\u2028\x1b]0;title\x07", .pci_bus_id = "0\u2066"});
+  for (const std::string& text : {info_text(info), info_json(info)}) {
+    for (const char* harmful : {"\x1b", "\x07", "\u202e", "\u2028", "\u2066", "\\u001b"})
+      CHECK(text.find(harmful) == std::string::npos);
+    CHECK(text.find("GPU") != std::string::npos);
+  }
+  CHECK(info_text(info).find("driver ") != std::string::npos);
+}
 
 TEST_CASE("info tells what the server says and measures the way to it") {
   auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
@@ -66,6 +80,7 @@ TEST_CASE("info tells what the server says and measures the way to it") {
 }
 
 TEST_CASE("an unreachable server is an error with the address in it") {
+  setenv("GPUWIRE_CONNECT_PATIENCE", "0s", 1);
   auto info = launcher::gather_info({.server = "127.0.0.1:1"});
   REQUIRE_FALSE(info);
   CHECK(info.error().find("127.0.0.1:1: ") == 0);

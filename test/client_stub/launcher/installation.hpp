@@ -45,9 +45,10 @@ struct Installation {
                 std::vector<std::pair<const char*, const char*>> environment = {}) const {
     pid_t child = fork();
     if (child == 0) {
-      for (const char* name : {"GPUWIRE_SERVER", "GPUWIRE_STATS", "GPUWIRE_ACCOUNTS", "GPUWIRE_TRACE", "GPUWIRE_USE",
-                               "GPUWIRE_PROFILE_FILE", "GPUWIRE_MEMORY", "GPUWIRE_GPUS", "GPUWIRE_TRANSPORT",
-                               "GPUWIRE_PROGRESS", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME"})
+      for (const char* name :
+           {"GPUWIRE_SERVER", "GPUWIRE_STATS", "GPUWIRE_ACCOUNTS", "GPUWIRE_TRACE", "GPUWIRE_USE",
+            "GPUWIRE_PROFILE_FILE", "GPUWIRE_MEMORY", "GPUWIRE_GPUS", "GPUWIRE_TRANSPORT", "GPUWIRE_PROGRESS",
+            "GPUWIRE_CONNECT_PATIENCE", "GPUWIRE_QUEUE", "GPUWIRE_GPU_TYPE", "LD_LIBRARY_PATH", "XDG_CONFIG_HOME"})
         unsetenv(name);
       setenv("HOME", (root / "home").c_str(), 1);
       for (auto [name, value] : environment) setenv(name, value, 1);

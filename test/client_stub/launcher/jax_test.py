@@ -65,7 +65,7 @@ class Jax(unittest.TestCase):
     def test_what_the_program_has_in_its_path_stays_in_front(self):
         path = self.run_remotely(sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])", PYTHONPATH="/a:/b")
         self.assertTrue(path.startswith("/a:/b:/"), path)
-        self.assertEqual(os.listdir(path.split(":")[-1]), ["jax_plugins"])
+        self.assertIn(["jax_plugins"], [os.listdir(folder) for folder in path.split(":")[2:]])
 
     def test_without_a_server_the_module_does_nothing(self):
         path = self.run_remotely(sys.executable, "-c", "import os; print(os.environ['PYTHONPATH'])",

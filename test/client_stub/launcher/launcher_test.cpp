@@ -30,6 +30,44 @@ TEST_CASE("a command that does not exist is named") {
   CHECK(has(here.start({"rnu", "--", "true"}).err, "did you mean run?"));
 }
 
+TEST_CASE("the release and a command's help are found under the names that people try") {
+  Installation here;
+  CHECK(here.start({"-v"}).out == here.start({"--version"}).out);
+  CHECK(has(here.start({"-v"}).out, "gpuwire "));
+  CHECK(here.start({"run", "-v"}).out == here.start({"run", "--version"}).out);
+  CHECK(here.start({"help", "run"}).out == here.start({"run", "--help"}).out);
+  CHECK(here.start({"help"}).out == here.start({"--help"}).out);
+  CHECK(here.start({"help", "fly"}).exit_code == 2);
+}
+
+TEST_CASE("top and usage are in the client's help, and show the server that the environment names") {
+  Installation here;
+  auto program = [&](const char* name, const char* says) {
+    const fs::path path = here.root / "lib/gpuwire/commands" / name;
+    std::ofstream(path) << "#!/bin/sh\necho " << says << "\n";
+    chmod(path.c_str(), 0755);
+  };
+  program("gpuwire-tenant-top", "tenant");
+  program("gpuwire-tenant-usage", "tenant");
+  CHECK(has(here.start({"--help"}).out, "\n  top "));
+  CHECK(has(here.start({"--help"}).out, "\n  usage "));
+  CHECK(here.start({"top"}).out == "tenant\n");
+  program("gpuwire-top", "server");
+  CHECK(here.start({"top"}).out == "server\n");
+  CHECK(here.start({"top", "--server", "x"}).out == "tenant\n");
+  CHECK(here.start({"top"}, {{"GPUWIRE_SERVER", "x:1"}}).out == "tenant\n");
+  CHECK(here.start({"top"}, {{"GPUWIRE_USE", "lab"}}).out == "tenant\n");
+  CHECK(here.start({"top", "--control", "/run/x"}, {{"GPUWIRE_SERVER", "x:1"}}).out == "server\n");
+  CHECK(here.start({"top"}, {{"GPUWIRE_SERVER", "x:1"}, {"GPUWIRE_CONTROL", "/run/x"}}).out == "server\n");
+}
+
+TEST_CASE("env has the names of the shells whose commands are those of sh") {
+  Installation here;
+  const std::string sh = here.start({"env", "-s", "x:1"}).out;
+  CHECK(has(sh, "export GPUWIRE_SERVER='x:1';"));
+  for (const char* shell : {"bash", "zsh"}) CHECK(here.start({"env", "-s", "x:1", "--shell", shell}).out == sh);
+}
+
 TEST_CASE("a command of a server is said to be one where no server is installed") {
   Installation here;
   for (const char* command : {"status", "admin", "serve", "worker"}) {

@@ -19,29 +19,20 @@ from support import (
     ServerCase,
     BUILD,
     MAGIC,
+    nobody_listens,
     one_line_naming,
     read_exactly,
     run,
     start,
     wait_until,
 )  # noqa: E402
+import control_messages  # noqa: E402, in the folder that support names
 
 PROGRAM = os.path.join(HERE, "library_program.py")
 MANAGEMENT = 1  # wire::kPrefaceManagement
 QUERY = 90      # wire::SessionOrdinal::management_query
 REPLY_KIND = 4
 HELLO, LOGIN, LOGIN_ANSWER = 1, 4, 5
-
-
-def message(data_words, pointers):
-    """A Cap'n Proto segment: a root of data words, and a pointer to bytes for each of `pointers`."""
-    body = b"".join(struct.pack("<Q", word) for word in data_words)
-    blobs = b""
-    for index, blob in enumerate(pointers):
-        behind = len(pointers) - index - 1 + len(blobs) // 8
-        body += struct.pack("<Q", 1 | behind << 2 | 2 << 32 | len(blob) << 35)
-        blobs += blob + b"\0" * (-len(blob) % 8)
-    return struct.pack("<IHH", 0, len(data_words), len(pointers)) + body + blobs
 
 
 def frame(kind, ordinal, sequence, payload):
@@ -84,7 +75,7 @@ class Meddler:
                 fields = list(FRAME.unpack(header))
                 payload = read_exactly(source, 8 * fields[5])
                 if fields[0] == REPLY_KIND:
-                    payload = message([0, self.status], [self.values])
+                    payload = control_messages.management_reply(self.status, self.values)
                     fields[5] = len(payload) // 8
                 sink.sendall(FRAME.pack(*fields) + payload)
         except (EOFError, OSError):
@@ -104,8 +95,7 @@ class Library(ServerCase):
         self.assert_passed(self.program("all", env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"}))
 
     def test_without_a_server_the_driver_is_not_loaded_and_one_line_says_why(self):
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            address = "127.0.0.1:%d" % nobody.getsockname()[1]
+        address = self.enterContext(nobody_listens())
         ran = self.program("no_server", address)
         self.assert_passed(ran)
         self.assertTrue(one_line_naming(ran.stderr, address), ran.stderr)
@@ -134,7 +124,7 @@ class Library(ServerCase):
         self.assertEqual(PREFACE.unpack(read_exactly(link, PREFACE.size))[3], 0)
         link.sendall(frame(1, LOGIN, 0, b""))
         self.assertEqual(self.receive(link)[0][3], LOGIN_ANSWER)
-        link.sendall(frame(1, HELLO, 0, message([0, 0, 0], [])))
+        link.sendall(frame(1, HELLO, 0, control_messages.hello()))
         self.receive(link)
         return link
 
@@ -159,15 +149,15 @@ class Library(ServerCase):
                                                                  64), struct.pack("<III", 0, 64,
                                                                                   0), b"\xff" * 8, b"x" * 100_000):
             with self.subTest(arguments[:12]), self.session() as link:
-                link.sendall(frame(3, QUERY, 1, message([name], [arguments])))
+                link.sendall(frame(3, QUERY, 1, control_messages.management_query(name, arguments)))
                 fields, _ = self.receive(link)
                 self.assertEqual((fields[0], fields[3]), (5, 6), "an Ending notice")
         # What a session for programs may do is unknown here, and the other way round.
         with self.session() as link:
-            link.sendall(frame(3, 1000, 1, message([0], [])))
+            link.sendall(frame(3, 1000, 1, control_messages.management_query(0, b"")))
             self.assertEqual(self.receive(link)[0][0], 5)
         with self.session() as link:  # an ordinal of a newer client
-            link.sendall(frame(3, QUERY, 1, message([100_000], [b""])))
+            link.sendall(frame(3, QUERY, 1, control_messages.management_query(100_000, b"")))
             fields, payload = self.receive(link)
             self.assertEqual((fields[0], struct.unpack_from("<i", payload, 16)[0]), (REPLY_KIND, 13))
         out, error = neighbour.communicate("\n", timeout=RUN_LIMIT_SECONDS)

@@ -4,7 +4,6 @@ import csv
 import io
 import os
 import re
-import socket
 import subprocess
 import sys
 import unittest
@@ -12,7 +11,7 @@ import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "end_to_end"))
-from support import BUILD, RUN_LIMIT_SECONDS, ServerCase, one_line_naming  # noqa: E402
+from support import BUILD, RUN_LIMIT_SECONDS, ServerCase, nobody_listens, one_line_naming  # noqa: E402
 
 WRONG_USE, NO_PERMISSION, NOT_FOUND, NO_DRIVER = 2, 4, 6, 9
 NAME = "gpuwire software device"
@@ -143,8 +142,7 @@ class NvidiaSmi(ServerCase):
             self.assertNotEqual(loop.wait(RUN_LIMIT_SECONDS), 0)
 
     def test_a_server_that_cannot_be_reached_is_named(self):
-        with socket.create_server(("127.0.0.1", 0)) as nobody:
-            address = "127.0.0.1:%d" % nobody.getsockname()[1]
+        address = self.enterContext(nobody_listens())
         ran = self.smi(address=address)
         self.assertEqual(ran.returncode, NO_DRIVER)
         self.assertIn("NVIDIA-SMI has failed because it couldn't communicate with the gpuwire server " + address,

@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "client_stub/session/outgoing.hpp"
 #include "test/client_stub/session/session_fixture.hpp"
 
 using namespace gpuwire;
@@ -77,6 +78,33 @@ TEST_CASE("posted bulk is the caller's again at once") {
   });
 }
 
+TEST_CASE("kept bulk of every size class is posted whole, among frames with bulk of their own") {
+  on_every_transport([](const PairKind& kind) {
+    std::vector<std::vector<std::byte>> sent, arrived;
+    {
+      Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+        while (server.next()) {
+          arrived.push_back(server.bulk());
+          if (wire::FrameKind(server.header().kind) == wire::FrameKind::called) server.reply(server.header().sequence);
+        }
+      });
+      for (size_t bytes : {size_t(1), client::kInlineBulkBytesMax, client::kInlineBulkBytesMax + 1, size_t(130'001),
+                           wire::kPostedBulkBytesMax, wire::kPostedBulkBytesMax + 1, size_t(1) << 20}) {
+        sent.push_back(random_bytes(bytes, bytes));
+        auto kept = fixture.session->keep(bytes);
+        REQUIRE(kept);
+        std::memcpy(kept.get(), sent.back().data(), bytes);
+        CHECK(fixture.post(1, {.data = kept.get(), .bytes = bytes, .keeper = kept}) == CUDA_SUCCESS);
+        sent.push_back(random_bytes(100, bytes + 1));
+        CHECK(fixture.post(2, {sent.back().data(), sent.back().size()}) == CUDA_SUCCESS);
+      }
+      CHECK(fixture.call(3) == CUDA_SUCCESS);
+    }
+    sent.emplace_back();
+    CHECK(arrived == sent);
+  });
+}
+
 TEST_CASE("large bulk that stays may be posted, and is the caller's again when sending has finished") {
   on_every_transport([](const PairKind& kind) {
     constexpr int kPosted = 3;
@@ -138,6 +166,44 @@ TEST_CASE("pitched bulk is gathered when it is sent and scattered when it comes"
   });
 }
 
+TEST_CASE("a reply of success with fewer bytes than were asked for ends the session, and one of failure does not") {
+  on_every_transport([](const PairKind& kind) {
+    for (size_t brings : {size_t(0), size_t(9)}) {
+      Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+        REQUIRE(server.next());
+        server.reply(server.header().sequence, CUDA_ERROR_INVALID_VALUE);
+        REQUIRE(server.next());
+        server.reply(server.header().sequence, CUDA_SUCCESS, std::vector<std::byte>(brings));
+        answer_all(server);
+      });
+      std::byte back[10] = {};
+      CHECK(fixture.call(1, {}, {back, sizeof back}) == CUDA_ERROR_INVALID_VALUE);
+      CHECK(fixture.call(2, {}, {back, sizeof back}) == CUDA_ERROR_DEVICE_UNAVAILABLE);
+      CHECK(fixture.session->state() == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    }
+  });
+}
+
+TEST_CASE("so does one that has come before its thread waits for it") {
+  on_every_transport([](const PairKind& kind) {
+    Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+      for (int i = 0; i < 2; ++i) {
+        REQUIRE(server.next());
+        server.reply(server.header().sequence, CUDA_SUCCESS, std::vector<std::byte>(4));
+      }
+      answer_all(server);
+    });
+    std::byte back[10] = {};
+    client::Session::Slot slot;
+    REQUIRE(fixture.session->begin(wire::FrameKind::called, 1, 0, 8, {}, slot) == CUDA_SUCCESS);
+    fixture.session->expect_reply(slot, {back, sizeof back});
+    fixture.session->commit(slot, 0);
+    CHECK(fixture.call(2, {}, {back, 4}) == CUDA_SUCCESS);
+    CHECK(client::finish_call<schema::Result>(*fixture.session, slot.sequence, [](schema::Result::Reader) {}) ==
+          CUDA_ERROR_DEVICE_UNAVAILABLE);
+  });
+}
+
 TEST_CASE("threads with large and small calls do not mix their bytes") {
   on_every_transport([](const PairKind& kind) {
     Fixture fixture(kind.make(test_seed()), echo);
@@ -173,7 +239,8 @@ TEST_CASE("many large pieces may be sent before the first is waited for") {
       fixture.session->commit(slot, 0);
     }
     for (uint64_t sequence : sequences)
-      CHECK(fixture.session->wait(sequence, [](void*, capnp::MessageReader&) {}, nullptr, {}) == CUDA_SUCCESS);
+      CHECK(fixture.session->wait(sequence, [](void*, capnp::MessageReader&) { return CUDA_SUCCESS; }, nullptr, {}) ==
+            CUDA_SUCCESS);
     size_t wrong = 0;
     for (auto& bytes : back) wrong += bytes != there;
     CHECK(wrong == 0);

@@ -134,9 +134,31 @@ TEST_CASE("several calls may be under way before the first is waited for") {
     }
     int read = 0;
     for (auto sequence = sequences.rbegin(); sequence != sequences.rend(); ++sequence)
-      CHECK(fixture.session->wait(*sequence, [](void* user, capnp::MessageReader&) { ++*static_cast<int*>(user); },
+      CHECK(fixture.session->wait(*sequence,
+                                  [](void* user, capnp::MessageReader&) {
+                                    ++*static_cast<int*>(user);
+                                    return CUDA_SUCCESS;
+                                  },
                                   &read, {}) == CUDA_SUCCESS);
     CHECK(read == 10);
+  });
+}
+
+TEST_CASE("a call that is never answered ends the session after the time that calls have, whoever waits and receives") {
+  on_every_transport([](const PairKind& kind) {
+    Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
+      while (server.next()) {}
+    });
+    static_cast<client::ConnectedSession&>(*fixture.session).limit_answers(std::chrono::milliseconds(5));
+    std::vector<std::thread> threads;
+    std::atomic<int> given_up{0};
+    for (int i = 0; i < 3; ++i)
+      threads.emplace_back([&] { given_up += fixture.call(1) == CUDA_ERROR_DEVICE_UNAVAILABLE; });
+    for (std::thread& thread : threads) thread.join();
+    CHECK(given_up == 3);
+    CHECK(fixture.session->state() == CUDA_ERROR_DEVICE_UNAVAILABLE);
+    REQUIRE(fixture.handler.ends == 1);
+    CHECK(fixture.handler.end_reason.find("has had no answer for 0.005 s") != std::string::npos);
   });
 }
 

@@ -1,5 +1,6 @@
 #include "test/client_stub/session/fake_server.hpp"
 
+#include <algorithm>
 #include <vector>
 
 #include "protocol/wire/preface.hpp"
@@ -45,6 +46,8 @@ bool FakeServer::welcome() {
   welcome.setRelease(GPUWIRE_VERSION);
   welcome.setDriverVersion(13000);
   welcome.setDriverName("fake driver");
+  auto ordinals = welcome.initOrdinals(wire::kOrdinalMax / 8);
+  std::fill(ordinals.begin(), ordinals.end(), 0xff);
   auto devices = welcome.initDevices(2);
   devices[0].setName("first fake device");
   devices[0].setTotalBytes(1 << 20);

@@ -29,13 +29,13 @@ class FakeServer {
   }
 
   // The next frame of the client that is no acknowledgement. False: the client is gone (or said goodbye, then
-  // said_goodbye()).
+  // sent_goodbye()).
   bool next();
   const wire::FrameHeader& header() const { return receiver_.header(); }
   kj::ArrayPtr<const capnp::word> message() const { return receiver_.message(); }
   std::vector<std::byte> bulk();
   void skip_bulk() { receiver_.skip_bulk(); }
-  bool said_goodbye() const { return goodbye_; }
+  bool sent_goodbye() const { return goodbye_; }
   // False: a client frame did not carry the next sequence number.
   bool sequences_ok() const { return sequences_ok_; }
   uint64_t last_sequence() const { return last_sequence_; }

@@ -140,7 +140,7 @@ TEST_CASE("a connection that breaks anywhere gives every thread an error and nob
       auto ends = transport::simulated_pair({.seed = seed,
                                              .piece_bytes_max = 997,
                                              .window_bytes = 8192,
-                                             .delay_looks_max = 3,
+                                             .delay_polls_max = 3,
                                              .cut_first_to_second = from_server ? ~0ull : at,
                                              .cut_second_to_first = from_server ? at : ~0ull});
       FakeServer server(std::move(ends.second), [](FakeServer& self) {

@@ -4,8 +4,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <stdexcept>
 
+#include "protocol/tls/token_challenge.hpp"
 #include "protocol/tls/transport.hpp"
 #include "protocol/transport/stream.hpp"
 #include "protocol/transport/unix.hpp"
@@ -43,10 +45,26 @@ LoginServer::~LoginServer() {
   }
 }
 
+void LoginServer::tell_seen() {
+  seen_whole_ = true;
+  seen_whole_.notify_all();
+}
+
 void LoginServer::serve() {
+  serve_clients();
+  tell_seen();
+}
+
+void LoginServer::serve_clients() {
   for (unsigned i = 0; i < options_.drops; ++i) {
     if (!next_client()) return;
     drop(i % 3);
+  }
+  for (unsigned i = 0; i < options_.queue_drops; ++i) {
+    if (!next_client() || !exchange_prefaces() || !read_login()) return;
+    queued(1, 1, "the GPU is in use", std::string(sizeof wire::Preface::session_id, 't'));
+    connection_ = nullptr;
+    bare_.reset();
   }
   if (!options_.plain_refusal.empty() && !refuse_plain()) return;
   if (!next_client() || !exchange_prefaces()) return;
@@ -83,7 +101,8 @@ bool LoginServer::exchange_prefaces() {
   if (receive_all(*bare_, bytes, kLimit).status != transport::IoStatus::ok) return false;
   seen_.preface_flags = wire::decode(bytes).flags;
   wire::Preface own = wire::own_preface();
-  own.flags = options_.flags | (options_.context ? uint32_t(wire::kPrefaceTls) : 0);
+  own.flags = options_.flags | (options_.context ? uint32_t(wire::kPrefaceTls) : 0) |
+              (options_.token.empty() ? 0 : uint32_t(wire::kPrefaceTokenChallenge));
   bytes = wire::encode(own);
   iovec piece{bytes.data(), bytes.size()};
   send_all(*bare_, {&piece, 1}, kLimit);
@@ -110,6 +129,17 @@ void LoginServer::meet() {
     seen_.certificate_name = name;
 }
 
+template <class Fill>
+void LoginServer::answer(Fill&& fill) {
+  capnp::MallocMessageBuilder message;
+  fill(message.initRoot<schema::LoginAnswer>());
+  auto bytes = message.getSegmentsForOutput()[0].asBytes();
+  send_frame({.kind = uint8_t(wire::FrameKind::control),
+              .ordinal = uint32_t(wire::ControlOrdinal::login_answer),
+              .message_words = uint32_t(bytes.size() / 8)},
+             std::as_bytes(std::span(bytes.begin(), bytes.size())));
+}
+
 bool LoginServer::read_login() {
   transport::FrameReceiver receiver(*connection_, wire::Sender::client);
   if (receiver.next(kLimit) != transport::Received::frame ||
@@ -123,7 +153,30 @@ bool LoginServer::read_login() {
   seen_.release = login.getRelease();
   seen_.gpus = login.getGpus();
   seen_.memory_bytes = login.getMemoryBytes();
+  seen_.gpu_type = login.getGpuType();
   seen_.process_id = login.getProcessId();
+  seen_.token_name = login.getTokenName();
+  auto nonce = login.getTokenNonce().asChars();
+  return seen_.token_name.empty() || options_.token.empty() || challenge({nonce.begin(), nonce.size()});
+}
+
+// True: the client has shown its token, which is seen then.
+bool LoginServer::challenge(const std::string& nonce) {
+  const tls::TokenHash hash = tls::token_hash(options_.token);
+  tls::TokenChallenge challenge{.client = {}, .server = tls::new_token_nonce().value()};
+  if (nonce.size() != challenge.client.size()) return false;
+  std::copy(nonce.begin(), nonce.end(), challenge.client.begin());
+  tls::TokenProof proof = tls::token_proof(hash, challenge);
+  if (!options_.proves) proof[0] ^= 1;
+  answer([&](schema::LoginAnswer::Builder root) {
+    root.initChallenge().setNonce({challenge.server.data(), challenge.server.size()});
+    root.getChallenge().setProof({proof.data(), proof.size()});
+  });
+  transport::FrameReceiver receiver(*connection_, wire::Sender::client);
+  if (receiver.next(kLimit) != transport::Received::frame) return false;
+  wire::SegmentReader message(receiver.message());
+  auto sealed = message.getRoot<schema::Login>().getSealedToken().asChars();
+  seen_.token = tls::sealed_token(hash, challenge, {sealed.begin(), sealed.size()});
   return true;
 }
 
@@ -139,6 +192,7 @@ void LoginServer::begin_session() {
   if (options_.flags & wire::kPrefaceSharedMemory)
     bare_ = transport::offer_shared_memory(std::move(bare_), kLimit, options_.ring_bytes).connection;
   seen_.road = bare_->road();
+  tell_seen();
   FakeServer session(std::move(bare_), answer_all, FakeServer::Begins::with_hello);
 }
 
@@ -148,23 +202,13 @@ void LoginServer::send_frame(const wire::FrameHeader& header, std::span<const st
   send_all(*connection_, pieces, kLimit);
 }
 
-template <class Fill>
-void LoginServer::answer(Fill&& fill) {
-  capnp::MallocMessageBuilder message;
-  fill(message.initRoot<schema::LoginAnswer>());
-  auto bytes = message.getSegmentsForOutput()[0].asBytes();
-  send_frame({.kind = uint8_t(wire::FrameKind::control),
-              .ordinal = uint32_t(wire::ControlOrdinal::login_answer),
-              .message_words = uint32_t(bytes.size() / 8)},
-             std::as_bytes(std::span(bytes.begin(), bytes.size())));
-}
-
-void LoginServer::queued(uint32_t place, uint32_t waiting, const std::string& why) {
+void LoginServer::queued(uint32_t place, uint32_t waiting, const std::string& why, const std::string& ticket) {
   answer([&](schema::LoginAnswer::Builder root) {
     auto queued = root.initQueued();
     queued.setPlace(place);
     queued.setWaiting(waiting);
     queued.setWhy(why);
+    queued.setTicket({reinterpret_cast<const kj::byte*>(ticket.data()), ticket.size()});
   });
 }
 
@@ -172,8 +216,11 @@ void LoginServer::refuse(const std::string& why) {
   answer([&](schema::LoginAnswer::Builder root) { root.setRefused(why); });
 }
 
-void LoginServer::admit() {
-  answer([](schema::LoginAnswer::Builder root) { root.setAdmitted(); });
+void LoginServer::admit(int64_t ends_unix_s) {
+  answer([&](schema::LoginAnswer::Builder root) {
+    root.setAdmitted();
+    root.setIdentityEndsUnixS(ends_unix_s);
+  });
   admitted_ = true;
 }
 

@@ -18,17 +18,19 @@ namespace gpuwire::test {
 
 struct LoginSeen {
   uint32_t preface_flags = 0;
-  std::string token, program, host, release, certificate_name;
+  std::string token, token_name, program, host, release, certificate_name;
   uint32_t gpus = 0, process_id = 0;
   uint64_t memory_bytes = 0;
-  std::atomic<const char*> road{
-      ""};  // what the session goes by: written by the server's thread, read when a call has come back
+  std::string gpu_type;
+  const char* road = "";  // what the session goes by
 };
 
 class LoginServer {
  public:
   struct Options {
     tls::Context context;   // null: without TLS
+    std::string token;      // of which it knows the hash, and says so; without TLS
+    bool proves = true;     // false: it only says so
     std::string unix_path;  // empty: 127.0.0.1, a free port
     uint32_t flags = 4;     // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
     uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
@@ -37,6 +39,7 @@ class LoginServer {
     bool another_key = false;   // the worker gets a wrong key
     unsigned drops = 0;  // so many connections are closed before the one that is answered: at once, after the preface,
                          // after the Login, and so on
+    unsigned queue_drops = 0;  // then so many are closed when they have been given a place in the queue, and a ticket
   };
   // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below;
   // when it has admitted the client, a session follows in which every call succeeds.
@@ -44,11 +47,16 @@ class LoginServer {
   ~LoginServer();
 
   const std::string& port() const { return port_; }
-  const LoginSeen& seen() const { return seen_; }  // after the answer, or on the server's thread
+  // Waits until the server's thread has answered and begins the session, or has ended: it writes nothing here any more.
+  const LoginSeen& seen() const {
+    seen_whole_.wait(false);
+    return seen_;
+  }
 
-  void queued(uint32_t place, uint32_t waiting, const std::string& why);
+  void queued(uint32_t place, uint32_t waiting, const std::string& why, const std::string& ticket = {});
   void refuse(const std::string& why);
-  void admit();
+  // `ends`: as LoginAnswer.identityEndsUnixS.
+  void admit(int64_t ends_unix_s = 0);
   void send_frame(const wire::FrameHeader& header, std::span<const std::byte> message);
   // Nobody comes in any more; for the server's thread.
   void close_listener() { listener_.reset(); }
@@ -57,12 +65,15 @@ class LoginServer {
 
  private:
   void serve();
+  void serve_clients();
+  void tell_seen();
   bool refuse_plain();
   bool next_client();
   bool exchange_prefaces();
   void drop(unsigned stage);
   void meet();
   bool read_login();
+  bool challenge(const std::string& nonce);
   void begin_session();
   template <class Fill>
   void answer(Fill&& fill);
@@ -73,6 +84,7 @@ class LoginServer {
   int unix_listener_ = -1;
   std::string port_;
   LoginSeen seen_;
+  std::atomic<bool> seen_whole_{false};  // set once, by the server's thread, after its last write to seen_
   bool admitted_ = false;
   std::unique_ptr<transport::Transport> bare_;
   std::unique_ptr<tls::TlsChannel> channel_;

@@ -4,11 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 
 #include "client_stub/session/backoff.hpp"
 #include "client_stub/session/session.hpp"
+#include "client_stub/session/wait_observer.hpp"
+#include "protocol/tls/token_challenge.hpp"
 #include "protocol/wire/frame.hpp"
 #include "test/client_stub/session/login_server.hpp"
 #include "test/client_stub/session/session_fixture.hpp"
@@ -19,8 +24,9 @@ using namespace gpuwire::test;
 
 namespace {
 
-constexpr const char* kVariables[] = {"GPUWIRE_IDENTITY", "GPUWIRE_CA",        "GPUWIRE_TOKEN_FILE", "GPUWIRE_GPUS",
-                                      "GPUWIRE_MEMORY",   "GPUWIRE_TRANSPORT", "XDG_CONFIG_HOME"};
+constexpr const char* kVariables[] = {"GPUWIRE_IDENTITY", "GPUWIRE_CA",     "GPUWIRE_TOKEN_FILE",
+                                      "GPUWIRE_GPUS",     "GPUWIRE_MEMORY", "GPUWIRE_TRANSPORT",
+                                      "XDG_CONFIG_HOME",  "GPUWIRE_QUEUE",  "GPUWIRE_GPU_TYPE"};
 
 // The environment of one test; before and after it nothing is set, and the configuration folder is empty.
 using Variables = std::vector<std::pair<const char*, std::string>>;
@@ -34,6 +40,7 @@ struct Environment {
   static void clear() {
     for (const char* name : kVariables) unsetenv(name);
     setenv("XDG_CONFIG_HOME", "/nonexistent", 1);
+    setenv("GPUWIRE_CONNECT_PATIENCE", "0s", 1);
   }
 };
 
@@ -93,6 +100,52 @@ TEST_CASE("a bundle in the environment is enough: TLS, the user's certificate, a
   CHECK(server.seen().release == GPUWIRE_VERSION);
 }
 
+TEST_CASE("a program hears that its certificate expires from two weeks before the end on, and goes on") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_IDENTITY", lab.bundle.path()}});
+  const int64_t now = std::time(nullptr), day = 24 * 3600;
+  struct Row {
+    int64_t ends;
+    const char* words;  // empty: nothing is printed
+  };
+  for (const Row& row : {Row{0, ""}, Row{now + 15 * day, ""}, Row{now + 12 * day + day / 2, ", in 12 days: ask"},
+                         Row{now + day + day / 2, ", in 1 day: ask"}, Row{now + day / 2, ", in less than a day: ask"},
+                         Row{INT64_MIN, ""}, Row{INT64_MAX, ""}}) {
+    CAPTURE(row.ends);
+    LoginServer server(lab.tls(), [&](LoginServer& one) { one.admit(row.ends); });
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.works);
+    if (*row.words == 0) CHECK(outcome.printed == "");
+    else CHECK(outcome.printed.find("gpuwire: your certificate for 127.0.0.1 expires on ") == 0);
+    CHECK(outcome.printed.find(row.words) != std::string::npos);
+  }
+}
+
+namespace {
+
+std::atomic<uint64_t> g_waited_since_ns{0};
+
+}  // namespace
+
+TEST_CASE("the time of a wait in the queue counts over the connections that were lost meanwhile") {
+  Environment environment;
+  std::atomic<uint64_t> came_back_ns{0};  // written by the server's thread before it admits the program
+  LoginServer server({.queue_drops = 1}, [&](LoginServer& one) {
+    came_back_ns = uint64_t(std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1));
+    one.queued(1, 1, "the GPU is in use");
+    one.admit();
+  });
+  client::g_wait_observer.store([](client::WaitKind kind, uint64_t begun_ns, uint64_t) noexcept {
+    if (kind == client::WaitKind::queue) g_waited_since_ns = begun_ns;
+  });
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  client::g_wait_observer.store(nullptr);
+  CHECK(outcome.works);
+  CHECK(outcome.printed.find("to return to the place in the queue") != std::string::npos);
+  CHECK(g_waited_since_ns != 0);
+  CHECK(g_waited_since_ns.load() < came_back_ns.load());
+}
+
 TEST_CASE("a token and the authority's file are enough, too, and the token travels inside TLS") {
   Lab lab;
   Environment environment(Variables{{"GPUWIRE_TOKEN_FILE", lab.token.path()}, {"GPUWIRE_CA", lab.authorities.path()}});
@@ -124,12 +177,45 @@ TEST_CASE("files in the configuration folder serve when nothing is named, but on
   std::filesystem::remove_all(folder);
 }
 
+TEST_CASE("a token does not go to whoever listens on the port of a server that is not running") {
+  Lab lab;
+  Environment environment(Variables{{"GPUWIRE_TOKEN_FILE", lab.token.path()}});
+  struct {
+    LoginServer::Options options;
+    const char* error;
+  } const impostors[] = {
+      {{}, "does not prove that it knows the token"},  // an older server, or one that says that it is
+      {{.flags = 0}, "does not prove that it knows the token"},
+      {{.token = "gpuwire_another", .proves = true}, "has not proven that it knows the token"},
+      {{.token = "gpuwire_0123456789abcdefghij", .proves = false}, "has not proven that it knows the token"},
+  };
+  for (const auto& impostor : impostors) {
+    LoginServer server(
+        LoginServer::Options{
+            .token = impostor.options.token, .proves = impostor.options.proves, .flags = impostor.options.flags},
+        admit);
+    auto outcome = try_connect("127.0.0.1:" + server.port());
+    CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+    CHECK_MESSAGE(outcome.error.find(impostor.error) != std::string::npos, outcome.error);
+    CHECK(server.seen().token == "");
+  }
+  // One that admits whoever comes, unasked.
+  LoginServer hasty({.flags = 4 | wire::kPrefaceTokenChallenge}, admit);
+  auto outcome = try_connect("127.0.0.1:" + hasty.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(outcome.error.find("has not proven that it knows the token") != std::string::npos);
+  CHECK(hasty.seen().token == "");
+}
+
 TEST_CASE("on this machine a program goes without TLS when no identity is named, and shows a token only when one is") {
   Lab lab;
   Environment environment(Variables{{"GPUWIRE_TOKEN_FILE", lab.token.path()}});
-  LoginServer server({}, admit);
-  CHECK(try_connect("127.0.0.1:" + server.port()).works);
+  LoginServer server({.token = "gpuwire_0123456789abcdefghij"}, admit);
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.error == "");
+  CHECK(outcome.works);
   CHECK(server.seen().preface_flags == 0);
+  CHECK(server.seen().token_name == tls::token_name(tls::token_hash("gpuwire_0123456789abcdefghij")));
   CHECK(server.seen().token == "gpuwire_0123456789abcdefghij");
 }
 
@@ -213,9 +299,9 @@ TEST_CASE("shared memory with another machine, and a road that there is not, are
   CHECK(try_connect("127.0.0.1:" + server.port())
             .error.find("shared memory is for a server on this machine: --server unix:/PATH") != std::string::npos);
   setenv("GPUWIRE_TRANSPORT", "pigeon", 1);
-  LoginServer another({}, admit);
-  CHECK(try_connect("127.0.0.1:" + another.port())
-            .error.find("GPUWIRE_TRANSPORT must be auto, tcp, shm or rdma, got pigeon") != std::string::npos);
+  // What is wrong with the variables is told before anybody is connected to.
+  CHECK(try_connect("127.0.0.1:1").error.find("GPUWIRE_TRANSPORT must be auto, tcp, shm or rdma, got pigeon") !=
+        std::string::npos);
 }
 
 TEST_CASE("management sessions log in the same way") {
@@ -241,6 +327,32 @@ TEST_CASE("who waits is told so once for every change, on stderr") {
         "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 3 of 5 (all GPUs are in use)\n"
         "gpuwire: waiting for 2 GPUs at 127.0.0.1: place 1 of 3 ( [2Jall GPUs are in use)\n"
         "gpuwire: admitted at 127.0.0.1 after 0 s\n");
+}
+
+TEST_CASE("who is not to wait is told at which place it would, and leaves") {
+  Environment environment(Variables{{"GPUWIRE_QUEUE", "off"}});
+  LoginServer server({}, [](LoginServer& own) {
+    own.queued(3, 5, "all GPUs are in use");
+    own.await_end();
+  });
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+  CHECK(outcome.printed == "");
+  CHECK(outcome.error ==
+        "127.0.0.1:" + server.port() +
+            ": the program would wait at place 3 of 5 (all GPUs are in use), and is not to (--no-wait, "
+            "GPUWIRE_QUEUE=off)");
+  setenv("GPUWIRE_QUEUE", "maybe", 1);
+  CHECK(try_connect("127.0.0.1:1").error.find("GPUWIRE_QUEUE must be on or off, got maybe") != std::string::npos);
+}
+
+TEST_CASE("a program that asks for a type of GPU tells the server, and takes no other one from an older server") {
+  Environment environment(Variables{{"GPUWIRE_GPU_TYPE", "h200"}});
+  LoginServer server({}, admit);
+  auto outcome = try_connect("127.0.0.1:" + server.port());
+  CHECK(server.seen().gpu_type == "h200");
+  CHECK_FALSE(outcome.works);
+  CHECK(outcome.error.find("a GPU of the type h200 was asked for") != std::string::npos);
 }
 
 TEST_CASE("how long a program has waited is said in seconds, minutes, and hours with minutes") {

@@ -1,12 +1,21 @@
 // What the process around a session does to it: fork, exit, close from anywhere.
 #include <doctest/doctest.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
 #include <fcntl.h>
+#include <setjmp.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "test/client_stub/session/session_fixture.hpp"
@@ -76,7 +85,7 @@ TEST_CASE("closing says goodbye, sends what is buffered and prints nothing") {
     std::string text = stderr_of([&] {
       Fixture fixture(kind.make(test_seed()), [&](FakeServer& server) {
         while (server.next()) ++frames;
-        goodbye = server.said_goodbye();
+        goodbye = server.sent_goodbye();
       });
       for (int i = 0; i < 100; ++i) CHECK(fixture.post(1) == CUDA_SUCCESS);
       fixture.session->close();
@@ -170,7 +179,7 @@ TEST_CASE("a process that just ends leaves no message and the server sees the en
     FakeServer server(std::move(ends.second), [&](FakeServer& self) {
       while (self.next())
         if (++frames == 1000) kill(child, SIGKILL);
-      gone = !self.said_goodbye();
+      gone = !self.sent_goodbye();
     });
   }
   int status = 0;
@@ -180,4 +189,141 @@ TEST_CASE("a process that just ends leaves no message and the server sees the en
   char byte;
   CHECK(read(errors[0], &byte, 1) == 0);
   close(errors[0]);
+}
+
+namespace {
+
+sigjmp_buf g_back;
+std::atomic<bool> g_armed{false};
+
+void jump(int) {
+  if (g_armed.exchange(false)) siglongjmp(g_back, 1);
+}
+
+bool sleeps(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t name_end = text.rfind(") ");
+  return name_end != std::string::npos && text[name_end + 2] == 'S';
+}
+
+// Has the calling thread leave `body` when it sleeps, which it does for ever.
+template <class Body>
+void leave_when_asleep(Body&& body) {
+  struct sigaction action {};
+  action.sa_handler = jump;
+  sigaction(SIGUSR2, &action, nullptr);
+  const pthread_t self = pthread_self();
+  const auto id = pid_t(syscall(SYS_gettid));
+  std::atomic<bool> over{false};
+  std::thread signaller([&] {
+    while (!over) {
+      if (g_armed && sleeps(id)) pthread_kill(self, SIGUSR2);
+      std::this_thread::yield();
+    }
+  });
+  if (sigsetjmp(g_back, 1) == 0) {
+    g_armed = true;
+    body();
+    CHECK_MESSAGE(!g_armed.exchange(false), "what does not come was waited for");
+  }
+  over = true;
+  signaller.join();
+}
+
+}  // namespace
+
+// Not under the thread sanitizer, which loses the frames that a thread jumps over.
+TEST_CASE("a thread that has jumped out of calls that wait gives back what it held, and the session goes on") {
+#if defined(__SANITIZE_THREAD__)
+  return;
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+  // What a frame held that was jumped over is nobody's.
+  const __lsan::ScopedDisabler leaks;
+#endif
+  for (size_t kind : {0, 1, 2, 3, 4, 5}) {
+    CAPTURE(pair_kinds()[kind].name);
+    static std::atomic<unsigned> left;
+    left = 0;
+    constexpr unsigned kRounds = 5;
+    Fixture fixture(pair_kinds()[kind].make(test_seed()), [&](FakeServer& server) {
+      // What nobody waits for any more is answered in the middle of what somebody does, and with bulk.
+      std::vector<std::byte> bulk(100'000, std::byte(7));
+      while (server.next()) {
+        const uint64_t sequence = server.header().sequence;
+        if (number_in(server) != 1) {
+          server.reply(sequence);
+          continue;
+        }
+        for (unsigned seen = left; seen < (sequence + 1) / 2; seen = left) left.wait(seen);
+        server.reply(sequence, 0, bulk);
+      }
+    });
+    static std::byte sink[100'000];
+    for (unsigned round = 1; round <= kRounds; ++round) {
+      std::memset(sink, 0, sizeof sink);
+      leave_when_asleep([&] { fixture.call(1, {}, {sink, sizeof sink}); });
+      fixture.session->take_back_from_left_call();
+      left = round;
+      left.notify_all();
+      CHECK(fixture.call(2) == CUDA_SUCCESS);
+      CHECK(sink[50'000] == std::byte(0));
+    }
+    CHECK(fixture.handler.ends == 0);
+  }
+}
+
+TEST_CASE("a thread that has jumped out while another one reads gives back its call, and the other one goes on") {
+#if defined(__SANITIZE_THREAD__)
+  return;
+#endif
+  for (size_t kind : {0, 1, 2, 3, 4, 5}) {
+    CAPTURE(pair_kinds()[kind].name);
+    static std::atomic<bool> left;
+    static std::atomic<int> waiting;
+    left = false;
+    waiting = 0;
+    Fixture fixture(pair_kinds()[kind].make(test_seed()), [&](FakeServer& server) {
+      std::vector<uint64_t> sequences;
+      while (sequences.size() < 2 && server.next()) {
+        sequences.push_back(server.header().sequence);
+        ++waiting;
+        waiting.notify_all();
+      }
+      left.wait(false);
+      for (uint64_t sequence : sequences) server.reply(sequence);
+      answer_all(server);
+    });
+    std::thread other([&] { CHECK(fixture.call(1) == CUDA_SUCCESS); });
+    for (int seen = waiting; seen < 1; seen = waiting) waiting.wait(seen);
+    leave_when_asleep([&] { fixture.call(2); });
+    fixture.session->take_back_from_left_call();
+    left = true;
+    left.notify_all();
+    CHECK(fixture.call(3) == CUDA_SUCCESS);
+    other.join();
+    CHECK(fixture.handler.ends == 0);
+  }
+}
+
+TEST_CASE("hanging up waits for nothing in the middle of a call, and says goodbye where nothing is in the way") {
+  for (size_t kind : {0, 1, 2, 3, 4, 5}) {
+    for (bool inside : {false, true}) {
+      CAPTURE(pair_kinds()[kind].name);
+      bool goodbye = false;
+      {
+        Fixture fixture(pair_kinds()[kind].make(test_seed()), [&](FakeServer& server) {
+          while (server.next()) {}
+          goodbye = server.sent_goodbye();
+        });
+        client::Session::Slot slot;
+        constexpr auto kOrdinal = uint32_t(wire::SessionOrdinal::source);
+        if (inside) REQUIRE(fixture.session->begin(wire::FrameKind::posted, kOrdinal, 0, 16, {}, slot) == CUDA_SUCCESS);
+        fixture.session->hang_up();
+        if (inside) fixture.session->abandon(slot);
+      }
+      CHECK(goodbye == !inside);
+    }
+  }
 }

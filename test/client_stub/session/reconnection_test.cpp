@@ -75,7 +75,7 @@ TEST_CASE(
     "attempts come soon at first and then every two seconds, until the grace is over; the user hears of a loss past "
     "two seconds and of its end, once each") {
   std::vector<std::string> lines;
-  Reconnection attempts(kGrace, [&](const std::string& line) { lines.push_back(line); });
+  Reconnection attempts({kGrace, kGrace}, "no route to host", [&](const std::string& line) { lines.push_back(line); });
   auto begin = Reconnection::Clock::now();
   int64_t ms = 0;
   unsigned made = 0;
@@ -97,10 +97,25 @@ TEST_CASE(
   REQUIRE(lines.size() == 2);
   CHECK(lines[1].find("connected again after 12.") == 0);
 
-  Reconnection brief(kGrace, [&](const std::string&) { FAIL("a short loss is nobody's business"); });
+  Reconnection brief({kGrace, kGrace}, "reset", [&](const std::string&) { FAIL("a short loss is nobody's business"); });
   begin = Reconnection::Clock::now();
   CHECK(brief.next_delay(after(begin, 10), "reset").count() >= 0);
   CHECK(brief.succeeded(after(begin, 1500)) >= milliseconds(1499));
+}
+
+TEST_CASE("a line about a loss has its cause beside that of the last attempt, and the time that the server gives it") {
+  std::vector<std::string> lines;
+  Reconnection attempts({.tried = milliseconds(300'000), .told = milliseconds(20'000)},
+                        "the other side closed the connection",
+                        [&](const std::string& line) { lines.push_back(line); });
+  auto begin = Reconnection::Clock::now();
+  CHECK(attempts.next_delay(after(begin, 2500), "connection refused").count() >= 0);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0] ==
+        "the connection was lost (the other side closed the connection; now: connection refused); trying for 17 s to "
+        "reconnect");
+  // The server may have seen the loss otherwise, and keep the session for longer.
+  CHECK(attempts.next_delay(after(begin, 25'000), "connection refused").count() >= 0);
 }
 
 TEST_CASE("a session without a call, and one that waits for a reply, notice that their connection leads nowhere") {
@@ -127,7 +142,7 @@ TEST_CASE("a session without a call, and one that waits for a reply, notice that
     way.next = {.swallow_first_to_second = 1};
     way.client_sent = 0;
     std::thread caller;
-    session->outlive_connections(std::move(reconnector), kGrace, milliseconds(2));
+    session->outlive_connections(std::move(reconnector), {kGrace, kGrace}, milliseconds(2));
     if (waits)
       caller = std::thread([&] {
         client::call<schema::Source, schema::Result>(
@@ -154,7 +169,7 @@ TEST_CASE(
   REQUIRE(session);
   std::atomic<unsigned> made{0};
   // Looks that are far apart: this server's silence is not what the case is about.
-  (*session)->outlive_connections(std::make_unique<Reconnector>(made), kGrace, milliseconds(50));
+  (*session)->outlive_connections(std::make_unique<Reconnector>(made), {kGrace, kGrace}, milliseconds(50));
   while (server.heartbeats() == 0) std::this_thread::yield();
   (*session)->close();
 
@@ -164,4 +179,44 @@ TEST_CASE(
   });
   std::string text = stderr_of([&] { CHECK(plain.call(1) == CUDA_ERROR_DEVICE_UNAVAILABLE); });
   CHECK(text.find("a control frame in the middle of a session") != std::string::npos);
+}
+
+namespace {
+
+// Connections that end at once, before they have brought a byte.
+class Fruitless final : public client::Reconnector {
+ public:
+  explicit Fruitless(std::atomic<unsigned>& made) : made_(made) {}
+  tl::expected<Reconnected, ReconnectFailure> reconnect(uint64_t) noexcept override {
+    ++made_;
+    auto ends = transport::simulated_pair({});
+    ends.second->shutdown();
+    return Reconnected{std::move(ends.first), 0};
+  }
+
+ private:
+  std::atomic<unsigned>& made_;
+};
+
+}  // namespace
+
+TEST_CASE("a connection that brings nothing is no success: attempts become rarer, and the grace ends them") {
+  auto ends = transport::simulated_pair({});
+  RecordingHandler handler;
+  FakeServer server(
+      std::move(ends.second), [](FakeServer& self) { self.next(); }, FakeServer::Begins::with_hello);
+  auto session = ConnectedSession::greet(std::move(ends.first), "test:1", handler);
+  REQUIRE(session);
+  std::atomic<unsigned> made{0};
+  (*session)->outlive_connections(std::make_unique<Fruitless>(made), {milliseconds(1500), milliseconds(1500)},
+                                  milliseconds(0));
+  std::string text = stderr_of([&] {
+    CHECK(client::call<schema::Source, schema::Result>(
+              **session, 3, 0, client::message_words<schema::Source>(), [](auto) {}, [](auto) {}) ==
+          CUDA_ERROR_DEVICE_UNAVAILABLE);
+  });
+  // 50 ms and twice as much each time, with jitter: those of the grace, however slow the machine.
+  CHECK(made >= 2);
+  CHECK(made <= 40);
+  CHECK(text.find("the session does not go on") != std::string::npos);
 }

@@ -3,15 +3,26 @@
 
 #include <doctest/doctest.h>
 #include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "protocol/resume/exchange.hpp"
+#include "protocol/tls/token_challenge.hpp"
+#include "protocol/transport/frame_receiver.hpp"
 #include "protocol/transport/stream.hpp"
+#include "protocol/wire/message_reader.hpp"
 #include "protocol/wire/preface.hpp"
+#include "schema/login.capnp.h"
 
 using namespace gpuwire;
 using client::AddressRotation;
@@ -72,7 +83,8 @@ void resume_session(transport::Transport& connection, const resume::Secret& secr
   bytes = wire::encode(wire::own_preface());
   iovec piece{bytes.data(), bytes.size()};
   if (send_all(connection, {&piece, 1}, kLimit).status != transport::IoStatus::ok) return;
-  if (resume::hear(connection, kSession, secret, kLimit)) resume::accept(connection, kServerReceived, kLimit);
+  if (resume::receive_request(connection, kSession, secret, kLimit))
+    resume::accept(connection, kServerReceived, kLimit);
 }
 
 void say_something_else(transport::Transport& connection) {
@@ -190,4 +202,61 @@ TEST_CASE("addresses keep their turns when a resolver shuffles them, finds more,
   CHECK(rotation.in_turn({b, a}) == Addresses{a, b});
   CHECK(rotation.carrier() == a);
   CHECK_FALSE(AddressRotation(std::nullopt).exhausted());
+}
+
+namespace {
+
+// Reads the Login behind the prefaces, notes which token it names and closes.
+void note_token(transport::Transport& connection, std::string& token) {
+  wire::PrefaceBytes bytes;
+  if (receive_all(connection, bytes, kLimit).status != transport::IoStatus::ok) return;
+  wire::Preface own = wire::own_preface();
+  own.flags |= wire::kPrefaceLogin | wire::kPrefaceTokenChallenge;
+  bytes = wire::encode(own);
+  iovec piece{bytes.data(), bytes.size()};
+  if (send_all(connection, {&piece, 1}, kLimit).status != transport::IoStatus::ok) return;
+  transport::FrameReceiver receiver(connection, wire::Sender::client);
+  if (receiver.next(kLimit) != transport::Received::frame) return;
+  wire::SegmentReader message(receiver.message());
+  CHECK(message.getRoot<schema::Login>().getToken() == "");
+  auto text = message.getRoot<schema::Login>().getTokenName();
+  token.assign(text.begin(), text.size());
+}
+
+}  // namespace
+
+TEST_CASE("a session comes back as who began it when the program cannot read its files or environment any more") {
+  std::filesystem::path folder = std::filesystem::temp_directory_path() / ("way_back." + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string file = folder / "token";
+  auto write = [&](const std::string& token) {
+    std::ofstream(file) << token << "\n";
+    chmod(file.c_str(), 0600);
+  };
+  const std::string first = "the-first-token-of-all", second = "the-second-token-of-all";
+  auto name_of = [](const std::string& token) { return tls::token_name(tls::token_hash(token)); };
+  write(first);
+  setenv("GPUWIRE_TOKEN_FILE", file.c_str(), 1);
+  std::string seen;
+  Place server([&](transport::Transport& it) { note_token(it, seen); });
+  client::ServerAddress name{client::ServerAddress::Kind::tcp, server.endpoint(), {}};
+  auto connection = transport::connect_tcp(server.endpoint(), kLimit);
+  REQUIRE(connection);
+  auto entry = client::plan_entry(name, **connection, client::SessionKind::program);
+  REQUIRE(entry);
+  connection->reset();
+  ServerReconnector way(name, kSession, kSecret, false, "", transport::resolve,
+                        std::make_shared<const client::Entry>(std::move(*entry)));
+  auto token_of_attempt = [&] {
+    seen.clear();
+    CHECK_FALSE(way.reconnect(0));
+    return seen;
+  };
+  CHECK(token_of_attempt() == name_of(first));
+  write(second);
+  CHECK(token_of_attempt() == name_of(second));
+  std::filesystem::remove_all(folder);
+  CHECK(token_of_attempt() == name_of(first));
+  unsetenv("GPUWIRE_TOKEN_FILE");
+  CHECK(token_of_attempt() == name_of(first));
 }

@@ -50,17 +50,23 @@ struct Outcome {
   std::string error, printed;
 };
 
-Outcome try_connect(const std::string& address) {
+Outcome try_patiently(const std::string& address, const char* patience) {
   Outcome outcome;
   RecordingHandler handler;
   std::unique_ptr<client::Session> session;
+  setenv("GPUWIRE_CONNECT_PATIENCE", patience, 1);
   outcome.printed =
       stderr_of([&] { outcome.result = client::Session::connect(address, handler, session, outcome.error); });
   CHECK_FALSE(session);
-  CHECK(outcome.printed.empty());
   CHECK(handler.ends == 0);
   CHECK(outcome.error.find(address + ": ") == 0);
   CHECK(outcome.error.find('\n') == std::string::npos);
+  return outcome;
+}
+
+Outcome try_connect(const std::string& address) {
+  auto outcome = try_patiently(address, "0s");
+  CHECK(outcome.printed.empty());
   return outcome;
 }
 
@@ -81,6 +87,27 @@ TEST_CASE("nobody listens there") {
   auto outcome = try_connect(address);
   CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
   CHECK(outcome.error.find("connection refused") != std::string::npos);
+}
+
+TEST_CASE("where nobody listens a program tries again for a while, and says so once") {
+  for (std::string address : {"127.0.0.1:1", "unix:/nonexistent/socket"}) {
+    auto outcome = try_patiently(address, "1ms");
+    CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
+    CHECK(outcome.printed.find("gpuwire: " + outcome.error + "; trying for 0.001 s\n") == 0);
+    CHECK(outcome.printed.find('\n') == outcome.printed.size() - 1);
+  }
+}
+
+TEST_CASE("a server that answers otherwise than by taking a session is not tried again while there is patience") {
+  Stranger stranger("HTTP/1.1 400 Bad Request\r\n\r\n");
+  auto outcome = try_patiently(stranger.address(), "1h");
+  CHECK(outcome.error.find("not a gpuwire server") != std::string::npos);
+  CHECK(outcome.printed.empty());
+}
+
+TEST_CASE("a patience that is no duration is an error that names the variable") {
+  auto outcome = try_patiently("127.0.0.1:1", "10");
+  CHECK(outcome.error.find("GPUWIRE_CONNECT_PATIENCE: \"10\" is not a duration") != std::string::npos);
 }
 
 TEST_CASE("the address is none") {

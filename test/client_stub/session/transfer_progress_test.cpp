@@ -51,7 +51,7 @@ struct Fixture {
 
   void after(std::chrono::milliseconds time) {
     g_now += time;
-    progress->look();
+    progress->poll();
   }
 };
 

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "tasks.hpp"
+
 namespace differential {
 namespace {
 
@@ -18,6 +20,8 @@ void CUDA_CB on_stream(CUstream, CUresult status, void*) {
   ++g_stream;
 }
 void CUDA_CB on_destroy(void*) { ++g_destroyed; }
+void CUDA_CB on_write(void* task) { static_cast<Task*>(task)->write(); }
+void CUDA_CB on_read(void* task) { static_cast<Task*>(task)->read(); }
 void CUDA_CB on_log(void*, CUlogLevel, char*, size_t) {}
 
 }  // namespace
@@ -26,6 +30,8 @@ uint64_t callback_address(std::string_view name) {
   if (name == "host") return reinterpret_cast<uint64_t>(&on_host);
   if (name == "stream") return reinterpret_cast<uint64_t>(&on_stream);
   if (name == "destroy") return reinterpret_cast<uint64_t>(&on_destroy);
+  if (name == "write") return reinterpret_cast<uint64_t>(&on_write);
+  if (name == "read") return reinterpret_cast<uint64_t>(&on_read);
   if (name == "log") return reinterpret_cast<uint64_t>(&on_log);
   throw std::runtime_error("an unknown function");
 }

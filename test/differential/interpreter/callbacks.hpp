@@ -1,4 +1,5 @@
-// The functions of the program that a sequence hands to the driver; all but `log` count how often they ran.
+// The functions of the program that a sequence hands to the driver. `host`, `stream` and `destroy` count how often they
+// ran; `write` and `read` do a task (tasks.hpp).
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 
 namespace differential {
 
-// host: a CUhostFn; stream: a CUstreamCallback; destroy: the destructor of a user object; log: a
+// host, write, read: a CUhostFn; stream: a CUstreamCallback; destroy: the destructor of a user object; log: a
 // CUlogsCallback. Throws for another name.
 uint64_t callback_address(std::string_view name);
 // How often each ran, and the last status that a CUstreamCallback was told.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "calls.hpp"
+#include "tasks.hpp"
 
 namespace differential {
 
@@ -19,6 +21,8 @@ class Leftovers {
   void note(std::string_view name, const std::vector<Argument>& arguments, const Outcome& outcome);
   // The program's own memory that the sequence has mapped.
   void note_host(void* memory, size_t bytes) { host_.emplace_back(memory, bytes); }
+  // A task of the sequence, which work may do that it leaves behind.
+  Task& add_task() { return tasks_.emplace_back(); }
   // Ends each thing that is left. Where that does not bring back what was, ends all contexts, and with them everything
   // in them: contexts cost a real driver most of a second. Whether it did.
   bool clear();
@@ -44,6 +48,7 @@ class Leftovers {
   std::set<Thing> things_;
   std::set<uint64_t> capturing_;  // streams
   std::vector<std::pair<void*, size_t>> host_;
+  std::deque<Task> tasks_;
   int retained_ = 0;      // device 0's primary context
   bool changed_ = false;  // a context is no longer as it was made
   bool sticky_ = false;

@@ -1,17 +1,20 @@
 // usage: differential_interpreter SEQUENCE_FILE
 //        differential_interpreter -      # files whose names come on standard input, a line each
-// Makes the calls of a sequence, each on the thread that its line names, one after the other, and prints what they
-// returned. The same sequence on the same kind of device prints the same. Between two sequences everything that the
-// first left is ended, and "renewed" is printed where contexts had to be ended for it; after an error that only a new
-// process is free of it stops with exit status 3.
+// Makes the calls of a sequence, each on the thread that its line names, one after the other but for those that are
+// made beside the ones behind them, and prints what they returned. The same sequence on the same kind of device prints
+// the same. Between two sequences everything that the first left is ended, and "renewed" is printed where contexts had
+// to be ended for it; after an error that only a new process is free of it stops with exit status 3.
 #include <sys/mman.h>
 
 #include <condition_variable>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <stdexcept>
@@ -21,6 +24,7 @@
 #include "callbacks.hpp"
 #include "calls.hpp"
 #include "leftovers.hpp"
+#include "tasks.hpp"
 
 namespace differential {
 namespace {
@@ -38,10 +42,18 @@ class Worker {
 
   // Returns when it is done. Null: ends the thread.
   void run(const std::function<void()>& task) {
-    std::unique_lock lock(mutex_);
+    start(task);
+    wait();
+  }
+  // Returns at once; wait() has to follow.
+  void start(const std::function<void()>& task) {
+    const std::lock_guard lock(mutex_);
     task_ = task;
     given_ = true;
     changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !given_; });
   }
 
@@ -64,12 +76,6 @@ class Worker {
   std::thread thread_;  // last: it uses the others
 };
 
-uint64_t digest(const std::byte* at, size_t bytes) {
-  uint64_t sum = 14695981039346656037u;  // FNV-1a
-  for (size_t i = 0; i < bytes; ++i) sum = (sum ^ uint64_t(at[i])) * 1099511628211u;
-  return sum;
-}
-
 // Plain memory of the program with a pattern in it.
 void map_host(Slots& slots, Leftovers& leftovers, const std::string& name, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -80,86 +86,216 @@ void map_host(Slots& slots, Leftovers& leftovers, const std::string& name, size_
   leftovers.note_host(memory, bytes);
 }
 
-// What is not a call of the API. Empty: it is one.
-std::string own_command(Slots& slots, Leftovers& leftovers, const std::set<std::string>& succeeded,
-                        const std::string& command, std::istringstream& rest) {
-  std::string name;
-  size_t bytes = 0, offset = 0;
-  char text[128] = "done";
-  if (command == "host") {
-    rest >> name >> bytes;
-    map_host(slots, leftovers, name, bytes);
-  } else if (command == "digest") {  // of host memory
-    rest >> name >> offset >> bytes;
-    for (std::string line; rest >> line;) {
-      if (!succeeded.contains(line)) return "chance";
-    }
-    const Slot& slot = slots[name];
-    if (slot.value == 0 || offset + bytes > slot.bytes) return "none";
-    std::snprintf(text, sizeof text, "%016lx",
-                  static_cast<unsigned long>(digest(reinterpret_cast<const std::byte*>(slot.value) + offset, bytes)));
-  } else if (command == "counts") {
-    if (leftovers.unsettled()) return "unsettled";
-    CallbackCounts counts = callback_counts();
-    std::snprintf(text, sizeof text, "host %u stream %u destroyed %u status %d", counts.host, counts.stream,
-                  counts.destroyed, counts.status);
-  } else {
-    return {};
-  }
+using Succeeded = std::set<std::string>;  // the numbers of lines whose calls did
+
+std::string hexadecimal(uint64_t value) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016lx", static_cast<unsigned long>(value));
   return text;
 }
 
-// `succeeded`: the numbers of lines whose calls did.
-void run_line(Slots& slots, Leftovers& leftovers, std::set<std::string>& succeeded, const std::string& line) {
-  // NUMBER THREAD COMMAND ARGUMENTS
-  std::istringstream in(line);
-  std::string number, thread, command;
-  in >> number >> thread >> command;
-  std::string shown = own_command(slots, leftovers, succeeded, command, in);
-  if (shown.empty()) {
-    std::string text;
-    std::getline(in, text);
-    // ~ before a name: whether the device is done already is nobody's difference.
-    bool loose = command.starts_with('~');
-    std::string_view command_name = command;
-    Arguments arguments(slots, text);
-    if (loose) command_name = command_name.substr(1);
-    Outcome outcome{false, "skipped"};
-    if (!arguments.would_fault()) {
-      outcome = make_call(command_name, arguments.all());
-      leftovers.note(command_name, arguments.all(), outcome);
-    }
-    if (loose && (outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady"))
-      outcome.name = "CUDA_SUCCESS";
-    if (outcome.success) succeeded.insert(number);
-    shown = outcome.name + arguments.finish(outcome.success);
+// Whether all lines that the rest names did what they should: else what is in memory is chance.
+bool all_succeeded(std::istringstream& rest, const Succeeded& succeeded) {
+  for (std::string line; rest >> line;) {
+    if (!succeeded.contains(line)) return false;
   }
-  std::printf("%s %s %s\n", number.c_str(), command.c_str(), shown.c_str());
+  return true;
 }
+
+// A place in memory of the program: NAME OFFSET BYTES. Null: the memory is not there.
+std::byte* place(Slots& slots, std::istringstream& rest, size_t& bytes) {
+  std::string name;
+  size_t offset = 0;
+  rest >> name >> offset >> bytes;
+  const Slot& slot = slots[name];
+  if (slot.value == 0 || offset + bytes > slot.bytes) return nullptr;
+  return reinterpret_cast<std::byte*>(slot.value) + offset;
+}
+
+std::string make_task(Slots& slots, Leftovers& leftovers, std::istringstream& rest) {
+  std::string name;
+  size_t bytes = 0;
+  rest >> name;
+  std::byte* at = place(slots, rest, bytes);
+  Task& task = leftovers.add_task();
+  task.at = at;
+  task.bytes = at ? bytes : 0;
+  rest >> task.seed >> task.pause_us;
+  slots.put(name, {reinterpret_cast<uint64_t>(&task), sizeof task});
+  return "done";
+}
+
+std::string told_of_task(Slots& slots, const Succeeded& succeeded, std::istringstream& rest) {
+  std::string name;
+  rest >> name;
+  if (!all_succeeded(rest, succeeded)) return "chance";
+  const auto* task = reinterpret_cast<const Task*>(slots[name].value);
+  return task ? "runs " + std::to_string(task->runs) + " found " + hexadecimal(task->found) : "none";
+}
+
+// What is not a call of the API. Empty: it is one.
+std::string own_command(Slots& slots, Leftovers& leftovers, const Succeeded& succeeded, const std::string& command,
+                        std::istringstream& rest) {
+  size_t bytes = 0;
+  if (command == "host") {
+    std::string name;
+    rest >> name >> bytes;
+    map_host(slots, leftovers, name, bytes);
+  } else if (command == "digest") {  // of host memory
+    const std::byte* at = place(slots, rest, bytes);
+    if (!all_succeeded(rest, succeeded)) return "chance";
+    return at ? hexadecimal(digest(at, bytes)) : "none";
+  } else if (command == "write") {
+    std::byte* at = place(slots, rest, bytes);
+    uint64_t seed = 0;
+    rest >> seed;
+    if (!at) return "none";
+    write_pattern(at, bytes, seed);
+  } else if (command == "join") {  // its thread comes back from what it does beside the others
+    return "done";
+  } else if (command == "task") {
+    return make_task(slots, leftovers, rest);
+  } else if (command == "ran") {
+    return told_of_task(slots, succeeded, rest);
+  } else if (command == "counts") {
+    if (leftovers.unsettled()) return "unsettled";
+    CallbackCounts counts = callback_counts();
+    char text[128];
+    std::snprintf(text, sizeof text, "host %u stream %u destroyed %u status %d", counts.host, counts.stream,
+                  counts.destroyed, counts.status);
+    return text;
+  } else {
+    return {};
+  }
+  return "done";
+}
+
+bool not_ready(const Outcome& outcome) {
+  return outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady";
+}
+
+// A call that a line makes, in three steps, so that the second can be made beside other lines.
+class Call {
+ public:
+  Call(Slots& slots, std::string number, std::string command, std::string text)
+      : number_(std::move(number)), command_(std::move(command)), text_(std::move(text)), arguments_(slots, text_) {}
+
+  // @ before a name: it is called until it says something else than not-ready.
+  void make() {
+    std::string_view name = command_;
+    if (name[0] == '~' || name[0] == '@') name = name.substr(1);
+    outcome_ = {false, "skipped"};
+    if (arguments_.would_fault()) return;
+    do outcome_ = make_call(name, arguments_.all());
+    while (command_[0] == '@' && not_ready(outcome_));
+    name_ = name;
+  }
+
+  void finish(Leftovers& leftovers, Succeeded& succeeded) {
+    if (!name_.empty()) leftovers.note(name_, arguments_.all(), outcome_);
+    // ~ before a name: whether the device is done already is nobody's difference.
+    if (command_[0] == '~' && not_ready(outcome_)) outcome_.name = "CUDA_SUCCESS";
+    if (outcome_.success) succeeded.insert(number_);
+    const std::string shown = outcome_.name + arguments_.finish(outcome_.success);
+    std::printf("%s %s %s\n", number_.c_str(), command_.c_str(), shown.c_str());
+  }
+
+ private:
+  std::string number_, command_, text_;
+  Arguments arguments_;  // it refers to the text
+  Outcome outcome_;
+  std::string name_;  // empty: it was not called
+};
+
+// Makes the calls of a sequence on its threads.
+class Run {
+ public:
+  explicit Run(Leftovers& leftovers) : leftovers_(leftovers) {}
+
+  // NUMBER THREAD COMMAND ARGUMENTS. & behind the thread: beside the lines that come next, up to the next one of this
+  // thread.
+  void line(const std::string& text) {
+    std::istringstream in(text);
+    std::string number, thread, command, rest;
+    in >> number >> thread >> command;
+    const bool beside = thread.ends_with('&');
+    if (beside) thread.pop_back();
+    Thread& on = threads_[thread];
+    join(on);
+    if (beside) {
+      std::getline(in, rest);
+      on.call.emplace(slots_, number, command, rest);
+      on.worker.start([&on] { on.guarded([&on] { on.call->make(); }); });
+      return;
+    }
+    on.worker.run([&] { on.guarded([&] { alone(number, command, in); }); });
+    on.rethrow();
+  }
+
+  void join_all() {
+    for (auto& [name, thread] : threads_) join(thread);
+  }
+
+ private:
+  struct Thread {
+    std::optional<Call> call;  // that is made beside other lines
+    std::exception_ptr fault;  // of its last line
+    Worker worker;             // last: it uses the others
+
+    void guarded(const std::function<void()>& body) {
+      try {
+        body();
+      } catch (...) {
+        fault = std::current_exception();
+      }
+    }
+    void rethrow() const {
+      if (fault) std::rethrow_exception(fault);
+    }
+  };
+
+  void alone(const std::string& number, const std::string& command, std::istringstream& in) {
+    const std::string shown = own_command(slots_, leftovers_, succeeded_, command, in);
+    if (shown.empty()) {
+      std::string text;
+      std::getline(in, text);
+      Call call(slots_, number, command, text);
+      call.make();
+      call.finish(leftovers_, succeeded_);
+      return;
+    }
+    std::printf("%s %s %s\n", number.c_str(), command.c_str(), shown.c_str());
+  }
+
+  void join(Thread& thread) {
+    if (!thread.call) return;
+    thread.worker.wait();
+    thread.rethrow();
+    thread.call->finish(leftovers_, succeeded_);
+    thread.call.reset();
+  }
+
+  Leftovers& leftovers_;
+  Slots slots_;
+  Succeeded succeeded_;
+  std::map<std::string, Thread> threads_;
+};
 
 constexpr int kStopped = 3;  // exit status: what comes after wants a new process
 
 void run_sequence(const std::string& path, Leftovers& leftovers) {
   std::ifstream file(path);
   if (!file) throw std::runtime_error("no sequence");
-  Slots slots;
-  std::set<std::string> succeeded;
-  std::map<std::string, Worker> workers;
-  std::string line, error;
-  while (error.empty() && std::getline(file, line)) {
-    if (line.empty() || line[0] == '#') continue;
-    std::istringstream in(line);
-    std::string number, thread;
-    in >> number >> thread;
-    workers[thread].run([&] {
-      try {
-        run_line(slots, leftovers, succeeded, line);
-      } catch (const std::exception& fault) {
-        error = fault.what();
-      }
-    });
+  Run run(leftovers);
+  std::string line;
+  try {
+    while (std::getline(file, line)) {
+      if (!line.empty() && line[0] != '#') run.line(line);
+    }
+    run.join_all();
+  } catch (const std::exception& fault) {
+    throw std::runtime_error(line + ": " + fault.what());
   }
-  if (!error.empty()) throw std::runtime_error(line + ": " + error);
 }
 
 void print_log(const std::string& path, Leftovers& leftovers) {

@@ -1,5 +1,5 @@
 // Which of two wrong arguments a driver tells, and what it answers about ranges of managed memory: a line for each
-// fact. What driver 580 printed is in argument_facts.txt.
+// fact. How driver 580 answered is in argument_facts.rules.
 #include <cuda.h>
 
 #include <cstdint>

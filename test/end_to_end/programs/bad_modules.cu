@@ -38,6 +38,24 @@ static CUresult load(const char* image, std::string& log) {
   return result;
 }
 
+// A log that does not fit fills its buffer, is ended there, and says that all of it was used; nothing is written
+// behind.
+static bool cut_to_its_buffer(const char* image) {
+  constexpr size_t kBytes = 24;
+  char errors[2 * kBytes];
+  std::memset(errors, '#', sizeof errors);
+  CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+  void* values[] = {errors, reinterpret_cast<void*>(kBytes)};
+  CUmodule module = nullptr;
+  const CUresult result = cuModuleLoadDataEx(&module, image, 2, options, values);
+  const size_t used = reinterpret_cast<size_t>(values[1]) & 0xffffffff, length = strnlen(errors, sizeof errors);
+  bool untouched = true;
+  for (size_t i = kBytes; i < sizeof errors; ++i) untouched &= errors[i] == '#';
+  std::printf("a log of %zu bytes: %d, %zu characters, %zu used%s\n", kBytes, result, length, used,
+              untouched ? "" : ", written behind");
+  return result == CUDA_ERROR_INVALID_PTX && values[0] == errors && length == kBytes - 1 && used == kBytes && untouched;
+}
+
 int main() {
   CHECK_DRIVER(cuInit(0));
   CUdevice device;
@@ -54,6 +72,7 @@ int main() {
   CUresult bad = load(broken.c_str(), log);
   bool logged = !log.empty();
   std::string unused;
+  const bool cut = cut_to_its_buffer(broken.c_str());
   CUresult good = load(kGood, unused);
   CUmodule module;
   CUresult absent = cuModuleLoad(&module, "/no/such/file.cubin");
@@ -61,7 +80,8 @@ int main() {
               logged ? " with a log" : " without a log", good, absent);
   // Garbage is INVALID_IMAGE, or INVALID_PTX where it was taken for text.
   bool right = (garbage == CUDA_ERROR_INVALID_IMAGE || garbage == CUDA_ERROR_INVALID_PTX) &&
-               bad == CUDA_ERROR_INVALID_PTX && logged && good == CUDA_SUCCESS && absent == CUDA_ERROR_FILE_NOT_FOUND;
+               bad == CUDA_ERROR_INVALID_PTX && logged && cut && good == CUDA_SUCCESS &&
+               absent == CUDA_ERROR_FILE_NOT_FOUND;
   std::printf("%s\n", right ? "PASSED" : "FAILED");
   return right ? 0 : 1;
 }

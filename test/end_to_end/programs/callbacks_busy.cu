@@ -127,7 +127,7 @@ int main(int argc, char** argv) {
     CHECK_RUNTIME(cudaStreamSynchronize(world.other));
   });
   test("a module is unloaded", Waits::driver, [&] { check(cuModuleUnload(world.module)); });
-  test("device memory is freed", Waits::driver, [&] { CHECK_RUNTIME(cudaFree(world.spare)); });
+  test("device memory is freed", Waits::everybody, [&] { CHECK_RUNTIME(cudaFree(world.spare)); });
   test("pinned memory is freed", Waits::everybody, [&] { CHECK_RUNTIME(cudaFreeHost(world.pinned)); });
   test("memory is unregistered", Waits::everybody, [&] { CHECK_RUNTIME(cudaHostUnregister(world.registered)); });
   test("more launches than a stream takes", Waits::driver, [&] {

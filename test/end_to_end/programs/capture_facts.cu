@@ -1,5 +1,5 @@
 // What a driver answers beside a capture, what becomes of the capture, and how captures end: a line for each fact.
-// What driver 580 printed is in capture_facts.txt.
+// How driver 580 answered is in capture_facts.rules.
 #include <cuda.h>
 
 #include <cstdint>
@@ -607,7 +607,7 @@ struct Ending {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
 
-void tell_ending(const Ending& how) {
+void notify_ending(const Ending& how) {
   CUstream origin, other;
   CUevent fork;
   CUgraph own = nullptr;
@@ -762,7 +762,7 @@ int main() {
                   .in_joined = true},
                   {.name = "in a stream that takes no part", .in_joined = true},
               }) {
-           tell_ending(how);
+           notify_ending(how);
          }
        }},
       {"the program's graph after a capture that was unjoined",

@@ -10,16 +10,10 @@
 #include <cuda/barrier>
 #include <cuda/pipeline>
 
+#include "../../support/cuda_check.hpp"
+
 namespace cg = cooperative_groups;
 
-#define CHECK(call)                                                               \
-  do {                                                                            \
-    cudaError_t error = (call);                                                   \
-    if (error != cudaSuccess) {                                                   \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (0)
 #define SAME(is, should)                                                                                               \
   do {                                                                                                                 \
     long long is_ = (is), should_ = (should);                                                                          \
@@ -151,8 +145,8 @@ static cudaLaunchConfig_t config(int blocks, int threads, size_t shared, cudaStr
 
 static void clusters(int* out, int* host, cudaStream_t stream) {
   compiled_cluster<<<dim3(4, 4), 32, 0, stream>>>(out);
-  CHECK(cudaMemcpyAsync(host, out, 64 * sizeof(int), cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMemcpyAsync(host, out, 64 * sizeof(int), cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int y = 0; y < 4; ++y) {
     for (int x = 0; x < 4; ++x) {
       const int* place = host + (y * 4 + x) * 4;
@@ -169,11 +163,11 @@ static void clusters(int* out, int* host, cudaStream_t stream) {
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t c = config(8, kThreads, kThreads * sizeof(int), stream, &attribute);
   int many = 0;
-  CHECK(cudaOccupancyMaxActiveClusters(&many, cluster_sums, &c));
+  CHECK_RUNTIME(cudaOccupancyMaxActiveClusters(&many, cluster_sums, &c));
   SAME(many > 0, 1);
-  CHECK(cudaLaunchKernelEx(&c, cluster_sums, out, 3));
-  CHECK(cudaMemcpyAsync(host, out, 8 * kThreads * sizeof(int), cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaLaunchKernelEx(&c, cluster_sums, out, 3));
+  CHECK_RUNTIME(cudaMemcpyAsync(host, out, 8 * kThreads * sizeof(int), cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int cluster = 0; cluster < 2; ++cluster) {
     for (int t = 0; t < kThreads; ++t) {
       int values[4];
@@ -191,15 +185,15 @@ int main() {
   constexpr int kRounds = 5, kWords = 16 * kThreads;
   int *in, *out, host[kWords], back[kWords];
   cudaStream_t stream;
-  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CHECK(cudaMalloc(&in, sizeof host));
-  CHECK(cudaMalloc(&out, sizeof host));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaMalloc(&in, sizeof host));
+  CHECK_RUNTIME(cudaMalloc(&out, sizeof host));
   for (int i = 0; i < kWords; ++i) host[i] = i * 7 % 31;
-  CHECK(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
-  CHECK(cudaDeviceSynchronize());  // which `stream` would not wait for
+  CHECK_RUNTIME(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaDeviceSynchronize());  // which `stream` would not wait for
   auto fetch = [&] {
-    CHECK(cudaMemcpyAsync(back, out, sizeof back, cudaMemcpyDeviceToHost, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(back, out, sizeof back, cudaMemcpyDeviceToHost, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
   };
 
   barriers<<<1, kThreads, 0, stream>>>(out, reinterpret_cast<int4*>(in));
@@ -212,7 +206,7 @@ int main() {
   for (int i = 0; i < kRounds * kThreads; ++i)
     SAME(back[i], host[i / kThreads * kThreads + kThreads - 1 - i % kThreads] + 1);
 
-  CHECK(cudaMemsetAsync(out, 0, sizeof host, stream));
+  CHECK_RUNTIME(cudaMemsetAsync(out, 0, sizeof host, stream));
   groups<<<1, kThreads, 0, stream>>>(out, in);
   fetch();
   for (int t = 0; t < kThreads; ++t) {
@@ -230,9 +224,10 @@ int main() {
   SAME(back[4 * kThreads], 2);
 
   int blocks = 8, rounds = 4, expected[8 * kThreads];
-  CHECK(cudaMemcpyAsync(out, in, 8 * kThreads * sizeof(int), cudaMemcpyDeviceToDevice, stream));
+  CHECK_RUNTIME(cudaMemcpyAsync(out, in, 8 * kThreads * sizeof(int), cudaMemcpyDeviceToDevice, stream));
   void* parameters[] = {&out, &rounds};
-  CHECK(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(whole_grid), blocks, kThreads, parameters, 0, stream));
+  CHECK_RUNTIME(
+      cudaLaunchCooperativeKernel(reinterpret_cast<void*>(whole_grid), blocks, kThreads, parameters, 0, stream));
   fetch();
   for (int i = 0; i < 8 * kThreads; ++i) expected[i] = host[i];
   for (int round = 0; round < rounds; ++round) {
@@ -243,13 +238,13 @@ int main() {
 
   clusters(out, back, stream);
 
-  CHECK(cudaMemsetAsync(out, 0, 2 * sizeof(int), stream));
+  CHECK_RUNTIME(cudaMemsetAsync(out, 0, 2 * sizeof(int), stream));
   first_kernel<<<16, kThreads, 0, stream>>>(out);
   cudaLaunchAttribute early;
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t c = config(4, 32, 0, stream, &early);
-  CHECK(cudaLaunchKernelEx(&c, second_kernel, out));
+  CHECK_RUNTIME(cudaLaunchKernelEx(&c, second_kernel, out));
   fetch();
   SAME(back[1], 16 * kThreads);
   std::printf("PASSED\n");

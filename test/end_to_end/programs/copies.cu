@@ -6,14 +6,7 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                               \
-  do {                                                                            \
-    cudaError_t error = (call);                                                   \
-    if (error != cudaSuccess) {                                                   \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
-      return 1;                                                                   \
-    }                                                                             \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 __global__ void add(int* data, int count, int value) {
   for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) data[i] += value;
@@ -25,18 +18,18 @@ int main() {
   constexpr int kCount = 3000;
   cudaStream_t stream;
   int *device, *pinned;
-  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CHECK(cudaMalloc(&device, kCount * sizeof(int)));
-  CHECK(cudaMallocHost(&pinned, kCount * sizeof(int)));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaMalloc(&device, kCount * sizeof(int)));
+  CHECK_RUNTIME(cudaMallocHost(&pinned, kCount * sizeof(int)));
 
   // Out of the device and back in by way of the same page-locked memory, nothing waited for in between.
   for (int i = 0; i < kCount; ++i) pinned[i] = i;
   for (int round = 0; round < 20; ++round) {
-    CHECK(cudaMemcpyAsync(device, pinned, kCount * sizeof(int), cudaMemcpyHostToDevice, stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(device, pinned, kCount * sizeof(int), cudaMemcpyHostToDevice, stream));
     add<<<8, 128, 0, stream>>>(device, kCount, 1);
-    CHECK(cudaMemcpyAsync(pinned, device, kCount * sizeof(int), cudaMemcpyDeviceToHost, stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(pinned, device, kCount * sizeof(int), cudaMemcpyDeviceToHost, stream));
   }
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int i = 0; i < kCount; ++i) {
     if (pinned[i] != i + 20) return std::printf("relay: %d at %d\n", pinned[i], i), 1;
   }
@@ -44,33 +37,34 @@ int main() {
   // The same with a function of the program that writes to it when the stream gets there.
   pinned[0] = 0;
   for (int round = 0; round < 5; ++round) {
-    CHECK(cudaLaunchHostFunc(stream, add_on_host, pinned));
-    CHECK(cudaMemcpyAsync(device, pinned, sizeof(int), cudaMemcpyHostToDevice, stream));
+    CHECK_RUNTIME(cudaLaunchHostFunc(stream, add_on_host, pinned));
+    CHECK_RUNTIME(cudaMemcpyAsync(device, pinned, sizeof(int), cudaMemcpyHostToDevice, stream));
     add<<<1, 1, 0, stream>>>(device, 1, 1);
-    CHECK(cudaMemcpyAsync(pinned, device, sizeof(int), cudaMemcpyDeviceToHost, stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(pinned, device, sizeof(int), cudaMemcpyDeviceToHost, stream));
   }
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   if (pinned[0] != 5005) return std::printf("host function: %d\n", pinned[0]), 1;
 
   // More than one piece each way, and an odd number of bytes.
   std::vector<char> out((40u << 20) + 12345), in(out.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = char((i * 2654435761u) >> 13);
   char* large;
-  CHECK(cudaMalloc(&large, out.size()));
-  CHECK(cudaMemcpy(large, out.data(), out.size(), cudaMemcpyDefault));
-  CHECK(cudaMemcpy(in.data(), large, in.size(), cudaMemcpyDefault));
+  CHECK_RUNTIME(cudaMalloc(&large, out.size()));
+  CHECK_RUNTIME(cudaMemcpy(large, out.data(), out.size(), cudaMemcpyDefault));
+  CHECK_RUNTIME(cudaMemcpy(in.data(), large, in.size(), cudaMemcpyDefault));
   if (in != out) return std::printf("pieces differ\n"), 1;
 
   // Rows: in with one pitch, across the device with another, out with a third.
   constexpr size_t kWidth = 700, kHeight = 900;
   char *first, *second;
   size_t first_pitch, second_pitch;
-  CHECK(cudaMallocPitch(&first, &first_pitch, kWidth, kHeight));
-  CHECK(cudaMallocPitch(&second, &second_pitch, kWidth + 600, kHeight));
-  CHECK(cudaMemcpy2D(first, first_pitch, out.data(), kWidth + 3, kWidth, kHeight, cudaMemcpyHostToDevice));
-  CHECK(cudaMemcpy2D(second + 50, second_pitch, first, first_pitch, kWidth, kHeight, cudaMemcpyDeviceToDevice));
+  CHECK_RUNTIME(cudaMallocPitch(&first, &first_pitch, kWidth, kHeight));
+  CHECK_RUNTIME(cudaMallocPitch(&second, &second_pitch, kWidth + 600, kHeight));
+  CHECK_RUNTIME(cudaMemcpy2D(first, first_pitch, out.data(), kWidth + 3, kWidth, kHeight, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMemcpy2D(second + 50, second_pitch, first, first_pitch, kWidth, kHeight, cudaMemcpyDeviceToDevice));
   std::vector<char> rows((kWidth + 11) * kHeight, 'x');
-  CHECK(cudaMemcpy2D(rows.data(), kWidth + 11, second + 50, second_pitch, kWidth, kHeight, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(
+      cudaMemcpy2D(rows.data(), kWidth + 11, second + 50, second_pitch, kWidth, kHeight, cudaMemcpyDeviceToHost));
   for (size_t y = 0; y < kHeight; ++y) {
     if (std::memcmp(&rows[y * (kWidth + 11)], &out[y * (kWidth + 3)], kWidth) != 0)
       return std::printf("row %zu differs\n", y), 1;
@@ -86,8 +80,8 @@ int main() {
                  cudaMemset(nowhere, 0, 4) == cudaErrorInvalidValue;
   cudaGetLastError();
   if (!refused) return std::printf("a wrong address was accepted\n"), 1;
-  CHECK(cudaMemcpy(device, pinned, 4, cudaMemcpyDefault));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaMemcpy(device, pinned, 4, cudaMemcpyDefault));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   std::printf("PASSED\n");
   return 0;
 }

@@ -6,14 +6,7 @@
 
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                                         \
-  do {                                                                                      \
-    cudaError_t error = (call);                                                             \
-    if (error != cudaSuccess) {                                                             \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)); \
-      return 1;                                                                             \
-    }                                                                                       \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 constexpr int kWords = 4096;
 
@@ -25,26 +18,26 @@ static __global__ void mix(uint64_t* words, const uint64_t* added) {
 int main(int argc, char** argv) {
   int replays = argc > 1 ? std::atoi(argv[1]) : 200;
   uint64_t *host = nullptr, *back = nullptr, *words = nullptr, *added = nullptr;
-  CHECK(cudaMallocHost(&host, kWords * sizeof *host));
-  CHECK(cudaMallocHost(&back, kWords * sizeof *back));
-  CHECK(cudaMalloc(&words, kWords * sizeof *words));
-  CHECK(cudaMalloc(&added, kWords * sizeof *added));
-  CHECK(cudaMemset(words, 1, kWords * sizeof *words));
+  CHECK_RUNTIME(cudaMallocHost(&host, kWords * sizeof *host));
+  CHECK_RUNTIME(cudaMallocHost(&back, kWords * sizeof *back));
+  CHECK_RUNTIME(cudaMalloc(&words, kWords * sizeof *words));
+  CHECK_RUNTIME(cudaMalloc(&added, kWords * sizeof *added));
+  CHECK_RUNTIME(cudaMemset(words, 1, kWords * sizeof *words));
   cudaStream_t stream;
-  CHECK(cudaStreamCreate(&stream));
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  CHECK(cudaMemcpyAsync(added, host, kWords * sizeof *host, cudaMemcpyHostToDevice, stream));
+  CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  CHECK_RUNTIME(cudaMemcpyAsync(added, host, kWords * sizeof *host, cudaMemcpyHostToDevice, stream));
   for (int i = 0; i < 4; ++i) mix<<<kWords / 256, 256, 0, stream>>>(words, added);
-  CHECK(cudaMemcpyAsync(back, words, kWords * sizeof *back, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  CHECK_RUNTIME(cudaMemcpyAsync(back, words, kWords * sizeof *back, cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamEndCapture(stream, &graph));
+  CHECK_RUNTIME(cudaGraphInstantiate(&exec, graph, 0));
   uint64_t digest = 0;
   for (int replay = 0; replay < replays; ++replay) {
     for (int i = 0; i < kWords; ++i) host[i] = digest + uint64_t(replay) * 31 + uint64_t(i);
-    CHECK(cudaGraphLaunch(exec, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaGraphLaunch(exec, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     for (int i = 0; i < kWords; ++i) digest = (digest ^ back[i]) * 1099511628211ull;
     if (replay % 50 == 49)
       std::printf("after %d replays: %016llx\n", replay + 1, static_cast<unsigned long long>(digest));

@@ -70,6 +70,37 @@ static void objects() {
   expect(destroyed == 7, "the last one destroys it");
 }
 
+// An update brings the other graph's objects along and gives back what the executable graph had before.
+static void updated_objects() {
+  static int weights[] = {100, 1000};
+  cudaGraph_t graphs[2];
+  for (int i = 0; i < 2; ++i) {
+    graphs[i] = capture([&] { add<<<1, 1, 0, stream>>>(device, i + 1); });
+    cudaUserObject_t object;
+    CHECK_RUNTIME(cudaUserObjectCreate(&object, &weights[i], destroy, 1, cudaUserObjectNoDestructorSync));
+    CHECK_RUNTIME(cudaGraphRetainUserObject(graphs[i], object, 1, cudaGraphUserObjectMove));
+  }
+  destroyed = 0;
+  cudaGraphExec_t exec;
+  CHECK_RUNTIME(cudaGraphInstantiate(&exec, graphs[0], 0));
+  CHECK_RUNTIME(cudaGraphDestroy(graphs[0]));
+  cudaGraphExecUpdateResultInfo result;
+  CHECK_RUNTIME(cudaGraphExecUpdate(exec, graphs[1], &result));
+  CHECK_RUNTIME(cudaGraphDestroy(graphs[1]));
+  while (destroyed == 0) {  // whoever runs this ends it when it hangs
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
+    std::this_thread::yield();
+  }
+  expect(destroyed == 100, "an update gives back what the executable graph held");
+  expect(value_of(exec) == 2, "the updated graph runs");
+  CHECK_RUNTIME(cudaGraphExecDestroy(exec));
+  while (destroyed == 100) {
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
+    std::this_thread::yield();
+  }
+  expect(destroyed == 1100, "an executable graph holds what it was updated with");
+}
+
 static void text() {
   cudaGraph_t graph = capture([] {
     add<<<1, 1, 0, stream>>>(device, 1);
@@ -200,6 +231,7 @@ int main() {
   for (cudaGraph_t each : {inner, outer, other, clone, row, changed, longer}) CHECK_RUNTIME(cudaGraphDestroy(each));
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
   objects();
+  updated_objects();
   text();
   edges();
   std::printf("%s\n", all_right ? "PASSED" : "FAILED");

@@ -1,12 +1,12 @@
 // An event of one process that another waits for, and memory that both use.
 #include <cuda_runtime.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <vector>
 
 #include "driver_check.hpp"
+#include "two_processes.hpp"
 
 __global__ void fill(int* data, int count, int value, long long cycles) {
   long long begin = clock64();
@@ -23,12 +23,6 @@ struct Shared {
   CUipcMemHandle memory;
   CUipcEventHandle event;
 };
-
-void say(int socket) { DEMAND(write(socket, "s", 1) == 1); }
-void hear(int socket) {
-  char byte;
-  DEMAND(read(socket, &byte, 1) == 1);
-}
 
 int other(int socket) {
   retain_primary();
@@ -85,18 +79,4 @@ void one(int socket) {
 
 }  // namespace
 
-int main() {
-  int pair[2];
-  DEMAND(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-  pid_t child = fork();
-  if (child == 0) {
-    close(pair[0]);
-    _exit(other(pair[1]));
-  }
-  close(pair[1]);
-  one(pair[0]);
-  int status = -1;
-  DEMAND(waitpid(child, &status, 0) == child && status == 0);
-  std::printf("PASSED\n");
-  return 0;
-}
+int main() { return in_two_processes(other, one); }

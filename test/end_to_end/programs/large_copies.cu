@@ -7,14 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#define CHECK(call)                                                                         \
-  do {                                                                                      \
-    cudaError_t error = (call);                                                             \
-    if (error != cudaSuccess) {                                                             \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(error)); \
-      return 1;                                                                             \
-    }                                                                                       \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 static __global__ void step(uint64_t* words, size_t count, uint64_t round) {
   size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
@@ -34,21 +27,21 @@ int main(int argc, char** argv) {
   std::vector<uint64_t> pageable(count);
   for (size_t i = 0; i < count; ++i) pageable[i] = i * 0x9e3779b97f4a7c15ull;
   uint64_t *pinned = nullptr, *device = nullptr;
-  CHECK(cudaMallocHost(&pinned, bytes));
-  CHECK(cudaMalloc(&device, bytes));
+  CHECK_RUNTIME(cudaMallocHost(&pinned, bytes));
+  CHECK_RUNTIME(cudaMalloc(&device, bytes));
   cudaStream_t stream;
-  CHECK(cudaStreamCreate(&stream));
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
   unsigned blocks = unsigned((count / 512 + 255) / 256);
   for (int round = 0; round < rounds; ++round) {
-    CHECK(cudaMemcpy(device, pageable.data(), bytes, cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaMemcpy(device, pageable.data(), bytes, cudaMemcpyHostToDevice));
     step<<<blocks, 256, 0, stream>>>(device, count, uint64_t(round));
-    CHECK(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     std::printf("round %d: pinned %016llx\n", round, static_cast<unsigned long long>(digest(pinned, count)));
-    CHECK(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream));
     step<<<blocks, 256, 0, stream>>>(device, count, uint64_t(round));
-    CHECK(cudaStreamSynchronize(stream));
-    CHECK(cudaMemcpy(pageable.data(), device, bytes, cudaMemcpyDeviceToHost));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaMemcpy(pageable.data(), device, bytes, cudaMemcpyDeviceToHost));
     std::printf("round %d: pageable %016llx\n", round, static_cast<unsigned long long>(digest(pageable.data(), count)));
   }
   std::printf("PASSED\n");

@@ -7,17 +7,9 @@
 #include <vector>
 
 #include "driver_check.hpp"
+#include "../../support/cuda_check.hpp"
 
 namespace cg = cooperative_groups;
-
-#define CHECK(call)                                                                \
-  do {                                                                             \
-    cudaError_t error_ = (call);                                                   \
-    if (error_ != cudaSuccess) {                                                   \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error_)); \
-      std::exit(1);                                                                \
-    }                                                                              \
-  } while (0)
 
 // Each block of a cluster writes what its neighbour keeps in shared memory.
 __global__ void neighbours(int* out) {
@@ -78,14 +70,14 @@ void clusters(cudaStream_t stream) {
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {4, 1, 1};
   cudaLaunchConfig_t config = configuration(16, 64, stream, &attribute, 1);
-  CHECK(cudaLaunchKernelEx(&config, neighbours, g_out));
+  CHECK_RUNTIME(cudaLaunchKernelEx(&config, neighbours, g_out));
   int found[16], most = 0, size = 0;
-  CHECK(cudaMemcpyAsync(found, g_out, sizeof found, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMemcpyAsync(found, g_out, sizeof found, cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int i = 0; i < 16; ++i) DEMAND(found[i] == (i / 4 * 4 + (i + 1) % 4) * 10 + 4);
-  CHECK(cudaOccupancyMaxActiveClusters(&most, neighbours, &config));
+  CHECK_RUNTIME(cudaOccupancyMaxActiveClusters(&most, neighbours, &config));
   DEMAND(most > 0);
-  CHECK(cudaOccupancyMaxPotentialClusterSize(&size, neighbours, &config));
+  CHECK_RUNTIME(cudaOccupancyMaxPotentialClusterSize(&size, neighbours, &config));
   DEMAND(size == 8);
   attribute.val.clusterDim = {3, 1, 1};
   DEMAND(cudaLaunchKernelEx(&config, neighbours, g_out) == cudaErrorInvalidClusterSize ||
@@ -97,12 +89,12 @@ void cooperative(cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeCooperative;
   attribute.val.cooperative = 1;
-  CHECK(cudaMemsetAsync(g_data, 0, 4, stream));
+  CHECK_RUNTIME(cudaMemsetAsync(g_data, 0, 4, stream));
   cudaLaunchConfig_t config = configuration(32, 64, stream, &attribute, 1);
-  CHECK(cudaLaunchKernelEx(&config, all_meet, g_data, g_out));
+  CHECK_RUNTIME(cudaLaunchKernelEx(&config, all_meet, g_data, g_out));
   int found[32];
-  CHECK(cudaMemcpyAsync(found, g_out, sizeof found, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMemcpyAsync(found, g_out, sizeof found, cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int value : found) DEMAND(value == 32);
   config.gridDim = 1 << 20;
   DEMAND(cudaLaunchKernelEx(&config, all_meet, g_data, g_out) == cudaErrorCooperativeLaunchTooLarge);
@@ -117,19 +109,19 @@ void dependent_launches(cudaStream_t stream) {
   std::vector<int> found(1024);
   for (int round = 0; round < 20; ++round) {
     produce<<<8, 128, 0, stream>>>(g_data, round, 20000);
-    CHECK(cudaLaunchKernelEx(&config, consume, static_cast<const int*>(g_data), g_out));
-    CHECK(cudaMemcpyAsync(found.data(), g_out, 4096, cudaMemcpyDeviceToHost, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaLaunchKernelEx(&config, consume, static_cast<const int*>(g_data), g_out));
+    CHECK_RUNTIME(cudaMemcpyAsync(found.data(), g_out, 4096, cudaMemcpyDeviceToHost, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     for (int value : found) DEMAND(value == round + 1);
   }
 }
 
 void events_of_launches(cudaStream_t stream) {
   cudaEvent_t begun, triggered;
-  CHECK(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
-  CHECK(cudaEventCreateWithFlags(&triggered, cudaEventDisableTiming));
+  CHECK_RUNTIME(cudaEventCreateWithFlags(&begun, cudaEventDisableTiming));
+  CHECK_RUNTIME(cudaEventCreateWithFlags(&triggered, cudaEventDisableTiming));
   cudaStream_t other;
-  CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticEvent;
   attributes[0].val.programmaticEvent.event = triggered;
@@ -137,23 +129,23 @@ void events_of_launches(cudaStream_t stream) {
   attributes[1].val.launchCompletionEvent.event = begun;
   for (int which = 0; which < 2; ++which) {
     cudaLaunchConfig_t config = configuration(8, 128, stream, &attributes[which], 1);
-    CHECK(cudaLaunchKernelEx(&config, produce, g_data, 55 + which, 20000LL));
-    CHECK(cudaStreamWaitEvent(other, which ? begun : triggered, 0));
-    CHECK(cudaEventSynchronize(which ? begun : triggered));
-    CHECK(cudaStreamSynchronize(other));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaLaunchKernelEx(&config, produce, g_data, 55 + which, 20000LL));
+    CHECK_RUNTIME(cudaStreamWaitEvent(other, which ? begun : triggered, 0));
+    CHECK_RUNTIME(cudaEventSynchronize(which ? begun : triggered));
+    CHECK_RUNTIME(cudaStreamSynchronize(other));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     int value = 0;
-    CHECK(cudaMemcpy(&value, g_data, 4, cudaMemcpyDeviceToHost));
+    CHECK_RUNTIME(cudaMemcpy(&value, g_data, 4, cudaMemcpyDeviceToHost));
     DEMAND(value == 55 + which);
   }
-  CHECK(cudaStreamDestroy(other));
-  CHECK(cudaEventDestroy(begun));
-  CHECK(cudaEventDestroy(triggered));
+  CHECK_RUNTIME(cudaStreamDestroy(other));
+  CHECK_RUNTIME(cudaEventDestroy(begun));
+  CHECK_RUNTIME(cudaEventDestroy(triggered));
 }
 
 void priorities_and_domains(cudaStream_t stream) {
   int least = 0, greatest = 0;
-  CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  CHECK_RUNTIME(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   cudaLaunchAttribute attributes[3] = {};
   attributes[0].id = cudaLaunchAttributePriority;
   attributes[0].val.priority = greatest;
@@ -162,28 +154,28 @@ void priorities_and_domains(cudaStream_t stream) {
   attributes[2].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
   attributes[2].val.sharedMemCarveout = 50;
   cudaLaunchConfig_t config = configuration(8, 128, stream, attributes, 3);
-  CHECK(cudaLaunchKernelEx(&config, produce, g_data, 66, 10LL));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaLaunchKernelEx(&config, produce, g_data, 66, 10LL));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
 
   // The same of a stream, read back.
   cudaStreamAttrValue set{}, got{};
   set.priority = greatest;
-  CHECK(cudaStreamSetAttribute(stream, cudaStreamAttributePriority, &set));
-  CHECK(cudaStreamGetAttribute(stream, cudaStreamAttributePriority, &got));
+  CHECK_RUNTIME(cudaStreamSetAttribute(stream, cudaStreamAttributePriority, &set));
+  CHECK_RUNTIME(cudaStreamGetAttribute(stream, cudaStreamAttributePriority, &got));
   DEMAND(got.priority == greatest);
   int priority = 0;
-  CHECK(cudaStreamGetPriority(stream, &priority));
+  CHECK_RUNTIME(cudaStreamGetPriority(stream, &priority));
   DEMAND(priority == greatest);
   std::memset(&set, 0, sizeof set);
   set.syncPolicy = cudaSyncPolicyYield;
-  CHECK(cudaStreamSetAttribute(stream, cudaStreamAttributeSynchronizationPolicy, &set));
-  CHECK(cudaStreamGetAttribute(stream, cudaStreamAttributeSynchronizationPolicy, &got));
+  CHECK_RUNTIME(cudaStreamSetAttribute(stream, cudaStreamAttributeSynchronizationPolicy, &set));
+  CHECK_RUNTIME(cudaStreamGetAttribute(stream, cudaStreamAttributeSynchronizationPolicy, &got));
   DEMAND(got.syncPolicy == cudaSyncPolicyYield);
   std::memset(&set, 0, sizeof set);
   set.memSyncDomainMap.default_ = 0;
   set.memSyncDomainMap.remote = 1;
-  CHECK(cudaStreamSetAttribute(stream, cudaLaunchAttributeMemSyncDomainMap, &set));
-  CHECK(cudaStreamGetAttribute(stream, cudaLaunchAttributeMemSyncDomainMap, &got));
+  CHECK_RUNTIME(cudaStreamSetAttribute(stream, cudaLaunchAttributeMemSyncDomainMap, &set));
+  CHECK_RUNTIME(cudaStreamGetAttribute(stream, cudaLaunchAttributeMemSyncDomainMap, &got));
   DEMAND(got.memSyncDomainMap.remote == 1);
   std::memset(&set, 0, sizeof set);
   set.accessPolicyWindow.base_ptr = g_data;
@@ -191,17 +183,17 @@ void priorities_and_domains(cudaStream_t stream) {
   set.accessPolicyWindow.hitRatio = 0.5f;
   set.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
   set.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
-  CHECK(cudaStreamSetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &set));
-  CHECK(cudaStreamGetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &got));
+  CHECK_RUNTIME(cudaStreamSetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &set));
+  CHECK_RUNTIME(cudaStreamGetAttribute(stream, cudaStreamAttributeAccessPolicyWindow, &got));
   DEMAND(got.accessPolicyWindow.base_ptr == g_data && got.accessPolicyWindow.num_bytes == 1 << 16 &&
          got.accessPolicyWindow.hitRatio == 0.5f);
   cudaStream_t copy;
-  CHECK(cudaStreamCreateWithFlags(&copy, cudaStreamNonBlocking));
-  CHECK(cudaStreamCopyAttributes(copy, stream));
-  CHECK(cudaStreamGetAttribute(copy, cudaStreamAttributeAccessPolicyWindow, &got));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&copy, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCopyAttributes(copy, stream));
+  CHECK_RUNTIME(cudaStreamGetAttribute(copy, cudaStreamAttributeAccessPolicyWindow, &got));
   DEMAND(got.accessPolicyWindow.base_ptr == g_data);
-  CHECK(cudaStreamDestroy(copy));
-  CHECK(cudaCtxResetPersistingL2Cache());
+  CHECK_RUNTIME(cudaStreamDestroy(copy));
+  CHECK_RUNTIME(cudaCtxResetPersistingL2Cache());
 }
 
 void limits() {
@@ -225,7 +217,7 @@ void limits() {
 
 void functions() {
   cudaFunction_t handle;
-  CHECK(cudaGetFuncBySymbol(&handle, reinterpret_cast<const void*>(neighbours)));
+  CHECK_RUNTIME(cudaGetFuncBySymbol(&handle, reinterpret_cast<const void*>(neighbours)));
   CUfunction function = reinterpret_cast<CUfunction>(handle);
   int value = 0;
   for (int attribute = 0; attribute < CU_FUNC_ATTRIBUTE_MAX; ++attribute)
@@ -272,11 +264,11 @@ void contexts() {
 int main() {
   retain_primary();
   limits();
-  CHECK(cudaSetDevice(0));
-  CHECK(cudaMalloc(&g_data, 1 << 20));
-  CHECK(cudaMalloc(&g_out, 1 << 20));
+  CHECK_RUNTIME(cudaSetDevice(0));
+  CHECK_RUNTIME(cudaMalloc(&g_data, 1 << 20));
+  CHECK_RUNTIME(cudaMalloc(&g_out, 1 << 20));
   cudaStream_t stream;
-  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   clusters(stream);
   cooperative(stream);
   dependent_launches(stream);
@@ -284,7 +276,7 @@ int main() {
   priorities_and_domains(stream);
   functions();
   contexts();
-  CHECK(cudaStreamDestroy(stream));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
   std::printf("PASSED\n");
   return 0;
 }

@@ -18,21 +18,7 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                  \
-  do {                                                                               \
-    cudaError_t error_ = (call);                                                     \
-    if (error_ != cudaSuccess) {                                                     \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_)); \
-      std::exit(1);                                                                  \
-    }                                                                                \
-  } while (0)
-#define EXPECT(condition)                                           \
-  do {                                                              \
-    if (!(condition)) {                                             \
-      std::printf("line %d: not true: %s\n", __LINE__, #condition); \
-      std::exit(1);                                                 \
-    }                                                               \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 __managed__ int counter = 42;
 __managed__ float table[1000] = {1.5f, 2.5f};
@@ -76,7 +62,7 @@ int blocks(int count) { return (count + kThreads - 1) / kThreads; }
 template <class T>
 T* managed(size_t count) {
   T* memory = nullptr;
-  CHECK(cudaMallocManaged(&memory, count * sizeof(T)));
+  CHECK_RUNTIME(cudaMallocManaged(&memory, count * sizeof(T)));
   return memory;
 }
 
@@ -84,8 +70,8 @@ T* managed(size_t count) {
 template <class T>
 T* zeroed(size_t count) {
   T* memory = managed<T>(count);
-  CHECK(cudaMemset(memory, 0, count * sizeof(T)));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaMemset(memory, 0, count * sizeof(T)));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   return memory;
 }
 
@@ -98,11 +84,11 @@ void both_sides_in_turns(int count) {
     add<<<blocks(count), kThreads>>>(values, count, round + 1);
     if (round % 2) add<<<blocks(count), kThreads>>>(values, count, 10);
     for (int& value : expected) value += round + 1 + (round % 2 ? 10 : 0);
-    CHECK(cudaDeviceSynchronize());
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     if (round == 3) continue;  // the device's results are not looked at before it goes on
     for (int i = 0; i < count; ++i) EXPECT(values[i] == expected[i]);
   }
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 void bytes_of_one_page() {
@@ -111,10 +97,10 @@ void bytes_of_one_page() {
   for (int round = 1; round < 4; ++round) {
     for (int i = 0; i < kCount; i += 2) bytes[i] = (unsigned char)(round);
     mark_odd<<<blocks(kCount), kThreads>>>(bytes, kCount, (unsigned char)(100 + round));
-    CHECK(cudaDeviceSynchronize());
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     for (int i = 0; i < kCount; ++i) EXPECT(bytes[i] == (i % 2 ? 100 + round : round));
   }
-  CHECK(cudaFree(bytes));
+  CHECK_RUNTIME(cudaFree(bytes));
 }
 
 void linked_list() {
@@ -128,18 +114,18 @@ void linked_list() {
   }
   int* sum = managed<int>(1);
   sum_list<<<1, 1>>>(first, sum);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(*sum == expected);
   first->value += 5;
   sum_list<<<1, 1>>>(first, sum);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(*sum == expected + 5);
   while (first) {
     Node* next = first->next;
-    CHECK(cudaFree(first));
+    CHECK_RUNTIME(cudaFree(first));
     first = next;
   }
-  CHECK(cudaFree(sum));
+  CHECK_RUNTIME(cudaFree(sum));
 }
 
 // A structure in managed memory whose pointer is filled in by the driver itself, and parameters of a launch that lie
@@ -153,24 +139,25 @@ void pointers_inside() {
   Holder* holder = managed<Holder>(1);
   holder->count = 5000;
   holder->amount = 9;
-  CHECK(cudaMallocManaged(&holder->values, 5000 * sizeof(int)));
+  CHECK_RUNTIME(cudaMallocManaged(&holder->values, 5000 * sizeof(int)));
   std::memset(holder->values, 0, 5000 * sizeof(int));
-  CHECK(cudaStreamCreate(&holder->stream));
+  CHECK_RUNTIME(cudaStreamCreate(&holder->stream));
   for (int round = 0; round < 3; ++round) {
     void* arguments[] = {&holder->values, &holder->count, &holder->amount};
-    CHECK(cudaLaunchKernel((void*)add, dim3(blocks(holder->count)), dim3(kThreads), arguments, 0, holder->stream));
-    CHECK(cudaStreamSynchronize(holder->stream));
+    CHECK_RUNTIME(
+        cudaLaunchKernel((void*)add, dim3(blocks(holder->count)), dim3(kThreads), arguments, 0, holder->stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(holder->stream));
     EXPECT(holder->values[0] == 9 * (round + 1) && holder->values[4999] == 9 * (round + 1));
   }
   // Results of calls, while the memory is the device's.
   size_t* sizes = managed<size_t>(2);
   add<<<1, 1>>>((int*)sizes, 1, 0);
-  CHECK(cudaMemGetInfo(&sizes[0], &sizes[1]));
+  CHECK_RUNTIME(cudaMemGetInfo(&sizes[0], &sizes[1]));
   EXPECT(sizes[1] > 0 && sizes[0] <= sizes[1]);
-  CHECK(cudaStreamDestroy(holder->stream));
-  CHECK(cudaFree(holder->values));
-  CHECK(cudaFree(holder));
-  CHECK(cudaFree(sizes));
+  CHECK_RUNTIME(cudaStreamDestroy(holder->stream));
+  CHECK_RUNTIME(cudaFree(holder->values));
+  CHECK_RUNTIME(cudaFree(holder));
+  CHECK_RUNTIME(cudaFree(sizes));
 }
 
 void variables() {
@@ -178,24 +165,24 @@ void variables() {
   list = managed<int>(2);
   list[0] = 7;
   use_variables<<<1, 1>>>();
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(counter == 46 && table[999] == 46.0f && list[1] == 8);
   counter = 100;
   table[0] = 10;
   use_variables<<<1, 1>>>();
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(counter == 112 && table[999] == 112.0f);
   int copied = 0;
-  CHECK(cudaMemcpyFromSymbol(&copied, counter, sizeof copied));
+  CHECK_RUNTIME(cudaMemcpyFromSymbol(&copied, counter, sizeof copied));
   EXPECT(copied == 112);
   copied = 5;
-  CHECK(cudaMemcpyToSymbol(counter, &copied, sizeof copied));
+  CHECK_RUNTIME(cudaMemcpyToSymbol(counter, &copied, sizeof copied));
   EXPECT(counter == 5);
   cudaPointerAttributes attributes;
-  CHECK(cudaPointerGetAttributes(&attributes, &counter));
+  CHECK_RUNTIME(cudaPointerGetAttributes(&attributes, &counter));
   EXPECT(attributes.type == cudaMemoryTypeManaged && attributes.hostPointer == &counter &&
          attributes.devicePointer == &counter);
-  CHECK(cudaFree(list));
+  CHECK_RUNTIME(cudaFree(list));
 }
 
 void copies_and_fills() {
@@ -203,55 +190,55 @@ void copies_and_fills() {
   constexpr size_t kBytes = kCount * sizeof(int);
   int *a = managed<int>(kCount), *b = managed<int>(kCount), *device = nullptr, *pinned = nullptr;
   std::vector<int> host(kCount);
-  CHECK(cudaMalloc(&device, kBytes));
-  CHECK(cudaMallocHost(&pinned, kBytes));
+  CHECK_RUNTIME(cudaMalloc(&device, kBytes));
+  CHECK_RUNTIME(cudaMallocHost(&pinned, kBytes));
   auto all = [&](const int* values, int value) {
     for (int i = 0; i < kCount; ++i) EXPECT(values[i] == value + i);
   };
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < kCount; ++i) a[i] = i + round;
-    CHECK(cudaMemcpy(b, a, kBytes, cudaMemcpyDefault));
+    CHECK_RUNTIME(cudaMemcpy(b, a, kBytes, cudaMemcpyDefault));
     a[0] = -1;  // after a copy that has ended
     all(b, round);
     a[0] = round;
-    CHECK(cudaMemcpy(device, a, kBytes, cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaMemcpy(device, a, kBytes, cudaMemcpyHostToDevice));
     for (int i = 0; i < kCount; ++i) a[i] = 0;
-    CHECK(cudaMemcpy(a, device, kBytes, cudaMemcpyDeviceToHost));
+    CHECK_RUNTIME(cudaMemcpy(a, device, kBytes, cudaMemcpyDeviceToHost));
     all(a, round);
-    CHECK(cudaMemcpy(host.data(), a, kBytes, cudaMemcpyHostToHost));
+    CHECK_RUNTIME(cudaMemcpy(host.data(), a, kBytes, cudaMemcpyHostToHost));
     all(host.data(), round);
     for (int i = 0; i < kCount; ++i) host[i] += 5;
-    CHECK(cudaMemcpy(a, host.data(), kBytes, cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaMemcpy(a, host.data(), kBytes, cudaMemcpyHostToDevice));
     all(a, round + 5);
-    CHECK(cudaMemcpy(b, host.data(), kBytes, cudaMemcpyHostToHost));
+    CHECK_RUNTIME(cudaMemcpy(b, host.data(), kBytes, cudaMemcpyHostToHost));
     all(b, round + 5);
-    CHECK(cudaMemcpyAsync(pinned, b, kBytes, cudaMemcpyDefault, nullptr));
-    CHECK(cudaStreamSynchronize(nullptr));
+    CHECK_RUNTIME(cudaMemcpyAsync(pinned, b, kBytes, cudaMemcpyDefault, nullptr));
+    CHECK_RUNTIME(cudaStreamSynchronize(nullptr));
     all(pinned, round + 5);
-    CHECK(cudaMemcpy2D(a, 400, b, 200, 200, 250, cudaMemcpyHostToHost));
+    CHECK_RUNTIME(cudaMemcpy2D(a, 400, b, 200, 200, 250, cudaMemcpyHostToHost));
     EXPECT(a[100] == b[50] && a[149] == b[99] && a[50] == round + 5 + 50);
-    CHECK(cudaMemset(a, 0x11, kBytes));
-    CHECK(cudaDeviceSynchronize());
+    CHECK_RUNTIME(cudaMemset(a, 0x11, kBytes));
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     EXPECT(a[0] == 0x11111111 && a[kCount - 1] == 0x11111111);
     b[3] = 3;
-    CHECK(cudaMemsetAsync(b + 1, 0, 8, nullptr));
-    CHECK(cudaDeviceSynchronize());
+    CHECK_RUNTIME(cudaMemsetAsync(b + 1, 0, 8, nullptr));
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     EXPECT(b[0] == round + 5 && b[1] == 0 && b[2] == 0 && b[3] == 3);
   }
   cudaArray_t array;
   cudaChannelFormatDesc format = cudaCreateChannelDesc<int>();
   if (cudaMallocArray(&array, &format, 64, 8) == cudaSuccess) {  // the device has arrays
     for (int i = 0; i < 512; ++i) a[i] = i;
-    CHECK(cudaMemcpy2DToArray(array, 0, 0, a, 256, 256, 8, cudaMemcpyHostToDevice));
-    CHECK(cudaMemcpy2DFromArray(b, 256, array, 0, 0, 256, 8, cudaMemcpyDeviceToHost));
+    CHECK_RUNTIME(cudaMemcpy2DToArray(array, 0, 0, a, 256, 256, 8, cudaMemcpyHostToDevice));
+    CHECK_RUNTIME(cudaMemcpy2DFromArray(b, 256, array, 0, 0, 256, 8, cudaMemcpyDeviceToHost));
     for (int i = 0; i < 512; ++i) EXPECT(b[i] == i);
-    CHECK(cudaFreeArray(array));
+    CHECK_RUNTIME(cudaFreeArray(array));
   }
   cudaGetLastError();
-  CHECK(cudaFree(a));
-  CHECK(cudaFree(b));
-  CHECK(cudaFree(device));
-  CHECK(cudaFreeHost(pinned));
+  CHECK_RUNTIME(cudaFree(a));
+  CHECK_RUNTIME(cudaFree(b));
+  CHECK_RUNTIME(cudaFree(device));
+  CHECK_RUNTIME(cudaFreeHost(pinned));
 }
 
 void advice_and_prefetching() {
@@ -259,15 +246,15 @@ void advice_and_prefetching() {
   constexpr size_t kBytes = kCount * sizeof(int);
   int* values = managed<int>(kCount);
   cudaMemLocation device{cudaMemLocationTypeDevice, 0}, host{cudaMemLocationTypeHost, 0};
-  CHECK(cudaMemAdvise(values, kBytes, cudaMemAdviseSetReadMostly, device));
-  CHECK(cudaMemAdvise(values, kBytes, cudaMemAdviseUnsetReadMostly, device));
-  CHECK(cudaMemAdvise(values, kBytes, cudaMemAdviseSetPreferredLocation, device));
-  CHECK(cudaMemAdvise(values, kBytes, cudaMemAdviseSetAccessedBy, host));
+  CHECK_RUNTIME(cudaMemAdvise(values, kBytes, cudaMemAdviseSetReadMostly, device));
+  CHECK_RUNTIME(cudaMemAdvise(values, kBytes, cudaMemAdviseUnsetReadMostly, device));
+  CHECK_RUNTIME(cudaMemAdvise(values, kBytes, cudaMemAdviseSetPreferredLocation, device));
+  CHECK_RUNTIME(cudaMemAdvise(values, kBytes, cudaMemAdviseSetAccessedBy, host));
   for (int i = 0; i < kCount; ++i) values[i] = i;
-  CHECK(cudaMemPrefetchAsync(values, kBytes, device, 0, nullptr));
+  CHECK_RUNTIME(cudaMemPrefetchAsync(values, kBytes, device, 0, nullptr));
   add<<<blocks(kCount), kThreads>>>(values, kCount, 1);
-  CHECK(cudaMemPrefetchAsync(values, kBytes, host, 0, nullptr));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaMemPrefetchAsync(values, kBytes, host, 0, nullptr));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (int i = 0; i < kCount; ++i) EXPECT(values[i] == i + 1);
   int preferred = -7;
   cudaError_t asked =
@@ -277,19 +264,19 @@ void advice_and_prefetching() {
   cudaGetLastError();
   EXPECT(cudaMemAdvise(values, kBytes + 1, cudaMemAdviseSetReadMostly, device) == cudaErrorInvalidValue);
   int* plain = nullptr;
-  CHECK(cudaMalloc(&plain, 4096));
+  CHECK_RUNTIME(cudaMalloc(&plain, 4096));
   EXPECT(cudaMemPrefetchAsync(plain, 4096, device, 0, nullptr) == cudaErrorInvalidValue);
   cudaStream_t stream;
-  CHECK(cudaStreamCreate(&stream));
-  CHECK(cudaStreamAttachMemAsync(stream, values, 0, cudaMemAttachSingle));
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
+  CHECK_RUNTIME(cudaStreamAttachMemAsync(stream, values, 0, cudaMemAttachSingle));
   EXPECT(cudaStreamAttachMemAsync(stream, values + 1, 0, cudaMemAttachGlobal) == cudaErrorInvalidValue);
   EXPECT(cudaStreamAttachMemAsync(nullptr, values, 0, cudaMemAttachSingle) == cudaErrorInvalidValue);
   add<<<blocks(kCount), kThreads, 0, stream>>>(values, kCount, 1);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   EXPECT(values[kCount - 1] == kCount + 1);
   cudaGetLastError();
-  CHECK(cudaStreamDestroy(stream));
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 void two_streams() {
@@ -297,49 +284,49 @@ void two_streams() {
   cudaStream_t streams[2];
   int* values[2];
   for (int i = 0; i < 2; ++i) {
-    CHECK(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+    CHECK_RUNTIME(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
     values[i] = zeroed<int>(kCount);
   }
   for (int round = 1; round <= 10; ++round) {
     for (int i = 0; i < 2; ++i) add<<<blocks(kCount), kThreads, 0, streams[i]>>>(values[i], kCount, i + 1);
-    CHECK(cudaStreamSynchronize(streams[round % 2]));
+    CHECK_RUNTIME(cudaStreamSynchronize(streams[round % 2]));
     // The other stream may still be at work on its own.
     int i = round % 2;
     EXPECT(values[i][0] == round * (i + 1) && values[i][kCount - 1] == round * (i + 1));
   }
   cudaEvent_t event;
-  CHECK(cudaEventCreate(&event));
-  CHECK(cudaEventRecord(event, streams[1]));
-  CHECK(cudaEventSynchronize(event));
+  CHECK_RUNTIME(cudaEventCreate(&event));
+  CHECK_RUNTIME(cudaEventRecord(event, streams[1]));
+  CHECK_RUNTIME(cudaEventSynchronize(event));
   EXPECT(values[1][kCount / 2] == 20);
   for (int i = 0; i < 2; ++i) {
-    CHECK(cudaStreamDestroy(streams[i]));
-    CHECK(cudaFree(values[i]));
+    CHECK_RUNTIME(cudaStreamDestroy(streams[i]));
+    CHECK_RUNTIME(cudaFree(values[i]));
   }
-  CHECK(cudaEventDestroy(event));
+  CHECK_RUNTIME(cudaEventDestroy(event));
 }
 
 void graphs() {
   constexpr int kCount = 5000;
   int* values = managed<int>(kCount);
   cudaStream_t stream;
-  CHECK(cudaStreamCreate(&stream));
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
   cudaGraph_t graph;
   cudaGraphExec_t executable;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   add<<<blocks(kCount), kThreads, 0, stream>>>(values, kCount, 1);
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK_RUNTIME(cudaStreamEndCapture(stream, &graph));
+  CHECK_RUNTIME(cudaGraphInstantiate(&executable, graph, 0));
   for (int round = 0; round < 4; ++round) {
     for (int i = 0; i < kCount; ++i) values[i] = i * round;
-    CHECK(cudaGraphLaunch(executable, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaGraphLaunch(executable, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     for (int i = 0; i < kCount; ++i) EXPECT(values[i] == i * round + 1);
   }
-  CHECK(cudaGraphExecDestroy(executable));
-  CHECK(cudaGraphDestroy(graph));
-  CHECK(cudaStreamDestroy(stream));
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaGraphExecDestroy(executable));
+  CHECK_RUNTIME(cudaGraphDestroy(graph));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 struct Told {
@@ -350,7 +337,7 @@ void host_functions() {
   int* values = zeroed<int>(1000);
   Told told{values, 0};
   add<<<blocks(1000), kThreads>>>(values, 1000, 3);
-  CHECK(cudaLaunchHostFunc(
+  CHECK_RUNTIME(cudaLaunchHostFunc(
       nullptr,
       [](void* user) {
         auto* told = static_cast<Told*>(user);
@@ -359,23 +346,23 @@ void host_functions() {
       },
       &told));
   add<<<blocks(1000), kThreads>>>(values, 1000, 3);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(told.seen == 3 && values[0] == 53 && values[999] == 6);
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 // A host function gets its memory although the program's other thread is in a call that waits for it.
 void host_function_beside_a_call() {
   int* values = zeroed<int>(100000);
   int* pinned = nullptr;
-  CHECK(cudaHostAlloc(&pinned, 4096, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostAlloc(&pinned, 4096, cudaHostAllocMapped));
   add<<<blocks(100000), kThreads>>>(values, 100000, 3);
   struct Beside {
     int* values;
     std::atomic<bool> called{false};
     int seen = 0;
   } beside{values};
-  CHECK(cudaLaunchHostFunc(
+  CHECK_RUNTIME(cudaLaunchHostFunc(
       nullptr,
       [](void* user) {
         auto* beside = static_cast<Beside*>(user);
@@ -386,10 +373,10 @@ void host_function_beside_a_call() {
       &beside));
   add<<<blocks(100000), kThreads>>>(values, 100000, 3);
   beside.called = true;
-  CHECK(cudaFreeHost(pinned));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaFreeHost(pinned));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(beside.seen == 3 && values[0] == 53 && values[99999] == 6);
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 template <class T>
@@ -399,7 +386,7 @@ struct Allocator {
   template <class U>
   Allocator(const Allocator<U>&) {}
   T* allocate(size_t count) { return managed<T>(count); }
-  void deallocate(T* memory, size_t) { CHECK(cudaFree(memory)); }
+  void deallocate(T* memory, size_t) { CHECK_RUNTIME(cudaFree(memory)); }
   bool operator==(const Allocator&) const { return true; }
   bool operator!=(const Allocator&) const { return false; }
 };
@@ -411,7 +398,7 @@ void vectors() {
     if (i % 10000 == 0) add<<<blocks(int(values.size())), kThreads>>>(values.data(), int(values.size()), 0);
   }
   add<<<blocks(30000), kThreads>>>(values.data(), 30000, 1);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (int i = 0; i < 30000; ++i) EXPECT(values[i] == i + 1);
 }
 
@@ -420,7 +407,7 @@ void threads_at_once() {
   constexpr int kWorkers = 8, kEach = 40000;
   int* values = zeroed<int>(kWorkers * kEach);
   add<<<blocks(kWorkers * kEach), kThreads>>>(values, kWorkers * kEach, 1);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   std::atomic<int> wrong{0};
   auto everywhere = [](auto work) {
     std::vector<std::thread> workers;
@@ -432,30 +419,30 @@ void threads_at_once() {
   });
   everywhere([&](int worker) {
     cudaStream_t stream;
-    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     int* mine = values + worker * kEach;
     for (int round = 0; round < 10; ++round) {
       for (int i = 0; i < kEach; i += 13) mine[i] = round;
       add<<<blocks(kEach), kThreads, 0, stream>>>(mine, kEach, 1);
-      CHECK(cudaStreamSynchronize(stream));
+      CHECK_RUNTIME(cudaStreamSynchronize(stream));
       for (int i = 0; i < kEach; i += 13) wrong += mine[i] != round + 1;
       wrong += mine[1] != round + 2;
     }
-    CHECK(cudaStreamDestroy(stream));
+    CHECK_RUNTIME(cudaStreamDestroy(stream));
   });
   EXPECT(wrong == 0);
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 void without_a_call() {
   volatile int* flags = zeroed<int>(2);
   answer<<<1, 1>>>(flags, flags + 1);
-  CHECK(cudaGetLastError());
+  CHECK_RUNTIME(cudaGetLastError());
   flags[0] = 41;
   while (flags[1] == 0) {}  // whoever runs this ends it when it hangs
   EXPECT(flags[1] == 42);
-  CHECK(cudaDeviceSynchronize());
-  CHECK(cudaFree(const_cast<int*>(flags)));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaFree(const_cast<int*>(flags)));
 }
 
 // --- a program with a handler of its own ---------------------------------------------------------------------------
@@ -489,7 +476,7 @@ void fault_elsewhere(int expected) {
 
 void turn(int* values, int expected) {
   add<<<1, kThreads>>>(values, 100, 1);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(values[50] == expected);
 }
 
@@ -509,7 +496,7 @@ void own_handlers() {
   fault_elsewhere(4);
   turn(values, 6);
   sigaction(SIGSEGV, nullptr, &before);
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 void large_and_fast() {
@@ -517,15 +504,15 @@ void large_and_fast() {
   int* values = managed<int>(kCount);
   for (int i = 0; i < kCount; ++i) values[i] = i;
   auto start = std::chrono::steady_clock::now();
-  CHECK(cudaMemset(values, 1, 4096));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaMemset(values, 1, 4096));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   auto sent = std::chrono::steady_clock::now();
   for (int i = 1024; i < kCount; ++i) EXPECT(values[i] == i);
   auto read = std::chrono::steady_clock::now();
   auto mib_per_s = [](auto duration) { return 64.0 / std::chrono::duration<double>(duration).count(); };
   std::fprintf(stderr, "large: to the device %.0f MiB/s, back %.0f MiB/s\n", mib_per_s(sent - start),
                mib_per_s(read - sent));
-  CHECK(cudaFree(values));
+  CHECK_RUNTIME(cudaFree(values));
 }
 
 }  // namespace

@@ -10,21 +10,7 @@
 
 #include <sys/mman.h>
 
-#define CHECK(call)                                                                  \
-  do {                                                                               \
-    cudaError_t error_ = (call);                                                     \
-    if (error_ != cudaSuccess) {                                                     \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error_)); \
-      std::exit(1);                                                                  \
-    }                                                                                \
-  } while (0)
-#define EXPECT(condition)                                           \
-  do {                                                              \
-    if (!(condition)) {                                             \
-      std::printf("line %d: not true: %s\n", __LINE__, #condition); \
-      std::exit(1);                                                 \
-    }                                                               \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 __global__ void add(const uint32_t* in, uint32_t* out, uint32_t amount, unsigned count) {
   unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -46,152 +32,152 @@ constexpr unsigned kBlocks = (kCount + 127) / 128;
 // The program writes, the device adds, the program reads; `in` and `out` may be the same memory.
 void rounds(uint32_t* in, uint32_t* out, uint32_t* device_in, uint32_t* device_out) {
   cudaEvent_t event;
-  CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  CHECK_RUNTIME(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   for (uint32_t round = 0; round < 6; ++round) {
     for (unsigned i = 0; i < kCount; ++i) in[i] = i * 7 + round * 1000003;
     add<<<kBlocks, 128>>>(device_in, device_out, round + 1, kCount);
-    CHECK(cudaGetLastError());
-    if (round % 3 == 0) CHECK(cudaDeviceSynchronize());
-    if (round % 3 == 1) CHECK(cudaStreamSynchronize(nullptr));
+    CHECK_RUNTIME(cudaGetLastError());
+    if (round % 3 == 0) CHECK_RUNTIME(cudaDeviceSynchronize());
+    if (round % 3 == 1) CHECK_RUNTIME(cudaStreamSynchronize(nullptr));
     if (round % 3 == 2) {
-      CHECK(cudaEventRecord(event));
+      CHECK_RUNTIME(cudaEventRecord(event));
       cudaError_t queried;
       while ((queried = cudaEventQuery(event)) == cudaErrorNotReady) {}
-      CHECK(queried);
+      CHECK_RUNTIME(queried);
     }
     for (unsigned i = 0; i < kCount; ++i) EXPECT(out[i] == i * 7 + round * 1000003 + round + 1);
   }
-  CHECK(cudaEventDestroy(event));
+  CHECK_RUNTIME(cudaEventDestroy(event));
 }
 
 void mapped_memory() {
   uint32_t *in, *out, *device_in, *device_out;
-  CHECK(cudaHostAlloc(&in, kBytes, cudaHostAllocMapped));
-  CHECK(cudaHostAlloc(&out, kBytes, cudaHostAllocMapped));
-  CHECK(cudaHostGetDevicePointer(&device_in, in, 0));
-  CHECK(cudaHostGetDevicePointer(&device_out, out, 0));
+  CHECK_RUNTIME(cudaHostAlloc(&in, kBytes, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostAlloc(&out, kBytes, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostGetDevicePointer(&device_in, in, 0));
+  CHECK_RUNTIME(cudaHostGetDevicePointer(&device_out, out, 0));
   EXPECT(device_in == in && device_out == out);
   uint32_t* inside;
-  CHECK(cudaHostGetDevicePointer(&inside, in + 3, 0));
+  CHECK_RUNTIME(cudaHostGetDevicePointer(&inside, in + 3, 0));
   EXPECT(inside == in + 3);
   rounds(in, out, device_in, device_out);
   rounds(in, in, device_in, device_in);
-  CHECK(cudaFreeHost(in));
-  CHECK(cudaFreeHost(out));
+  CHECK_RUNTIME(cudaFreeHost(in));
+  CHECK_RUNTIME(cudaFreeHost(out));
 }
 
 // Without a flag: the pointer itself, as unified addressing promises.
 void small_default_memory() {
   uint32_t* memory;
-  CHECK(cudaHostAlloc(&memory, kBytes, cudaHostAllocDefault));
+  CHECK_RUNTIME(cudaHostAlloc(&memory, kBytes, cudaHostAllocDefault));
   rounds(memory, memory, memory, memory);
-  CHECK(cudaFreeHost(memory));
+  CHECK_RUNTIME(cudaFreeHost(memory));
   uint32_t* word;
-  CHECK(cudaMallocHost(&word, sizeof *word));
+  CHECK_RUNTIME(cudaMallocHost(&word, sizeof *word));
   *word = 41;
   add<<<1, 32>>>(word, word, 1, 1);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(*word == 42);
-  CHECK(cudaFreeHost(word));
+  CHECK_RUNTIME(cudaFreeHost(word));
 }
 
 void large_memory() {
   constexpr unsigned kMany = 1u << 20;
   uint32_t *memory, *device;
-  CHECK(cudaHostAlloc(&memory, kMany * sizeof *memory, cudaHostAllocDefault));
+  CHECK_RUNTIME(cudaHostAlloc(&memory, kMany * sizeof *memory, cudaHostAllocDefault));
   for (unsigned i = 0; i < kMany; ++i) memory[i] = i;
-  CHECK(cudaHostGetDevicePointer(&device, memory, 0));
+  CHECK_RUNTIME(cudaHostGetDevicePointer(&device, memory, 0));
   EXPECT(device == memory);
   add<<<kMany / 256, 256>>>(device, device, 5, kMany);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (unsigned i = 0; i < kMany; ++i) EXPECT(memory[i] == i + 5);
-  CHECK(cudaFreeHost(memory));
+  CHECK_RUNTIME(cudaFreeHost(memory));
 }
 
 void fills_and_copies() {
   uint8_t *host, *device;
-  CHECK(cudaHostAlloc(&host, 4096, cudaHostAllocPortable));
-  CHECK(cudaMalloc(&device, 4096));
+  CHECK_RUNTIME(cudaHostAlloc(&host, 4096, cudaHostAllocPortable));
+  CHECK_RUNTIME(cudaMalloc(&device, 4096));
   std::memset(host, 1, 4096);
-  CHECK(cudaMemsetAsync(host, 0xa5, 2048));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaMemsetAsync(host, 0xa5, 2048));
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (unsigned i = 0; i < 4096; ++i) EXPECT(host[i] == (i < 2048 ? 0xa5 : 1));
   // The device writes what a copy in the same stream reads, and the other way round.
-  CHECK(cudaMemsetAsync(host, 3, 4096));
-  CHECK(cudaMemcpyAsync(device, host, 4096, cudaMemcpyHostToDevice));
-  CHECK(cudaMemsetAsync(host, 4, 4096));
-  CHECK(cudaMemcpyAsync(host, device, 2048, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaMemsetAsync(host, 3, 4096));
+  CHECK_RUNTIME(cudaMemcpyAsync(device, host, 4096, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMemsetAsync(host, 4, 4096));
+  CHECK_RUNTIME(cudaMemcpyAsync(host, device, 2048, cudaMemcpyDeviceToHost));
   mark_odd<<<8, 128>>>(host, 2048, 9);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (unsigned i = 0; i < 4096; ++i) EXPECT(host[i] == (i >= 2048 ? 4 : i % 2 ? 9 : 3));
   // Copies without a stream argument.
-  CHECK(cudaMemsetAsync(host, 6, 4096));
-  CHECK(cudaMemcpy(device, host, 4096, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMemsetAsync(host, 6, 4096));
+  CHECK_RUNTIME(cudaMemcpy(device, host, 4096, cudaMemcpyHostToDevice));
   std::memset(host, 0, 4096);
-  CHECK(cudaMemcpy(host, device, 4096, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaMemcpy(host, device, 4096, cudaMemcpyDeviceToHost));
   for (unsigned i = 0; i < 4096; ++i) EXPECT(host[i] == 6);
   // A blocking copy of something else tells what the kernels before it wrote.
   mark_odd<<<16, 128>>>(host, 4096, 7);
   uint8_t pageable[16];
-  CHECK(cudaMemcpy(pageable, device, sizeof pageable, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaMemcpy(pageable, device, sizeof pageable, cudaMemcpyDeviceToHost));
   for (unsigned i = 0; i < 4096; ++i) EXPECT(host[i] == (i % 2 ? 7 : 6));
-  CHECK(cudaFree(device));
-  CHECK(cudaFreeHost(host));
+  CHECK_RUNTIME(cudaFree(device));
+  CHECK_RUNTIME(cudaFreeHost(host));
 }
 
 // Both sides write to the same words between two synchronisations, to different bytes of them.
 void neighbouring_bytes() {
   uint8_t* bytes;
-  CHECK(cudaHostAlloc(&bytes, 1000, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostAlloc(&bytes, 1000, cudaHostAllocMapped));
   std::memset(bytes, 0, 1000);
   for (uint8_t round = 1; round < 10; ++round) {
     mark_odd<<<4, 128>>>(bytes, 1000, round);
     for (unsigned i = 0; i < 1000; i += 2) bytes[i] = uint8_t(100 + round);
     mark_odd<<<1, 1>>>(bytes, 2, uint8_t(50 + round));
-    CHECK(cudaDeviceSynchronize());
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     for (unsigned i = 0; i < 1000; ++i) EXPECT(bytes[i] == (i % 2 == 0 ? 100 + round : i == 1 ? 50 + round : round));
   }
-  CHECK(cudaFreeHost(bytes));
+  CHECK_RUNTIME(cudaFreeHost(bytes));
 }
 
 void in_a_callback() {
   uint32_t* word;
-  CHECK(cudaHostAlloc(&word, sizeof *word, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostAlloc(&word, sizeof *word, cudaHostAllocMapped));
   *word = 1;
   struct Seen {
     uint32_t* word;
     uint32_t value = 0;
   } seen{word};
   add<<<1, 32>>>(word, word, 9, 1);
-  CHECK(cudaLaunchHostFunc(
+  CHECK_RUNTIME(cudaLaunchHostFunc(
       nullptr, [](void* user) { static_cast<Seen*>(user)->value = *static_cast<Seen*>(user)->word; }, &seen));
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   EXPECT(seen.value == 10);
-  CHECK(cudaFreeHost(word));
+  CHECK_RUNTIME(cudaFreeHost(word));
 }
 
 void in_a_graph() {
   uint32_t* word;
-  CHECK(cudaHostAlloc(&word, sizeof *word, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostAlloc(&word, sizeof *word, cudaHostAllocMapped));
   *word = 0;
   cudaStream_t stream;
   cudaGraph_t graph;
   cudaGraphExec_t instance;
-  CHECK(cudaStreamCreate(&stream));
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CHECK_RUNTIME(cudaStreamCreate(&stream));
+  CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   add<<<1, 32, 0, stream>>>(word, word, 2, 1);
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&instance, graph, 0));
+  CHECK_RUNTIME(cudaStreamEndCapture(stream, &graph));
+  CHECK_RUNTIME(cudaGraphInstantiate(&instance, graph, 0));
   for (uint32_t round = 0; round < 4; ++round) {
     *word = round * 100;
-    CHECK(cudaGraphLaunch(instance, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaGraphLaunch(instance, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     EXPECT(*word == round * 100 + 2);
   }
-  CHECK(cudaGraphExecDestroy(instance));
-  CHECK(cudaGraphDestroy(graph));
-  CHECK(cudaStreamDestroy(stream));
-  CHECK(cudaFreeHost(word));
+  CHECK_RUNTIME(cudaGraphExecDestroy(instance));
+  CHECK_RUNTIME(cudaGraphDestroy(graph));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+  CHECK_RUNTIME(cudaFreeHost(word));
 }
 
 void registered_memory() {
@@ -199,7 +185,7 @@ void registered_memory() {
   EXPECT(mapped != MAP_FAILED);
   auto* memory = static_cast<uint32_t*>(mapped);
   for (unsigned i = 0; i < kCount; ++i) memory[i] = i;  // before it is registered
-  CHECK(cudaHostRegister(memory, kBytes, cudaHostRegisterMapped));
+  CHECK_RUNTIME(cudaHostRegister(memory, kBytes, cudaHostRegisterMapped));
   uint32_t* device;
   cudaError_t found = cudaHostGetDevicePointer(&device, memory, 0);
   if (found == cudaErrorNotSupported) {
@@ -207,39 +193,39 @@ void registered_memory() {
     std::printf("registered memory cannot be mapped here\n");
     static_cast<void>(cudaGetLastError());
   } else {
-    CHECK(found);
+    CHECK_RUNTIME(found);
     EXPECT(device == memory);
     add<<<kBlocks, 128>>>(device, device, 1, kCount);
-    CHECK(cudaDeviceSynchronize());
+    CHECK_RUNTIME(cudaDeviceSynchronize());
     for (unsigned i = 0; i < kCount; ++i) EXPECT(memory[i] == i + 1);
     rounds(memory, memory, device, device);
   }
-  CHECK(cudaHostUnregister(memory));
+  CHECK_RUNTIME(cudaHostUnregister(memory));
   munmap(mapped, 1u << 16);
 }
 
 void attributes() {
   uint32_t* memory;
-  CHECK(cudaHostAlloc(&memory, 64, cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostAlloc(&memory, 64, cudaHostAllocMapped));
   cudaPointerAttributes attributes;
-  CHECK(cudaPointerGetAttributes(&attributes, memory));
+  CHECK_RUNTIME(cudaPointerGetAttributes(&attributes, memory));
   EXPECT(attributes.type == cudaMemoryTypeHost);
   EXPECT(attributes.devicePointer == memory && attributes.hostPointer == memory);
-  CHECK(cudaFreeHost(memory));
+  CHECK_RUNTIME(cudaFreeHost(memory));
 }
 
 // Allocated and freed over and over, with other memory in between.
 void many_times() {
   for (unsigned round = 0; round < 50; ++round) {
     std::vector<uint32_t*> words(8);
-    for (auto& word : words) CHECK(cudaHostAlloc(&word, sizeof *word, cudaHostAllocDefault));
+    for (auto& word : words) CHECK_RUNTIME(cudaHostAlloc(&word, sizeof *word, cudaHostAllocDefault));
     for (unsigned i = 0; i < words.size(); ++i) {
       *words[i] = i;
       add<<<1, 32>>>(words[i], words[(i + 1) % words.size()], round, 1);
-      CHECK(cudaDeviceSynchronize());
+      CHECK_RUNTIME(cudaDeviceSynchronize());
       EXPECT(*words[(i + 1) % words.size()] == i + round);
     }
-    for (auto* word : words) CHECK(cudaFreeHost(word));
+    for (auto* word : words) CHECK_RUNTIME(cudaFreeHost(word));
   }
 }
 

@@ -9,21 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                                       \
-  do {                                                                                    \
-    cudaError_t error = (call);                                                           \
-    if (error != cudaSuccess) {                                                           \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorName(error)); \
-      return 1;                                                                           \
-    }                                                                                     \
-  } while (0)
-#define REQUIRE(condition)                                                \
-  do {                                                                    \
-    if (!(condition)) {                                                   \
-      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      return 1;                                                           \
-    }                                                                     \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 __global__ void add_one(uint32_t* values, size_t count) {
   size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
@@ -33,44 +19,44 @@ __global__ void add_one(uint32_t* values, size_t count) {
 int copies(size_t count) {
   size_t bytes = count * sizeof(uint32_t);
   uint32_t *source = nullptr, *target = nullptr, *device = nullptr;
-  CHECK(cudaMallocHost(&source, bytes));
-  CHECK(cudaHostAlloc(&target, bytes, cudaHostAllocPortable));
-  CHECK(cudaMalloc(&device, bytes));
+  CHECK_RUNTIME(cudaMallocHost(&source, bytes));
+  CHECK_RUNTIME(cudaHostAlloc(&target, bytes, cudaHostAllocPortable));
+  CHECK_RUNTIME(cudaMalloc(&device, bytes));
   for (size_t i = 0; i < count; ++i) source[i] = uint32_t(i * 2654435761u);
-  CHECK(cudaMemcpy(device, source, bytes, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMemcpy(device, source, bytes, cudaMemcpyHostToDevice));
   // The copy is over: what the program writes now is not in it.
   source[0] = 7;
-  CHECK(cudaMemcpy(target, device, bytes, cudaMemcpyDeviceToHost));
-  REQUIRE(target[0] == 0);
-  REQUIRE(std::memcmp(target + 1, source + 1, bytes - sizeof(uint32_t)) == 0);
+  CHECK_RUNTIME(cudaMemcpy(target, device, bytes, cudaMemcpyDeviceToHost));
+  EXPECT(target[0] == 0);
+  EXPECT(std::memcmp(target + 1, source + 1, bytes - sizeof(uint32_t)) == 0);
   cudaStream_t stream;
-  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   std::memset(target, 0, bytes);
-  CHECK(cudaMemcpyAsync(device, source, bytes, cudaMemcpyHostToDevice, stream));
+  CHECK_RUNTIME(cudaMemcpyAsync(device, source, bytes, cudaMemcpyHostToDevice, stream));
   add_one<<<unsigned((count + 255) / 256), 256, 0, stream>>>(device, count);
-  CHECK(cudaMemcpyAsync(target, device, bytes, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
-  for (size_t i = 0; i < count; ++i) REQUIRE(target[i] == source[i] + 1);
+  CHECK_RUNTIME(cudaMemcpyAsync(target, device, bytes, cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  for (size_t i = 0; i < count; ++i) EXPECT(target[i] == source[i] + 1);
   // The same from and to pageable memory, and with both ends of a part.
   std::vector<uint32_t> pageable(count);
-  CHECK(cudaMemcpy(pageable.data(), device, bytes, cudaMemcpyDeviceToHost));
-  REQUIRE(std::memcmp(pageable.data(), target, bytes) == 0);
+  CHECK_RUNTIME(cudaMemcpy(pageable.data(), device, bytes, cudaMemcpyDeviceToHost));
+  EXPECT(std::memcmp(pageable.data(), target, bytes) == 0);
   if (count >= 16) {
-    CHECK(cudaMemcpyAsync(device + 3, source + 1, 5 * sizeof(uint32_t), cudaMemcpyHostToDevice, stream));
-    CHECK(cudaMemcpyAsync(target + 2, device + 3, 5 * sizeof(uint32_t), cudaMemcpyDeviceToHost, stream));
-    CHECK(cudaStreamSynchronize(stream));
-    REQUIRE(std::memcmp(target + 2, source + 1, 5 * sizeof(uint32_t)) == 0);
+    CHECK_RUNTIME(cudaMemcpyAsync(device + 3, source + 1, 5 * sizeof(uint32_t), cudaMemcpyHostToDevice, stream));
+    CHECK_RUNTIME(cudaMemcpyAsync(target + 2, device + 3, 5 * sizeof(uint32_t), cudaMemcpyDeviceToHost, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
+    EXPECT(std::memcmp(target + 2, source + 1, 5 * sizeof(uint32_t)) == 0);
   }
   // An address that is none: told by the call, as with pageable memory.
-  REQUIRE(cudaMemcpy(reinterpret_cast<void*>(0x40), source, sizeof(uint32_t), cudaMemcpyHostToDevice) ==
-          cudaErrorInvalidValue);
-  REQUIRE(cudaMemcpy(target, reinterpret_cast<void*>(0x40), sizeof(uint32_t), cudaMemcpyDeviceToHost) ==
-          cudaErrorInvalidValue);
+  EXPECT(cudaMemcpy(reinterpret_cast<void*>(0x40), source, sizeof(uint32_t), cudaMemcpyHostToDevice) ==
+         cudaErrorInvalidValue);
+  EXPECT(cudaMemcpy(target, reinterpret_cast<void*>(0x40), sizeof(uint32_t), cudaMemcpyDeviceToHost) ==
+         cudaErrorInvalidValue);
   cudaGetLastError();
-  CHECK(cudaStreamDestroy(stream));
-  CHECK(cudaFree(device));
-  CHECK(cudaFreeHost(source));
-  CHECK(cudaFreeHost(target));
+  CHECK_RUNTIME(cudaStreamDestroy(stream));
+  CHECK_RUNTIME(cudaFree(device));
+  CHECK_RUNTIME(cudaFreeHost(source));
+  CHECK_RUNTIME(cudaFreeHost(target));
   return 0;
 }
 
@@ -78,16 +64,16 @@ int copies(size_t count) {
 int reached_by_kernels() {
   constexpr size_t kCount = 100'000;
   uint32_t *values = nullptr, *seen_by_device = nullptr;
-  CHECK(cudaHostAlloc(&values, kCount * sizeof(uint32_t), cudaHostAllocMapped));
-  CHECK(cudaHostGetDevicePointer(&seen_by_device, values, 0));
+  CHECK_RUNTIME(cudaHostAlloc(&values, kCount * sizeof(uint32_t), cudaHostAllocMapped));
+  CHECK_RUNTIME(cudaHostGetDevicePointer(&seen_by_device, values, 0));
   for (uint32_t round = 1; round <= 3; ++round) {
     for (size_t i = 0; i < kCount; i += 1000) values[i] = uint32_t(i) * round;
     add_one<<<(kCount + 255) / 256, 256>>>(seen_by_device, kCount);
-    CHECK(cudaDeviceSynchronize());
-    for (size_t i = 0; i < kCount; i += 1000) REQUIRE(values[i] == uint32_t(i) * round + 1);
-    REQUIRE(values[1] == round);
+    CHECK_RUNTIME(cudaDeviceSynchronize());
+    for (size_t i = 0; i < kCount; i += 1000) EXPECT(values[i] == uint32_t(i) * round + 1);
+    EXPECT(values[1] == round);
   }
-  CHECK(cudaFreeHost(values));
+  CHECK_RUNTIME(cudaFreeHost(values));
   return 0;
 }
 
@@ -96,17 +82,17 @@ int taken_and_given_back() {
   std::vector<char*> blocks;
   for (int i = 0; i < 200; ++i) {
     char* block = nullptr;
-    CHECK(cudaMallocHost(&block, 1 + size_t(i) * 997 % 20'000));
+    CHECK_RUNTIME(cudaMallocHost(&block, 1 + size_t(i) * 997 % 20'000));
     block[0] = char(i);
     blocks.push_back(block);
     if (i % 3 == 2) {
-      CHECK(cudaFreeHost(blocks[blocks.size() / 2]));
+      CHECK_RUNTIME(cudaFreeHost(blocks[blocks.size() / 2]));
       blocks.erase(blocks.begin() + long(blocks.size() / 2));
     }
   }
-  for (char* block : blocks) CHECK(cudaFreeHost(block));
+  for (char* block : blocks) CHECK_RUNTIME(cudaFreeHost(block));
   char local = 0;
-  REQUIRE(cudaFreeHost(&local) == cudaErrorInvalidValue);
+  EXPECT(cudaFreeHost(&local) == cudaErrorInvalidValue);
   cudaGetLastError();
   return 0;
 }

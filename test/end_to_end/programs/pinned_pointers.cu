@@ -52,6 +52,12 @@ __global__ void add_to_variables() {
 __global__ void double_list(Node* node) {
   for (; node; node = node->next) node->value *= 2;
 }
+__global__ void read_before(const uint32_t* end, uint32_t* out) { *out = end[-1]; }
+__global__ void read_at(const uint32_t* base, long index, uint32_t* out) { *out = base[index]; }
+__global__ void read_joined(uint32_t low, uint32_t high, uint32_t* out) {
+  *out = *reinterpret_cast<const uint32_t*>(uint64_t(high) << 32 | low);
+}
+__global__ void read_through(const uint32_t* const* slot, uint32_t* out) { *out = **slot; }
 // Stands until the host has changed a word, without any call.
 __global__ void await_word(const volatile uint32_t* word) {
   for (long i = 0; i < (1L << 40) && *word == 0; ++i) {}
@@ -174,6 +180,63 @@ void by_a_list() {
   CHECK_RUNTIME(cudaDeviceSynchronize());
   for (unsigned i = 0; i < kNodes; ++i) EXPECT(nodes[i]->value == 2 * i);
   for (Node* node : nodes) CHECK_RUNTIME(cudaFreeHost(node));
+}
+
+// As an array that is indexed from some other number than zero.
+void reads_far_below(uint32_t* out) {
+  constexpr long kFirst = 100'000;
+  Pinned memory(Kind::plain, 4096);
+  memory.words()[0] = 77;
+  read_at<<<1, 1>>>(memory.words() - kFirst, kFirst, out);
+  uint32_t got = 0;
+  CHECK_RUNTIME(cudaMemcpy(&got, out, sizeof got, cudaMemcpyDeviceToHost));
+  EXPECT(got == 77);
+}
+
+// Memory that nobody was given a pointer to before: by its end, from below it, in two halves, by words that the stream
+// writes, and in rows that are copied.
+void by_other_addresses() {
+  constexpr unsigned kWords = 3000;
+  uint32_t *out, value = 100;
+  const uint32_t** slot;
+  CHECK_RUNTIME(cudaMalloc(&out, sizeof *out));
+  CHECK_RUNTIME(cudaMalloc(&slot, 4096));
+  const auto place = reinterpret_cast<CUdeviceptr>(slot);
+  for (const Kind kind : {Kind::plain, Kind::registered}) {
+    auto reads = [&](unsigned index, auto&& launch) {
+      Pinned memory(kind, kWords * sizeof(uint32_t));
+      memory.words()[index] = ++value;
+      launch(memory.words());
+      uint32_t got = 0;
+      CHECK_RUNTIME(cudaMemcpy(&got, out, sizeof got, cudaMemcpyDeviceToHost));
+      EXPECT(got == value);
+    };
+    reads(kWords - 1, [&](const uint32_t* at) { read_before<<<1, 1>>>(at + kWords, out); });
+    reads(0, [&](const uint32_t* at) { read_at<<<1, 1>>>(at - 1, 1, out); });
+    reads(0, [&](const uint32_t* at) {
+      const auto address = reinterpret_cast<uintptr_t>(at);
+      read_joined<<<1, 1>>>(uint32_t(address), uint32_t(address >> 32), out);
+    });
+    reads(0, [&](const uint32_t* at) {
+      CHECK_DRIVER(
+          cuStreamWriteValue64(nullptr, place, reinterpret_cast<uintptr_t>(at), CU_STREAM_WRITE_VALUE_DEFAULT));
+      read_through<<<1, 1>>>(slot, out);
+    });
+    reads(0, [&](const uint32_t* at) {
+      const auto address = reinterpret_cast<uintptr_t>(at);
+      CHECK_DRIVER(cuStreamWriteValue32(nullptr, place, uint32_t(address), CU_STREAM_WRITE_VALUE_DEFAULT));
+      CHECK_DRIVER(cuStreamWriteValue32(nullptr, place + 4, uint32_t(address >> 32), CU_STREAM_WRITE_VALUE_DEFAULT));
+      read_through<<<1, 1>>>(slot, out);
+    });
+    reads(0, [&](const uint32_t* at) {
+      const uint32_t* const rows[2][2] = {{nullptr, nullptr}, {at, nullptr}};
+      CHECK_RUNTIME(cudaMemcpy2D(slot, 64, rows, sizeof rows[0], sizeof rows[0], 2, cudaMemcpyHostToDevice));
+      read_through<<<1, 1>>>(slot + 64 / sizeof *slot, out);
+    });
+  }
+  reads_far_below(out);
+  CHECK_RUNTIME(cudaFree(slot));
+  CHECK_RUNTIME(cudaFree(out));
 }
 
 // A copy of the stream is on its way to memory that its next kernel reads, and the other way round.
@@ -360,6 +423,7 @@ int main(int argc, char** argv) {
   }
   by_pointers_in_memory();
   by_a_list();
+  by_other_addresses();
   in_the_order_of_a_stream();
   written_behind_an_event();
   in_graphs();

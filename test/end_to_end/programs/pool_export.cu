@@ -1,5 +1,4 @@
 // A memory pool shared between processes: the pool by a file descriptor, each allocation by 64 bytes.
-#include <sys/wait.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 
 #include "descriptors.hpp"
 #include "driver_check.hpp"
+#include "two_processes.hpp"
 
 namespace {
 
@@ -16,12 +16,6 @@ constexpr size_t kWords = 300000;
 struct Shared {
   CUmemPoolPtrExportData pointer[2];
 };
-
-void say(int socket) { DEMAND(write(socket, "s", 1) == 1); }
-void hear(int socket) {
-  char byte;
-  DEMAND(read(socket, &byte, 1) == 1);
-}
 
 int importer(int socket) {
   CUdevice device = retain_primary();
@@ -99,18 +93,4 @@ void exporter(int socket) {
 
 }  // namespace
 
-int main() {
-  int pair[2];
-  DEMAND(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-  pid_t child = fork();
-  if (child == 0) {
-    close(pair[0]);
-    _exit(importer(pair[1]));
-  }
-  close(pair[1]);
-  exporter(pair[0]);
-  int status = -1;
-  DEMAND(waitpid(child, &status, 0) == child && status == 0);
-  std::printf("PASSED\n");
-  return 0;
-}
+int main() { return in_two_processes(importer, exporter); }

@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "../../support/cuda_check.hpp"
+
 extern __device__ float scale;
 __device__ float squared(float value);
 
@@ -11,23 +13,14 @@ __global__ void scaled_squares(float* out, int count) {
   if (i < count) out[i] = scale * squared(float(i));
 }
 
-#define CHECK(call)                                                                 \
-  do {                                                                              \
-    cudaError_t error = (call);                                                     \
-    if (error != cudaSuccess) {                                                     \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorString(error)); \
-      return 1;                                                                     \
-    }                                                                               \
-  } while (0)
-
 int main() {
   constexpr int kCount = 1000;
   float* out = nullptr;
-  CHECK(cudaMalloc(&out, kCount * sizeof(float)));
+  CHECK_RUNTIME(cudaMalloc(&out, kCount * sizeof(float)));
   scaled_squares<<<4, 256>>>(out, kCount);
-  CHECK(cudaGetLastError());
+  CHECK_RUNTIME(cudaGetLastError());
   std::vector<float> values(kCount);
-  CHECK(cudaMemcpy(values.data(), out, kCount * sizeof(float), cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaMemcpy(values.data(), out, kCount * sizeof(float), cudaMemcpyDeviceToHost));
   for (int i = 0; i < kCount; ++i) {
     if (values[i] != 0.5f * float(i) * float(i)) {
       std::printf("element %d is %g\n", i, values[i]);

@@ -8,14 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#define CHECK(call)                                                               \
-  do {                                                                            \
-    cudaError_t error = (call);                                                   \
-    if (error != cudaSuccess) {                                                   \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
-      return 1;                                                                   \
-    }                                                                             \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 namespace {
 
@@ -197,12 +190,12 @@ bool errors_are_right(Encode function, int* in) {
 int main(int argc, char** argv) {
   Encode function = nullptr;
   Replace replace = nullptr;
-  CHECK(find("cuTensorMapEncodeTiled", function));
-  CHECK(find("cuTensorMapReplaceAddress", replace));
+  CHECK_RUNTIME(find("cuTensorMapEncodeTiled", function));
+  CHECK_RUNTIME(find("cuTensorMapReplaceAddress", replace));
   int *in, *out, *counter;
-  CHECK(cudaMalloc(&in, 1 << 16));
-  CHECK(cudaMalloc(&out, 1 << 16));
-  CHECK(cudaMalloc(&counter, sizeof(int)));
+  CHECK_RUNTIME(cudaMalloc(&in, 1 << 16));
+  CHECK_RUNTIME(cudaMalloc(&out, 1 << 16));
+  CHECK_RUNTIME(cudaMalloc(&counter, sizeof(int)));
   if (!errors_are_right(function, in)) return 1;
   for (int i = 0; i < 1000; ++i) {
     CUtensorMap map;
@@ -212,7 +205,7 @@ int main(int argc, char** argv) {
   bool only_encode = argc > 1 && std::strcmp(argv[1], "encode") == 0;
   if (!only_encode && (!copies_are_right(function, replace, in, out, counter) || !layouts_are_right(function, in, out)))
     return 1;
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   std::printf("PASSED\n");
   return 0;
 }

@@ -9,14 +9,7 @@
 #include <functional>
 #include <vector>
 
-#define CHECK(call)                                                               \
-  do {                                                                            \
-    cudaError_t error = (call);                                                   \
-    if (error != cudaSuccess) {                                                   \
-      std::printf("line %d: %s: %s\n", __LINE__, #call, cudaGetErrorName(error)); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (0)
+#include "../../support/cuda_check.hpp"
 
 static void expect(bool right, int line, const char* what, double is, double should) {
   if (right) return;
@@ -53,7 +46,7 @@ static cudaTextureObject_t texture_of(cudaArray_t array, const Settings& s) {
   resource.res.array.array = array;
   cudaTextureDesc d = describe(s);
   cudaTextureObject_t texture;
-  CHECK(cudaCreateTextureObject(&texture, &resource, &d, nullptr));
+  CHECK_RUNTIME(cudaCreateTextureObject(&texture, &resource, &d, nullptr));
   return texture;
 }
 
@@ -62,13 +55,13 @@ static cudaSurfaceObject_t surface_of(cudaArray_t array) {
   resource.resType = cudaResourceTypeArray;
   resource.res.array.array = array;
   cudaSurfaceObject_t surface;
-  CHECK(cudaCreateSurfaceObject(&surface, &resource));
+  CHECK_RUNTIME(cudaCreateSurfaceObject(&surface, &resource));
   return surface;
 }
 
 static float* results() {
   static float* out = nullptr;
-  if (!out) CHECK(cudaHostAlloc(&out, 16384 * sizeof(float), cudaHostAllocMapped));
+  if (!out) CHECK_RUNTIME(cudaHostAlloc(&out, 16384 * sizeof(float), cudaHostAllocMapped));
   return out;
 }
 
@@ -76,7 +69,7 @@ static float* results() {
 static cudaArray_t filled(int width, int height, int depth, unsigned flags, cudaStream_t stream) {
   cudaArray_t array;
   cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
-  CHECK(cudaMalloc3DArray(&array, &format, make_cudaExtent(width, height, depth), flags));
+  CHECK_RUNTIME(cudaMalloc3DArray(&array, &format, make_cudaExtent(width, height, depth), flags));
   int rows = height ? height : 1, slices = depth ? depth : 1;
   std::vector<float> texels(size_t(width) * rows * slices);
   for (int z = 0; z < slices; ++z) {
@@ -89,8 +82,8 @@ static cudaArray_t filled(int width, int height, int depth, unsigned flags, cuda
   copy.dstArray = array;
   copy.extent = make_cudaExtent(width, rows, slices);
   copy.kind = cudaMemcpyHostToDevice;
-  CHECK(cudaMemcpy3DAsync(&copy, stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMemcpy3DAsync(&copy, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   return array;
 }
 
@@ -131,19 +124,19 @@ static void read_shapes(cudaStream_t stream) {
   cudaArray_t line = filled(kWidth, 0, 0, 0, stream);
   cudaTextureObject_t t = texture_of(line, {});
   read_1d<<<1, 40, 0, stream>>>(t, out, -4.25f, 0.75f);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int i = 0; i < 40; ++i) {
     int x = int(std::floor(-4.25f + i * 0.75f));
     SAME(out[i], value(x < 0 ? 0 : x >= kWidth ? kWidth - 1 : x, 0, 0));
   }
-  CHECK(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
 
   // Half way and a quarter between texels.
   t = texture_of(line, {.filter = cudaFilterModeLinear});
   read_1d<<<1, 28, 0, stream>>>(t, out, 1.0f, 0.25f);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int i = 0; i < 28; ++i) SAME(out[i], (0.5f + i * 0.25f) * 16);
-  CHECK(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
 
   struct {
     cudaTextureAddressMode mode;
@@ -155,47 +148,47 @@ static void read_shapes(cudaStream_t stream) {
   for (auto& each : modes) {
     t = texture_of(line, {.mode = each.mode, .normalized = true});
     read_1d<<<1, 16, 0, stream>>>(t, out, -0.484375f, 0.125f);
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     for (int i = 0; i < 16; ++i) SAME(out[i], each.at[i] < 0 ? 0.0f : value(each.at[i], 0, 0));
-    CHECK(cudaDestroyTextureObject(t));
+    CHECK_RUNTIME(cudaDestroyTextureObject(t));
   }
   t = texture_of(line, {.mode = cudaAddressModeWrap, .filter = cudaFilterModeLinear, .normalized = true});
   read_1d<<<1, 2, 0, stream>>>(t, out, 0.0f, 0.5f);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   SAME(out[0], value(15, 0, 0) / 2);  // half way between the last texel and the first
   SAME(out[1], 7.5f * 16);
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(line));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(line));
 
   cudaArray_t plane = filled(kWidth, kHeight, 0, cudaArrayTextureGather, stream);
   t = texture_of(plane, {.filter = cudaFilterModeLinear});
   read_2d<<<1, dim3(16, 16), 0, stream>>>(t, out, make_float2(1.5f, 1.5f), make_float2(0.25f, 0.125f));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int j = 0; j < 16; ++j) {
     for (int i = 0; i < 16; ++i) SAME(out[j * 16 + i], (1 + i * 0.25f) * 16 + (1 + j * 0.125f) * 4);
   }
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(plane));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(plane));
 
   cudaArray_t volume = filled(kWidth, kHeight, kDepth, 0, stream);
   t = texture_of(volume, {.filter = cudaFilterModeLinear});
   read_3d<<<1, dim3(6, 6, 6), 0, stream>>>(t, out, make_float3(1.5f, 1.5f, 1.5f), 0.5f);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int k = 0; k < 6; ++k) {
     for (int j = 0; j < 6; ++j) {
       for (int i = 0; i < 6; ++i)
         SAME(out[(k * 6 + j) * 6 + i], (1 + i * 0.5f) * 16 + (1 + j * 0.5f) * 4 + (1 + k * 0.5f) * 512);
     }
   }
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(volume));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(volume));
 
   cudaArray_t lines = filled(kWidth, 0, 3, cudaArrayLayered, stream),
               planes = filled(kWidth, kHeight, 3, cudaArrayLayered, stream);
   t = texture_of(lines, {});
   cudaTextureObject_t u = texture_of(planes, {});
   read_layers<<<5, kWidth, 0, stream>>>(t, u, out);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int layer = 0; layer < 5; ++layer) {
     int z = layer == 0 || layer > 3 ? 2 : layer - 1;  // beside the layers is the last one, on either side
     for (int i = 0; i < kWidth; ++i) {
@@ -203,27 +196,27 @@ static void read_shapes(cudaStream_t stream) {
       SAME(out[(layer * kWidth + i) * 2 + 1], value(i, i % kHeight, z));
     }
   }
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaDestroyTextureObject(u));
-  CHECK(cudaFreeArray(lines));
-  CHECK(cudaFreeArray(planes));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaDestroyTextureObject(u));
+  CHECK_RUNTIME(cudaFreeArray(lines));
+  CHECK_RUNTIME(cudaFreeArray(planes));
 
   cudaArray_t cube = filled(8, 8, 6, cudaArrayCubemap, stream),
               cubes = filled(8, 8, 12, cudaArrayCubemap | cudaArrayLayered, stream);
   t = texture_of(cube, {.normalized = true});
   u = texture_of(cubes, {.normalized = true});
   read_cube<<<1, 6, 0, stream>>>(t, u, out);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   const int places[6][2] = {{7, 3}, {1, 3}, {5, 1}, {5, 7 - 0}, {5, 7}, {3, 7}};
   for (int face = 0; face < 6; ++face) {
     int x = places[face][0], y = places[face][1];
     SAME(out[face * 2], value(x, y, face));
     SAME(out[face * 2 + 1], value(x, y, face + 6));
   }
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaDestroyTextureObject(u));
-  CHECK(cudaFreeArray(cube));
-  CHECK(cudaFreeArray(cubes));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaDestroyTextureObject(u));
+  CHECK_RUNTIME(cudaFreeArray(cube));
+  CHECK_RUNTIME(cudaFreeArray(cubes));
 }
 
 template <class T>
@@ -238,9 +231,9 @@ __global__ void read_scaled(cudaTextureObject_t t, T* out) {
 template <class T>
 static cudaArray_t row_of(const std::vector<T>& texels, cudaChannelFormatDesc format = cudaCreateChannelDesc<T>()) {
   cudaArray_t array;
-  CHECK(cudaMallocArray(&array, &format, texels.size(), 1));
-  CHECK(cudaMemcpy2DToArray(array, 0, 0, texels.data(), texels.size() * sizeof(T), texels.size() * sizeof(T), 1,
-                            cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMallocArray(&array, &format, texels.size(), 1));
+  CHECK_RUNTIME(cudaMemcpy2DToArray(array, 0, 0, texels.data(), texels.size() * sizeof(T), texels.size() * sizeof(T), 1,
+                                    cudaMemcpyHostToDevice));
   return array;
 }
 
@@ -253,10 +246,10 @@ static void elements(std::function<T(int)> make, std::function<bool(const T&, co
   cudaTextureObject_t t = texture_of(array, {});
   T* out = reinterpret_cast<T*>(results());
   read_elements<T><<<1, 32>>>(t, out);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (int i = 0; i < 32; ++i) expect(same(out[i], texels[i]), __LINE__, __PRETTY_FUNCTION__, i, i);
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(array));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(array));
 }
 
 // Scaled to [0, 1] or [-1, 1].
@@ -270,10 +263,10 @@ static void scaled(double largest) {
   cudaTextureObject_t t = texture_of(array, {.read = cudaReadModeNormalizedFloat});
   float* out = results();
   read_scaled<float><<<1, 32>>>(t, out);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (int i = 0; i < 32; ++i) NEAR(double(out[i]), std::max(texels[i] / largest, -1.0));
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(array));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(array));
 }
 
 __global__ void read_half(cudaTextureObject_t t, float* out) {
@@ -320,10 +313,10 @@ static void read_formats() {
   cudaTextureObject_t t = texture_of(array, {});
   float* out = results();
   read_half<<<1, 32>>>(t, out);
-  CHECK(cudaDeviceSynchronize());
+  CHECK_RUNTIME(cudaDeviceSynchronize());
   for (int i = 0; i < 32; ++i) SAME(out[i], i * 0.75f - 3);
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(array));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(array));
 }
 
 __global__ void read_linear(cudaTextureObject_t line, cudaTextureObject_t plane, float* out) {
@@ -339,11 +332,12 @@ static void read_memory(cudaStream_t stream) {
   size_t pitch;
   std::vector<float> texels(64);
   for (int i = 0; i < 64; ++i) texels[i] = i * 3;
-  CHECK(cudaMalloc(&line, 32 * sizeof(float)));
-  CHECK(cudaMemcpy(line, texels.data(), 32 * sizeof(float), cudaMemcpyHostToDevice));
-  CHECK(cudaMallocPitch(&plane, &pitch, 8 * sizeof(float), 4));
-  CHECK(cudaMemcpy2D(plane, pitch, texels.data(), 8 * sizeof(float), 8 * sizeof(float), 4, cudaMemcpyHostToDevice));
-  CHECK(cudaDeviceSynchronize());  // which `stream` would not wait for
+  CHECK_RUNTIME(cudaMalloc(&line, 32 * sizeof(float)));
+  CHECK_RUNTIME(cudaMemcpy(line, texels.data(), 32 * sizeof(float), cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaMallocPitch(&plane, &pitch, 8 * sizeof(float), 4));
+  CHECK_RUNTIME(
+      cudaMemcpy2D(plane, pitch, texels.data(), 8 * sizeof(float), 8 * sizeof(float), 4, cudaMemcpyHostToDevice));
+  CHECK_RUNTIME(cudaDeviceSynchronize());  // which `stream` would not wait for
   cudaResourceDesc resource{};
   cudaTextureDesc d = describe({});
   cudaTextureObject_t t, u;
@@ -351,9 +345,9 @@ static void read_memory(cudaStream_t stream) {
   resource.res.linear.devPtr = line;
   resource.res.linear.desc = cudaCreateChannelDesc<float>();
   resource.res.linear.sizeInBytes = 32 * sizeof(float);
-  CHECK(cudaCreateTextureObject(&t, &resource, &d, nullptr));
+  CHECK_RUNTIME(cudaCreateTextureObject(&t, &resource, &d, nullptr));
   cudaResourceDesc asked{};
-  CHECK(cudaGetTextureObjectResourceDesc(&asked, t));
+  CHECK_RUNTIME(cudaGetTextureObjectResourceDesc(&asked, t));
   expect(asked.res.linear.devPtr == line && asked.res.linear.sizeInBytes == 128, __LINE__, "resource description", 0,
          1);
   resource.resType = cudaResourceTypePitch2D;
@@ -362,28 +356,28 @@ static void read_memory(cudaStream_t stream) {
   resource.res.pitch2D.width = 8;
   resource.res.pitch2D.height = 4;
   resource.res.pitch2D.pitchInBytes = pitch;
-  CHECK(cudaCreateTextureObject(&u, &resource, &d, nullptr));
+  CHECK_RUNTIME(cudaCreateTextureObject(&u, &resource, &d, nullptr));
   read_linear<<<1, 32, 0, stream>>>(t, u, out);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int i = 0; i < 32; ++i) {
     SAME(out[i], texels[i]);
     SAME(out[32 + i], texels[i]);
   }
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaDestroyTextureObject(u));
-  CHECK(cudaFree(line));
-  CHECK(cudaFree(plane));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaDestroyTextureObject(u));
+  CHECK_RUNTIME(cudaFree(line));
+  CHECK_RUNTIME(cudaFree(plane));
 
   cudaArray_t array = filled(kWidth, kHeight, 0, cudaArrayTextureGather, stream);
   t = texture_of(array, {});
   gather<<<1, 1, 0, stream>>>(t, reinterpret_cast<float4*>(out));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   SAME(out[0], value(2, 2, 0));
   SAME(out[1], value(3, 2, 0));
   SAME(out[2], value(3, 1, 0));
   SAME(out[3], value(2, 1, 0));
-  CHECK(cudaDestroyTextureObject(t));
-  CHECK(cudaFreeArray(array));
+  CHECK_RUNTIME(cudaDestroyTextureObject(t));
+  CHECK_RUNTIME(cudaFreeArray(array));
 }
 
 __global__ void write_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t plane, cudaSurfaceObject_t volume,
@@ -414,16 +408,16 @@ __global__ void read_surfaces(cudaSurfaceObject_t line, cudaSurfaceObject_t plan
 static void surfaces(cudaStream_t stream) {
   cudaChannelFormatDesc real = cudaCreateChannelDesc<float>(), pixel = cudaCreateChannelDesc<uchar4>();
   cudaArray_t line, plane, volume, layers;
-  CHECK(cudaMallocArray(&line, &real, kWidth, 0, cudaArraySurfaceLoadStore));
-  CHECK(cudaMallocArray(&plane, &pixel, kWidth, kHeight, cudaArraySurfaceLoadStore));
-  CHECK(cudaMalloc3DArray(&volume, &real, make_cudaExtent(kWidth, kHeight, kDepth), cudaArraySurfaceLoadStore));
-  CHECK(cudaMalloc3DArray(&layers, &real, make_cudaExtent(kWidth, kHeight, kDepth),
-                          cudaArraySurfaceLoadStore | cudaArrayLayered));
+  CHECK_RUNTIME(cudaMallocArray(&line, &real, kWidth, 0, cudaArraySurfaceLoadStore));
+  CHECK_RUNTIME(cudaMallocArray(&plane, &pixel, kWidth, kHeight, cudaArraySurfaceLoadStore));
+  CHECK_RUNTIME(cudaMalloc3DArray(&volume, &real, make_cudaExtent(kWidth, kHeight, kDepth), cudaArraySurfaceLoadStore));
+  CHECK_RUNTIME(cudaMalloc3DArray(&layers, &real, make_cudaExtent(kWidth, kHeight, kDepth),
+                                  cudaArraySurfaceLoadStore | cudaArrayLayered));
   cudaSurfaceObject_t a = surface_of(line), b = surface_of(plane), c = surface_of(volume), d = surface_of(layers);
   float* out = results();
   write_surfaces<<<kDepth, dim3(kWidth, kHeight), 0, stream>>>(a, b, c, d);
   read_surfaces<<<kDepth, dim3(kWidth, kHeight), 0, stream>>>(a, b, c, d, out);
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int z = 0; z < kDepth; ++z) {
     for (int y = 0; y < kHeight; ++y) {
       for (int x = 0; x < kWidth; ++x) {
@@ -441,10 +435,11 @@ static void surfaces(cudaStream_t stream) {
   }
   // What was written through the surface is in the array.
   std::vector<uchar4> pixels(kWidth * kHeight);
-  CHECK(cudaMemcpy2DFromArray(pixels.data(), kWidth * 4, plane, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(
+      cudaMemcpy2DFromArray(pixels.data(), kWidth * 4, plane, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost));
   for (int i = 0; i < kWidth * kHeight; ++i) SAME(pixels[i].z, i % kWidth + i / kWidth);
-  for (auto s : {a, b, c, d}) CHECK(cudaDestroySurfaceObject(s));
-  for (auto array : {line, plane, volume, layers}) CHECK(cudaFreeArray(array));
+  for (auto s : {a, b, c, d}) CHECK_RUNTIME(cudaDestroySurfaceObject(s));
+  for (auto array : {line, plane, volume, layers}) CHECK_RUNTIME(cudaFreeArray(array));
 }
 
 __global__ void read_levels(cudaTextureObject_t t, float* out) {
@@ -456,20 +451,20 @@ __global__ void read_levels(cudaTextureObject_t t, float* out) {
 static void mipmaps(cudaStream_t stream) {
   cudaMipmappedArray_t mipmap;
   cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
-  CHECK(cudaMallocMipmappedArray(&mipmap, &format, make_cudaExtent(32, 32, 0), 4));
+  CHECK_RUNTIME(cudaMallocMipmappedArray(&mipmap, &format, make_cudaExtent(32, 32, 0), 4));
   for (int level = 0; level < 4; ++level) {
     cudaArray_t array;
-    CHECK(cudaGetMipmappedArrayLevel(&array, mipmap, level));
+    CHECK_RUNTIME(cudaGetMipmappedArrayLevel(&array, mipmap, level));
     cudaExtent extent;
     cudaChannelFormatDesc told;
     unsigned flags;
-    CHECK(cudaArrayGetInfo(&told, &extent, &flags, array));
+    CHECK_RUNTIME(cudaArrayGetInfo(&told, &extent, &flags, array));
     SAME(extent.width, size_t(32 >> level));
     SAME(extent.height, size_t(32 >> level));
     std::vector<float> texels(extent.width * extent.height, float(level * 64));
-    CHECK(cudaMemcpy2DToArrayAsync(array, 0, 0, texels.data(), extent.width * 4, extent.width * 4, extent.height,
-                                   cudaMemcpyHostToDevice, stream));
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaMemcpy2DToArrayAsync(array, 0, 0, texels.data(), extent.width * 4, extent.width * 4,
+                                           extent.height, cudaMemcpyHostToDevice, stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
   }
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeMipmappedArray;
@@ -480,36 +475,37 @@ static void mipmaps(cudaStream_t stream) {
     d.mipmapFilterMode = linear ? cudaFilterModeLinear : cudaFilterModePoint;
     d.maxMipmapLevelClamp = 2.75f;
     cudaTextureObject_t t;
-    CHECK(cudaCreateTextureObject(&t, &resource, &d, nullptr));
+    CHECK_RUNTIME(cudaCreateTextureObject(&t, &resource, &d, nullptr));
     read_levels<<<1, 16, 0, stream>>>(t, out);
-    CHECK(cudaStreamSynchronize(stream));
+    CHECK_RUNTIME(cudaStreamSynchronize(stream));
     for (int i = 0; i < 16; ++i) {
       float level = std::min(i * 0.25f, 2.75f);
       if (linear) SAME(out[i], level * 64);
       else if (level - std::floor(level) != 0.5f) SAME(out[i], std::floor(level + 0.5f) * 64);
     }
     for (int i = 0; i < 3; ++i) SAME(out[32 + i], i * 64);
-    CHECK(cudaDestroyTextureObject(t));
+    CHECK_RUNTIME(cudaDestroyTextureObject(t));
   }
-  CHECK(cudaFreeMipmappedArray(mipmap));
+  CHECK_RUNTIME(cudaFreeMipmappedArray(mipmap));
 }
 
 static void copies(cudaStream_t stream) {
   cudaArray_t from = filled(kWidth, kHeight, 0, 0, stream), to;
   cudaChannelFormatDesc format = cudaCreateChannelDesc<float>();
-  CHECK(cudaMallocArray(&to, &format, kWidth, kHeight));
+  CHECK_RUNTIME(cudaMallocArray(&to, &format, kWidth, kHeight));
   // Array to array, then by way of device memory with a pitch, then back: pinned memory, asynchronously, a part.
-  CHECK(cudaMemcpy2DArrayToArray(to, 0, 0, from, 0, 0, kWidth * 4, kHeight));
-  CHECK(cudaDeviceSynchronize());  // which `stream` would not wait for
+  CHECK_RUNTIME(cudaMemcpy2DArrayToArray(to, 0, 0, from, 0, 0, kWidth * 4, kHeight));
+  CHECK_RUNTIME(cudaDeviceSynchronize());  // which `stream` would not wait for
   float *device, *pinned;
   size_t pitch;
-  CHECK(cudaMallocPitch(&device, &pitch, kWidth * 4, kHeight));
-  CHECK(cudaMemcpy2DFromArrayAsync(device, pitch, to, 16, 1, (kWidth - 4) * 4, kHeight - 1, cudaMemcpyDeviceToDevice,
-                                   stream));
-  CHECK(cudaMemcpy2DToArrayAsync(to, 0, 0, device, pitch, 32, 2, cudaMemcpyDeviceToDevice, stream));
-  CHECK(cudaMallocHost(&pinned, kWidth * kHeight * 4));
-  CHECK(cudaMemcpy2DFromArrayAsync(pinned, kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost, stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMallocPitch(&device, &pitch, kWidth * 4, kHeight));
+  CHECK_RUNTIME(cudaMemcpy2DFromArrayAsync(device, pitch, to, 16, 1, (kWidth - 4) * 4, kHeight - 1,
+                                           cudaMemcpyDeviceToDevice, stream));
+  CHECK_RUNTIME(cudaMemcpy2DToArrayAsync(to, 0, 0, device, pitch, 32, 2, cudaMemcpyDeviceToDevice, stream));
+  CHECK_RUNTIME(cudaMallocHost(&pinned, kWidth * kHeight * 4));
+  CHECK_RUNTIME(
+      cudaMemcpy2DFromArrayAsync(pinned, kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int y = 0; y < kHeight; ++y) {
     for (int x = 0; x < kWidth; ++x) {
       bool moved = y < 2 && x < 8;
@@ -518,36 +514,39 @@ static void copies(cudaStream_t stream) {
   }
   // Pinned memory into the array and out again, nothing waited for in between.
   for (int i = 0; i < kWidth * kHeight; ++i) pinned[i] = i * 2;
-  CHECK(cudaMemcpy2DToArrayAsync(to, 0, 0, pinned, kWidth * 4, kWidth * 4, kHeight, cudaMemcpyHostToDevice, stream));
+  CHECK_RUNTIME(
+      cudaMemcpy2DToArrayAsync(to, 0, 0, pinned, kWidth * 4, kWidth * 4, kHeight, cudaMemcpyHostToDevice, stream));
   std::vector<float> back(kWidth * kHeight);
-  CHECK(cudaMemcpy2DFromArrayAsync(back.data(), kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost,
-                                   stream));
-  CHECK(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMemcpy2DFromArrayAsync(back.data(), kWidth * 4, to, 0, 0, kWidth * 4, kHeight,
+                                           cudaMemcpyDeviceToHost, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
   for (int i = 0; i < kWidth * kHeight; ++i) SAME(back[i], i * 2);
 
   // In a graph.
   cudaGraph_t graph;
   cudaGraphExec_t exec;
-  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  CHECK(cudaMemcpy2DFromArrayAsync(device, pitch, from, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToDevice, stream));
-  CHECK(cudaMemcpy2DToArrayAsync(to, 0, 0, device, pitch, kWidth * 4, kHeight, cudaMemcpyDeviceToDevice, stream));
-  CHECK(cudaStreamEndCapture(stream, &graph));
-  CHECK(cudaGraphInstantiate(&exec, graph, 0));
-  CHECK(cudaGraphLaunch(exec, stream));
-  CHECK(cudaStreamSynchronize(stream));
-  CHECK(cudaMemcpy2DFromArray(back.data(), kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost));
+  CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  CHECK_RUNTIME(
+      cudaMemcpy2DFromArrayAsync(device, pitch, from, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToDevice, stream));
+  CHECK_RUNTIME(
+      cudaMemcpy2DToArrayAsync(to, 0, 0, device, pitch, kWidth * 4, kHeight, cudaMemcpyDeviceToDevice, stream));
+  CHECK_RUNTIME(cudaStreamEndCapture(stream, &graph));
+  CHECK_RUNTIME(cudaGraphInstantiate(&exec, graph, 0));
+  CHECK_RUNTIME(cudaGraphLaunch(exec, stream));
+  CHECK_RUNTIME(cudaStreamSynchronize(stream));
+  CHECK_RUNTIME(cudaMemcpy2DFromArray(back.data(), kWidth * 4, to, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost));
   for (int i = 0; i < kWidth * kHeight; ++i) SAME(back[i], value(i % kWidth, i / kWidth, 0));
-  CHECK(cudaGraphExecDestroy(exec));
-  CHECK(cudaGraphDestroy(graph));
-  CHECK(cudaFree(device));
-  CHECK(cudaFreeHost(pinned));
-  CHECK(cudaFreeArray(from));
-  CHECK(cudaFreeArray(to));
+  CHECK_RUNTIME(cudaGraphExecDestroy(exec));
+  CHECK_RUNTIME(cudaGraphDestroy(graph));
+  CHECK_RUNTIME(cudaFree(device));
+  CHECK_RUNTIME(cudaFreeHost(pinned));
+  CHECK_RUNTIME(cudaFreeArray(from));
+  CHECK_RUNTIME(cudaFreeArray(to));
 }
 
 int main() {
   cudaStream_t stream;
-  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   read_shapes(stream);
   read_formats();
   read_memory(stream);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kFloats = 64 * 28 * 28;           // a batch of small images: 200,704 bytes
 constexpr int kLargeFloats = 2 << 20;           // 8 MiB
-constexpr int kPageableFloats = 512 << 10;      // 2 MiB
+constexpr int kPageableFloats = 256 << 10;      // 1 MiB
 constexpr int kBatchFloats = 64 * 3 * 32 * 32;  // a batch of small colour images: 0.8 MB
 constexpr int kLaunches = 50;
 

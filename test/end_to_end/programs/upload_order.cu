@@ -89,6 +89,20 @@ void a_stream_that_is_there() {
   upload();
   look_in(stream);
 }
+// Nothing else is under way, so the wait is over as soon as the program may change the source.
+void a_stream_behind_a_wait() {
+  CUstream stream;
+  OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (int turn = 0; turn < 20; ++turn) {
+    std::vector<int> source = g_values;
+    OK(cuMemsetD8(g_data, 0, data_bytes()));
+    OK(cuCtxSynchronize());
+    OK(cuMemcpyHtoDAsync(g_data, source.data(), data_bytes(), nullptr));
+    OK(cuStreamSynchronize(nullptr));
+    std::fill(source.begin(), source.end(), -1);
+    look_in(stream);
+  }
+}
 void a_green_context() {
   CUdevResource all{};
   CUdevResourceDesc descriptor;
@@ -155,6 +169,7 @@ const std::map<std::string, std::function<void()>> kWays = {
     {"stream", a_stream},
     {"rows", a_stream_behind_rows},
     {"earlier", a_stream_that_is_there},
+    {"waited", a_stream_behind_a_wait},
     {"priority", a_stream_with_priority},
     {"green", a_green_context},
     {"context", a_context},

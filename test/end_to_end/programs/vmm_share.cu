@@ -2,7 +2,6 @@
 // that are no memory.
 #include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,14 +10,9 @@
 
 #include "descriptors.hpp"
 #include "driver_check.hpp"
+#include "two_processes.hpp"
 
 namespace {
-
-void say(int socket) { DEMAND(write(socket, "s", 1) == 1); }
-void hear(int socket) {
-  char byte;
-  DEMAND(read(socket, &byte, 1) == 1);
-}
 
 constexpr size_t kWords = 1 << 20;  // 4 MiB
 
@@ -136,18 +130,4 @@ void exporter(int socket) {
 
 }  // namespace
 
-int main() {
-  int pair[2];
-  DEMAND(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-  pid_t child = fork();  // before CUDA is used: each process has its own
-  if (child == 0) {
-    close(pair[0]);
-    _exit(importer(pair[1]));
-  }
-  close(pair[1]);
-  exporter(pair[0]);
-  int status = -1;
-  DEMAND(waitpid(child, &status, 0) == child && status == 0);
-  std::printf("PASSED\n");
-  return 0;
-}
+int main() { return in_two_processes(importer, exporter); }

@@ -1,6 +1,7 @@
 """What tests of installed packages have in common: the packages on a machine, its user anna, and her program there."""
 
 import os
+import time
 import unittest
 
 from machine import LIMIT_SECONDS
@@ -31,6 +32,16 @@ class Installed(unittest.TestCase):
     def log(self):
         """The service's."""
         raise NotImplementedError
+
+    def wait_until(self, holds, what):
+        """What the service does beside its clients, its logs and what ends with it come a moment later."""
+        limit = time.monotonic() + LIMIT_SECONDS
+        while not holds():
+            self.assertLess(time.monotonic(), limit, f"not within {LIMIT_SECONDS} s: {what}\n{self.log()}")
+            time.sleep(0.05)
+
+    def await_in_file(self, words, path):
+        self.wait_until(lambda: words in self.machine.read(path), f"{words} in {path}")
 
     def install(self, version=VERSION):
         self.machine.run("dpkg", "--install", *("/tmp/" + package(name, version) for name in PACKAGES))

@@ -16,7 +16,8 @@ import emit_client  # noqa: E402
 import emit_coverage  # noqa: E402
 import emit_mocks  # noqa: E402
 import generate  # noqa: E402
-from model import OLDEST_TOOLKIT, DescriptionError, Param, parse_function, parse_param, read_api  # noqa: E402
+from model import (  # noqa: E402
+    KNOWLEDGE, OLDEST_TOOLKIT, DescriptionError, Param, parse_function, parse_member, parse_param, read_api)
 from session_model import parse_session  # noqa: E402
 
 OPTIONS = None
@@ -164,9 +165,35 @@ class Reader(unittest.TestCase):
             {"handle_before_fault": True, "needs": "living_context"},
             {"handle_before_fault": True, "client": "hand"},
             {"handle_before_fault": True, "params": ["value: u32"]},
+            {"params": ["event: event"]},
+            {"params": ["event: opt event"]},
+            {"params": ["events: array:event[count]", "count: u32"]},
+            {"params": ["stream: foreign stream"]},
+            {"params": ["graph: foreign graph"]},
+            {"params": ["event: foreign new event"]},
+            {"records_foreign": True, "class": "called"},
         ):
             with self.subTest(change), self.assertRaises(DescriptionError):
                 parse_function("cuX", good | change, "family")
+
+    def test_every_event_that_is_given_says_what_becomes_of_what_is_known_of_it(self):
+        good = {"ordinal": 1001, "class": "called"}
+        for knowledge in KNOWLEDGE:
+            parsed = parse_function("cuX", good | {"params": [f"event: {knowledge} event"]}, "family")
+            self.assertEqual(parsed.params[0].knowledge, knowledge)
+            self.assertEqual(parse_member(f"inner.event: {knowledge} event", "structure").knowledge, knowledge)
+        for text in ("inner.event: event", "inner.event: opt event if type == A", "inner.graph: foreign graph"):
+            with self.subTest(text), self.assertRaises(DescriptionError):
+                parse_member(text, "structure")
+
+    def test_what_a_graph_may_record_later_is_foreign_and_a_launch_says_so(self):
+        api = read_api(ROOT / "protocol/api")
+        foreign = {f.name for f in api.functions if not f.unsupported for p in f.params if p.knowledge == "foreign"}
+        self.assertLessEqual({f.name for f in api.functions if re.search("EventRecordNode(Set|$)", f.name)}, foreign)
+        self.assertIn("cuEventRecordWithFlags", foreign)
+        node = api.structures["CUgraphNodeParams"].handles
+        self.assertEqual([m.path for m in node if m.knowledge == "foreign"], ["eventRecord.event"])
+        self.assertEqual({f.name for f in api.functions if f.records_foreign}, {"cuGraphLaunch"})
 
     def test_mistakes_in_a_description_of_session_calls_are_found(self):
         call = {"ordinal": 7, "class": "called", "params": ["bytes: u64"], "results": "Told"}

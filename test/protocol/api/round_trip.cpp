@@ -284,11 +284,15 @@ uint64_t resolve_stream(const Caller&, CUstream stream, bool, CUresult& error) n
   return handle;
 }
 void note_stream_work(const Caller&, uint64_t, uint64_t, bool) noexcept {}
+void hand_over_event(uint64_t) noexcept {}
+void note_foreign_records(const Caller&, uint64_t) noexcept {}
 void note_address(const Caller&, uint64_t) noexcept {}
 void note_addresses_in(const Caller&, std::span<const std::byte>) noexcept {}
-void give_back_kept_memory(const Caller&) noexcept {}
-bool free_kept_memory(const Caller&) noexcept { return false; }
+CUresult await_work(const Caller&, GivenUp) noexcept { return CUDA_SUCCESS; }
+void give_back_cached_memory(const Caller&) noexcept {}
+bool free_cached_memory(const Caller&) noexcept { return false; }
 CUresult before_work(const Caller&) noexcept { return CUDA_SUCCESS; }
+void take_profiled_allocations(const Caller&) noexcept {}
 int32_t server_device(CUdevice device, CUresult& error) noexcept {
   bool seen = device >= 0 && device < 4;
   error = seen ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;

@@ -68,8 +68,9 @@ class Golden(unittest.TestCase):
         self.assertEqual({p.direction for p in params}, {"in", "out", "inout", "new", "given", "destroy"})
         wanted = {"enum", "struct", "byval", "list", "by_attribute", "string", "host", "device", "deviceptr", "stream"}
         self.assertEqual(wanted - {p.kind for p in params}, set())
+        self.assertGreaterEqual({p.knowledge for p in params}, {"awaited", "examined", "foreign"})
         for key in ("unsupported", "via", "gives_work", "gate_effect", "since", "variants", "unsafe_in_capture",
-                    "minds_kept_memory", "adds_sync_duties"):
+                    "releases_cached_memory", "waits_for_work", "adds_sync_duties", "records_foreign"):
             self.assertTrue(any(getattr(f, key) for f in functions), key)
 
 

@@ -23,3 +23,11 @@ extern "C" __global__ void second(double* out, const double* in, int n) {
     out[i] = sin(in[i]) + exp(in[i]);
   }
 }
+
+extern "C" __global__ void nothing() {}
+
+struct Large {
+  char bytes[20001];
+};
+
+extern "C" __global__ void large(char first, Large second, float* third) { table[0] = second.bytes[first] + *third; }

@@ -6,6 +6,7 @@
 
 #include "protocol/fatbin/fatbin.hpp"
 #include "protocol/fatbin/image_size.hpp"
+#include "protocol/fatbin/kernel_parameters.hpp"
 
 namespace {
 
@@ -66,4 +67,27 @@ TEST_CASE("The modes really differ: stored, LZ4 and zstd") {
 TEST_CASE("A cubin is as long as its headers say") {
   const auto bytes = read_fixture("fixture.cubin");
   CHECK(elf_bytes(bytes).value() == bytes.size());
+}
+
+TEST_CASE("What nvcc compiles says the parameters of each kernel, as PTX and as code of every architecture") {
+  using Numbers = std::vector<uint32_t>;
+  std::vector<KernelParameterTable> tables;
+  for (const char* name : {"fixture.cubin", "sm_90a.cubin", "sm_100.cubin", "sm_120.cubin"})
+    read_cubin_parameters(read_fixture(name), tables.emplace_back());
+  const auto container = read_fixture("default.fatbin");
+  const auto entries = read_container(container);
+  REQUIRE(entries.has_value());
+  for (const Entry& entry : *entries) read_entries_parameters({&entry, 1}, tables.emplace_back());
+  CHECK(tables.size() == 8);
+  for (const KernelParameterTable& table : tables) {
+    CAPTURE(&table - tables.data());
+    REQUIRE(table.size() == 4);
+    CHECK(table.at("first").offsets == Numbers{0, 8});
+    CHECK(table.at("first").sizes == Numbers{8, 4});
+    CHECK(table.at("second").offsets == Numbers{0, 8, 16});
+    CHECK(table.at("second").sizes == Numbers{8, 8, 4});
+    CHECK(table.at("nothing") == ParameterLayout{});
+    CHECK(table.at("large").offsets == Numbers{0, 1, 20008});
+    CHECK(table.at("large").sizes == Numbers{1, 20001, 8});
+  }
 }

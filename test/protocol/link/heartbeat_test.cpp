@@ -70,14 +70,14 @@ TEST_CASE(
     INFO(kind.name);
     auto ends = kind.make(test::test_seed());
     End one(std::move(ends.first)), other(std::move(ends.second));
-    for (int look = 0; look < 40; ++look) {
+    for (int poll = 0; poll < 40; ++poll) {
       for (End* end : {&one, &other}) {
-        end->heartbeat.look(at(look * 3000));
-        end->heartbeat.look(at(look * 3000 + 1500));  // not due: nothing
+        end->heartbeat.poll(at(poll * 3000));
+        end->heartbeat.poll(at(poll * 3000 + 1500));  // not due: nothing
       }
       for (End* end : {&one, &other}) {
         // Over a real socket the bytes take their time.
-        while (end->link.received() < uint64_t(look + 1) * sizeof(wire::FrameHeader)) {
+        while (end->link.received() < uint64_t(poll + 1) * sizeof(wire::FrameHeader)) {
           end->link.wait(transport::kReadable, std::chrono::seconds(1));
           end->take();
         }
@@ -97,8 +97,8 @@ TEST_CASE(
     CAPTURE(posts);
     auto ends = transport::simulated_pair({.window_bytes = 64, .swallow_first_to_second = 96});
     End one(std::move(ends.first), GivingUp::resets), other(std::move(ends.second));
-    one.heartbeat.look(at(0));
-    other.heartbeat.look(at(0));
+    one.heartbeat.poll(at(0));
+    other.heartbeat.poll(at(0));
     for (int i = 0; i < 10; ++i) one.take(), other.take(), one.link.pump();
     // The last byte of the other's comes right behind a look.
     other.post();
@@ -112,7 +112,7 @@ TEST_CASE(
         End& end = side ? other : one;
         if (posts && ms % 100 == 0 && end.link.state() == Link::State::attached) end.post();
         end.take();
-        if (end.heartbeat.look(at(ms)) && !noticed[side]) noticed[side] = ms;
+        if (end.heartbeat.poll(at(ms)) && !noticed[side]) noticed[side] = ms;
       }
     }
     CHECK(one.link.received() == received);
@@ -134,9 +134,9 @@ TEST_CASE(
   auto ends = transport::simulated_pair({.window_bytes = 1 << 20});
   End busy(std::move(ends.first)), peer(std::move(ends.second));
   for (int64_t ms = 0; ms < 60 * 60'000; ms += 3000) {
-    CHECK_FALSE(busy.heartbeat.look(at(ms)));
+    CHECK_FALSE(busy.heartbeat.poll(at(ms)));
     peer.take();
-    CHECK_FALSE(peer.heartbeat.look(at(ms)));
+    CHECK_FALSE(peer.heartbeat.poll(at(ms)));
   }
   CHECK(busy.losses + peer.losses == 0);
 }
@@ -150,9 +150,9 @@ TEST_CASE("an end that cannot send because its peer takes nothing is not taken f
   uint64_t appended = (peer.link.lock(), peer.link.appended());
   peer.link.unlock();
   for (int64_t ms = 0; ms < 60'000; ms += 3000) {
-    CHECK_FALSE(busy.heartbeat.look(at(ms)));
+    CHECK_FALSE(busy.heartbeat.poll(at(ms)));
     peer.take();
-    CHECK_FALSE(peer.heartbeat.look(at(ms)));
+    CHECK_FALSE(peer.heartbeat.poll(at(ms)));
   }
   // What waits to be sent is sign enough when it leaves: no heartbeat has been put behind it.
   std::lock_guard lock(peer.link);
@@ -162,14 +162,14 @@ TEST_CASE("an end that cannot send because its peer takes nothing is not taken f
 TEST_CASE("a process that was stopped judges nobody for the time that it has not seen") {
   auto ends = transport::simulated_pair({});
   End one(std::move(ends.first)), other(std::move(ends.second));
-  one.heartbeat.look(at(0));
-  other.heartbeat.look(at(0));
+  one.heartbeat.poll(at(0));
+  other.heartbeat.poll(at(0));
   one.take(), other.take();
-  one.heartbeat.look(at(3000));
+  one.heartbeat.poll(at(3000));
   // Both stand still for an hour; whoever looks first has heard nothing.
   for (int64_t ms : {3'600'000, 3'603'000}) {
-    CHECK_FALSE(one.heartbeat.look(at(ms)));
-    CHECK_FALSE(other.heartbeat.look(at(ms)));
+    CHECK_FALSE(one.heartbeat.poll(at(ms)));
+    CHECK_FALSE(other.heartbeat.poll(at(ms)));
     one.take(), other.take();
   }
   CHECK(one.losses + other.losses == 0);
@@ -178,9 +178,9 @@ TEST_CASE("a process that was stopped judges nobody for the time that it has not
 TEST_CASE("a busy session sends no heartbeats") {
   auto ends = transport::simulated_pair({});
   End one(std::move(ends.first)), other(std::move(ends.second));
-  for (int look = 0; look < 20; ++look) {
+  for (int poll = 0; poll < 20; ++poll) {
     one.post();
-    for (End* end : {&one, &other}) end->heartbeat.look(at(look * 3000));
+    for (End* end : {&one, &other}) end->heartbeat.poll(at(poll * 3000));
     one.take(), other.take();
   }
   CHECK(one.link.bytes_sent() == 20 * sizeof(wire::FrameHeader));
@@ -190,15 +190,15 @@ TEST_CASE("the next connection gets its own time, and a link without one sends a
   auto ends = transport::simulated_pair({.swallow_first_to_second = 0});
   End one(std::move(ends.first));
   int64_t ms = 0;
-  while (one.link.state() == Link::State::attached) one.heartbeat.look(at(ms += 3000));
+  while (one.link.state() == Link::State::attached) one.heartbeat.poll(at(ms += 3000));
   uint64_t sent = one.link.bytes_sent();
-  for (int i = 0; i < 10; ++i) CHECK_FALSE(one.heartbeat.look(at(ms += 3000)));
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(one.heartbeat.poll(at(ms += 3000)));
   CHECK(one.link.bytes_sent() == sent);
   auto next = transport::simulated_pair({.swallow_second_to_first = 0});
   one.link.detach();
   REQUIRE(one.link.attach(std::move(next.first), 0));
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(one.heartbeat.look(at(ms += 3000)));
-  CHECK(one.heartbeat.look(at(ms += 3000)));
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(one.heartbeat.poll(at(ms += 3000)));
+  CHECK(one.heartbeat.poll(at(ms += 3000)));
 }
 
 TEST_CASE("how a connection was lost is told apart: closed, reset, given up, on TCP and TLS") {

@@ -470,7 +470,7 @@ TEST_CASE(
       auto room = parts.room(std::span(out).first(1 + random() % sizeof out));
       size_t bytes;
       if (parts.keeps()) {
-        bytes = parts.take_kept(room);
+        bytes = parts.take_cached(room);
       } else {
         bytes = std::min(room.size(), connection.size() - at);
         std::memcpy(room.data(), connection.data() + at, bytes);
@@ -508,7 +508,7 @@ TEST_CASE("as many lanes are used as pay, and it is looked again now and then") 
     run(count, rate, 50);
     CHECK(count.now() == 2);
     link_rate = 100;
-    run(count, rate, 4 * (link::LaneCount::kTrialsUntilLook + 8));
+    run(count, rate, 4 * (link::LaneCount::kTrialsUntilPoll + 8));
     CHECK(count.now() == 4);
   }
 }

@@ -4,12 +4,14 @@
 
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "protocol/transport/simulated.hpp"
+#include "test/protocol/link/transport_around.hpp"
 #include "test/protocol/transport/pairs.hpp"
 
 using namespace gpuwire;
@@ -85,7 +87,7 @@ TEST_CASE("both streams arrive whole and once, over connections that break at ev
       return transport::simulated_pair({.seed = random(),
                                         .piece_bytes_max = 97,
                                         .window_bytes = 4096,
-                                        .delay_looks_max = unsigned(random() % 3),
+                                        .delay_polls_max = unsigned(random() % 3),
                                         .cut_first_to_second = first ? cut : ~0ull,
                                         .cut_second_to_first = first ? ~0ull : cut});
     };
@@ -339,6 +341,91 @@ TEST_CASE("a wake that came while there was a connection ends the next wait thou
   one.wake();
   one.detach();
   CHECK(one.wait(transport::kReadable | transport::kWoken, std::chrono::seconds(0)) == transport::kWoken);
+}
+
+// Does something of the test's in the middle of a wake-up, or while it sends.
+struct Interrupted final : test::TransportAround {
+  using TransportAround::TransportAround;
+  void wake() noexcept override {
+    TransportAround::wake();
+    if (auto handler = std::exchange(in_wake, nullptr)) handler();
+  }
+  transport::IoResult try_send(std::span<const iovec> pieces) noexcept override {
+    if (in_send) in_send();
+    return TransportAround::try_send(pieces);
+  }
+  bool is_inside() noexcept override { return inside; }
+  std::function<void()> in_wake, in_send;
+  bool inside = false;
+};
+
+TEST_CASE("a thread whose wake-up a signal interrupts is inside, whoever gives the connection up meanwhile") {
+  auto ends = transport::simulated_pair({});
+  auto around = std::make_unique<Interrupted>(std::move(ends.first));
+  Interrupted& connection = *around;
+  Link link(std::move(around), kSmall);
+  link.outlive_connections();
+  {
+    std::lock_guard lock(link);
+    CHECK_FALSE(link.is_inside(true));
+    connection.inside = true;
+    CHECK(link.is_inside(false));
+    connection.inside = false;
+  }
+  std::thread other;
+  bool inside = false;
+  // A handler that ends the program here may send nothing: the other thread waits for what this one holds, and holds
+  // the link's lock.
+  connection.in_wake = [&] {
+    std::unique_lock lock(link, std::try_to_lock);  // as the goodbye does: a handler that waited would stand still
+    CHECK(lock.owns_lock());
+    other = std::thread([&] { link.give_up(connection, "a test", link::GivingUp::closes); });
+    inside = link.is_inside(false);
+  };
+  link.wake();
+  other.join();
+  CHECK(inside);
+  CHECK(link.state() == Link::State::detached);
+}
+
+TEST_CASE("an observer that a signal interrupts is inside") {
+  auto ends = transport::simulated_pair({});
+  Link link(std::move(ends.first), kSmall);
+  link.outlive_connections();
+  bool inside = false;
+  link.observe([&](Link::State) {
+    std::unique_lock lock(link, std::try_to_lock);
+    CHECK(lock.owns_lock());
+    inside = link.is_inside(false);
+  });
+  link.detach();
+  CHECK(inside);
+}
+
+TEST_CASE("what is sent at the end leaves without the lock's being given up, up to the first bulk outside the ring") {
+  auto ends = transport::simulated_pair({.seed = test::test_seed()});
+  auto around = std::make_unique<Interrupted>(std::move(ends.first));
+  Interrupted& connection = *around;
+  End one(std::move(around)), other(std::move(ends.second));
+  REQUIRE(one.append(40));
+  REQUIRE(one.append(kExternalMin));
+  REQUIRE(one.append(20));
+  unsigned sends = 0;
+  connection.in_send = [&] {
+    ++sends;
+    CHECK(one.link.is_locked_by_this_thread());
+  };
+  {
+    std::lock_guard lock(one.link);
+    one.link.send_at_end();
+    CHECK_FALSE(one.link.everything_sent());
+  }
+  CHECK(sends > 0);
+  connection.in_send = nullptr;
+  while (other.link.wait(transport::kReadable, transport::Nanoseconds(0)) && other.take(4096, false)) {}
+  constexpr size_t kFrame = sizeof(wire::FrameHeader);
+  CHECK(other.received.size() == kFrame + 40 + kFrame);
+  CHECK(std::equal(other.received.begin(), other.received.end(), one.sent.begin()));
 }
 
 TEST_CASE("what an observer was told last is what holds, whichever of two threads is faster") {

@@ -43,7 +43,7 @@ TEST_CASE("acknowledgements are found however the stream is cut, and nowhere els
     link::AcknowledgementScanner scanner;
     for (size_t at = 0; at < stream.size();) {
       size_t piece = std::min<size_t>(stream.size() - at, 1 + random() % (random() % 2 ? 8 : 700));
-      scanner.look(std::span(stream).subspan(at, piece), [&](uint64_t position) { found.push_back(position); });
+      scanner.scan(std::span(stream).subspan(at, piece), [&](uint64_t position) { found.push_back(position); });
       at += piece;
     }
     CHECK(found == expected);
@@ -57,6 +57,6 @@ TEST_CASE("behind what is no frame nothing is found") {
   stream.insert(stream.end(), bytes.begin(), bytes.end());
   add_frame(stream, {.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = 5});
   unsigned found = 0;
-  link::AcknowledgementScanner().look(stream, [&](uint64_t) { ++found; });
+  link::AcknowledgementScanner().scan(stream, [&](uint64_t) { ++found; });
   CHECK(found == 0);
 }

@@ -15,17 +15,24 @@ using link::SendWindow;
 namespace {
 
 // Takes at most `limit` of the next bytes, as a connection would, and puts them behind `out`.
-size_t take(SendWindow& window, std::vector<std::byte>& out, size_t limit) {
-  auto next = window.next();
+size_t take(SendWindow& window, std::vector<std::byte>& out, size_t limit, size_t joined_bytes_max = 0) {
+  auto next = window.next(joined_bytes_max);
   size_t bytes = 0;
   auto add = [&](const std::byte* from, size_t count) {
     count = std::min(count, limit - bytes);
     out.insert(out.end(), from, from + count);
     bytes += count;
   };
-  if (next.external) add(next.external->data + next.offset, next.external->bytes - next.offset);
-  for (size_t i = 0; i < next.ring_pieces; ++i)
+  size_t ring_bytes = 0;
+  for (size_t i = 0; i < next.ring_pieces; ++i) {
+    ring_bytes += next.ring[i].iov_len;
     add(static_cast<const std::byte*>(next.ring[i].iov_base), next.ring[i].iov_len);
+  }
+  CHECK(ring_bytes == next.ring_bytes);
+  if (next.external) {
+    if (ring_bytes != 0) CHECK(next.external->bytes <= joined_bytes_max);
+    add(next.external->data + next.offset, next.external->bytes - next.offset);
+  }
   window.sent(bytes);
   return bytes;
 }
@@ -63,7 +70,7 @@ TEST_CASE(
           REQUIRE(window.publish(bytes, external ? &bulk : nullptr));
         }
       }
-      if (random() % 3 == 0) take(window, sent, 1 + random() % 4000);
+      if (random() % 3 == 0) take(window, sent, 1 + random() % 4000, random() % 2 ? 1500 : 0);
       if (random() % 20 == 0 && sent.size() > acknowledged) {
         acknowledged += 1 + random() % (sent.size() - acknowledged);
         REQUIRE(window.acknowledge(acknowledged));
@@ -152,6 +159,27 @@ TEST_CASE("bulk outside the ring is bounded until it is acknowledged") {
   CHECK(window.external_allowed(wire::kBulkBytesMax));
 }
 
+TEST_CASE("short bulk outside the ring leaves with the frames before it, long bulk by itself, and what is gathered") {
+  SendWindow window(1 << 16);
+  std::vector<std::byte> memory(1000);
+  const std::function<void(size_t, std::span<std::byte>)> gather = [](size_t, std::span<std::byte>) {};
+  const ExternalBulk bulk{memory.data(), memory.size()}, gathered{nullptr, memory.size(), &gather};
+  for (const auto& [what, joined_bytes_max, joined] :
+       {std::tuple{&bulk, size_t(1000), true}, {&bulk, size_t(999), false}, {&gathered, size_t(1000), false}}) {
+    REQUIRE(window.reserve(32, 0));
+    REQUIRE(window.publish(32, what));
+    auto next = window.next(joined_bytes_max);
+    CHECK(next.ring_bytes == 32);
+    CHECK((next.external != nullptr) == joined);
+    window.sent(32 + 500);
+    next = window.next(joined_bytes_max);
+    REQUIRE(next.external);
+    CHECK(next.ring_pieces == 0);
+    CHECK(next.offset == 500);
+    window.sent(500);
+  }
+}
+
 TEST_CASE("what keeps bulk alive is let go of with the acknowledgement of its last byte") {
   SendWindow window(1 << 16);
   auto memory = std::make_shared<std::vector<std::byte>>(1000);
@@ -176,4 +204,31 @@ TEST_CASE("an acknowledgement that overtakes the sender frees when the sender is
   CHECK(window.used_ring_bytes() == 1000);
   CHECK(window.sent(1000));
   CHECK(window.used_ring_bytes() == 0);
+}
+
+TEST_CASE("a window that is advanced frees nothing, and says before it would need memory") {
+  SendWindow window(1 << 20);
+  auto memory = std::make_shared<std::vector<std::byte>>(1000);
+  ExternalBulk bulk{memory->data(), memory->size(), nullptr, memory};
+  REQUIRE(window.reserve(32, 0));
+  REQUIRE(window.publish(32, &bulk));
+  bulk.keeper.reset();
+  window.next(2000);
+  window.acknowledge(1032);
+  window.advance(1032);
+  CHECK(memory.use_count() == 2);
+  CHECK(window.sent() == 1032);
+  window.sent(0);
+  CHECK(memory.use_count() == 1);
+  // Each bulk outside the ring takes two pieces, one frame behind it a third.
+  ExternalBulk next{memory->data(), 1, nullptr, nullptr};
+  while (!window.must_grow()) {
+    REQUIRE(window.reserve(32, 0));
+    REQUIRE(window.publish(32, &next));
+  }
+  const size_t pieces = window.pieces();
+  REQUIRE(window.reserve(32, 0));
+  REQUIRE(window.publish(32, nullptr));
+  CHECK(window.pieces() == pieces + 1);
+  CHECK_FALSE(window.must_grow());
 }

@@ -18,14 +18,14 @@ const resume::Secret kSecret{9, 8, 7};
 
 struct Exchanged {
   tl::expected<uint64_t, resume::Failure> client = tl::unexpected(resume::Failure{});
-  tl::expected<resume::Heard, std::string> server = tl::unexpected(std::string());
+  tl::expected<resume::Request, std::string> server = tl::unexpected(std::string());
 };
 
 // A client with this claim, and a server that takes right ones.
 Exchanged exchange(test::Ends ends, const resume::Claim& claim) {
   Exchanged both;
   std::thread server([&] {
-    both.server = resume::hear(*ends.second, kSession, kSecret, kLimit);
+    both.server = resume::receive_request(*ends.second, kSession, kSecret, kLimit);
     if (both.server) {
       CHECK(resume::accept(*ends.second, 77, kLimit));
       std::byte next{42};
@@ -77,7 +77,7 @@ TEST_CASE("a wrong secret and another session are refused in words, on every tra
 TEST_CASE("a refusal is one line that does nothing to a terminal") {
   auto ends = test::pair_kinds()[1].make(1);
   std::thread server([&] {
-    CHECK(resume::hear(*ends.second, kSession, kSecret, kLimit));
+    CHECK(resume::receive_request(*ends.second, kSession, kSecret, kLimit));
     resume::refuse(*ends.second, "no\x1b[2J\n\x7f \xc2\x9b end", kLimit);
   });
   auto answer = resume::ask(*ends.first, {kSession, kSecret, 1, 0}, kLimit);
@@ -115,5 +115,5 @@ TEST_CASE("what is no frame of the exchange ends it") {
   char garbage[64] = "GET / HTTP/1.1";
   iovec piece{garbage, sizeof garbage};
   REQUIRE(send_all(*ends.first, {&piece, 1}, kLimit).status == transport::IoStatus::ok);
-  CHECK_FALSE(resume::hear(*ends.second, kSession, kSecret, kLimit));
+  CHECK_FALSE(resume::receive_request(*ends.second, kSession, kSecret, kLimit));
 }

@@ -56,7 +56,7 @@ Ends simulated_ends(uint64_t seed) { return transport::simulated_pair({.seed = s
 
 Ends unkind_ends(uint64_t seed) {
   return transport::simulated_pair(
-      {.seed = seed, .piece_bytes_max = 4096, .window_bytes = 32 * 1024, .delay_looks_max = 5});
+      {.seed = seed, .piece_bytes_max = 4096, .window_bytes = 32 * 1024, .delay_polls_max = 5});
 }
 
 // The second handshake of a session, over `ends`.

@@ -109,7 +109,7 @@ TEST_CASE("a reader's index that claims what was not written, or runs backwards,
   CHECK(beyond.client->failure().find("beyond") != std::string::npos);
 
   Exposed backwards;
-  const std::string told(told_every(kRingBytesMin), 't');
+  const std::string told(notify_every(kRingBytesMin), 't');
   REQUIRE(send_text(*backwards.client, told).status == IoStatus::ok);
   CHECK(receive_text(*backwards.server, told.size()) == told);
   REQUIRE(send_text(*backwards.client, "hello").status == IoStatus::ok);
@@ -292,7 +292,7 @@ TEST_CASE("of a peer that is killed in the middle of a frame, what it sent arriv
 TEST_CASE(
     "a reader tells of room once for a quarter of the ring, and a writer finds the other three when all is read") {
   Exposed exposed;
-  const size_t quarter = told_every(kRingBytesMin);
+  const size_t quarter = notify_every(kRingBytesMin);
   std::string text(kRingBytesMin, 'r');
   REQUIRE(send_text(*exposed.client, text).status == IoStatus::ok);
   CHECK(receive_text(*exposed.server, quarter - 1).size() == quarter - 1);

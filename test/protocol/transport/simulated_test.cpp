@@ -11,7 +11,7 @@ namespace {
 
 // Sends 5000 bytes and notes how they came out: the sizes of the pieces, and a 0 for each look that found nothing.
 std::vector<size_t> trace(uint64_t seed) {
-  auto [a, b] = simulated_pair({.seed = seed, .piece_bytes_max = 100, .delay_looks_max = 4});
+  auto [a, b] = simulated_pair({.seed = seed, .piece_bytes_max = 100, .delay_polls_max = 4});
   std::vector<std::byte> bytes(5000), out(5000);
   std::vector<size_t> pieces;
   size_t sent = 0, got = 0;
@@ -56,7 +56,7 @@ TEST_CASE("a cut lets exactly the bytes before it through, and then both sides f
 }
 
 TEST_CASE("delayed bytes are there as soon as somebody waits for them") {
-  auto [a, b] = simulated_pair({.seed = 3, .delay_looks_max = 1000});
+  auto [a, b] = simulated_pair({.seed = 3, .delay_polls_max = 1000});
   std::byte byte{1};
   iovec piece{&byte, 1};
   CHECK(a->try_send({&piece, 1}).bytes == 1);

@@ -160,4 +160,7 @@ TEST_CASE("nesting has a limit") {
 TEST_CASE("other exceptions end at the same place") {
   CHECK(*read_guarded([] { throw std::runtime_error("something else"); }) == "something else");
   CHECK(*read_guarded([] { throw 7; }) == "unknown exception");
+  CHECK(*read_guarded([] { throw std::bad_alloc(); }) == "std::bad_alloc");
+  CHECK(*read_guarded_within_memory([] { throw std::runtime_error("something else"); }) == "something else");
+  CHECK_THROWS_AS(read_guarded_within_memory([] { throw std::bad_alloc(); }), std::bad_alloc);
 }

@@ -17,9 +17,14 @@ std::optional<unsigned> HardwareDevice::after(unsigned context) const {
   return std::nullopt;
 }
 
+bool HardwareDevice::lone_for_a_slice() const {
+  const std::optional<Time>& since = contexts_[current_].lone_since;
+  return since && at_ - std::max(*since, slice_begun_) >= times_.slice;
+}
+
 Time HardwareDevice::slice_end() const {
   if (!after(current_)) return Time::max();
-  if (contexts_[current_].lone) return at_;
+  if (lone_for_a_slice()) return at_;
   // The slices of a context that runs alone go on one after the other; a newcomer waits for the end of the one that
   // runs.
   const auto slices = std::max<int64_t>(1, (at_ - slice_begun_ + times_.slice - Duration(1)) / times_.slice);
@@ -58,11 +63,10 @@ void HardwareDevice::advance(Time now, std::vector<HardwareEvent>& events) {
     at_ = std::max(at_, until);
     if (context.ready <= Duration::zero()) {
       events.push_back({HardwareEvent::emptied, current_, at_});
-      context.lone = false;
+      context.lone_since.reset();
       leave(at_, times_.switch_from_idle);
     } else if (at_ >= slice_end()) {
-      leave(at_, context.lone ? times_.switch_from_lone : times_.switch_from_busy);
-      context.lone = false;
+      leave(at_, lone_for_a_slice() ? times_.switch_from_lone : times_.switch_from_busy);
     } else {
       return;
     }
@@ -73,16 +77,16 @@ void HardwareDevice::give(unsigned context, Duration work, double stretch, Time 
   Context& to = contexts_[context];
   to.ready = work >= kEndless ? kEndless : to.ready + work;
   to.stretch = stretch;
-  to.lone = false;
+  to.lone_since.reset();
   if (phase_ != Phase::idle || to.ready <= Duration::zero()) return;
   phase_ = Phase::switching;
   at_ = now + (ever_ran_ && current_ == context ? times_.start : times_.switch_from_idle);
   current_ = context;
 }
 
-void HardwareDevice::keep(unsigned context, Duration work, bool lone) {
+void HardwareDevice::keep(unsigned context, Duration work, std::optional<Time> lone_since) {
   contexts_[context].ready = std::min(contexts_[context].ready, std::max(Duration(1), work));
-  contexts_[context].lone = lone && phase_ == Phase::running && current_ == context;
+  contexts_[context].lone_since = lone_since;
 }
 
 bool HardwareDevice::drop(unsigned context) {

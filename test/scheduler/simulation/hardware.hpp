@@ -35,11 +35,13 @@ class HardwareDevice {
   void advance(Time now, std::vector<HardwareEvent>& events);
   // Call advance(now) before these. `stretch` >= 1: how much longer the work takes than when enough of it is queued.
   void give(unsigned context, Duration work, double stretch, Time now);
-  // Nothing more of the context's work than this remains. `lone`: it is one kernel that has run for a slice already,
-  // with nothing behind it.
-  void keep(unsigned context, Duration work, bool lone);
+  // Nothing more of the context's work than this remains. `lone_since`: it is one kernel with nothing behind it, which
+  // began then. Such a kernel makes way at once for a newcomer when it has run for a slice without a pause, also where
+  // it was interrupted before.
+  void keep(unsigned context, Duration work, std::optional<Time> lone_since);
   // Takes all of it away, unless the context runs; says whether it did.
   bool drop(unsigned context);
+  bool runs(unsigned context) const { return phase_ == Phase::running && current_ == context; }
   Duration ready(unsigned context) const { return contexts_[context].ready; }
   Duration executed(unsigned context) const { return contexts_[context].executed; }  // GPU time in all
   double progress(unsigned context) const { return contexts_[context].progress; }    // seconds of work done
@@ -54,10 +56,11 @@ class HardwareDevice {
     Duration executed{};
     double progress = 0;
     double stretch = 1;
-    bool lone = false;
+    std::optional<Time> lone_since;
   };
   std::optional<unsigned> after(unsigned context) const;  // the next one with work, round robin; not itself
   void leave(Time at, Duration cost);
+  bool lone_for_a_slice() const;
   Time slice_end() const;
 
   HardwareTimes times_;

@@ -211,10 +211,11 @@ class Watch {
     overlapped_last_ = std::count_if(world_.sessions().begin(), world_.sessions().end(),
                                      [](const auto& session) { return session.in_flight; }) > 1;
     decided_at_ = world_.now();
+    note_barred();
     if (!plan_.jumps.empty() || !plan_.one_class || plan_.awkward) return starved_by_awkward();
     for (const World::SessionState& session : world_.sessions()) {
       if (!session.alive || !session.waiting || session.gate_open) continue;
-      if (world_.now() - session.waiting_since > wait_max(plan_, session.spec))
+      if (world_.now() - waits_since(session) > wait_max(plan_, session.spec))
         return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves";
     }
     return idle_device();
@@ -266,12 +267,23 @@ class Watch {
   }
 
  private:
+  // Who waits for work of its own tenant that does not end may wait for ever.
+  void note_barred() {
+    barred_.resize(world_.sessions().size());
+    for (const World::SessionState& session : world_.sessions()) {
+      if (world_.policy().account(session.id).hold == Hold::sibling)
+        barred_[static_cast<uint64_t>(session.id) - 1] = world_.now();
+    }
+  }
+  Time waits_since(const World::SessionState& session) const {
+    return std::max(session.waiting_since, barred_[static_cast<uint64_t>(session.id) - 1]);
+  }
   // Beside those who do not come or do not drain everybody of the highest class is served, if later.
   std::string starved_by_awkward() const {
     constexpr Duration kWaitMax = 3s;
     if (!plan_.one_class || !plan_.jumps.empty() || plan_.gangs) return {};
     for (const World::SessionState& session : world_.sessions()) {
-      if (session.alive && session.waiting && !session.gate_open && world_.now() - session.waiting_since > kWaitMax)
+      if (session.alive && session.waiting && !session.gate_open && world_.now() - waits_since(session) > kWaitMax)
         return "session " + std::to_string(static_cast<uint64_t>(session.id)) + " starves beside awkward ones";
     }
     return {};
@@ -326,6 +338,7 @@ class Watch {
   bool co_ran_last_ = false, overlapped_last_ = false;
   Duration co_ran_{}, overlapped_{};
   Time decided_at_ = 1s;
+  std::vector<Time> barred_;  // by session: when it was last
   std::vector<Time> idle_since_;
   std::vector<uint64_t> bursts_before_;
   std::vector<Duration> before_;

@@ -247,12 +247,20 @@ void World::submit(SessionState& session) {
                             : Duration(static_cast<int64_t>(static_cast<double>(session.backlog.count()) * stretch));
   session.backlog = Duration::zero();
   session.contexts_busy = 0;
+  session.executed_at_burst.clear();
   for (size_t i = 0; i < session.spec.devices.size(); ++i) {
     const DeviceIndex device = session.spec.devices[i];
     advance_device(device);
+    // The gate lets a kernel that is longer than its bound in alone: behind one that has begun in any context.
+    const bool alone = session.gate.in_flight_max != Duration::zero() && load.kernel > session.gate.in_flight_max;
+    unsigned chosen = 0;
+    for (unsigned c = 0; c < load.contexts; ++c) {
+      if (hardware_[device].ready(session.first_context[i] + c) > Duration::zero()) chosen = c;
+    }
     for (unsigned c = 0; c < load.contexts; ++c) {
       const unsigned context = session.first_context[i] + c;
-      if (i == 0 && c == 0) session.executed_at_burst = hardware_[device].executed(context);
+      session.executed_at_burst.push_back(hardware_[device].executed(context));
+      if (alone && c != chosen) continue;
       hardware_[device].give(context, work, stretch, now_);
       if (hardware_[device].ready(context) > Duration::zero()) ++session.contexts_busy;
     }
@@ -275,11 +283,17 @@ void World::close(SessionState& session) {
     const DeviceIndex device = session.spec.devices[i];
     advance_device(device);
     int64_t rest = deep;  // the bound is the session's, over all its contexts
+    // The context that runs comes first: a kernel that goes alone is the one that has begun.
+    unsigned running = 0;
     for (unsigned c = 0; c < load.contexts; ++c) {
+      if (hardware_[device].runs(session.first_context[i] + c)) running = c;
+    }
+    for (unsigned n = 0; n < load.contexts; ++n) {
+      const unsigned c = (running + n) % load.contexts;
       const unsigned context = session.first_context[i] + c;
       const Duration ready = hardware_[device].ready(context);
       if (ready <= Duration::zero()) continue;
-      const Duration done = hardware_[device].executed(context) - session.executed_at_burst;
+      const Duration done = hardware_[device].executed(context) - session.executed_at_burst[i * load.contexts + c];
       if (rest <= 0 && tail == Duration::zero() && session.contexts_busy > 1 && hardware_[device].drop(context)) {
         --session.contexts_busy;
         continue;
@@ -289,7 +303,7 @@ void World::close(SessionState& session) {
       const Duration queued =
           std::max(tail, kernels > 0 ? load.kernel * kernels - done % load.kernel : Duration::zero());
       hardware_[device].keep(context, std::min(ready, queued),
-                             kernels == 1 && done % load.kernel >= HardwareTimes{}.slice);
+                             kernels == 1 ? std::optional(now_ - done % load.kernel) : std::nullopt);
       left = std::max(left, ready >= HardwareDevice::kEndless ? ready : ready - std::min(ready, queued));
     }
     post_device(device);
@@ -400,7 +414,8 @@ double World::queued(const SessionState& session) const {
     sum = std::min(HardwareDevice::kEndless, sum + ready);
   }
   if (load.launches != 0 || session.first_context.empty()) return seconds(sum);
-  done = hardware_[session.spec.devices[0]].executed(session.first_context[0]) - session.executed_at_burst;
+  if (session.executed_at_burst.empty()) return seconds(sum);
+  done = hardware_[session.spec.devices[0]].executed(session.first_context[0]) - session.executed_at_burst[0];
   return seconds(std::min(sum, load.kernel * depth(session) - done % load.kernel));
 }
 

@@ -90,7 +90,7 @@ class World {
     Duration backlog{};  // of the burst, before the gate
     bool waiting = false, in_flight = false;
     unsigned contexts_busy = 0;
-    Duration executed_at_burst{};  // of its first context
+    std::vector<Duration> executed_at_burst;  // of each context of each of its devices, in this order
     unsigned bursts_left = 0;
     Time first_start{}, last_end{}, burst_begun{}, quiet_begun{}, request_begun{};
     bool begun = false;  // the burst's first work has begun

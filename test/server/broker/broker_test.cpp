@@ -138,20 +138,18 @@ TEST_CASE("a session to resume is refused: none is kept") {
   CHECK(refusal(client, text) == wire::RefusalCode::internal);
 }
 
-TEST_CASE("a client more than allowed is refused as busy, and served once another has left") {
+TEST_CASE("a client more than run at once waits, and is served once another has left") {
   RunningBroker broker("serves", 1, 1);
-  WireClient first, second, third;
-  pid_t pid = enter(first, broker.port());
-  REQUIRE(pid != 0);
+  WireClient first, second;
+  REQUIRE(enter(first, broker.port()) != 0);
   REQUIRE(second.connect(broker.port()));
   std::string text;
-  CHECK_FALSE(second.log_in(text));
-  CHECK(text == "all 1 sessions of the server are in use");
+  REQUIRE(second.ask(text));
+  CHECK(second.answer(text) == "queued");
   first.close();
-  CHECK(eventually([&] {
-    WireClient again;
-    return enter(again, broker.port()) != 0;
-  }));
+  std::string said = second.answer(text);
+  while (said == "queued") said = second.answer(text);
+  CHECK(said == "admitted");
 }
 
 TEST_CASE("silent connections do not keep others out") {
@@ -533,6 +531,10 @@ TEST_CASE("a worker that floods the broker is ended, and others come in meanwhil
   check_ended("floods");
 }
 
+TEST_CASE("a worker that hands over its client's socket, whose data nobody reads, keeps the broker from nobody") {
+  check_ended("hands");
+}
+
 namespace {
 
 class LinesSink final : public spdlog::sinks::base_sink<std::mutex> {
@@ -581,6 +583,26 @@ TEST_CASE("of a worker's notes without end so many are logged, and how many are 
   CHECK(lines.with(fmt::format(" {} more notes", kNotes - server::kWorkerNotesMax)) == 1);
   CHECK(lines.with("xxxx") == server::kWorkerNotesMax);
   CHECK(lines.with("fake client") == 1);
+  broker.act([](Broker&) { spdlog::set_level(spdlog::level::off); });
+}
+
+TEST_CASE(
+    "what a worker writes comes to the log as its own words, so much of it, and the log itself is none of its files") {
+  LogLines lines;
+  RunningBroker broker({"writes"}, server::open_configuration(), 1);
+  REQUIRE(broker.port() != 0);
+  broker.act([](Broker&) { spdlog::set_level(spdlog::level::info); });
+  Caller caller(broker, {.tenant = "open"});
+  std::array<char, 256> own{};
+  REQUIRE(::readlink("/proc/self/fd/2", own.data(), own.size() - 1) > 0);
+  const std::string given = caller.served_with();
+  CHECK(given.starts_with("pipe:"));
+  CHECK(given != own.data());
+  caller.leave();
+  CHECK(eventually([&] { return lines.with("which is left out from here on") == 1; }));
+  // Every line says whose it is, and has the length of a line.
+  CHECK(lines.with("a line of its own") == server::kChildLinesMax);
+  CHECK(lines.with("its process wrote: a line of its own") == server::kChildLinesMax);
   broker.act([](Broker&) { spdlog::set_level(spdlog::level::off); });
 }
 

@@ -33,7 +33,7 @@ struct Pool {
                               .reserved = [](scheduler::SessionId, pid_t) {},
                               .refused = [](scheduler::SessionId, RefusalCause, const std::string&) {},
                               .begun = [](scheduler::SessionId, const std::string&) {},
-                              .heard = [](scheduler::SessionId, ipc::Message&) {},
+                              .on_message = [](scheduler::SessionId, ipc::Message&) {},
                               .over = [](scheduler::SessionId, uint32_t, const std::string&) {},
                               .idle = [] {}};
     pool = std::make_unique<WorkerPool>(io, WorkerCommand{"/nonexistent/worker", {}, {}}, shares, unread, starts, 1,

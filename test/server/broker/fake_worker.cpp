@@ -1,4 +1,5 @@
 // A worker without a driver: says and does what its first argument names.
+#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <string>
@@ -64,7 +65,14 @@ int main(int argc, char** argv) {
     char byte;
     if (::read(gate.get(), &byte, 1) != 1) return 1;
   }
-  broker.send(ipc::Ready{inventory(argc > 2 ? unsigned(std::atoi(argv[2])) : 1)});
+  unsigned devices = argc > 2 ? unsigned(std::atoi(argv[2])) : 1;
+  if (mode == "shows") {
+    OwnedDescriptor shown(::open(argv[2], O_RDONLY | O_CLOEXEC));  // a FIFO: each digit in it is one worker's devices
+    char digit;
+    if (::read(shown.get(), &digit, 1) != 1) return 1;
+    devices = unsigned(digit - '0');
+  }
+  broker.send(ipc::Ready{inventory(devices)});
   auto message = broker.await();
   auto* session = message ? std::get_if<ipc::Serve>(&*message) : nullptr;
   if (!session || !session->descriptors.client) return 0;
@@ -110,7 +118,28 @@ int main(int argc, char** argv) {
     ::send(ipc::kDescriptor, "and another thing", 16, MSG_NOSIGNAL);
     for (;;) ::pause();
   }
+  if (mode == "hands") {
+    // The client's connection, whose last descriptor waits for data that nobody reads.
+    pid_t pid = ::getpid();
+    ::send(client.get(), &pid, sizeof pid, MSG_NOSIGNAL);
+    const linger long_time{1, 3600};
+    ::setsockopt(client.get(), SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time);
+    std::array<char, 65536> data{};
+    while (::send(client.get(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {}
+    broker.send(ipc::Share{1, {}, 1, "user", std::move(client)});
+    return 0;
+  }
   if (mode == "listens" && session->spec.tenant == "ben") take_connections(broker);
+  if (mode == "writes") {
+    std::array<char, 256> log{};
+    if (::readlink("/proc/self/fd/2", log.data(), log.size() - 1) < 0) return 1;
+    std::signal(SIGPIPE, SIG_IGN);
+    const std::string line = "a line of its own\n";
+    for (int i = 0; i < 100'000; ++i)
+      if (::write(STDERR_FILENO, line.data(), line.size()) < 0) break;
+    converse(client.get(), log.data());
+    return 0;
+  }
   converse(client.get(), mode == "lanes" ? std::to_string(session->spec.lanes_max) : visible_devices());
   client.reset();
   broker.send(ipc::Ended{EndCause::finished, "the client left"});

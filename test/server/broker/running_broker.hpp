@@ -23,21 +23,21 @@ namespace gpuwire::test {
 // A broker on a thread of its own.
 class RunningBroker {
  public:
-  explicit RunningBroker(const std::string& worker_mode, unsigned spares = 1, unsigned sessions_max = 8,
+  explicit RunningBroker(const std::string& worker_mode, unsigned prewarmed = 1, unsigned sessions_max = 8,
                          unsigned drain_seconds = 30) {
     server::Configuration configuration = server::open_configuration();
     configuration.sessions_max = sessions_max;
-    begin({worker_mode}, spares, drain_seconds, std::move(configuration));
+    begin({worker_mode}, prewarmed, drain_seconds, std::move(configuration));
   }
-  RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration, unsigned spares) {
-    begin(std::move(worker_arguments), spares, 30, std::move(configuration));
+  RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration, unsigned prewarmed) {
+    begin(std::move(worker_arguments), prewarmed, 30, std::move(configuration));
   }
   // With as many spares as are wanted and as `memory` has room for.
-  RunningBroker(std::vector<std::string> worker_arguments, server::SpareDemand::Limits spares,
-                server::SpareMemory& memory) {
-    spares_max_ = spares.most;
+  RunningBroker(std::vector<std::string> worker_arguments, server::PrewarmedDemand::Limits prewarmed,
+                server::PrewarmedMemory& memory) {
+    prewarmed_max_ = prewarmed.most;
     spare_memory_ = &memory;
-    begin(std::move(worker_arguments), spares.least, 30, server::open_configuration());
+    begin(std::move(worker_arguments), prewarmed.least, 30, server::open_configuration());
   }
   RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
     begin({worker_mode}, 1, 30, std::move(configuration));
@@ -58,11 +58,14 @@ class RunningBroker {
   // One that finds what an earlier broker has left in the folder.
   RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory,
                 server::Configuration configuration = server::open_configuration()) {
-    auto keeping = server::Keeping::open(
-        io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
-    REQUIRE(keeping);
-    keeping_ = std::move(*keeping);
+    keep_in(runtime_directory);
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration));
+  }
+  // The same, where the workers say which GPUs there are, and may say otherwise next time.
+  RunningBroker(std::vector<std::string> worker_arguments, const std::filesystem::path& runtime_directory) {
+    keep_in(runtime_directory);
+    gpu_return_ms_ = server::kGpuReturnMs;
+    begin(std::move(worker_arguments), 1, 30, server::open_configuration());
   }
   ~RunningBroker() {
     for (int i = 0; i < 2; ++i) shut_down();
@@ -92,7 +95,13 @@ class RunningBroker {
   const std::string& devices() const { return devices_; }
 
  private:
-  void begin(std::vector<std::string> worker_arguments, unsigned spares, unsigned drain_seconds,
+  void keep_in(const std::filesystem::path& runtime_directory) {
+    auto keeping = server::Keeping::open(
+        io_, {.directory = runtime_directory, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+    REQUIRE(keeping);
+    keeping_ = std::move(*keeping);
+  }
+  void begin(std::vector<std::string> worker_arguments, unsigned prewarmed, unsigned drain_seconds,
              server::Configuration configuration, const std::string& unix_path = {}) {
     spdlog::set_level(spdlog::level::off);
     std::vector<server::ListenAddress> listen{
@@ -102,10 +111,11 @@ class RunningBroker {
         io_, server::BrokerOptions{.listen = listen,
                                    .worker = {GPUWIRE_TEST_FAKE_WORKER, std::move(worker_arguments)},
                                    .login_program = login_,
-                                   .spare_workers = spares,
-                                   .spare_workers_max = spares_max_,
+                                   .spare_workers = prewarmed,
+                                   .spare_workers_max = prewarmed_max_,
                                    .drain_seconds = drain_seconds,
                                    .session_begin_ms = begin_ms_,
+                                   .gpu_return_ms = gpu_return_ms_,
                                    .configuration = std::move(configuration),
                                    .keeping = keeping_.get()});
     if (spare_memory_) broker_->workers().set_memory(*spare_memory_);
@@ -121,9 +131,10 @@ class RunningBroker {
   }
 
   std::string login_ = GPUWIRE_TEST_LOGIN;
-  unsigned spares_max_ = 0;
-  server::SpareMemory* spare_memory_ = nullptr;
+  unsigned prewarmed_max_ = 0;
+  server::PrewarmedMemory* spare_memory_ = nullptr;
   uint32_t begin_ms_ = server::kSessionBeginMs;
+  uint32_t gpu_return_ms_ = 0;  // what is not there does not come
   boost::asio::io_context io_{1};
   std::unique_ptr<server::Keeping> keeping_;
   std::unique_ptr<server::Broker> broker_;

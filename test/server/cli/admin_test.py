@@ -103,6 +103,80 @@ class Admin(unittest.TestCase):
         self.fails(2, "--job", "revoke")
         self.fails(2, "--job", "revoke", "alice", "--job", "17")
 
+    def list_of(self, *names):
+        path = os.path.join(self.folder.name, "students.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(names) + "\n")
+        return path
+
+    def add_users(self, names, *more):
+        return self.ok("users", "add", "--tenant", "course", "--from", self.list_of(*names), "--out", "bundles", *more)
+
+    def bundle(self, *path):
+        with open(os.path.join(self.folder.name, "bundles", *path), encoding="utf-8") as file:
+            return file.read()
+
+    def test_a_list_of_users_becomes_bundles_and_lines_of_configuration(self):
+        self.ok("init", "--host", "gpu7.lab.example")
+        names = ["student%02d" % number for number in range(30)]
+        said = self.add_users(["# the course of autumn", "", *names, "  spaced.out  # last"],
+                              "--budget", "10h/month", "--sessions-max", "2")
+        self.assertIn("31 made, 0 had one already", said)
+        self.assertEqual([(one["tenant"], one["user"], one["counts"]) for one in self.credentials()],
+                         [("course", name, True) for name in [*names, "spaced.out"]])
+        self.assertEqual(self.bundle("student07", "config.toml"), 'server = "gpu7.lab.example:9750"\n')
+        self.assertIn("tenant course, user student07", self.bundle("student07", "identity.pem"))
+        for path in ("student07", os.path.join("student07", "identity.pem")):
+            mode = os.stat(os.path.join(self.folder.name, "bundles", path)).st_mode & 0o777
+            self.assertEqual(mode & 0o077, 0, path)
+        lines = self.bundle("server.toml")
+        self.assertIn("[tenants.course]\n", lines)
+        self.assertIn('[tenants.course.each_user]\nsessions_max = 2\nbudget = "10h/month"\n', lines)
+        self.assertIn(lines, said)
+        self.assertIn("course/student07", self.ok("list"))
+
+    def test_a_list_that_has_grown_makes_only_the_new_users(self):
+        self.ok("init")
+        self.add_users(["anna", "ben"], "--token")
+        before = self.bundle("anna", "token")
+        self.assertIn("BEGIN CERTIFICATE", self.bundle("anna", "ca.pem"))
+        said = self.add_users(["anna", "ben", "carol"], "--token")
+        self.assertIn("anna has one that is valid until", said)
+        self.assertIn("1 made, 2 had one already", said)
+        self.assertEqual(self.bundle("anna", "token"), before)
+        self.assertEqual([one["user"] for one in self.credentials()], ["anna", "ben", "carol"])
+        self.ok("revoke", "course/ben")
+        self.assertEqual([one["counts"] for one in self.credentials()], [True, False, True])
+        words = self.fails(1, "move it away", "users", "add", "--tenant", "course", "--from", self.list_of("ben"),
+                           "--out", "bundles", "--token")
+        self.assertIn("0 of 1 users were made", words)
+        os.remove(os.path.join(self.folder.name, "bundles", "ben", "token"))
+        self.assertIn("1 made", self.add_users(["ben"], "--token"))
+
+    def test_a_list_with_mistakes_makes_nobody(self):
+        self.ok("init")
+        arguments = ("users", "add", "--tenant", "course", "--out", "bundles", "--from")
+        words = self.fails(1, "nothing was made", *arguments, self.list_of("anna", "../ben", "b c", "anna", ".hidden"))
+        self.assertIn('line 2: "../ben" is not a user name', words)
+        self.assertIn('line 3: "b c" is not a user name', words)
+        self.assertIn("line 4: anna stands in line 1 already", words)
+        self.assertIn('line 5: ".hidden" is not a user name', words)
+        self.assertFalse(os.path.exists(os.path.join(self.folder.name, "bundles")))
+        self.assertEqual(self.credentials(), [])
+        self.fails(1, "has no name", *arguments, self.list_of("# nobody"))
+        self.fails(1, "--budget must be GPU time in a month", *arguments, self.list_of("anna"), "--budget", "soon")
+        self.fails(1, "nowhere.txt: cannot be read", *arguments, "nowhere.txt")
+        self.fails(2, "--tenant", "users", "add", "--from", "students.txt", "--out", "bundles")
+
+    def test_lines_that_the_configuration_has_are_not_said_again(self):
+        self.ok("init")
+        configuration = os.path.join(self.folder.name, "lab.toml")
+        with open(configuration, "w", encoding="utf-8") as file:
+            file.write('[server]\nlisten = "127.0.0.1:9799"\n[tenants.course.each_user]\nbudget = "10h/month"\n')
+        said = self.add_users(["anna"], "--config", configuration, "--budget", "10h/month")
+        self.assertNotIn("lacks these lines", said)
+        self.assertIn(":9799", self.bundle("anna", "config.toml"))
+
     def test_a_token_can_go_to_standard_output(self):
         self.ok("init")
         self.assertIn("gpuwire_", self.ok("add-tenant", "bob", "--token", "--out", "-"))
@@ -112,7 +186,7 @@ class Admin(unittest.TestCase):
         self.fails(1, "identity", "add-tenant", "alice")
         self.ok("init")
         self.fails(1, "there is an identity already", "init")
-        self.fails(1, "no tenant, serial or token id", "revoke", "carol")
+        self.fails(1, "no tenant, user, serial or token id", "revoke", "carol")
         self.ok("add-tenant", "alice")
         self.assertEqual(self.fails(1, "alice.pem: File exists", "add-tenant", "alice").count("\n"), 1)
         self.fails(1, "is not a tenant name", "add-tenant", "a b")
@@ -124,7 +198,7 @@ class Admin(unittest.TestCase):
                        " makes one", *command)
 
     def test_wrong_arguments_are_status_2(self):
-        self.fails(2, "the command must be init, add-tenant, job-token", *())
+        self.fails(2, "the command must be init, add-tenant, users, job-token", *())
         self.fails(2, "NAME", "add-tenant")
         self.fails(2, "--days", "add-tenant", "alice", "--days", "0")
         self.fails(2, "end needs a session's number or --tenant", "end")

@@ -4,9 +4,9 @@
 #include <sstream>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include "server/config/quantities.hpp"
 #include "test/support/temporary_directory.hpp"
 
 using namespace gpuwire::server;
@@ -210,6 +210,36 @@ TEST_CASE("defaults reach every tenant, and a tenant's own words come first") {
   CHECK(configuration->listen == std::vector<std::string>{"127.0.0.1:9750"});
 }
 
+TEST_CASE("budgets are GPU time in a month, and a user's own words stand before those of each user") {
+  auto configuration = read(
+      "[defaults]\nbudget = '500h/month'\n[tenants.course]\nbudget = '200h/month'\nbudget_hard = true\n"
+      "[tenants.course.each_user]\nsessions_max = 1\nbudget = '10h/month'\n"
+      "[tenants.course.users.anna]\nbudget = '90min/month'\nbudget_hard = true\n"
+      "[tenants.course.users.ben]\nbudget = 'none'\nsessions_max = 3\n[tenants.lab]\nbudget = "
+      "'none'\n[tenants.rest]\n");
+  REQUIRE(configuration);
+  REQUIRE(configuration->tenants.size() == 3);
+  const TenantConfiguration& course = configuration->tenants[0];
+  constexpr uint64_t kHourMs = 3'600'000;
+  CHECK(course.budget == MonthlyBudget{.ms = 200 * kHourMs, .hard = true});
+  CHECK(bounds_of_user(course, "carol") == UserConfiguration{.sessions_max = 1, .budget = {.ms = 10 * kHourMs}});
+  CHECK(bounds_of_user(course, "anna") ==
+        UserConfiguration{.sessions_max = 1, .budget = {.ms = 90 * 60'000, .hard = true}});
+  CHECK(bounds_of_user(course, "ben") == UserConfiguration{.sessions_max = 3, .budget = {}});
+  CHECK(bounds_of_user(course, "") == UserConfiguration{});
+  CHECK(has_budget(course));
+  CHECK_FALSE(has_budget(configuration->tenants[1]));
+  CHECK(configuration->tenants[2].budget.ms == 500 * kHourMs);
+}
+
+TEST_CASE("a budget or a user that cannot be is a mistake with its line") {
+  for (const char* budget : {"'200h'", "'/month'", "'0h/month'", "'soon/month'", "200", "'200/month'", "'200h/year'"})
+    CHECK(names(mistakes("[tenants.course]\nbudget = " + std::string(budget) + "\n"), "2", "such as \"200h/month\""));
+  CHECK(names(mistakes("[tenants.course]\n[tenants.course.users.'../anna']\n"), "2", "is not a user name"));
+  CHECK(names(mistakes("[tenants.course]\n[tenants.course.users.anna]\nclass = 'batch'\n"), "3", "users.anna"));
+  CHECK(names(mistakes("[tenants.course]\n[tenants.course.users]\nanna = 1\n"), "3", "must be a table"));
+}
+
 TEST_CASE("an address of the network wants TLS or the word that it may be read") {
   CHECK(mistakes("[server]\nlisten = '192.168.0.7:9750'\n[tls]\ndirectory = '/etc/gpuwire/identity'\n[tenants.anna]\n")
             .empty());
@@ -225,6 +255,17 @@ TEST_CASE("RDMA is offered only by the word that says what it takes") {
   CHECK(read("[server]\nrdma = 'trusted'\n[tenants.anna]\n")->rdma);
   CHECK(names(mistakes("[server]\nrdma = 'on'\n[tenants.anna]\n"), "2", "trusted"));
   CHECK_FALSE(mistakes("[server]\nrdma = true\n[tenants.anna]\n").empty());
+}
+
+TEST_CASE("workers get users of their own by the machine's ranges or by one that the file names") {
+  using From = WorkerUsersChoice::From;
+  CHECK(read("[tenants.anna]\n")->worker_users.from == From::off);
+  CHECK(read("[server]\nworker_users = 'auto'\n[tenants.anna]\n")->worker_users.from == From::subordinate);
+  const auto named = read("[server]\nworker_users = '100000-165535'\n[tenants.anna]\n")->worker_users;
+  CHECK(named == WorkerUsersChoice{From::range, {100'000, 165'535}});
+  for (const char* wrong :
+       {"on", "100000", "165535-100000", "0-1000", "100000-4294967295", "100000-165535x", "-", "1-"})
+    CHECK(names(mistakes(fmt::format("[server]\nworker_users = '{}'\n[tenants.anna]\n", wrong)), "2", "range"));
 }
 
 TEST_CASE("profiles are measured by CUPTI, where there is one, unless the file says otherwise") {
@@ -284,18 +325,18 @@ TEST_CASE("a size without a unit is refused, but for 0") {
   CHECK(names(errors.error(), "3", "a unit is missing"));
 }
 
-TEST_CASE("durations are read with their units") {
-  CHECK(parse_duration_ms("1.5s") == 1500);
-  CHECK(parse_duration_ms("2h") == 7'200'000);
-  CHECK(parse_duration_ms("5min") == 300'000);
-  CHECK_FALSE(parse_duration_ms("30"));
+TEST_CASE("a quote that is not closed is reported where it is opened, in words") {
+  auto errors = mistakes("[server]\nlisten = \"127.0.0.1:9750\n[tenants.anna]\n");
+  REQUIRE(errors.size() == 1);
+  CHECK(names(errors, "2", "a quote is opened here and not closed"));
 }
 
 TEST_CASE("sessions outlive their connection by five minutes unless the server or a tenant says otherwise") {
   auto plain = read("[tenants.anna]\n");
   REQUIRE(plain);
   CHECK(plain->resume_grace_ms == 300'000);
-  CHECK(plain->hang_up_grace_ms == 20'000);
+  CHECK(plain->hang_up_grace_ms == 300'000);
+  CHECK(read("[server]\nresume_grace = \"1h\"\n[tenants.anna]\n")->hang_up_grace_ms == 3'600'000);
   CHECK_FALSE(plain->tenants[0].resume_grace_max_ms);
   auto said = read(
       "[server]\nresume_grace = \"1h\"\nhang_up_grace = \"0s\"\n[defaults]\nresume_grace_max = "

@@ -141,6 +141,16 @@ TEST_CASE_FIXTURE(Fixture, "what an ended session has had stays with its tenant,
   CHECK(lines[5]["cause"] == "died");
 }
 
+TEST_CASE_FIXTURE(Fixture, "the figures of all sessions are taken once for those that end together, and not for each") {
+  std::vector<SessionId> sessions;
+  for (int i = 0; i < 100; ++i) sessions.push_back(begin("alice"));
+  source.refreshed = 0;
+  monitor.workers_reaped();
+  for (SessionId session : sessions) end(session, uint32_t(EndCause::finished));
+  CHECK(source.refreshed == 1);
+  CHECK(tenant("alice").bytes_in == 100 * 100);
+}
+
 TEST_CASE_FIXTURE(Fixture, "a warning is audited, and the session's figures stay") {
   SessionId session = begin("alice");
   registry.warned(session, "the session has been idle for 8 s");
@@ -231,6 +241,7 @@ TEST_CASE(
   boost::asio::io_context io;
   Shelf shelf;
   TenantMetrics shown;
+  double since = 0;
   for (uint64_t servers = 1; servers <= 3; ++servers) {
     INFO("server ", servers);
     Fixture fixture;
@@ -257,15 +268,19 @@ TEST_CASE(
     CHECK(shown.bytes_in == 100 * servers + 100);
     CHECK(shown.devices[0].gpu_time_ns == 5 * servers);
     shown.bytes_in -= 100;
+    // From the first server's start on, which what has been counted is a share of.
+    if (servers == 1) since = snapshot.server.counted_since_unix_s;
+    CHECK(since > 0);
+    CHECK(snapshot.server.counted_since_unix_s == since);
   }
-  // One for each tenant; an orderly end leaves none.
-  CHECK(shelf.texts.size() == 2);
+  // One for each tenant, and since when they count; an orderly end leaves none.
+  CHECK(shelf.texts.size() == 3);
   Fixture fixture;
   KeptTotals totals(io, fixture.registry, fixture.monitor, shelf);
   shelf.texts.clear();
   fixture.begin("alice");
   totals.note(fixture.monitor.snapshot());
-  CHECK(shelf.texts.size() == 2);
+  CHECK(shelf.texts.size() == 3);
   totals.forget();
   CHECK(shelf.texts.empty());
 }

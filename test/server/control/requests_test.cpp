@@ -17,7 +17,7 @@ struct Server {
   std::vector<std::string> done;
   ControlSources sources{
       .snapshot = [] { return sample_snapshot(); },
-      .reload = [this]() -> tl::expected<std::string, std::vector<std::string>> {
+      .reload = [this](bool) -> tl::expected<std::string, ReloadRefused> {
         done.push_back("reload");
         return "1 tenant added";
       },
@@ -26,11 +26,11 @@ struct Server {
             done.push_back("end " + std::to_string(session) + ": " + reason);
             return session == 3;
           },
-      .end_tenant =
-          [this](const std::string& tenant, const std::string& reason) {
-            done.push_back("end tenant " + tenant + ": " + reason);
-            return size_t(2);
-          },
+      .end_tenant = [this](const std::string& tenant, const std::string& reason) -> std::optional<size_t> {
+        if (tenant == "nobody") return std::nullopt;
+        done.push_back("end tenant " + tenant + ": " + reason);
+        return 2;
+      },
       .revoked = [](const std::string& directory, const std::string& identity) -> std::optional<size_t> {
         if (directory != "/etc/gpuwire/identity") return std::nullopt;
         return identity == "12ab" ? 2 : 0;
@@ -118,15 +118,36 @@ TEST_CASE("A revocation is noted with who has done it and how many sessions end,
   CHECK(server.done[0] == R"(audit revoked {"by_uid":0,"by_pid":1,"tenant":"bob","identity":"12ab","sessions":2})");
 }
 
+TEST_CASE("To end the sessions of a tenant that there is not is an error that names it") {
+  Server server;
+  Json answer = server.ask(R"({"command":"end","tenant":"nobody"})");
+  CHECK(answer["ok"] == false);
+  CHECK(answer["error"] == "this server has no tenant \"nobody\"");
+  CHECK(server.done.empty());
+}
+
+TEST_CASE("A reload that would lose sessions is confirmed by a word") {
+  Server server;
+  server.sources.reload = [](bool confirmed) -> tl::expected<std::string, ReloadRefused> {
+    if (confirmed) return "carl is gone";
+    return tl::unexpected(ReloadRefused{"carl has sessions", {}});
+  };
+  for (const char* line : {R"({"command":"reload"})", R"({"command":"reload","yes":false})",
+                           R"({"command":"reload","yes":1})", R"({"command":"reload","yes":"true"})"})
+    CHECK(server.ask(line)["error"] == "carl has sessions");
+  CHECK(server.ask(R"({"command":"reload","yes":true})")["changed"] == "carl is gone");
+}
+
 TEST_CASE("A reload that finds mistakes tells all of them") {
   Server server;
   CHECK(server.ask(R"({"command":"reload"})")["changed"] == "1 tenant added");
-  server.sources.reload = []() -> tl::expected<std::string, std::vector<std::string>> {
-    return tl::unexpected(std::vector<std::string>{"f:1: a", "f:2: b"});
+  server.sources.reload = [](bool) -> tl::expected<std::string, ReloadRefused> {
+    return tl::unexpected(ReloadRefused{"it has mistakes", {"f:1: a", "f:2: b"}});
   };
   Json answer = server.ask(R"({"command":"reload"})");
   CHECK(answer["ok"] == false);
   CHECK(answer["errors"] == Json::array({"f:1: a", "f:2: b"}));
+  CHECK(answer["error"] == "it has mistakes");
   server.sources.reload = nullptr;
   CHECK(server.ask(R"({"command":"reload"})")["ok"] == false);
 }

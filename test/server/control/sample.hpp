@@ -14,7 +14,8 @@ inline Snapshot sample_snapshot() {
               .started_unix_s = 1'699'992'800,
               .devices = "2 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0",
               .listen = {"0.0.0.0:9750", "unix:/run/gpuwire/server"},
-              .sessions_max = 64};
+              .sessions_max = 64,
+              .certificates = {{.of = "server", .tenant = "", .expires_unix_s = 1'790'000'000, .warning = ""}}};
   s.devices = {{.index = 0,
                 .name = "NVIDIA H200",
                 .memory_bytes = 150'000'000'000,

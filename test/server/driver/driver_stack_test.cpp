@@ -1,4 +1,5 @@
-// In which order a session's calls pass what stands before the library: the IPC guard, the ledger, the gate.
+// In which order a session's calls pass what stands before the library: the order of uploads, the IPC guard, the
+// ledger, the gate.
 #include "server/driver/driver_stack.hpp"
 
 #include <atomic>
@@ -64,6 +65,7 @@ struct Fixture {
   SharedPage<SessionPage> page = SharedPage<SessionPage>::create().value();
   SharedPage<TenantPage> tenant = SharedPage<TenantPage>::create().value();
   NobodysHandles handles;
+  UploadOrder order;
   IpcGuard guard{handles};
   std::optional<ipc::Channel> to_worker, to_broker;
   std::optional<ipc::BlockingRequests> requests;
@@ -84,7 +86,8 @@ struct Fixture {
     SessionSpec spec;
     spec.devices = {{.index = 0}};
     spec.ledger_slot = kSlot;
-    auto opened = DriverStack::open(descriptors, spec, library, guard, {.broker = *to_broker, .requests = *requests});
+    auto opened =
+        DriverStack::open(descriptors, spec, library, order, guard, {.broker = *to_broker, .requests = *requests});
     REQUIRE(opened.has_value());
     stack = std::move(*opened);
   }
@@ -127,7 +130,7 @@ TEST_CASE("a call that waits for the broker's answer about memory has not passed
   CHECK(fixture.page->submissions == 0);
   CHECK(launches == before);
   fixture.tenant->column[0].allowance = kPageBytesMax;
-  fixture.requests->heard({std::get<ipc::MemoryWanted>(*question).request, true, {}});
+  fixture.requests->on_message({std::get<ipc::MemoryWanted>(*question).request, true, {}});
   CHECK(result.get() == CUDA_SUCCESS);
   CHECK(fixture.page->submissions == 1);
   CHECK(launches == before + 1);
@@ -136,17 +139,18 @@ TEST_CASE("a call that waits for the broker's answer about memory has not passed
 TEST_CASE("without pages there are neither ledger nor gate, and the guard stands all the same") {
   DriverTable library = fake_driver();
   NobodysHandles handles;
+  UploadOrder order;
   IpcGuard guard(handles);
   OwnedDescriptor broker, worker;
   REQUIRE(ipc::open_pair(broker, worker));
   ipc::Channel channel(std::move(worker), ipc::Speaker::broker, 1);
   ipc::BlockingRequests requests(channel);
   ipc::SessionDescriptors none;
-  auto stack = DriverStack::open(none, {}, library, guard, {.broker = channel, .requests = requests});
+  auto stack = DriverStack::open(none, {}, library, order, guard, {.broker = channel, .requests = requests});
   REQUIRE(stack.has_value());
   CHECK_FALSE(stack->gated());
   CHECK_FALSE(stack->ledger());
-  CHECK((stack->table().cuLaunchKernel == library.cuLaunchKernel));
+  CHECK((order.driver().cuLaunchKernel == library.cuLaunchKernel));
   CUdeviceptr address = 0;
   CHECK(stack->table().cuIpcOpenMemHandle_v2(&address, {}, 0) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -16,13 +16,14 @@ struct FakeGpu::Calls {
                          CUstream stream, void**, void**) {
     std::lock_guard lock(gpu->mutex_);
     ++gpu->launched_;
-    if (!gpu->capturing_.count(stream)) gpu->queue_.push_back({.kind = Kind::work, .context = t_current});
+    if (!gpu->capturing_.count(stream))
+      gpu->queue_.push_back({.kind = Kind::work, .context = t_current, .stream = stream});
     return CUDA_SUCCESS;
   }
-  static CUresult copy(CUdeviceptr, const void*, size_t, CUstream) {
+  static CUresult copy(CUdeviceptr, const void*, size_t, CUstream stream) {
     std::lock_guard lock(gpu->mutex_);
     ++gpu->launched_;
-    gpu->queue_.push_back({.kind = Kind::work, .context = t_current});
+    gpu->queue_.push_back({.kind = Kind::work, .context = t_current, .stream = stream});
     return CUDA_SUCCESS;
   }
   static CUresult create(CUevent* event, unsigned) {
@@ -39,13 +40,13 @@ struct FakeGpu::Calls {
     std::lock_guard lock(gpu->mutex_);
     gpu->broke_capture_ |= gpu->capturing_.count(stream) != 0;
     ++gpu->recorded_;
-    return gpu->add(event);
+    return gpu->add(event, stream, false);
   }
   static CUresult record_everything(CUcontext, CUevent event) {
     std::lock_guard lock(gpu->mutex_);
     gpu->broke_capture_ |= gpu->is_capturing();
     ++gpu->everything_;
-    return gpu->add(event);
+    return gpu->add(event, nullptr, true);
   }
   static CUresult query(CUevent event) {
     std::lock_guard lock(gpu->mutex_);
@@ -132,7 +133,11 @@ struct FakeGpu::Calls {
   static CUresult fill(CUdeviceptr address, unsigned value, size_t, CUstream stream) {
     std::lock_guard lock(gpu->mutex_);
     gpu->broke_capture_ |= gpu->capturing_.count(stream) != 0;
-    gpu->queue_.push_back({Kind::word, nullptr, reinterpret_cast<uint32_t*>(address), value, t_current});
+    gpu->queue_.push_back({.kind = Kind::word,
+                           .word = reinterpret_cast<uint32_t*>(address),
+                           .value = value,
+                           .context = t_current,
+                           .stream = stream});
     return CUDA_SUCCESS;
   }
 };
@@ -168,12 +173,13 @@ FakeGpu::~FakeGpu() { gpu = nullptr; }
 
 CUcontext FakeGpu::context() { return reinterpret_cast<CUcontext>(uintptr_t(0xc0)); }
 
-CUresult FakeGpu::add(CUevent event) {
+CUresult FakeGpu::add(CUevent event, CUstream stream, bool everything) {
   if (!events_.count(event)) return CUDA_ERROR_INVALID_HANDLE;
   if (queue_.empty()) return CUDA_SUCCESS;
   Event& recorded = events_[event];
   ++recorded.pending;
-  queue_.push_back({.kind = Kind::event, .event = event, .context = recorded.context});
+  queue_.push_back(
+      {.kind = Kind::event, .event = event, .context = recorded.context, .stream = stream, .everything = everything});
   return CUDA_SUCCESS;
 }
 
@@ -227,6 +233,21 @@ void FakeGpu::finish(size_t operations) {
     if (!queue_.empty()) queue_.pop_front();
     while (!queue_.empty() && queue_.front().kind != Kind::work) run(queue_.front()), queue_.pop_front();
   }
+}
+
+void FakeGpu::finish_in(CUstream stream, size_t kernels) {
+  std::lock_guard lock(mutex_);
+  std::set<CUstream> busy;
+  std::erase_if(queue_, [&](const Operation& operation) {
+    if (operation.kind == Kind::work) {
+      if (operation.stream == stream && kernels != 0) return --kernels, true;
+      busy.insert(operation.stream);
+      return false;
+    }
+    if (operation.everything ? !busy.empty() : busy.count(operation.stream) != 0) return false;
+    run(operation);
+    return true;
+  });
 }
 
 size_t FakeGpu::in_flight() {

@@ -28,6 +28,9 @@ class FakeGpu {
   size_t launched();
   void finish(size_t operations);
   void finish_all();
+  // So many of a stream's kernels, and what stands behind them: its streams run beside each other, and an event for
+  // everything waits for all that came before it.
+  void finish_in(CUstream stream, size_t kernels);
   // Nothing but a word in front is done: the context has got the GPU.
   void begin();
   size_t events_recorded();
@@ -61,13 +64,15 @@ class FakeGpu {
     uint32_t* word = nullptr;
     uint32_t value = 0;
     CUcontext context = nullptr;
+    CUstream stream = nullptr;
+    bool everything = false;
   };
   struct Event {
     CUcontext context = nullptr;
     size_t pending = 0;  // how many records of it are not done
   };
   struct Calls;
-  CUresult add(CUevent event);
+  CUresult add(CUevent event, CUstream stream, bool everything);
   CUresult end(CUcontext context);
   void run(const Operation& operation);
 

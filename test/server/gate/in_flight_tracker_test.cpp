@@ -1,5 +1,9 @@
 #include "fixture.hpp"
 
+#include <utility>
+
+#include "server/gate/limits.hpp"
+
 using namespace gpuwire::server;
 using namespace std::chrono_literals;
 
@@ -167,6 +171,79 @@ TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when the stream o
   check_sampled();
 }
 
+// A kernel that does not end, in a stream beside one that captures.
+TEST_CASE_FIXTURE(CaptureFixture, "work that was submitted beside an open capture is in flight until it is done") {
+  bool before_it = false;
+  SUBCASE("before the capture began") { before_it = true; }
+  SUBCASE("while it was open, in a stream that has joined it since") {}
+  if (before_it) CHECK(launch_beside() == CUDA_SUCCESS);
+  capture();
+  if (!before_it) CHECK(launch_beside() == CUDA_SUCCESS);
+  // No look is possible from here on, at the whole device or at this stream.
+  gpu.set_capturing(FakeGpu::stream(0x52), true);
+  set_and_wait(false);
+  REQUIRE(becomes([&] { return page.stuck_since != 0; }));
+  set_and_wait(true);
+  set_and_wait(false);
+  CHECK(page.in_flight == 1);
+  CHECK(page.stuck_since != 0);
+  CHECK(!gpu.recorded_into_a_capture());
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(CaptureFixture, "nothing is in flight beside an open capture when nothing was submitted") {
+  capture();
+  gate.going_idle();
+  set_and_wait(false);
+  CHECK(idle());
+  CHECK(page.submissions == 0);
+}
+
+// A tracker that is looked after by the test, whose stream captures.
+struct CapturingTracker {
+  FakeGpu gpu;
+  SessionPage page;
+  InFlightTracker tracker{gpu.table(), page};
+  CUstream captured = FakeGpu::stream(1);
+
+  CapturingTracker() {
+    tracker.enter_context(FakeGpu::context());
+    tracker.begin_capture(
+        captured, [&] { return gpu.table().cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED); });
+  }
+  void end_capture() {
+    CUgraph graph = nullptr;
+    tracker.end_capture(captured, [&] { return gpu.table().cuStreamEndCapture(captured, &graph); });
+  }
+};
+
+TEST_CASE_FIXTURE(CapturingTracker, "more than can be marked beside an open capture is in flight until it is over") {
+  const Work work{.kind = WorkKind::compute, .stream = FakeGpu::stream(2), .key = 7};
+  for (size_t i = 0; i <= kMarksMax; ++i) {
+    tracker.submitting(work);
+    CHECK(gpu.table().cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, work.stream, nullptr, nullptr) == CUDA_SUCCESS);
+    tracker.submitted(work, true);
+  }
+  gpu.finish_all();
+  tracker.mark_tail();
+  CHECK(tracker.poll().in_flight);
+  CHECK(tracker.tail_expected());
+  end_capture();
+  tracker.mark_tail();
+  CHECK_FALSE(tracker.poll().in_flight);
+  CHECK(!gpu.recorded_into_a_capture());
+}
+
+TEST_CASE_FIXTURE(CapturingTracker, "a capture that is invalidated is known until it is ended") {
+  Sampling sampling;
+  gpu.invalidate_capture(captured);
+  CHECK_FALSE(tracker.sample(sampling));
+  CHECK(tracker.captures());
+  end_capture();
+  CHECK_FALSE(tracker.captures());
+}
+
 TEST_CASE_FIXTURE(CaptureFixture, "the end of another stream leaves a capture open") {
   capture();
   const size_t before = gpu.everything_recorded();
@@ -213,7 +290,13 @@ TEST_CASE_FIXTURE(CaptureFixture, "the end of another context leaves a capture o
 TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when a capture has been invalidated") {
   capture();
   gpu.invalidate_capture(stream);
-  check_sampled();
+  // Until it is ended it may be in the way of a look: what is submitted is counted.
+  CHECK(launch_beside() == CUDA_SUCCESS);
+  CHECK(page.in_flight == 1);
+  gpu.finish_all();
+  CHECK(idle());
+  const size_t before = gpu.everything_recorded();
+  CHECK(becomes([&] { return gpu.everything_recorded() > before; }));
   // And after the next one has begun and ended in the same stream.
   CUgraph graph = nullptr;
   CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
@@ -237,7 +320,7 @@ TEST_CASE(
     gpu.finish_all();
     CHECK_FALSE(tracker.sample(sampling));
     CHECK(page.completions == submitted);
-    tracker.look();
+    tracker.poll();
     CHECK(page.completions == submitted);
   }
 }
@@ -343,6 +426,91 @@ TEST_CASE_FIXTURE(GateFixture, "a kernel that goes on and on is told with the ti
   CHECK(becomes([&] { return page.stuck_since > since; }));
   gpu.finish(1);
   CHECK(becomes([&] { return page.stuck_since == 0; }));
+}
+
+TEST_CASE_FIXTURE(GateFixture, "what is done in other streams hides no kernel that goes on and on") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  CHECK(launch() == CUDA_SUCCESS);
+  gpu.begin();
+  REQUIRE(becomes([&] { return page.stuck_since != 0; }));
+  const int64_t since = page.stuck_since;
+  const CUstream endless = std::exchange(stream, FakeGpu::stream(0x52));
+  for (uint64_t beats = 1; beats <= 5; ++beats) {
+    const uint64_t before = page.completions;
+    CHECK(launch(2) == CUDA_SUCCESS);
+    gpu.finish_in(stream, 1);
+    REQUIRE(becomes([&] { return page.completions == before + 1; }));
+    CHECK(page.stuck_since == since);
+  }
+  CHECK(launch(2) == CUDA_SUCCESS);
+  gpu.finish_in(endless, 1);
+  CHECK(becomes([&] { return page.stuck_since > since; }));  // the last one's
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE_FIXTURE(
+    GateFixture,
+    "work that may wait for what was submitted before it, in any stream, stands still only when that does") {
+  set_and_wait(true);
+  REQUIRE(idle());
+  const CUstream first = stream;
+  for (int i = 0; i < 5; ++i) CHECK(launch() == CUDA_SUCCESS);
+  stream = FakeGpu::stream(0x52);
+  CHECK(launch(2) == CUDA_SUCCESS);
+  gpu.begin();
+  REQUIRE(becomes([&] { return page.stuck_since != 0; }));
+  int64_t since = page.stuck_since;
+  for (int i = 0; i < 5; ++i) {
+    gpu.finish_in(first, 1);
+    REQUIRE(becomes([&] { return page.stuck_since > since; }));
+    since = page.stuck_since;
+  }
+  gpu.finish_all();
+  CHECK(idle());
+}
+
+TEST_CASE(
+    "beside work that stands still in one context no other one is let in under a bound, whatever is done meanwhile") {
+  FakeGpu gpu;
+  SessionPage page;
+  InFlightTracker tracker(gpu.table(), page);
+  auto submit = [&](CUstream stream, uint64_t key) {
+    const Work work{.kind = WorkKind::compute, .stream = stream, .key = key};
+    CHECK(gpu.table().cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr) == CUDA_SUCCESS);
+    tracker.submitting(work);
+    tracker.submitted(work, true);
+  };
+  CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  tracker.enter_context(FakeGpu::context());
+  submit(FakeGpu::stream(1), 1);
+  gpu.begin();
+  tracker.poll();
+  const Work more{.kind = WorkKind::compute, .stream = FakeGpu::stream(3), .key = 3};
+  const PageTime begun = page_now();
+  auto beats_until = [&](PageTime until) {
+    do {
+      CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+      submit(FakeGpu::stream(2), 2);
+      gpu.finish_in(FakeGpu::stream(2), 1);
+      tracker.poll();
+    } while (page_now() < until);
+  };
+  beats_until(begun + kStall + kStall / 2);
+  CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context(0xc1)) == CUDA_SUCCESS);
+  CHECK(tracker.wait_for_room(more, 500us) > 0ns);
+  // It is not let in for want of progress, either, as what comes behind the work that stands still is.
+  while (page_now() - begun < 4 * kStall) std::this_thread::yield();
+  CHECK(tracker.wait_for_room(more, 500us) > 0ns);
+  CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
+  CHECK(tracker.wait_for_room(more, 500us) == 0ns);
+  gpu.finish_all();
+  CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context(0xc1)) == CUDA_SUCCESS);
+  tracker.poll();
+  CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context(0xc1)) == CUDA_SUCCESS);
+  CHECK(tracker.wait_for_room(more, 500us) == 0ns);
+  CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);
 }
 
 TEST_CASE_FIXTURE(GateFixture, "more work than there are marks is still in flight until the last of it is done") {

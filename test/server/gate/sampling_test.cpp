@@ -44,6 +44,6 @@ TEST_CASE("work without an end is credited whole") {
   Sampling sampling;
   PageTime begun = PageTime(sampling.begin()), now = begun;
   nanoseconds credit{};
-  for (int look = 0; look < 1000; ++look, now += sampling.pause()) credit += sampling.stands_for(now);
+  for (int poll = 0; poll < 1000; ++poll, now += sampling.pause()) credit += sampling.stands_for(now);
   CHECK(double(credit.count()) == doctest::Approx(double((now - begun).count())).epsilon(0.01));
 }

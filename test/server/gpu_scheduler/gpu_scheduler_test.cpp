@@ -1,6 +1,7 @@
 #include "server/gpu_scheduler/gpu_scheduler.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <thread>
 
@@ -73,9 +74,9 @@ struct GpuSchedulerFixture {
                                 warnings.push_back(std::move(text));
                               },
                           .end =
-                              [this](SessionId, std::string why) {
+                              [this](SessionId, StopOrder order) {
                                 std::lock_guard lock(mutex);
-                                ends.push_back(std::move(why));
+                                ends.push_back(std::move(order.why));
                               }}};
 
   // One that began under another GPU scheduler. `prepare` writes what its page says by now.
@@ -91,8 +92,8 @@ struct GpuSchedulerFixture {
                             began));
     return worker;
   }
-  Worker session(unsigned number, unsigned tenant) {
-    auto ends = scheduler.add(SessionId(number), TenantId(tenant), kDevice);
+  Worker session(unsigned number, unsigned tenant, std::span<const DeviceIndex> devices = kDevice) {
+    auto ends = scheduler.add(SessionId(number), TenantId(tenant), devices);
     REQUIRE(ends.has_value());
     return Worker(std::move(*ends));
   }
@@ -136,6 +137,26 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "one of two gets the GPU, the other after
   CHECK(drains >= 1);
 }
 
+TEST_CASE("who waits is told that its turn may be next while another's work on one of its GPUs drains") {
+  constexpr DeviceIndex kBoth[] = {0, 1}, kOther[] = {1};
+  // What does not drain is waited for as long as the test takes.
+  GpuScheduler scheduler({.scheduling = true, .cores = 1, .policy = {.drain_wait_max = 1h}}, {.warn = {}, .end = {}});
+  auto session = [&](unsigned number, std::span<const DeviceIndex> devices) {
+    return Worker(*scheduler.add(SessionId(number), TenantId(number), devices));
+  };
+  Worker first = session(1, kDevice);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  first.work();
+  Worker second = session(2, kBoth), third = session(3, kOther);
+  second.knock();
+  CHECK(becomes([&] { return first.gate().closed(); }));
+  first.answer();
+  CHECK(becomes([&] { return second.gate().soon(); }));
+  CHECK_FALSE(third.gate().soon());
+  first.drain();
+  CHECK(becomes([&] { return !second.gate().closed(); }));
+}
+
 TEST_CASE_FIXTURE(GpuSchedulerFixture, "a lease is free the moment its session has gone") {
   Worker first = session(1, 1);
   CHECK(becomes([&] { return first.gate().unhindered(); }));
@@ -144,6 +165,35 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a lease is free the moment its session h
   second.knock();
   scheduler.remove(SessionId(1));
   CHECK(becomes([&] { return !second.gate().closed(); }));
+}
+
+TEST_CASE("who lets a session go does not wait for what the thread is about, and the next who asks does not find it") {
+  std::mutex held;
+  std::atomic<bool> asked{false}, gone{false};
+  // The thread has its mutex while it tells of an end.
+  const auto tell = [&](SessionId, const StopOrder&) {
+    asked = true;
+    std::lock_guard lock(held);
+  };
+  GpuScheduler scheduler({.scheduling = false, .cores = 1, .policy = {}},
+                         {.warn = [](SessionId, const std::string&) {}, .end = tell});
+  scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = 50ms});
+  auto ends = scheduler.add(SessionId(1), TenantId(1), kDevice);
+  REQUIRE(ends.has_value());
+  Worker worker(std::move(*ends));
+  worker.work();
+  worker.drain();
+  std::unique_lock holds(held);
+  worker.page->idle_since = page_now().count();
+  REQUIRE(becomes([&] { return asked.load(); }));
+  std::thread other([&] {
+    scheduler.remove(SessionId(1));
+    gone = true;
+  });
+  CHECK(becomes([&] { return gone.load(); }));
+  holds.unlock();
+  other.join();
+  CHECK(scheduler.snapshot().sessions.empty());
 }
 
 TEST_CASE_FIXTURE(GpuSchedulerFixture, "turns go round among tenants that always have work") {
@@ -228,7 +278,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a limit that is set while a session runs
 TEST_CASE("without scheduling every gate stays open, and limits hold") {
   std::atomic<int> ended{0};
   GpuScheduler scheduler({.scheduling = false, .cores = 1, .policy = {}},
-                         {.warn = [](SessionId, std::string) {}, .end = [&](SessionId, std::string) { ++ended; }});
+                         {.warn = [](SessionId, std::string) {}, .end = [&](SessionId, StopOrder) { ++ended; }});
   scheduler.set_tenant(TenantId(2), {}, {.idle_time_max = 50ms});
   auto one = scheduler.add(SessionId(1), TenantId(1), kDevice);
   auto two = scheduler.add(SessionId(2), TenantId(2), kDevice);
@@ -313,7 +363,7 @@ TEST_CASE("servers of sessions that answer people stay awake after a request whe
   CHECK(first.page->spin_us == 0);
   CHECK(third.page->spin_us == 0);
   scheduler.remove(SessionId(4));
-  CHECK(first.page->spin_us != 0);
+  CHECK(becomes([&] { return first.page->spin_us != 0; }));
   scheduler.set_tenant(TenantId(1), {.service_class = ServiceClass::batch}, {});
   CHECK(first.page->spin_us == 0);
 }
@@ -328,6 +378,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture,
     // More than a session that begins now could have done.
     before.page->submissions = before.page->completions = uint64_t(life / 9us);
     before.page->busy_ns = uint64_t(busy.count());
+    before.page->charged_ns = uint64_t(busy.count() / 2);
     before.page->opening = 12;
     before.page->gate = 0;
   });
@@ -337,9 +388,96 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture,
   CHECK(worker.page->opening.load() == 13);
   auto snapshot = scheduler.snapshot();
   REQUIRE(snapshot.sessions.size() == 1);
-  CHECK(snapshot.sessions[0].busy == busy);
+  // What it was charged then it stays charged, and nothing of it is charged again.
+  CHECK(snapshot.sessions[0].charged >= busy / 2);
   CHECK(snapshot.sessions[0].account.gpu_time < busy / 2);
   CHECK(ended() == 0);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "the next GPU scheduler is told what a session was charged") {
+  Worker worker = session(1, 1);
+  CHECK(becomes([&] { return worker.gate().unhindered(); }));
+  const PageTime begun = page_now();
+  worker.page->in_flight = 1;
+  CHECK(becomes([&] {
+    worker.page->busy_ns = uint64_t((page_now() - begun).count());
+    return worker.page->charged_ns != 0;
+  }));
+  CHECK(std::chrono::nanoseconds(worker.page->charged_ns.load()) <= page_now() - begun);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture,
+                  "a session that becomes a scavenger stands behind its own tenant's others, and what it was charged "
+                  "stays its own and its tenant's") {
+  scheduler.set_tenant(TenantId(1), {.service_class = ServiceClass::interactive}, {});
+  Worker first = session(1, 1);
+  CHECK(becomes([&] { return first.gate().unhindered(); }));
+  auto charged = [&](unsigned number) {
+    const GpuSchedulerSnapshot snapshot = scheduler.snapshot();
+    for (const auto& one : snapshot.sessions)
+      if (one.id == SessionId(number)) return one.charged;
+    return std::chrono::nanoseconds(-1);
+  };
+  const PageTime begun = page_now();
+  first.work();
+  CHECK(becomes([&] {
+    first.page->busy_ns = uint64_t((page_now() - begun).count());
+    return charged(1) > 0ns;
+  }));
+  first.drain();
+  const auto had = charged(1);
+  CHECK(had > 0ns);
+  scheduler.set_scavenger(SessionId(1), true);
+  CHECK(charged(1) >= had);
+  CHECK(scheduler.times(TenantId(1), 0).charged == charged(1));
+  // Its tenant's other session goes before it.
+  Worker second = session(2, 1);
+  second.answer();
+  first.answer();
+  second.knock();
+  CHECK(becomes([&] { return !second.gate().closed(); }));
+  second.work();
+  second.ring();
+  first.knock();
+  CHECK(becomes([&] {
+    const GpuSchedulerSnapshot snapshot = scheduler.snapshot();
+    return std::ranges::any_of(
+        snapshot.sessions, [](const auto& one) { return one.id == SessionId(1) && one.account.hold == Hold::higher; });
+  }));
+  second.drain();
+  second.page->waiting = 0;
+  second.ring();
+  scheduler.set_scavenger(SessionId(1), false);
+  CHECK(becomes([&] {
+    first.answer();
+    first.ring();
+    return !first.gate().closed();
+  }));
+  const auto one = charged(1), other = charged(2);
+  CHECK(scheduler.times(TenantId(1), 0).charged >= one + other);
+}
+
+TEST_CASE_FIXTURE(GpuSchedulerFixture, "large copies share the link of their GPU, and not those of others") {
+  constexpr DeviceIndex kOther[] = {1};
+  std::vector<Worker> workers;
+  for (unsigned i = 0; i < 4; ++i) workers.push_back(session(i + 1, i + 1, i < 2 ? std::span(kDevice) : kOther));
+  // As programs do that want their GPU all the time.
+  auto go_on = [&](Worker& worker) {
+    if (worker.gate().closed()) {
+      if (worker.page->in_flight != 0) worker.drain();
+      worker.knock();
+      return;
+    }
+    worker.answer();
+    worker.page->waiting = 0;
+    worker.page->submissions.fetch_add(1);
+    if (worker.page->in_flight == 0) worker.work();
+  };
+  CHECK(becomes([&] {
+    for (Worker& worker : workers) go_on(worker);
+    return std::ranges::all_of(
+        workers, [](const Worker& worker) { return worker.page->copy_bytes_per_ms == kCopyBytesPerMs / 2; });
+  }));
 }
 
 TEST_CASE_FIXTURE(GpuSchedulerFixture,

@@ -25,7 +25,9 @@ TEST_CASE("a kernel is warned of at four fifths of the limit, once, and ended at
   CHECK(warned.next == PageTime(110s));
   CHECK(!watch.warning().empty());
   CHECK(watch.judge(limits, 100s, {}, 109s).kind == Kind::nothing);
-  CHECK(watch.judge(limits, 100s, {}, 110s).kind == Kind::end);
+  auto ended = watch.judge(limits, 100s, {}, 110s);
+  CHECK(ended.kind == Kind::end);
+  CHECK(ended.stop == StopKind::kernel_time);
   CHECK(watch.judge(limits, 100s, {}, 111s).kind == Kind::nothing);
 }
 

@@ -1,10 +1,12 @@
 // Who takes more of the server's memory than it may, with real processes.
 #include "server/host_guard/host_guard.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,8 +93,8 @@ class Control final : public SessionControl {
  public:
   bool send(SessionId, ipc::Message) override { return true; }
   void warn(SessionId, const std::string&) override {}
-  bool stop(SessionId session, const std::string& reason) override {
-    stopped[session] = reason;
+  bool stop(SessionId session, const StopOrder& order) override {
+    stopped[session] = order.why;
     return true;
   }
   void reconsider_waiting() override {}
@@ -108,11 +111,16 @@ struct Fixture {
   boost::asio::io_context io;
   Control control;
   TenantDirectory tenants{{tenant("greedy", 32 * kMiB), tenant("modest", 32 * kMiB)}};
-  HostGuard guard{
-      io,
-      control,
-      {.machine_bytes = 1024 * kMiB, .slack_bytes = 8 * kMiB, .threads_max = 20, .look = std::chrono::milliseconds(1)}};
+  HostGuard guard{io,
+                  control,
+                  {.machine_bytes = 1024 * kMiB,
+                   .slack_bytes = 8 * kMiB,
+                   .session_slack_bytes = kMiB,
+                   .threads_max = 20,
+                   .poll = std::chrono::milliseconds(1),
+                   .charged = [this](const SessionRecord& session) { return charged[session.number]; }}};
   uint64_t number = 0;
+  std::map<SessionId, uint64_t> charged;
 
   Fixture() { guard.tenants_changed(tenants); }
   SessionRecord begin(const std::string& name, const Worker& worker) {
@@ -134,7 +142,7 @@ struct Fixture {
     return condition();
   }
   // So many looks have been made.
-  void look(unsigned times) {
+  void poll(unsigned times) {
     for (unsigned i = 0; i < times; ++i) io.run_one_for(kTimeout);
   }
 };
@@ -150,11 +158,11 @@ TEST_CASE_FIXTURE(Fixture, "a worker with more threads than any session needs is
   Worker usual, taken_over;
   SessionRecord first = begin("modest", usual), second = begin("greedy", taken_over);
   usual.start_threads(15);
-  look(3);
+  poll(3);
   CHECK(control.stopped.empty());
   taken_over.start_threads(25);
   CHECK(soon([&] { return !control.stopped.empty(); }));
-  look(3);
+  poll(3);
   REQUIRE(control.stopped.size() == 1);
   CHECK(control.stopped.begin()->first == second.number);
   CHECK(control.stopped.begin()->second.find("threads") != std::string::npos);
@@ -171,15 +179,74 @@ TEST_CASE_FIXTURE(Fixture,
   SessionRecord first = begin("greedy", small), second = begin("greedy", large), third = begin("modest", other);
   small.take(20 * kMiB);
   other.take(30 * kMiB);
-  look(3);
+  poll(3);
   CHECK(control.stopped.empty());
   large.take(40 * kMiB);
   CHECK(soon([&] { return !control.stopped.empty(); }));
-  look(3);
+  poll(3);
   REQUIRE(control.stopped.size() == 1);
   CHECK(control.stopped.begin()->first == second.number);
   CHECK(control.stopped.begin()->second.find("host_memory") != std::string::npos);
   for (const SessionRecord& record : {first, second, third}) guard.ended(record);
+}
+
+TEST_CASE_FIXTURE(Fixture, "what may be beyond the count is a tenant's, however many sessions it has") {
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::vector<SessionRecord> records;
+  for (unsigned i = 0; i < 4; ++i) {
+    workers.push_back(std::make_unique<Worker>());
+    records.push_back(begin("greedy", *workers.back()));
+  }
+  // 36 MiB of 32 MiB, 8 MiB beside them, and 4 for four sessions.
+  for (auto& worker : workers) worker->take(9 * kMiB);
+  poll(3);
+  CHECK(control.stopped.empty());
+  for (auto& worker : workers) worker->take(4 * kMiB);
+  CHECK(soon([&] { return !control.stopped.empty(); }));
+  for (const SessionRecord& record : records) guard.ended(record);
+}
+
+// As the kernel adds it up, in thousandths of the machine.
+int badness(const Worker& worker) {
+  return std::stoi(worker.kill_order()) + int(1000 * own_bytes(worker.pid).value_or(0) / (1024 * kMiB));
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "the kernel is told to kill those first whose tenant has what it is not charged, however much more "
+                  "others have") {
+  Worker uncharged, within;
+  SessionRecord first = begin("greedy", uncharged), second = begin("modest", within);
+  charged[second.number] = 34 * kMiB;
+  within.take(33 * kMiB);
+  uncharged.take(6 * kMiB);
+  CHECK(soon([&] { return badness(uncharged) > badness(within); }));
+  poll(3);
+  CHECK(badness(uncharged) > badness(within));
+  CHECK(std::stoi(within.kill_order()) < 2 * kKillOrderOfWorkers);
+  CHECK(control.stopped.empty());
+  guard.ended(first);
+  guard.ended(second);
+}
+
+TEST_CASE("a tenant that has used up its slack goes before a worker that has the whole machine") {
+  constexpr uint64_t kMachine = 1000 * kMiB;
+  auto sum = [&](uint64_t process, uint64_t excess) {
+    return kill_order({kMachine, process, process, excess, 100 * kMiB}) + int(1000 * process / kMachine);
+  };
+  CHECK(sum(110 * kMiB, 100 * kMiB) > sum(1000 * kMiB, 0));
+  CHECK(sum(60 * kMiB, 50 * kMiB) > sum(500 * kMiB, 0));
+  // Of those that are charged for what they have, those first who have most, and all of them before the broker.
+  for (uint64_t part = 0; part < 1000; part += 10) CHECK(sum((part + 10) * kMiB, 0) >= sum(part * kMiB, 0));
+  CHECK(sum(0, 0) == kKillOrderOfWorkers);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a worker cannot hide what it has behind a claim beyond what its tenant may have") {
+  Worker worker;
+  SessionRecord record = begin("greedy", worker);
+  charged[record.number] = UINT64_MAX;
+  worker.take(39 * kMiB);
+  CHECK(soon([&] { return std::stoi(worker.kill_order()) > 3 * kKillOrderOfWorkers; }));
+  guard.ended(record);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a worker that takes far more than it may is killed without being asked") {
@@ -196,7 +263,7 @@ TEST_CASE_FIXTURE(Fixture, "what a worker had before its session is nobody's") {
   Worker worker;
   worker.take(200 * kMiB);
   SessionRecord record = begin("modest", worker);
-  look(3);
+  poll(3);
   CHECK(control.stopped.empty());
   guard.ended(record);
 }
@@ -206,9 +273,9 @@ TEST_CASE_FIXTURE(Fixture, "the kernel is told to kill those first who have most
   SessionRecord first = begin("modest", small), second = begin("greedy", large);
   large.take(20 * kMiB);
   CHECK(soon([&] { return small.kill_order() != "0" && large.kill_order() != "0"; }));
-  look(3);
+  poll(3);
   CHECK(std::stoi(large.kill_order()) > std::stoi(small.kill_order()));
-  CHECK(std::stoi(small.kill_order()) >= kKillOrderOfWorkers);
+  CHECK(std::stoi(small.kill_order()) > 0);  // what its process has by itself is taken off
   guard.ended(first);
   guard.ended(second);
 }
@@ -217,7 +284,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker that is gone is not mistaken for another pr
   auto worker = std::make_unique<Worker>();
   SessionRecord record = begin("greedy", *worker);
   worker.reset();
-  look(3);
+  poll(3);
   CHECK(control.stopped.empty());
   guard.ended(record);
 }
@@ -232,21 +299,77 @@ struct Group : test::TemporaryDirectory {
 TEST_CASE("the groups of the tenants are made beside the server's own, with their bounds, and go with them") {
   Group folder;
   for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
-  const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / "gpuwire-tenant-7";
+  const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / WorkerGroups::name_of("anna");
   // Where the kernel makes these files by itself, here they are there before.
   for (const fs::path& place : {broker, group}) {
     fs::create_directory(place);
-    for (const char* file : {"cgroup.procs", "memory.max", "memory.swap.max", "pids.max"}) std::ofstream(place / file);
+    for (const char* file : {"cgroup.procs", "memory.max", "memory.swap.max", "pids.max", "cpu.weight"})
+      std::ofstream(place / file);
   }
   auto groups = WorkerGroups::open(folder.path());
   REQUIRE_MESSAGE(groups, (groups ? "" : groups.error()));
   CHECK(contents(broker / "cgroup.procs") == std::to_string(::getpid()));
-  CHECK(contents(folder.path() / "cgroup.subtree_control") == "+memory +pids");
-  CHECK(groups->bound(7, 123 * kMiB));
-  CHECK(groups->join(7, 4711));
+  // Each is a write by itself; here one stands over the other.
+  CHECK(contents(folder.path() / "cgroup.subtree_control") == "+cpuory +pids");
+  CHECK(contents(broker / "cpu.weight") == std::to_string(kBrokerWeight));
+  CHECK(groups->bound("anna", UINT64_MAX));
+  CHECK(contents(group / "memory.max") == "max");
+  CHECK(groups->bound("anna", 123 * kMiB));
+  CHECK(groups->weigh("anna", scheduler::ServiceClass::interactive));
+  CHECK(groups->join("anna", 4711));
   CHECK(contents(group / "memory.max") == std::to_string(123 * kMiB));
+  CHECK(contents(group / "cpu.weight") == std::to_string(processor_weight(scheduler::ServiceClass::interactive)));
   CHECK(contents(group / "memory.swap.max") == "0");
   CHECK(contents(group / "cgroup.procs") == "4711");
+}
+
+TEST_CASE("a tenant's group is its own under every configuration, and empty ones of an earlier server go") {
+  using scheduler::ServiceClass;
+  Group folder;
+  for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
+  fs::create_directory(folder.path() / "gpuwire-broker");
+  std::ofstream(folder.path() / "gpuwire-broker" / "cgroup.procs");
+  // The kernel charges these for what was begun in them.
+  const std::string ben = WorkerGroups::name_of("ben"), gone = WorkerGroups::name_of("gone");
+  for (const std::string& name : {ben, gone}) fs::create_directory(folder.path() / name);
+  std::ofstream(folder.path() / ben / "cgroup.procs");
+  auto groups = WorkerGroups::open(folder.path());
+  REQUIRE(groups);
+  CHECK_FALSE(fs::exists(folder.path() / gone));
+  CHECK(fs::exists(folder.path() / ben));
+  // Whatever other tenants there are by now, and in which order.
+  CHECK(WorkerGroups::name_of("anna") != ben);
+  CHECK(WorkerGroups::name_of("ben") == ben);
+  // No name leads anywhere else.
+  CHECK(WorkerGroups::name_of("../../etc").find('/') == std::string::npos);
+  for (auto higher : {ServiceClass::realtime, ServiceClass::interactive, ServiceClass::batch})
+    CHECK(processor_weight(higher) > processor_weight(ServiceClass(uint8_t(higher) + 1)));
+}
+
+TEST_CASE_FIXTURE(Fixture, "where there are no groups, every thread of a scavenger's worker is nicer than the broker") {
+  Worker worker, other;
+  worker.start_threads(3);
+  tenants.replace({tenant("greedy", 32 * kMiB), tenant("modest", 32 * kMiB)});
+  SessionRecord record;
+  record.number = SessionId(77);
+  record.tenant = "greedy";
+  record.tenant_id = tenants.find("greedy")->id;
+  record.service_class = scheduler::ServiceClass::scavenger;
+  record.worker_pid = worker.pid;
+  SessionSpec spec;
+  ipc::SessionDescriptors descriptors;
+  REQUIRE(guard.attach(record, spec, descriptors));
+  SessionRecord usual = begin("modest", other);
+  const int own = ::getpriority(PRIO_PROCESS, id_t(::getpid()));
+  unsigned threads = 0;
+  for (const auto& thread : fs::directory_iterator("/proc/" + std::to_string(worker.pid) + "/task")) {
+    ++threads;
+    CHECK(::getpriority(PRIO_PROCESS, id_t(std::stoi(thread.path().filename()))) == std::min(own + 10, 19));
+  }
+  CHECK(threads == 4);
+  CHECK(::getpriority(PRIO_PROCESS, id_t(other.pid)) == own);
+  guard.ended(record);
+  guard.ended(usual);
 }
 
 TEST_CASE("what an earlier server has left in the group to be divided moves out of it, and nothing else does") {
@@ -285,6 +408,23 @@ TEST_CASE("the machine says how much memory it has, and what a process has of it
   worker.take(64 * kMiB);
   CHECK(own_bytes(worker.pid).value_or(0) >= before + 64 * kMiB);
   CHECK_FALSE(own_bytes(-1));
+  CHECK_FALSE(ProcessStatus(-1).read());
+}
+
+TEST_CASE("one descriptor tells of a process again and again, and of nobody once the process is gone") {
+  std::optional<Worker> worker(std::in_place);
+  const ProcessStatus status(worker->pid);
+  const auto before = status.read();
+  REQUIRE(before);
+  CHECK(before->threads == 1);
+  worker->take(64 * kMiB);
+  worker->start_threads(3);
+  const auto now = status.read();
+  REQUIRE(now);
+  CHECK(now->own_bytes >= before->own_bytes + 64 * kMiB);
+  CHECK(now->threads == 4);
+  worker.reset();
+  CHECK_FALSE(status.read());
 }
 
 }  // namespace gpuwire::server

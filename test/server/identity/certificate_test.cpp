@@ -137,3 +137,17 @@ TEST_CASE("what cannot be read as a certificate or key says so") {
   Lab one, other;
   CHECK_FALSE(read_authority(one.issued.certificate_pem, other.issued.key_pem));
 }
+
+TEST_CASE("a renewed authority is trusted with what the old one has signed, and the old one with what it signs") {
+  Lab old;
+  Lab renewed;
+  renewed.issued = renew_authority(old.authority, {kNow + 24h, kAuthorityDays}).value();
+  renewed.authority = read_authority(renewed.issued.certificate_pem, renewed.issued.key_pem).value();
+  CHECK(renewed.issued.key_pem == old.issued.key_pem);
+  CHECK(renewed.issued.serial != old.issued.serial);
+  CHECK(renewed.issued.expires > old.issued.expires);
+  Issued before = issue_client_certificate(old.authority, "alice", {kNow, kClientDays}).value();
+  Issued after = issue_server_certificate(renewed.authority, {"gpu7"}, {kNow + 24h, kServerDays}).value();
+  CHECK(verify(renewed, before, kNow + 48h, X509_PURPOSE_SSL_CLIENT) == X509_V_OK);
+  CHECK(verify(old, after, kNow + 48h, X509_PURPOSE_SSL_SERVER, "gpu7") == X509_V_OK);
+}

@@ -79,6 +79,31 @@ TEST_CASE("a tenant's name revokes all that it has, an id only that one") {
   CHECK_FALSE(credentials.knows("carol"));
 }
 
+TEST_CASE("a user's name revokes what that user of that tenant has, and reads back") {
+  Register credentials;
+  const auto add = [&](const char* id, const char* tenant, const char* user) {
+    REQUIRE(credentials.add(
+        {.id = id, .tenant = tenant, .user = user, .issued = kNow, .expires = kNow + 1h, .revoked = {}}));
+  };
+  add("01", "course", "anna"), add("02", "course", "ben"), add("03", "other", "anna"), add("04", "course", "");
+  auto back = Register::parse(credentials.text());
+  REQUIRE(back.has_value());
+  CHECK(back->credentials()[0].user == "anna");
+  CHECK(back->credentials()[3].user.empty());
+  CHECK(back->knows("course/ben"));
+  CHECK_FALSE(back->knows("course/"));
+  CHECK_FALSE(back->knows("anna"));
+  REQUIRE(back->revoke("course/anna", false, kNow).size() == 1);
+  CHECK(back->find("01")->revoked);
+  CHECK_FALSE(back->find("03")->revoked);
+  CHECK(back->revoke("course", false, kNow).size() == 2);
+  std::string bad = credentials.text();
+  bad.replace(bad.find("\"ben\""), 5, "\"../\"");
+  auto refused = Register::parse(bad);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().find("is not a user name") != std::string::npos);
+}
+
 TEST_CASE("sessions of a credential that was revoked before can still be ended") {
   Register credentials;
   credentials.add(certificate_of("alice", "0a"));

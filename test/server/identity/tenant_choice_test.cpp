@@ -50,6 +50,38 @@ TEST_CASE("the order is certificate, token, Unix user, open tenant") {
   CHECK(outcome({.tls = true}, &registry.credentials) == "no_identity");
 }
 
+TEST_CASE("who of the tenant a client is says what it has shown, and two users are a mismatch") {
+  Register credentials;
+  const std::string token = new_token().value();
+  const TokenHash hash = hash_token(token);
+  credentials.add({.kind = CredentialKind::token,
+                   .id = token_id(hash),
+                   .tenant = "course",
+                   .user = "anna",
+                   .issued = kNow,
+                   .expires = kNow + 1h,
+                   .revoked = {},
+                   .hash = hash});
+  credentials.add({.kind = CredentialKind::certificate,
+                   .id = "0c",
+                   .tenant = "course",
+                   .user = "ben",
+                   .issued = kNow,
+                   .expires = kNow + 1h,
+                   .revoked = {}});
+  auto user = [&](const Shown& shown) {
+    auto choice = choose_tenant(shown, &credentials, kNow);
+    auto* chosen = std::get_if<ChosenTenant>(&choice);
+    return chosen ? chosen->user : std::string(name_of(std::get<RefusedTenant>(choice).kind));
+  };
+  const ShownCertificate ben{.serial = "0c", .tenant = "course"};
+  CHECK(user({.token = token}) == "anna");
+  CHECK(user({.tls = true, .certificate = ben}) == "ben");
+  CHECK(user({.tls = true, .certificate = ben, .token = token}) == "mismatch");
+  CHECK(user({.unix_tenant = "course", .unix_user = "carol"}) == "carol");
+  CHECK(user({.open_tenant = "open"}).empty());
+}
+
 TEST_CASE("what is shown and does not count is refused, whatever else would do") {
   Book registry;
   Shown shown{

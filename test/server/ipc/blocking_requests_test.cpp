@@ -39,7 +39,7 @@ TEST_CASE("each thread gets the answer to its own question, in whatever order th
   std::thread first([&] { yes = fixture.ask(1); }), second([&] { no = fixture.ask(2); });
   MemoryWanted one = fixture.asked(), other = fixture.asked();
   CHECK(one.request != other.request);
-  for (const MemoryWanted& wanted : {other, one}) fixture.requests->heard({wanted.request, wanted.bytes == 1, {}});
+  for (const MemoryWanted& wanted : {other, one}) fixture.requests->on_message({wanted.request, wanted.bytes == 1, {}});
   first.join();
   second.join();
   REQUIRE(yes);
@@ -53,7 +53,7 @@ TEST_CASE("a question without an answer ends with the reason, and an answer that
   auto none = fixture.ask(1, std::chrono::milliseconds(1));
   REQUIRE_FALSE(none);
   CHECK(none.error() == "the broker has not answered in time");
-  fixture.requests->heard({fixture.asked().request, true, {}});
+  fixture.requests->on_message({fixture.asked().request, true, {}});
   CHECK_FALSE(fixture.ask(2, std::chrono::milliseconds(1)));
   fixture.broker.reset();
   auto gone = fixture.ask(3);
@@ -70,7 +70,7 @@ TEST_CASE("while there is no broker a question waits, and is asked again of the 
   fixture.requests->broker_back();
   MemoryWanted again = fixture.asked();
   CHECK(again.request == first.request);
-  fixture.requests->heard({again.request, true, {}});
+  fixture.requests->on_message({again.request, true, {}});
   asks.join();
   REQUIRE(answer);
   CHECK(answer->yes);

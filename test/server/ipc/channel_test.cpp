@@ -61,10 +61,10 @@ TEST_CASE("nothing there is not the end, and the end is not a message") {
   Pair pair;
   Channel worker = pair.worker();
   std::optional<Message> got;
-  CHECK(worker.hear(got) == Channel::Heard::none_yet);
+  CHECK(worker.try_receive(got) == Channel::Received::none_yet);
   CHECK_FALSE(worker.await(milliseconds(1)));
   pair.broker_end.reset();
-  CHECK(worker.hear(got) == Channel::Heard::closed);
+  CHECK(worker.try_receive(got) == Channel::Received::closed);
   CHECK_FALSE(worker.await());
   CHECK_FALSE(worker.send(Note{"nobody reads it"}));
 }
@@ -88,17 +88,17 @@ TEST_CASE("bytes that are no message, and a message of another, end what is beli
   std::optional<Message> got;
   auto heard = [&](std::string_view said) {
     REQUIRE(::send(pair.worker_end.get(), said.data(), said.size(), MSG_NOSIGNAL) == ssize_t(said.size()));
-    return broker.hear(got);
+    return broker.try_receive(got);
   };
-  CHECK(heard("and another thing") == Channel::Heard::nonsense);
+  CHECK(heard("and another thing") == Channel::Received::nonsense);
   CHECK(broker.fault() == "what cannot be: 17 bytes");
-  CHECK(heard("") == Channel::Heard::nonsense);
+  CHECK(heard("") == Channel::Received::nonsense);
   CHECK(broker.fault() == "what cannot be: no bytes");
-  CHECK(heard(std::string(kPacketBytesMax + 8, ' ')) == Channel::Heard::nonsense);
+  CHECK(heard(std::string(kPacketBytesMax + 8, ' ')) == Channel::Received::nonsense);
   Message stop = Stop{"so says the worker"};
   Packet packet = encode(stop);
   CHECK(heard({reinterpret_cast<const char*>(packet.bytes().data()), packet.bytes().size()}) ==
-        Channel::Heard::nonsense);
+        Channel::Received::nonsense);
   CHECK_FALSE(got);
 }
 
@@ -159,7 +159,7 @@ TEST_CASE("threads that send at once are all heard") {
   std::array<unsigned, kThreads> next{};
   for (unsigned heard = 0; heard < kThreads * kEach; ++heard) {
     std::optional<Message> got;
-    while (broker.hear(got) != Channel::Heard::message) worker.drain();
+    while (broker.try_receive(got) != Channel::Received::message) worker.drain();
     auto& wanted = std::get<MemoryWanted>(*got);
     CHECK(wanted.request == next[wanted.column]++);  // those of one thread in their order
   }

@@ -1,12 +1,17 @@
 #include "server/ipc/codec.hpp"
 
 #include <cstring>
+#include <map>
 #include <random>
 #include <set>
+#include <string>
 
+#include <capnp/dynamic.h>
+#include <capnp/message.h>
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
+#include "server/ipc/messages.capnp.h"
 #include "test/server/ipc/messages.hpp"
 
 using namespace gpuwire::server;
@@ -28,7 +33,51 @@ std::vector<OwnedDescriptor> copies_of(Message& message) {
   return copies;
 }
 
+// Fields of structures that two messages share, one of which leaves them alone.
+const std::map<std::string, std::set<std::string>> kUnused{{"claim", {"descriptor"}},
+                                                           {"rewrite", {"session", "descriptors", "awaited"}}};
+
+// Checks that each field has something else than its default, the fields of structures inside included.
+void check_filled(const capnp::DynamicValue::Reader& value, const std::set<std::string>& unused) {
+  switch (value.getType()) {
+    case capnp::DynamicValue::BOOL: CHECK(value.as<bool>()); break;
+    case capnp::DynamicValue::UINT: CHECK(value.as<uint64_t>() != 0); break;
+    case capnp::DynamicValue::TEXT: CHECK(value.as<capnp::Text>().size() > 0); break;
+    case capnp::DynamicValue::DATA: CHECK(value.as<capnp::Data>().size() > 0); break;
+    case capnp::DynamicValue::LIST:
+      CHECK(value.as<capnp::DynamicList>().size() > 0);
+      for (const auto& element : value.as<capnp::DynamicList>()) {
+        if (element.getType() == capnp::DynamicValue::STRUCT) check_filled(element, unused);
+      }
+      break;
+    case capnp::DynamicValue::STRUCT: {
+      const auto structure = value.as<capnp::DynamicStruct>();
+      for (auto field : structure.getSchema().getNonUnionFields()) {
+        const std::string name = field.getProto().getName().cStr();
+        CAPTURE(name);
+        if (!unused.contains(name)) check_filled(structure.get(field), unused);
+      }
+      break;
+    }
+    default: CHECK(value.getType() == capnp::DynamicValue::VOID);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("every field of a message is written") {
+  for (auto& [by, message] : test::one_of_each()) {
+    const Packet packet = encode(message);
+    const kj::ArrayPtr<const capnp::word> segments[] = {packet.words};
+    capnp::SegmentArrayMessageReader reader(segments);
+    const capnp::DynamicStruct::Reader root = reader.getRoot<ipc_schema::Message>();
+    const auto which = KJ_ASSERT_NONNULL(root.which());
+    const std::string name = which.getProto().getName().cStr();
+    CAPTURE(name);
+    const auto unused = kUnused.find(name);
+    check_filled(root.get(which), unused == kUnused.end() ? std::set<std::string>() : unused->second);
+  }
+}
 
 TEST_CASE(
     "every kind of message arrives as it was sent, with its descriptors, from who may say it and from nobody else") {

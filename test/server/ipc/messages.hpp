@@ -44,30 +44,37 @@ inline std::vector<Said> one_of_each() {
                    .host_memory_bytes = 1 << 20,
                    .resume_grace_ms = 5,
                    .hang_up_grace_ms = 6,
+                   .lanes_max = 4,
                    .chunks_charged = true,
                    .ledger_slot = 3};
-  broker(Serve{{9, 8, 7}, spec, {a_descriptor(), a_descriptor(), {}, a_descriptor(), a_descriptor(), {}}});
-  broker(Stop{"maintenance"});
+  broker(Serve{{9, 8, 7},
+               spec,
+               {a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor()}});
+  broker(Stop{"maintenance", StopKind::kernel_time});
   broker(Warn{"a kernel runs for long"});
   broker(Answer{10, true, a_descriptor()});
   broker(Attach{a_descriptor(), std::string(kTlsKeyBytes, 't')});
   broker(Adopted{});
   broker(Unattended{});
   broker(Identity{a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor()});
-  broker(Arrival{5, a_descriptor(), "10.0.0.7:4711", "10.0.0.7", true, "unix tenant", "open", true, true});
-  broker(Queued{5, 2, 3, "all GPUs are taken"});
+  broker(Arrival{5, a_descriptor(), "10.0.0.7:4711", "10.0.0.7", true, "unix tenant", "open", true, true, "anna"});
+  broker(Queued{5, 2, 3, "all GPUs are taken", std::string(kWireIdBytes, 'q')});
   broker(Admitted{5});
   broker(Refused{5, "no"});
   auth_server(IdentityRead{"server.pem: it expired"});
   auth_server(Login{5, "anna", "tls token", "t1", 2, 1 << 30, "python3", "laptop", 99, "10.0.0.7:4711", true,
-                    std::string(kWireIdBytes, 'w'), "", "queue text 80"});
+                    std::string(kWireIdBytes, 'w'), std::string(kWireIdBytes, 'q'), "queue text 80", "H200", "ben"});
   auth_server(Gone{5, "the client left"});
   auth_server(Passed{5, a_descriptor(), std::string(kTlsKeyBytes, 'p')});
   auth_server(TurnedAway{"10.0.0.7:4711", "token", "unknown", "anna", "t1", 4});
   broker(Hello{kKeeperVersion, std::string(kKeeperKeyBytes, 'h')});
   broker(Grace{60'000});
   auto entry = [] {
-    KeptEntry entry{.session = true, .name = "session/7", .text = std::string("bytes\0more", 10), .descriptors = {}};
+    KeptEntry entry{.session = true,
+                    .awaited = true,
+                    .name = "session/7",
+                    .text = std::string("bytes\0more", 10),
+                    .descriptors = {}};
     entry.descriptors.push_back(a_descriptor());
     entry.descriptors.emplace_back();
     entry.descriptors.push_back(a_descriptor());

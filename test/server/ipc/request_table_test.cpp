@@ -70,7 +70,7 @@ TEST_CASE("a look at all of them takes out those that are answered") {
   Table table(4);
   for (const char* who : {"a1", "b", "a2"}) table.open(who);
   CHECK(table.count_if([](const std::string& who) { return who[0] == 'a'; }) == 2);
-  table.look_at_all([](RequestId, const std::string& who) { return who == "b"; });
+  table.visit_all([](RequestId, const std::string& who) { return who == "b"; });
   table.drop_if([](const std::string& who) { return who == "a1"; });
   CHECK(table.size() == 1);
 }

@@ -32,6 +32,16 @@ TEST_CASE("Escaped text keeps letters of all scripts and shows control character
   CHECK(escaped(std::string_view("\0x", 2)) == "\\x00x");
 }
 
+TEST_CASE("Escaped text shows as bytes what turns a line around, ends it or hides in it") {
+  CHECK(escaped("a\u202eb") == "a\\xe2\\x80\\xaeb");
+  CHECK(escaped("\u2066") == "\\xe2\\x81\\xa6");
+  CHECK(escaped("\u2028") == "\\xe2\\x80\\xa8");
+  CHECK(escaped("\u200b\ufeff") == "\\xe2\\x80\\x8b\\xef\\xbb\\xbf");
+  const std::string line = formatted(LogFormat::text, "gpuwire-serve", "session 1: \u202egnp.exe\u2028forged");
+  CHECK(line.find("\u202e") == std::string::npos);
+  CHECK(line.find("\u2028") == std::string::npos);
+}
+
 TEST_CASE("Escaped text shows bytes that are not UTF-8 as bytes") {
   CHECK(escaped("\xff") == "\\xff");
   CHECK(escaped("\xe2\x82") == "\\xe2\\x82");           // cut off

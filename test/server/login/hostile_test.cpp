@@ -171,6 +171,21 @@ TEST_CASE("a bad token is refused even where nobody would have to say who they a
   CHECK(client.answer() == "refused: this server does not know the token");
 }
 
+TEST_CASE("who names a token and has it not is refused as somebody with a wrong one") {
+  Lab lab;
+  auto bob = lab.token("bob"), expired = lab.token("bob", 10, 20);
+  LoginProcessFixture login(&lab);
+  auto attempt_plain = [&](const std::string& token, bool spoilt) {
+    LoginClient client = login.connect({.open_tenant = "open"});
+    CHECK(client.read_preface());
+    std::string said = client.show_token(token, spoilt);
+    return said.empty() ? client.answer() : said;
+  };
+  CHECK(attempt_plain("gpuwire_nonsense", false) == "refused: this server does not know the token");
+  CHECK(attempt_plain(token_in(bob), true) == "refused: this server does not know the token");
+  CHECK(attempt_plain(token_in(expired), false).starts_with("refused: the token of tenant bob expired on "));
+}
+
 TEST_CASE("TLS 1.2 is refused with an alert") {
   Lab lab;
   auto alice = lab.certificate("alice");

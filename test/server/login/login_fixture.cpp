@@ -1,5 +1,6 @@
 #include "test/server/login/login_fixture.hpp"
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <stdexcept>
@@ -148,6 +149,38 @@ void LoginClient::send_login(const std::string& token, unsigned gpus) {
   send(frame.append(words.asChars().begin(), words.asChars().size()));
 }
 
+namespace {
+
+std::string login_frame(capnp::MessageBuilder& message) {
+  auto words = message.getSegmentsForOutput()[0];
+  wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
+                           .ordinal = uint32_t(wire::ControlOrdinal::login),
+                           .message_words = uint32_t(words.size())};
+  std::string frame(reinterpret_cast<const char*>(&header), sizeof header);
+  return frame.append(words.asChars().begin(), words.asChars().size());
+}
+
+}  // namespace
+
+std::string LoginClient::show_token(const std::string& token, bool spoilt) {
+  const tls::TokenHash hash = tls::token_hash(token);
+  tls::TokenChallenge challenge{.client = tls::new_token_nonce().value(), .server = {}};
+  capnp::MallocMessageBuilder named, sealed;
+  auto login = named.initRoot<schema::Login>();
+  login.setTokenName(tls::token_name(hash));
+  login.setTokenNonce({challenge.client.data(), challenge.client.size()});
+  send(login_frame(named));
+  challenged_ = false;
+  if (std::string said = answer(); !challenged_) return said;
+  challenge.server = server_nonce_;
+  if (!tls::same(server_proof_, tls::token_proof(hash, challenge))) return "the server has proven nothing";
+  std::string shown = tls::sealed_token(hash, challenge, token);
+  if (spoilt) shown[0] = char(shown[0] ^ 1);
+  sealed.initRoot<schema::Login>().setSealedToken({reinterpret_cast<const kj::byte*>(shown.data()), shown.size()});
+  send(login_frame(sealed));
+  return {};
+}
+
 std::string LoginClient::answer() {
   wire::FrameHeader header;
   std::string why;
@@ -158,6 +191,14 @@ std::string LoginClient::answer() {
   capnp::SegmentArrayMessageReader reader(kj::arrayPtr(&segment, 1));
   auto answer = reader.getRoot<schema::LoginAnswer>();
   if (answer.isAdmitted()) return "admitted";
+  if (answer.isChallenge()) {
+    auto nonce = answer.getChallenge().getNonce(), proof = answer.getChallenge().getProof();
+    challenged_ = nonce.size() == server_nonce_.size() && proof.size() == server_proof_.size();
+    if (!challenged_) return "a challenge that is none";
+    std::copy(nonce.begin(), nonce.end(), server_nonce_.begin());
+    std::copy(proof.begin(), proof.end(), server_proof_.begin());
+    return "challenge";
+  }
   if (answer.isRefused()) return std::string("refused: ") + answer.getRefused().cStr();
   auto queued = answer.getQueued();
   return fmt::format("queued {} of {}: {}", queued.getPlace(), queued.getWaiting(), queued.getWhy().cStr());

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "protocol/tls/openssl.hpp"
+#include "protocol/tls/token_challenge.hpp"
 #include "protocol/wire/frame.hpp"
 #include "server/identity/administration.hpp"
 #include "server/ipc/channel.hpp"
@@ -62,6 +63,9 @@ class LoginClient {
   // Empty, or what went wrong.
   std::string handshake(const ClientTls& with);
   void send_login(const std::string& token = {}, unsigned gpus = 0);
+  // Names the token, and shows it if the server has proven that it knows it, `spoilt` by one bit or not. Empty, or what
+  // went wrong, as in answer().
+  std::string show_token(const std::string& token, bool spoilt = false);
   // "admitted", "queued 1 of 2: why", "refused: why", or "closed: why".
   std::string answer();
   // Preface, TLS if wanted, login.
@@ -72,6 +76,9 @@ class LoginClient {
  private:
   bool read_exactly(std::span<std::byte> out, std::string& why);
 
+  bool challenged_ = false;  // by the last answer
+  tls::TokenNonce server_nonce_{};
+  tls::TokenProof server_proof_{};
   int socket_;
   tls::Context context_;
   tls::Connection tls_;

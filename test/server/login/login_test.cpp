@@ -12,13 +12,17 @@ using namespace gpuwire;
 using namespace gpuwire::server;
 using namespace gpuwire::test;
 
+namespace {
+constexpr uint32_t kLogin = uint32_t(wire::kPrefaceLogin) | wire::kPrefaceTokenChallenge;  // of every server
+}
+
 TEST_CASE("a client on an open address is the open tenant, and what it says of itself cannot mark a log") {
   LoginProcessFixture login;
   // Where it came by memory is shared, and RDMA is for others.
   LoginClient client = login.connect({.open_tenant = "open", .rdma = true});
   auto preface = client.read_preface();
   REQUIRE(preface);
-  CHECK(preface->flags == (wire::kPrefaceLogin | wire::kPrefaceSharedMemory));  // it came over a Unix socket
+  CHECK(preface->flags == (kLogin | wire::kPrefaceSharedMemory));  // it came over a Unix socket
   client.send_login({}, 2);
   auto request = login.next_request();
   REQUIRE(request);
@@ -27,7 +31,7 @@ TEST_CASE("a client on an open address is the open tenant, and what it says of i
   CHECK(request->credential == "");
   CHECK(request->gpus == 2);
   CHECK(request->program == "vector_add");
-  CHECK(request->host == "laptop..[2J");
+  CHECK(request->host == "laptop  [2J");
   CHECK(request->process_id == 4711);
 }
 
@@ -38,7 +42,7 @@ TEST_CASE("where nobody is let in who shows nothing, the preface says so, and wh
     LoginClient client = login.connect({.peer = "the one that leaves"});
     auto preface = client.read_preface();
     REQUIRE(preface);
-    CHECK(preface->flags == (wire::kPrefaceLogin | wire::kPrefaceIdentity | wire::kPrefaceSharedMemory));
+    CHECK(preface->flags == (kLogin | wire::kPrefaceIdentity | wire::kPrefaceSharedMemory));
   }
   LoginClient other = login.connect({.peer = "the one that asks"});
   CHECK(other.log_in(std::nullopt) == "");
@@ -74,7 +78,7 @@ TEST_CASE("a certificate names the tenant, and both ends have the same key for t
   LoginClient client = login.connect({.tls = true});
   auto preface = client.read_preface();
   REQUIRE(preface);
-  CHECK(preface->flags == (wire::kPrefaceLogin | wire::kPrefaceTls));
+  CHECK(preface->flags == (kLogin | wire::kPrefaceTls));
   REQUIRE(client.handshake({alice.authority, alice.text}) == "");
   client.send_login();
   auto request = login.next_request();
@@ -107,6 +111,20 @@ TEST_CASE("a token names the tenant, inside TLS and where nothing needs to be en
     CHECK(request->security == (tls ? "tls token" : "token"));
     CHECK(request->credential == bob.credential.id);
   }
+}
+
+TEST_CASE("a token is shown without TLS to a server that has proven that it knows the token") {
+  Lab lab;
+  auto bob = lab.token("bob");
+  LoginProcessFixture login(&lab);
+  LoginClient client = login.connect({.open_tenant = "open"});
+  REQUIRE(client.read_preface());
+  CHECK(client.show_token(token_in(bob)) == "");
+  auto request = login.next_request();
+  REQUIRE(request);
+  CHECK(request->tenant == "bob");
+  CHECK(request->security == "token");
+  CHECK(request->credential == bob.credential.id);
 }
 
 TEST_CASE("the user behind a Unix socket is a tenant, and goes before the open one") {

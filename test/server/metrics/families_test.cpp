@@ -29,6 +29,7 @@ TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
                            R"(gpuwire_device_system_seconds_total{gpu="0"} 0.1)",
                            R"(gpuwire_device_lease_hand_overs_total{gpu="0"} 120)",
                            R"(gpuwire_device_regime_seconds_total{gpu="0",regime="lease"} 4)",
+                           R"(gpuwire_certificate_expires_seconds{of="server",tenant=""} 1790000000)",
                            R"(gpuwire_device_spare_workers{gpu="0"} 3)",
                            R"(gpuwire_device_spare_memory_bytes{gpu="0"} 1610612736)",
                            R"(gpuwire_worker_waits_total{tenant="alice"} 2)",
@@ -87,6 +88,22 @@ TEST_CASE("Every metric has a name of its own, a help text and a unit in the nam
   }
 }
 
+namespace {
+
+Snapshot snapshot_with_budgets() {
+  constexpr uint64_t kSecondNs = 1'000'000'000;
+  Snapshot snapshot = sample_snapshot();
+  TenantMetrics& alice = snapshot.tenants[0];
+  alice.budget_ns = 7200 * kSecondNs;
+  alice.budget_used_ns = 60 * kSecondNs;
+  alice.users = {{.name = "ursula", .budget_ns = 50 * kSecondNs, .budget_used_ns = 50 * kSecondNs},
+                 {.name = "victor", .budget_ns = 50 * kSecondNs, .budget_used_ns = 10 * kSecondNs},
+                 {.name = "wanda"}};
+  return snapshot;
+}
+
+}  // namespace
+
 TEST_CASE("docs/monitoring.md names every metric, and no other") {
   std::ifstream file("docs/monitoring.md");
   REQUIRE(file);
@@ -97,9 +114,19 @@ TEST_CASE("docs/monitoring.md names every metric, and no other") {
   std::regex name("^\\| `(gpuwire_[a-z_]+)`", std::regex::multiline);
   for (std::sregex_iterator match(documentation.begin(), documentation.end(), name), end; match != end; ++match)
     documented.insert((*match)[1]);
-  Snapshot snapshot = sample_snapshot();
+  Snapshot snapshot = snapshot_with_budgets();
   for (const auto& family : metric_families(&snapshot)) written.insert(family.name);
   CHECK(documented == written);
+}
+
+TEST_CASE("A tenant's budget and how many of its users are over their own are metrics, and users are no labels") {
+  Snapshot snapshot = snapshot_with_budgets();
+  const std::string text = metrics_text(&snapshot);
+  CHECK(has_line(text, R"(gpuwire_tenant_budget_seconds{tenant="alice"} 7200)"));
+  CHECK(has_line(text, R"(gpuwire_tenant_budget_used_seconds{tenant="alice"} 60)"));
+  CHECK(has_line(text, R"(gpuwire_tenant_users_over_budget{tenant="alice"} 1)"));
+  for (const char* no : {"gpuwire_tenant_budget_seconds{tenant=\"bob\"", "ursula", "victor", "wanda"})
+    CHECK_MESSAGE(text.find(no) == std::string::npos, no);
 }
 
 TEST_CASE("A server that does not answer is told as such") {

@@ -133,6 +133,23 @@ TEST_CASE_FIXTURE(Fixture, "the least recently used images make room for new one
   CHECK(cache->find("", sha256(fourth)));
 }
 
+TEST_CASE_FIXTURE(Fixture, "a tenant that sends images without end makes room among its own, not among others'") {
+  auto cache = open(100'000);
+  std::vector<std::vector<std::byte>> of_others;
+  for (int i = 0; i < 4; ++i) {
+    of_others.push_back(image(10'000, 100 + i));
+    const std::string tenant = "other " + std::to_string(i % 2);
+    cache->insert(tenant, sha256(of_others.back()), of_others.back());
+    age(of_others.back(), 1000);
+  }
+  for (int i = 0; i < 30; ++i) {
+    auto bytes = image(10'000, 200 + i);
+    cache->insert("flood", sha256(bytes), bytes);
+    CHECK(keep_cache(root, 100'000).bytes <= 100'000);
+  }
+  for (int i = 0; i < 4; ++i) CHECK(cache->find("other " + std::to_string(i % 2), sha256(of_others[size_t(i)])));
+}
+
 TEST_CASE_FIXTURE(Fixture, "how long ago an image was used is known after a restart") {
   auto first = image(10'000, 1), second = image(10'000, 2), third = image(8'000, 3);
   for (auto* bytes : {&first, &second}) open()->insert("", sha256(*bytes), *bytes);

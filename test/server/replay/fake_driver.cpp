@@ -10,9 +10,10 @@ namespace {
 
 FakeDriver* g_fake = nullptr;
 
-#define FAKE_BEGIN(name, entry)     \
-  FakeDriver& fake = *g_fake;       \
-  std::lock_guard lock(fake.mutex); \
+#define FAKE_BEGIN(name, entry)       \
+  FakeDriver& fake = *g_fake;         \
+  if (fake.during) fake.during(name); \
+  std::lock_guard lock(fake.mutex);   \
   if (CUresult failed = fake.note(name, entry)) return failed;
 
 std::string number(const void* pointer) { return std::to_string(reinterpret_cast<uintptr_t>(pointer)); }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/driver_table.hpp"
@@ -27,6 +28,8 @@ class FakeDriver {
   bool hold = false;                         // stream work waits for release()
   bool capturing = false;                    // what cuStreamIsCapturing answers
   size_t free_bytes = size_t{1} << 34;       // what cuMemGetInfo answers
+  // Called first by each function, with its name, on the thread that has called it: what happens while a call lasts.
+  std::function<void(std::string_view)> during;
 
   // What exists now.
   std::set<void*> events, modules, libraries, contexts, registered;

@@ -1,11 +1,15 @@
 // A Replay without a worker: frames are built and executed in place; what it sends is kept.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include <capnp/message.h>
@@ -42,8 +46,11 @@ class FakeOutbox final : public server::Outbox {
     keep({false, {}, sequence, capnp::messageToFlatArray(message), {bulk.begin(), bulk.end()}, nullptr});
   }
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk) override {
+    if (before_notice) before_notice(ordinal);
     keep({true, ordinal, 0, capnp::messageToFlatArray(message), {bulk.begin(), bulk.end()}, nullptr});
   }
+  // Called first by each notice, as by one that waits for room.
+  std::function<void(wire::NoticeOrdinal)> before_notice;
   std::vector<Sent> sent;
   std::mutex mutex;
   std::condition_variable changed;
@@ -55,6 +62,18 @@ class FakeOutbox final : public server::Outbox {
     changed.notify_all();
   }
 };
+
+// Does something on another thread. False: it does not come to an end, which may be for a lock that the caller holds.
+inline bool done_elsewhere(std::function<void()> work) {
+  constexpr std::chrono::minutes kPatience{2};
+  auto done = std::make_shared<std::promise<void>>();
+  std::future<void> over = done->get_future();
+  std::thread([work = std::move(work), done] {
+    work();
+    done->set_value();
+  }).detach();
+  return over.wait_for(kPatience) == std::future_status::ready;
+}
 
 class FakeBulk final : public server::BulkReader {
  public:
@@ -120,6 +139,7 @@ class FakeSession final : public server::Replay {
   ~FakeSession() override {
     run_waiters();
     waiters_at_once = true;
+    state_->end();  // as the worker does: what ends asks for the state
     state_.reset();
   }
 
@@ -132,6 +152,11 @@ class FakeSession final : public server::Replay {
     if (waiters_at_once) return work();
     waiters_.push_back(std::move(work));
   }
+  // As if every load took no time, unless a test wants to say when it is over.
+  void work_elsewhere(std::function<void()> work) override {
+    if (works_at_once) return work();
+    waiters_.push_back(std::move(work));
+  }
   CUcontext context() const override { return context_; }
   void fail_posted(const wire::FrameHeader& header, CUresult result, std::string) override {
     failed.push_back({header.sequence, result});
@@ -139,7 +164,7 @@ class FakeSession final : public server::Replay {
   CUresult take_deferred() override { return std::exchange(deferred, CUDA_SUCCESS); }
   std::chrono::microseconds poll_time() const override { return poll_limit; }
   // One look, and no polling against the clock, unless a test says between two looks whether it is enough.
-  bool input_waiting() override { return !enough_looks || enough_looks(); }
+  bool input_waiting() override { return !enough_polls || enough_polls(); }
   void drain_output() override { ++drained; }
   bool poll_or_defer(server::Call& call, server::DeviceWait wait) override {
     call.answered = true;
@@ -251,10 +276,10 @@ class FakeSession final : public server::Replay {
   uint32_t frame_context = 0;
   unsigned drained = 0;
   std::chrono::microseconds poll_limit{};
-  std::function<bool()> enough_looks;
+  std::function<bool()> enough_polls;
   unsigned answers_expected = 0;
   bool prewarmed = false;
-  bool waiters_at_once = false;
+  bool waiters_at_once = false, works_at_once = true;
   FakeOutbox outbox_;
 
  private:

@@ -158,13 +158,13 @@ TEST_CASE("text printed before a drain has been given to the sink when it return
 TEST_CASE("the server's own lines are given to the sink one by one, apart from what is printed") {
   std::vector<std::string> lines;
   OutputCapture capture;
-  capture.say("before the start");
+  capture.log_stderr("before the start");
   REQUIRE(capture.start([&](uint8_t descriptor, std::span<const std::byte> text) {
     if (descriptor == OutputCapture::kServerLine)
       lines.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
   }));
-  capture.say("idle for 4 s");
-  capture.say("idle for 8 s");
+  capture.log_stderr("idle for 4 s");
+  capture.log_stderr("idle for 8 s");
   capture.drain();
   capture.stop();
   CHECK(lines == std::vector<std::string>{"before the start", "idle for 4 s", "idle for 8 s"});
@@ -429,8 +429,18 @@ struct OutOfOrderReaderFixture {
                                               --awaited;
                                             },
                                         .fault = [this](std::string) { ++faults; },
-                                        .kept_bytes_max = kKept}};
-  static constexpr size_t kKept = 4u << 20;
+                                        .kept_bytes_max = kKept,
+                                        .kept_while_busy_max = kKeptWhileBusy}};
+  static constexpr size_t kKept = 4u << 20, kKeptWhileBusy = 3u << 20;
+
+  // Of bytes that the executor has not taken. Waits for its turn.
+  size_t kept() {
+    size_t bytes = 0;
+    eventually([&] { return source.take_over(); });
+    bytes = source.kept_bytes();
+    source.give_back();
+    return bytes;
+  }
 
   // Reads the next frame as the executor would and looks at it.
   void take(uint64_t frame, size_t bulk_bytes) {
@@ -518,6 +528,63 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
   awaited = 0;
   out_of_order_reader.stop();
   CHECK(executed == 0);
+}
+
+TEST_CASE_FIXTURE(
+    OutOfOrderReaderFixture,
+    "while the executor is in one call, what has come is kept and not executed, to the connection's end") {
+  // More than the pair holds: the sender ends only when somebody reads.
+  constexpr size_t kBulks[] = {0, 1'500'007, 5, 900'001};
+  ClientBytes client;
+  client.add(kOrdinary, kBulks[0]);
+  client.send(sockets.theirs.get());
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  ClientBytes more;
+  more.frames = 1;
+  more.add(kOrdinary, kBulks[1]);
+  more.add(kAnswer, kBulks[2]);
+  more.add(kOrdinary, kBulks[3]);
+  std::atomic<bool> sent{false};
+  std::thread sender([&] {
+    more.send(sockets.theirs.get());
+    sent = true;
+  });
+  out_of_order_reader.start();
+  CHECK(eventually([&] {
+    out_of_order_reader.keep_what_has_come();
+    return sent.load();
+  }));
+  sender.join();
+  for (uint64_t frame = 2; frame <= 4; ++frame) {
+    take(frame, kBulks[frame - 1]);
+    CHECK_FALSE(source.seen_ahead());
+    // It does nothing while the executor reads.
+    out_of_order_reader.keep_what_has_come();
+  }
+  out_of_order_reader.stop();
+  CHECK(executed == 0);
+  CHECK(faults == 0);
+}
+
+TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
+                  "no more is kept than may be while the executor is in one call, and it finds the rest itself") {
+  ClientBytes client;
+  client.add(kOrdinary, 0);
+  client.add(kOrdinary, 3 * kKeptWhileBusy);
+  std::thread sender([&] { client.send(sockets.theirs.get()); });
+  REQUIRE(source.next() == FrameSource::Next::frame);
+  out_of_order_reader.start();
+  CHECK(eventually([&] {
+    out_of_order_reader.keep_what_has_come();
+    return kept() >= kKeptWhileBusy;
+  }));
+  for (int i = 0; i < 10; ++i) out_of_order_reader.keep_what_has_come();
+  out_of_order_reader.awake();
+  CHECK(kept() < 2 * kKeptWhileBusy);
+  take(2, 3 * kKeptWhileBusy);
+  sender.join();
+  out_of_order_reader.stop();
+  CHECK(faults == 0);
 }
 
 TEST_CASE_FIXTURE(OutOfOrderReaderFixture,

@@ -12,6 +12,7 @@
 #include "protocol/wire/preface.hpp"
 #include "schema/handshake.capnp.h"
 #include "schema/login.capnp.h"
+#include "protocol/transport/connecting.hpp"
 
 namespace gpuwire::test {
 namespace {
@@ -36,7 +37,8 @@ bool WireClient::connect(uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  // A SIGCHLD of the broker in the same process may come meanwhile.
+  return transport::connect_through_signals(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
 }
 
 bool WireClient::connect_unix(const std::string& path) {
@@ -44,7 +46,8 @@ bool WireClient::connect_unix(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   path.copy(address.sun_path, sizeof address.sun_path - 1);
-  return ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  // A SIGCHLD of the broker in the same process may come meanwhile.
+  return transport::connect_through_signals(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
 }
 
 void WireClient::reset_connection() {

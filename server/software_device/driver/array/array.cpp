@@ -1,6 +1,7 @@
 // CUDA arrays and mipmapped arrays: rows of texels, one after the other.
 #include <algorithm>
 #include <bit>
+#include <type_traits>
 
 #include "server/software_device/driver/memory/allocation.hpp"
 #include "server/software_device/driver/call/api.hpp"
@@ -9,10 +10,10 @@
 namespace gpuwire::software_device {
 namespace {
 
-constexpr unsigned kKnownFlags =
+constexpr unsigned kKnownArrayFlags =
     CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
 
-// What the device attributes say, by kind; 0: that extent must be 0 too.
+// The limits of the device attributes, by kind; 0: that extent must be 0 too.
 struct ExtentsMax {
   size_t width, height, depth;
 };
@@ -39,7 +40,7 @@ ExtentsMax extents_max(const CUDA_ARRAY3D_DESCRIPTOR& d) {
 }
 
 CUresult check_description(const CUDA_ARRAY3D_DESCRIPTOR& d) {
-  if ((d.Flags & ~kKnownFlags) != 0) {
+  if ((d.Flags & ~kKnownArrayFlags) != 0) {
     return not_supported("a CUDA array that is sparse, for depth, or mapped later");
   }
   if (!texel_format(d.Format, d.NumChannels)) {
@@ -102,6 +103,16 @@ CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description,
       function);
 }
 
+// `body` takes the context where it needs it.
+template <typename Body, typename Object>
+CUresult apply_to(Body& body, Object& object, Context& context) {
+  if constexpr (std::is_invocable_v<Body&, Object&, Context&>) {
+    return body(object, context);
+  } else {
+    return body(object);
+  }
+}
+
 template <typename Body>
 CUresult with_array(CUarray handle, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   std::shared_ptr<ArrayObject> array;
@@ -110,7 +121,7 @@ CUresult with_array(CUarray handle, Body&& body, const char* function = __builti
         array = driver().arrays.find(handle);
         return array == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
       },
-      [&](Context&) -> CUresult { return body(*array); }, function);
+      [&](Context& context) -> CUresult { return apply_to(body, *array, context); }, function);
 }
 
 template <typename Body>
@@ -121,7 +132,7 @@ CUresult with_mipmap(CUmipmappedArray handle, Body&& body, const char* function 
         mipmap = driver().mipmapped_arrays.find(handle);
         return mipmap == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
       },
-      [&](Context&) -> CUresult { return body(*mipmap); }, function);
+      [&](Context& context) -> CUresult { return apply_to(body, *mipmap, context); }, function);
 }
 
 // There are no arrays that are sparse or mapped later. Said after a fault, too (as measured on driver 580).
@@ -206,14 +217,16 @@ CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description
   return create_array(out, &wide);
 }
 
-// A level's handle ends, and its mipmapped array has it still (as measured on driver 580, which destroys it).
+// A level's handle ends, and its mipmapped array still has it (as measured on driver 580, which destroys it). Waits for
+// all work, as functions that free memory do (as measured on driver 580).
 CUresult cuArrayDestroy(CUarray handle) {
-  return with_array(handle, [&](const ArrayObject&) -> CUresult {
+  return with_array(handle, [&](const ArrayObject&, Context& context) -> CUresult {
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
     }
+    const CUresult result = context.synchronize();
     driver().arrays.take(handle);
-    return CUDA_SUCCESS;
+    return result;
   });
 }
 
@@ -285,15 +298,16 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* out, const CUDA_ARRAY3D_DESCRI
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-  return with_mipmap(handle, [&](const MipmappedArrayObject& mipmap) -> CUresult {
+  return with_mipmap(handle, [&](const MipmappedArrayObject& mipmap, Context& context) -> CUresult {
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
     }
+    const CUresult result = context.synchronize();
     for (const auto& array : mipmap.levels) {
       driver().arrays.take(array->handle);
     }
     driver().mipmapped_arrays.take(handle);
-    return CUDA_SUCCESS;
+    return result;
   });
 }
 

@@ -1,5 +1,5 @@
-// Tensor maps: what an H200's driver makes of the same parameters. The software device has no tensor copies that would
-// use them.
+// Tensor maps: the result of an H200's driver for the same parameters. The software device has no tensor copies that
+// would use them.
 #include "protocol/cuda_abi/tensor_map.hpp"
 
 #include "server/software_device/driver/call/api.hpp"

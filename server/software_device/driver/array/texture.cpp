@@ -13,8 +13,8 @@ constexpr uint64_t kPitchAlignment = 32;
 constexpr size_t kLinearTexelsMax = 134217728;
 constexpr size_t kPitchedWidthMax = 131072;
 constexpr size_t kPitchedHeightMax = 65000;
-constexpr unsigned kKnownFlags = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
-                                 CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
+constexpr unsigned kKnownTextureFlags = CU_TRSF_READ_AS_INTEGER | CU_TRSF_NORMALIZED_COORDINATES | CU_TRSF_SRGB |
+                                        CU_TRSF_DISABLE_TRILINEAR_OPTIMIZATION | CU_TRSF_SEAMLESS_CUBEMAP;
 
 using ImageOrError = tl::expected<Image, CUresult>;
 
@@ -49,7 +49,7 @@ ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned c
       (plane && (pitch % kPitchAlignment != 0 || pitch < width * texel->bytes()))) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
-  // NVIDIA's driver takes sizes beyond the allocation, too: what a kernel then reads there is a fault.
+  // NVIDIA's driver accepts sizes beyond the allocation, too: a kernel's read there is a fault.
   Image image{.format = *texel, .dimensions = static_cast<uint8_t>(plane ? 2 : 1)};
   image.levels.push_back({.base = reinterpret_cast<uint8_t*>(address),
                           .width = static_cast<uint32_t>(width),
@@ -59,7 +59,7 @@ ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned c
   return image;
 }
 
-// What a handle in a structure is that names no array.
+// The error for a handle in a structure that names no array.
 CUresult no_array(const void* handle) {
   return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -148,7 +148,7 @@ CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
     return mode == CU_TR_FILTER_MODE_POINT || mode == CU_TR_FILTER_MODE_LINEAR;
   };
   if (!modes_known || !filter_known(d.filterMode) || !filter_known(d.mipmapFilterMode) ||
-      (d.flags & ~kKnownFlags) != 0) {
+      (d.flags & ~kKnownTextureFlags) != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const TexelFormat& format = texture.image.format;
@@ -160,7 +160,7 @@ CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
   if (integers && filtered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // What the hardware makes of these is not documented.
+  // The hardware's treatment of these is not documented.
   if (d.maxAnisotropy > 1) {
     return not_supported("a texture with an anisotropic filter");
   }
@@ -197,8 +197,8 @@ CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Bod
   });
 }
 
-// What is no object is destroyed with success, as NVIDIA's driver does. Kernels that were launched before still find
-// it: it goes when all that its context had to do by now is done.
+// Destroying an invalid object succeeds, as with NVIDIA's driver. Kernels that were launched before still find the
+// object: it goes when all present work of its context is done.
 template <typename Table>
 CUresult destroy_object(Table Driver::*table, uint64_t handle, const char* function = __builtin_FUNCTION()) noexcept {
   return with_context(

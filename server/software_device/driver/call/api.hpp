@@ -14,14 +14,15 @@
 
 namespace gpuwire::software_device {
 
-// Runs `body` when the driver is initialised and no capture forbids the function. Memory that runs out on the host is
-// CUDA_ERROR_OUT_OF_MEMORY to the caller. `function`: who calls, which is the exported function.
+// Runs `body` when the driver is initialised and no capture forbids the function. Exhausted host memory is
+// CUDA_ERROR_OUT_OF_MEMORY to the caller. `function`: the calling exported function.
 template <typename Body>
 CUresult with_driver(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   if (const CUresult status = driver_status(); status != CUDA_SUCCESS) {
     return status;
   }
   try {
+    const ApiGate::Call call(driver().checkpoint.gate);
     if (const CUresult refused = permit_function(function); refused != CUDA_SUCCESS) {
       return refused;
     }
@@ -64,7 +65,7 @@ inline CUresult not_offered_in_a_context(const char* function = __builtin_FUNCTI
   return with_context([&](Context&) { return not_supported(function); }, function);
 }
 
-// As with_context(), for the few calls whose arguments come before what has befallen the context (as measured on driver
+// As with_context(), for the few calls whose arguments come before the context's sticky error (as measured on driver
 // 580): `check` answers for them.
 template <typename Check, typename Body>
 CUresult with_arguments_first(Check&& check, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "server/software_device/driver/checkpoint/checkpoint_service.hpp"
+
 namespace gpuwire::software_device {
 namespace {
 
@@ -15,7 +17,7 @@ constexpr int kFirstPciBus = 0x65;
 
 enum class Status : int { not_initialised, ready, forked };
 
-// Release by who initialises, acquire by who calls: a ready driver is a built one.
+// Release by the initialising thread, acquire by calling ones: a ready driver is a built one.
 std::atomic<Status> status{Status::not_initialised};
 std::mutex initialise_mutex;
 Driver* the_driver = nullptr;
@@ -41,8 +43,8 @@ CUuuid make_uuid(int number) {
 
 // The machine's devices that CUDA_VISIBLE_DEVICES lets the process see, in its order: numbers up to the first that is
 // none; all without the variable. (CUDA C++ Programming Guide, "CUDA Environment Variables"; the forms with UUIDs are
-// not for this device.)
-std::vector<int> visible_devices(int count) {
+// not for this device.) `twice`: one is named twice, which driver 580 takes for an error.
+std::vector<int> visible_devices(int count, bool& twice) {
   std::vector<int> visible;
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
   if (text == nullptr) {
@@ -52,8 +54,8 @@ std::vector<int> visible_devices(int count) {
   while (*text >= '0' && *text <= '9') {
     char* end = nullptr;
     const unsigned long number = std::strtoul(text, &end, 10);
-    const bool twice = std::find(visible.begin(), visible.end(), static_cast<int>(number)) != visible.end();
     if (number >= static_cast<unsigned long>(count)) break;
+    twice = std::find(visible.begin(), visible.end(), static_cast<int>(number)) != visible.end();
     if (twice) return {};
     visible.push_back(static_cast<int>(number));
     text = *end == ',' ? end + 1 : "";
@@ -75,9 +77,13 @@ bool Device::charge(uint64_t bytes) noexcept {
   return true;
 }
 
-Driver::Driver() : engine(make_engine()) {
+Driver::Driver()
+    : checkpoint(setting("GPUWIRE_SOFTWARE_CHECKPOINTS", 0) != 0),
+      slow_work(setting("GPUWIRE_SOFTWARE_SLOW", 0)),
+      loads_wait(setting("GPUWIRE_SOFTWARE_LOADS_WAIT", 0) != 0),
+      engine(make_engine()) {
   const auto count = std::min<uint64_t>(setting("GPUWIRE_SOFTWARE_DEVICES", 1), kDevicesMax);
-  for (const int number : visible_devices(static_cast<int>(count))) {
+  for (const int number : visible_devices(static_cast<int>(count), device_named_twice)) {
     const int ordinal = static_cast<int>(devices.size());
     auto device = std::make_unique<Device>();
     device->ordinal = ordinal;
@@ -115,10 +121,12 @@ CUresult initialise_driver() {
       }
     });
     status.store(Status::ready, std::memory_order_release);
+    if (setting("GPUWIRE_SOFTWARE_CHECKPOINTS", 0) != 0) serve_checkpoints(the_driver->checkpoint);
   }
   if (const CUresult result = driver_status(); result != CUDA_SUCCESS) {
     return result;
   }
+  if (the_driver->device_named_twice) return CUDA_ERROR_INVALID_DEVICE;
   return the_driver->devices.empty() ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 

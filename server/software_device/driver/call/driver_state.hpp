@@ -10,6 +10,7 @@
 
 #include <cuda.h>
 
+#include "server/software_device/driver/checkpoint/process_checkpoint.hpp"
 #include "server/software_device/driver/context/context_object.hpp"
 #include "server/software_device/driver/graph/graph_object.hpp"
 #include "server/software_device/driver/handle/handle_table.hpp"
@@ -17,6 +18,7 @@
 #include "server/software_device/driver/memory/memory_table.hpp"
 #include "server/software_device/driver/module/module_object.hpp"
 #include "server/software_device/driver/stream/operation.hpp"
+#include "server/software_device/driver/stream/slow_work.hpp"
 #include "server/software_device/driver/memory/pool_object.hpp"
 #include "server/software_device/driver/memory/virtual_memory_object.hpp"
 #include "server/software_device/execution/engine.hpp"
@@ -41,7 +43,7 @@ inline constexpr uint32_t kPortableClusterBlocksMax = 8;
 inline constexpr uint32_t kClusterBlocksMax = 16;
 
 // A context's handle and whether there is a context behind it now. Slots stay, so that the handle of a destroyed
-// context is told apart from one that never was; a primary context has one slot for ever.
+// context is distinguished from one that never was; a primary context has one slot for ever.
 struct ContextSlot {
   CUcontext handle = nullptr;
   Device* device = nullptr;
@@ -63,7 +65,7 @@ struct ContextSlot {
   std::shared_ptr<Context> context;  // null: not active, or destroyed
 };
 
-// What a green context is made of. Lives as long as the process: the API has nothing to give it back with.
+// The resources of a green context. Lives as long as the process: the API has no function to release it.
 struct ResourceDescriptor {
   int device = 0;
   uint32_t processors = 0;
@@ -80,7 +82,7 @@ struct Device {
   std::atomic<uint64_t> used_bytes{0};  // a sum, compared with total_bytes when it is raised: no order needed
 
   std::shared_ptr<ContextSlot> primary;
-  std::mutex primary_mutex;  // guards what follows, and serialises retain, release and reset
+  std::mutex primary_mutex;  // guards the following members, and serialises retain, release and reset
   unsigned primary_users = 0;
   unsigned greens = 0;  // of the users, those that are green contexts
   unsigned primary_flags = 0;
@@ -99,9 +101,13 @@ class Driver {
   Driver();
 
   std::vector<std::unique_ptr<Device>> devices;
+  bool device_named_twice = false;  // in CUDA_VISIBLE_DEVICES; then there are none
   // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any
   // device. A flag alone: nothing is published through it.
   std::atomic<bool> lost{false};
+  ProcessCheckpoint checkpoint;
+  SlowWork slow_work;
+  const bool loads_wait;  // loading code waits for the context's work, as NVIDIA's driver may
   MemoryTable memory;
   OperationScheduler scheduler;
   std::unique_ptr<Engine> engine;
@@ -143,17 +149,18 @@ class Driver {
 // Valid once cuInit has succeeded in this process.
 Driver& driver() noexcept;
 
-// What cuDriverGetVersion says: GPUWIRE_SOFTWARE_DRIVER_VERSION, as 12040, or else kDriverVersionMax; never above that.
-// Any time, also before cuInit.
+// The result of cuDriverGetVersion: GPUWIRE_SOFTWARE_DRIVER_VERSION, as 12040, or else kDriverVersionMax; never above
+// that. Any time, also before cuInit.
 int driver_version() noexcept;
 
-// Builds the driver; CUDA_ERROR_NO_DEVICE when it is configured without devices.
+// Builds the driver; CUDA_ERROR_NO_DEVICE when it is configured without devices, CUDA_ERROR_INVALID_DEVICE when
+// CUDA_VISIBLE_DEVICES names one twice.
 CUresult initialise_driver();
 
 // CUDA_ERROR_NOT_INITIALIZED before cuInit, and in the child of a fork: threads and devices stay with the parent.
 CUresult driver_status() noexcept;
 
-// What a NULL stream means to the call in progress: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD within the _ptds and
+// The meaning of a NULL stream for the call in progress: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD within the _ptds and
 // _ptsz functions.
 CUstream default_stream() noexcept;
 

@@ -1,15 +1,15 @@
-// What the remote worker uses beside the driver API, found with dlsym.
+// The functions beside the driver API that the remote worker uses, found with dlsym.
 #include "server/software_device/driver/launch/output.hpp"
 #include "server/software_device/driver/stream/work_observer.hpp"
 
-// Sends what device code prints to `sink` (fd 1: printf, 2: assertions and faults) instead of to this process; null:
+// Sends the output of device code to `sink` (fd 1: printf, 2: assertions and faults) instead of to this process; null:
 // back again.
 extern "C" void gpuwire_software_set_output(void (*sink)(void* user, int fd, const char* text, size_t bytes),
                                             void* user) {
   gpuwire::software_device::set_output_sink(sink, user);
 }
 
-// Has each piece of work told with its times (work_observer.hpp).
+// Reports each piece of work with its times (work_observer.hpp).
 extern "C" void gpuwire_software_observe_work(const gpuwire::software_device::WorkObserver* observer) {
   gpuwire::software_device::set_work_observer(*observer);
 }

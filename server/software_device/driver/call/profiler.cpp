@@ -1,4 +1,4 @@
-// Profiler control: there is nothing to start, and that is no error.
+// Profiler control: this device has no profiler to start, and the calls succeed.
 #include <cuda.h>
 
 #include "server/software_device/driver/call/api.hpp"

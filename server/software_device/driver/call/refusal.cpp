@@ -11,7 +11,7 @@
 
 namespace gpuwire::software_device {
 
-void tell_refusal(std::string_view reason) noexcept {
+void log_refusal(std::string_view reason) noexcept {
   reason = reason.substr(0, reason.find_last_not_of('\n') + 1);
   static std::mutex mutex;
   static auto* const told = new std::set<std::string, std::less<>>;
@@ -28,7 +28,7 @@ void tell_refusal(std::string_view reason) noexcept {
 
 CUresult not_supported(std::string_view what) noexcept {
   try {
-    tell_refusal(std::string(what) + " is not supported");
+    log_refusal(std::string(what) + " is not supported");
   } catch (const std::exception&) {
     // As above.
   }
@@ -37,8 +37,8 @@ CUresult not_supported(std::string_view what) noexcept {
 
 }  // namespace gpuwire::software_device
 
-// The body of every driver function that is not written (generate_exports.py). What a capture forbids it makes invalid
-// even so.
+// The body of every driver function that is not written (generate_exports.py). A function that a capture forbids
+// invalidates the capture even so.
 extern "C" CUresult software_device_not_offered(const char* function) {
   using namespace gpuwire::software_device;
   const CUresult refused = driver_status() == CUDA_SUCCESS ? permit_function(function) : CUDA_SUCCESS;

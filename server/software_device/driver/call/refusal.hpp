@@ -1,4 +1,5 @@
-// What this device does not offer, in words: a line on standard error beside the error code, which alone names nothing.
+// The missing features of this device, in words: a line on standard error beside the error code, which alone names
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@ namespace gpuwire::software_device {
 inline constexpr size_t kRefusalsToldMax = 64;
 
 // Writes "gpuwire software device: <reason>", once for each reason. Any thread.
-void tell_refusal(std::string_view reason) noexcept;
+void log_refusal(std::string_view reason) noexcept;
 
 // The same for "<what> is not supported". CUDA_ERROR_NOT_SUPPORTED.
 CUresult not_supported(std::string_view what) noexcept;

@@ -242,7 +242,8 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::lock_guard lock(context.settings_mutex);
-    // Of a primary context CU_CTX_MAP_HOST is always on, of a created one what it was created with (driver 580).
+    // For a primary context CU_CTX_MAP_HOST is always on, for a created one the flags are those of its creation (driver
+    // 580).
     const auto slot = driver().contexts.find(context.handle());
     *flags = context.flags | (slot != nullptr && slot->primary ? unsigned(CU_CTX_MAP_HOST) : 0u);
     return CUDA_SUCCESS;

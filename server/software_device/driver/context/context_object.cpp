@@ -224,8 +224,9 @@ OperationPtr Context::submit(Stream& stream, Step step, std::span<const Operatio
 }
 
 OperationPtr Context::submit_unordered(Work work, std::span<const OperationPtr> dependencies) {
-  return driver().scheduler.submit(guarded([this, work = std::move(work)] { return carry_out(*this, work); }),
-                                   dependencies);
+  return driver().scheduler.submit(
+      guarded([this, work = std::move(work)] { return carry_out_in_turn(*this, work, kStreamOfGraphs); }),
+      dependencies);
 }
 
 OperationPtr Context::submit_always(Stream& stream, std::function<void()> work) {

@@ -91,7 +91,7 @@ class Context : public std::enable_shared_from_this<Context> {
   OperationPtr submit(Stream& stream, Step step, std::span<const OperationPtr> extra_dependencies = {});
   // Work of a graph: after its dependencies alone, in no stream.
   OperationPtr submit_unordered(Work work, std::span<const OperationPtr> dependencies);
-  // As submit, for work that is to run even in a faulted context (callbacks that are told of it).
+  // As submit, for work that has to run even in a faulted context (callbacks that report the fault).
   OperationPtr submit_always(Stream& stream, std::function<void()> work);
   // Work of which the caller waits for the end: runs in the calling thread when its turn has come. Returns the
   // context's fault, if any.
@@ -100,10 +100,10 @@ class Context : public std::enable_shared_from_this<Context> {
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
   CUresult synchronize(const OperationPtr& operation);
-  // A marker behind all work of the context, and one that all streams wait for from now on.
+  // A marker behind all work of the context, for which all streams wait from now on.
   OperationPtr mark_everything();
   void delay_everything(const OperationPtr& operation);
-  // What an operation added to the stream now would wait for.
+  // The operations that an operation added to the stream now would wait for.
   std::vector<OperationPtr> pending(Stream& stream);
 
   // --- faults
@@ -111,7 +111,7 @@ class Context : public std::enable_shared_from_this<Context> {
   // measured on driver 580).
   CUresult fault() const noexcept;
   void set_fault(CUresult fault) noexcept;
-  // Does one piece of work unless the context has a fault. What was printed before a fault is there before it is seen.
+  // Does one piece of work unless the context has a fault. Output before a fault is available before the fault is seen.
   void step(const Step& step);
   // Polled by running kernels.
   bool cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
@@ -147,8 +147,8 @@ class Context : public std::enable_shared_from_this<Context> {
   Device& device_;
   const CUcontext handle_;
   const unsigned long long id_;
-  // Set once, by the thread that saw the fault; release and acquire so that who sees it also sees what the kernel wrote
-  // before.
+  // Set once, by the thread that saw the fault; release and acquire so that a thread that sees it also sees the
+  // kernel's earlier writes.
   std::atomic<CUresult> fault_{CUDA_SUCCESS};
   const uint64_t faults_before_;        // Device::faults when it was made
   std::atomic<bool> cancelled_{false};  // polled: no order needed

@@ -16,7 +16,7 @@ constexpr unsigned kPartition = 2;
 constexpr uint32_t kMagic = 0x6e656572;
 constexpr uint32_t kDeviceProcessors = (1u << kMultiprocessors) - 1;
 
-// What the opaque bytes of a resource hold.
+// The content of a resource's opaque bytes.
 struct Part {
   uint32_t magic = kMagic;
   int32_t device = 0;
@@ -225,7 +225,7 @@ CUresult cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx handle) {
 }
 
 CUresult cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
-  // Without one, what has befallen the current context comes first, but for the pointer (as measured on driver 580).
+  // Without one, the current context's sticky error comes first, but after the pointer (as measured on driver 580).
   const auto current = handle == nullptr ? current_slot() : nullptr;
   const auto context = current == nullptr ? nullptr : current->live();
   if (context != nullptr && context->fault() != CUDA_SUCCESS) {

@@ -40,13 +40,6 @@ std::vector<CUgraphNode> dependents_of(const GraphNode& node) {
   return out;
 }
 
-// Plain edges carry no data; any other kind is refused.
-bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
-  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
-           return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
-         });
-}
-
 void clear_edges(CUgraphEdgeData* edges, const size_t* count) {
   if (edges != nullptr && count != nullptr) {
     std::fill(edges, edges + *count, CUgraphEdgeData{});

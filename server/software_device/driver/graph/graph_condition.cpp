@@ -9,14 +9,14 @@ namespace gpuwire::software_device {
 namespace {
 
 // Never destroyed: graphs live as long as the process.
-struct Table {
+struct Conditions {
   std::mutex mutex;
   std::map<CUgraphConditionalHandle, std::weak_ptr<Condition>> conditions;
   CUgraphConditionalHandle next = 1;
 };
 
-Table& table() noexcept {
-  static auto* const all = new Table;
+Conditions& conditions_of_process() noexcept {
+  static auto* const all = new Conditions;
   return *all;
 }
 
@@ -26,17 +26,17 @@ std::shared_ptr<Condition> make_condition(uint32_t initial, bool assign_initial)
   auto condition = std::make_shared<Condition>();
   condition->initial = initial;
   condition->assign_initial = assign_initial;
-  const std::lock_guard lock(table().mutex);
-  std::erase_if(table().conditions, [](const auto& row) { return row.second.expired(); });
-  condition->handle = table().next++;
-  table().conditions[condition->handle] = condition;
+  const std::lock_guard lock(conditions_of_process().mutex);
+  std::erase_if(conditions_of_process().conditions, [](const auto& row) { return row.second.expired(); });
+  condition->handle = conditions_of_process().next++;
+  conditions_of_process().conditions[condition->handle] = condition;
   return condition;
 }
 
 std::shared_ptr<Condition> find_condition(CUgraphConditionalHandle handle) {
-  const std::lock_guard lock(table().mutex);
-  const auto found = table().conditions.find(handle);
-  return found == table().conditions.end() ? nullptr : found->second.lock();
+  const std::lock_guard lock(conditions_of_process().mutex);
+  const auto found = conditions_of_process().conditions.find(handle);
+  return found == conditions_of_process().conditions.end() ? nullptr : found->second.lock();
 }
 
 }  // namespace gpuwire::software_device

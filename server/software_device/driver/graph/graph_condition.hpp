@@ -1,4 +1,4 @@
-// What decides in a graph: conditional nodes, and the values that kernels set for them.
+// Conditions in a graph: conditional nodes, and the values that kernels set for them.
 #pragma once
 
 #include <atomic>

@@ -10,7 +10,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// What changes no result: where the graph is uploaded, and whose priority counts.
+// Flags that change no result: the place of the upload, and the priority.
 constexpr cuuint64_t kKnownFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
@@ -259,6 +259,19 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec, CUgraphNode node, CUgraphNod
     return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE
                                  : set(exec, node, [&](Context& context) { return payload_of(context, *parameters); });
   });
+}
+
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+  CUgraphNodeParams parameters{};
+  parameters.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+  parameters.eventRecord.event = event;
+  return cuGraphExecNodeSetParams(exec, node, &parameters);
+}
+CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event) {
+  CUgraphNodeParams parameters{};
+  parameters.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+  parameters.eventWait.event = event;
+  return cuGraphExecNodeSetParams(exec, node, &parameters);
 }
 
 CUresult cuGraphNodeSetEnabled(CUgraphExec handle, CUgraphNode node, unsigned int enabled) {

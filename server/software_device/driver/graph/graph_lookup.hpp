@@ -1,6 +1,8 @@
 // How the graph functions start: graphs locked, handles found.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <mutex>
 #include <utility>
 
@@ -8,6 +10,13 @@
 #include "server/software_device/driver/graph/graph_object.hpp"
 
 namespace gpuwire::software_device {
+
+// Plain edges carry no data; any other kind is refused.
+inline bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
+  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
+           return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
+         });
+}
 
 // Runs body(Graph&) with the graphs locked. An unknown graph is CUDA_ERROR_INVALID_VALUE, as by the driver.
 template <typename Body>

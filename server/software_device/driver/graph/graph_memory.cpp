@@ -84,7 +84,7 @@ bool is_allocated(const GraphAllocation& allocation) {
 }
 
 bool note_freed(GraphAllocation& allocation) {
-  std::shared_ptr<GraphAllocation> last;  // ends, with what may be the last holder, when the lock is given back
+  std::shared_ptr<GraphAllocation> last;  // ends, with the reference that may be the last, when the lock is released
   const std::lock_guard lock(table().mutex);
   last.swap(allocation.kept);
   return last != nullptr;

@@ -1,4 +1,4 @@
-// Nodes of graphs: adding them, and what they do.
+// Nodes of graphs: adding them, and their work.
 #include <algorithm>
 
 #include "server/software_device/driver/graph/graph_lookup.hpp"
@@ -15,8 +15,8 @@ bool needs_device(CUgraphNodeType type) {
   return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET;
 }
 
-// Adds the node that `make` describes, in the context named or the current one. What is named must be there before a
-// fault of the context counts.
+// Adds the node that `make` describes, in the named context or the current one. Named objects must exist before a fault
+// of the context counts.
 template <typename Make>
 CUresult add(CUgraphNodeType type, CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies,
              size_t count, Make&& make, CUcontext context_handle = nullptr) {
@@ -99,12 +99,6 @@ PayloadOrError event_payload(CUevent handle) {
     return tl::unexpected(handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
   }
   return NodePayload(Holder{std::move(event)});
-}
-
-bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
-  return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
-           return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
-         });
 }
 
 }  // namespace
@@ -226,7 +220,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode* out, CUgraph graph, const CUgraphNode* d
                                    : not_supported("a graph's edge with data");
 }
 
-// After a fault nobody is told how a function's parameters lie, and so not what they are.
+// After a fault the driver does not report the layout of a function's parameters, and so not their values.
 CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v2* out) { return get(node, out); }
 CUresult cuGraphKernelNodeGetParams(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS_v1* out) {
   CUDA_KERNEL_NODE_PARAMS_v2 all{};
@@ -318,7 +312,9 @@ CUresult with_kernel_node(CUgraphNode handle, Body&& body) {
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,
                                        const CUkernelNodeAttrValue* value) {
   return with_kernel_node(handle, [&](GraphNode& node, KernelWork& work) -> CUresult {
-    if (value == nullptr) {
+    // Events are for launches alone (as measured on driver 580).
+    if (value == nullptr || attribute == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+        attribute == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto context = node.context.lock();

@@ -18,7 +18,7 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
 tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional,
                                                                                 int depth);
 
-// What the steps of a node end in: itself, or the leaves of its child graph.
+// The ends of a node's steps: the node itself, or the leaves of its child graph.
 tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies,
                                                         CUgraphNode child, int depth,
                                                         std::vector<GraphExec::Step>& steps) {
@@ -142,6 +142,7 @@ OperationPtr submit_step(Context& context, const GraphExec::Step& step, std::vec
   if (const auto* const record = std::get_if<RecordEvent>(&step.payload)) {
     const std::lock_guard lock(record->event->mutex);
     record->event->recorded = operation;
+    record->event->captured.store(false, std::memory_order_release);  // as measured on driver 580
   }
   return operation;
 }
@@ -232,8 +233,12 @@ tl::expected<std::vector<GraphExec::Step>, CUresult> flatten(const Graph& graph)
 
 namespace {
 
-// What the launch allocates and leaves, and what it frees, in the order of the calls.
-CUresult note_memory(const GraphExec& exec) {
+using Allocations = std::vector<std::shared_ptr<GraphAllocation>>;
+
+// The memory that the launch allocates and leaves, and that it frees, in the order of the calls: all of it has to exist
+// until the launch is done, even if it is freed, destroyed or updated meanwhile.
+tl::expected<Allocations, CUresult> note_memory(const GraphExec& exec) {
+  Allocations used;
   std::set<uint64_t> freed;
   for (const GraphExec::Step& step : exec.steps) {
     if (const auto* const work = std::get_if<FreeMemory>(&step.payload)) {
@@ -244,11 +249,12 @@ CUresult note_memory(const GraphExec& exec) {
   for (const GraphExec::Step& step : exec.steps) {
     const auto* const work = std::get_if<AllocateMemory>(&step.payload);
     if (work != nullptr && is_allocated(*work->allocation) && !frees_first) {
-      return CUDA_ERROR_INVALID_VALUE;
+      return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
     }
   }
   for (const GraphExec::Step& step : exec.steps) {
     if (const auto* const work = std::get_if<AllocateMemory>(&step.payload)) {
+      used.push_back(work->allocation);
       if (freed.erase(work->allocation->address) == 0) {
         note_allocated(work->allocation);
       } else {
@@ -258,17 +264,19 @@ CUresult note_memory(const GraphExec& exec) {
   }
   for (const uint64_t address : freed) {
     if (const auto other = find_graph_allocation(address)) {
+      used.push_back(other);
       note_freed(*other);
     }
   }
-  return CUDA_SUCCESS;
+  return used;
 }
 
 }  // namespace
 
 CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
-  if (const CUresult result = note_memory(exec); result != CUDA_SUCCESS) {
-    return result;
+  auto used = note_memory(exec);
+  if (!used) {
+    return used.error();
   }
   const WorkObserver* observer = work_observer();
   const auto told = observer != nullptr ? std::make_shared<ObservedWork>(ObservedWork{
@@ -297,15 +305,17 @@ CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
     const auto own = step.context.lock();
     operations.push_back(submit_step(own != nullptr ? *own : context, step, std::move(dependencies)));
   }
-  Context::Step tell;
-  if (told != nullptr) {
-    tell = [told, observer] {
-      told->end_ns = observed_now_ns();
-      observer->done(observer->user, told.get());
+  Context::Step end;
+  if (told != nullptr || !used->empty()) {
+    end = [told, observer, used = *std::move(used)] {
+      if (told != nullptr) {
+        told->end_ns = observed_now_ns();
+        observer->done(observer->user, told.get());
+      }
       return CUDA_SUCCESS;
     };
   }
-  exec.last_launch = context.submit(stream, std::move(tell), operations);
+  exec.last_launch = context.submit(stream, std::move(end), operations);
   return CUDA_SUCCESS;
 }
 

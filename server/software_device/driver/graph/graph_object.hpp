@@ -63,7 +63,7 @@ struct Graph {
   GraphNode* find(CUgraphNode node) const;
 };
 
-// An executable graph: flat, in an order in which every node comes after what it depends on.
+// An executable graph: flat, in an order in which every node comes after its dependencies.
 struct GraphExec {
   struct Step {
     CUgraphNode node = nullptr;   // of the graph it was made from; null for those of child graphs
@@ -94,7 +94,7 @@ std::shared_ptr<Graph> clone_graph(const Graph& graph);
 // CUDA_ERROR_INVALID_VALUE when the graph has a cycle.
 tl::expected<std::vector<GraphExec::Step>, CUresult> flatten(const Graph& graph);
 
-// Appends the whole graph to the stream. CUDA_ERROR_INVALID_VALUE: what an earlier launch allocated has not been freed.
+// Appends the whole graph to the stream. CUDA_ERROR_INVALID_VALUE: memory of an earlier launch has not been freed.
 CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec);
 
 }  // namespace gpuwire::software_device

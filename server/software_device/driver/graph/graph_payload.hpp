@@ -29,8 +29,8 @@ bool cannot_be_copied(const Graph& graph);
 // The generic form. With graph_mutex held.
 PayloadOrError payload_of(Context& context, CUgraphNodeParams& parameters);
 
-// Fills in what the node's payload says, when it is of that type. Pointers among the parameters stay valid while the
-// node is not changed.
+// Fills in the node's payload, when it is of that type. Pointers among the parameters stay valid while the node is not
+// changed.
 bool describe(GraphNode& node, CUDA_KERNEL_NODE_PARAMS_v2& out);
 bool describe(const GraphNode& node, CUDA_MEMCPY3D& out);
 bool describe(const GraphNode& node, CUDA_MEMSET_NODE_PARAMS_v1& out);

@@ -13,7 +13,7 @@
 
 namespace gpuwire::software_device {
 
-// What a handle stands for, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
+// The kind of a handle, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
 enum class HandleKind : uint64_t {
   context = 1,
   stream,
@@ -48,10 +48,10 @@ class HandleTable {
  public:
   explicit HandleTable(HandleKind kind) : next_(static_cast<uint64_t>(kind) << kHandleKindShift) {}
 
-  // Takes a handle first, so that the object can be told its own before others can find it.
+  // Takes a handle first, so that the object gets its own before others can find it.
   Handle reserve() noexcept { return make(next_.fetch_add(kHandleStep, std::memory_order_relaxed) + kHandleStep); }
 
-  // Of a handle that is there it changes nothing.
+  // For an existing handle it changes nothing.
   void insert(Handle handle, std::shared_ptr<Object> object) {
     const std::unique_lock lock(mutex_);
     objects_.emplace(key(handle), std::move(object));

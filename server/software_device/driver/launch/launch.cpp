@@ -24,7 +24,7 @@ CUresult launch(const LaunchRequest& request, CUstream handle) {
   });
 }
 
-// What an attribute of cuLaunchKernelEx asks for beyond the plain launch.
+// The effect of an attribute of cuLaunchKernelEx beyond the plain launch.
 CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& request) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: request.cooperative = attribute.value.cooperative != 0; return CUDA_SUCCESS;
@@ -91,7 +91,7 @@ tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_confi
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   auto request = request_of_config(config, function);
   if (!request) {
-    // A fault comes before what is wrong with an attribute.
+    // A fault comes before an attribute's error.
     return config == nullptr ? request.error() : with_context([&](Context&) { return request.error(); });
   }
   request->parameters = parameters;

@@ -33,8 +33,8 @@ CUresult read_extra(void** extra, std::vector<uint8_t>& packed) {
   if (buffer == nullptr || bytes == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A buffer that ends in padding may be longer than the last parameter; one that is shorter leaves out what the kernel
-  // does not read.
+  // A buffer that ends in padding may be longer than the last parameter; a shorter buffer leaves out parameters that
+  // the kernel does not read.
   std::memcpy(packed.data(), buffer, std::min(*bytes, packed.size()));
   return CUDA_SUCCESS;
 }
@@ -96,8 +96,8 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
 
 }  // namespace
 
-// As the occupancy calculator of the toolkit counts: warps, registers in units of a warp, shared memory with what the
-// driver keeps.
+// By the rules of the toolkit's occupancy calculator: warps, registers in units of a warp, shared memory with the
+// driver's own part.
 uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes) {
   constexpr uint32_t kSharedUnit = 128;
   if (threads_per_block == 0 || threads_per_block > info.max_threads_per_block) {

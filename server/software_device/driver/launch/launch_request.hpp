@@ -11,7 +11,7 @@ namespace gpuwire::software_device {
 struct LaunchRequest {
   CUfunction function = nullptr;  // or a CUkernel
   Dim3 grid, block;
-  Dim3 cluster{0, 0, 0};  // zero: what the kernel was compiled for
+  Dim3 cluster{0, 0, 0};  // zero: the value that the kernel was compiled for
   uint32_t dynamic_shared_bytes = 0;
   bool cooperative = false;
   void** parameters = nullptr;
@@ -20,17 +20,17 @@ struct LaunchRequest {
 
 // CUDA_ERROR_INVALID_VALUE for an impossible geometry, too much shared memory or missing parameters;
 // CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES for more threads than the kernel was compiled for;
-// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE; CUDA_ERROR_INVALID_HANDLE for what is no kernel.
+// CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE; CUDA_ERROR_INVALID_HANDLE for a handle that is no kernel.
 tl::expected<KernelWork, CUresult> check_launch(Context& context, const LaunchRequest& request);
 // Whether there may be such grids and blocks at all, of whatever kernel.
 bool possible_geometry(const LaunchRequest& request);
 
-// The launch that a configuration asks for, without parameters. CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for
-// an attribute that changes what a launch does and is not known.
+// The launch of a configuration, without parameters. CUDA_ERROR_INVALID_VALUE; CUDA_ERROR_NOT_SUPPORTED for an unknown
+// attribute that changes the effect of a launch.
 tl::expected<LaunchRequest, CUresult> request_of_config(const CUlaunchConfig* config, CUfunction function);
 
-// The cluster that a launch gets: what it asks for, or the kernel needs, or one block. CUDA_ERROR_INVALID_CLUSTER_SIZE,
-// CUDA_ERROR_INVALID_VALUE.
+// The cluster of a launch: the requested one, or the one that the kernel needs, or one block.
+// CUDA_ERROR_INVALID_CLUSTER_SIZE, CUDA_ERROR_INVALID_VALUE.
 struct ClusterShape {
   Dim3 extent;
   bool explicit_one = false;

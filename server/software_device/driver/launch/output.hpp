@@ -1,4 +1,4 @@
-// What device code prints: kept until the program synchronises, as CUDA does, then handed to one sink.
+// The output of device code: kept until the program synchronises, as with CUDA, then handed to one sink.
 #pragma once
 
 #include <cstddef>

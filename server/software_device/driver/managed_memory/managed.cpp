@@ -1,5 +1,5 @@
-// Managed memory: advice, prefetching, and what is told of ranges. It is one memory here, so that advice and
-// prefetching are checked and remembered, and change nothing else.
+// Managed memory: advice, prefetching, and attributes of ranges. It is one memory here, so advice and prefetching are
+// checked and remembered, and change nothing else.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -36,7 +36,7 @@ bool is_known(const CUmemLocation& location) {
          (location.type == CU_MEM_LOCATION_TYPE_DEVICE && driver().device(location.id) != nullptr);
 }
 
-// As it is told: the processor has a number where none of its nodes is meant.
+// The reported form: the processor has a number unless a node of it is meant.
 PageAdvice::Location told(const CUmemLocation& location) {
   return {location.type, location.type == CU_MEM_LOCATION_TYPE_HOST ? kHost : location.id};
 }

@@ -1,5 +1,5 @@
-// What programs have advised about the pages of managed memory, and where they have prefetched them. It is one memory
-// here, so nothing follows from it but what cuMemRangeGetAttribute tells.
+// The advice of programs about the pages of managed memory, and the targets of their prefetches. It is one memory here,
+// so they affect only the results of cuMemRangeGetAttribute.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class ManagedAdvice {
     }
     join();
   }
-  // What holds for all those pages: a location that they do not share is CU_MEM_LOCATION_TYPE_INVALID.
+  // The common state of all those pages: a location that they do not share is CU_MEM_LOCATION_TYPE_INVALID.
   PageAdvice common(uint64_t offset, uint64_t bytes) const;
 
  private:

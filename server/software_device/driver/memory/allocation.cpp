@@ -38,7 +38,7 @@ void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
   }
-  // What the process has left there is nothing for a program.
+  // The process's former content there is no program's to read.
   void* const memory = std::aligned_alloc(alignment, bytes);
   if (memory != nullptr) std::memset(memory, 0, bytes);
   return memory;
@@ -58,8 +58,8 @@ void give_back(const Taken& taken) {
   }
 }
 
-// Memory of the device and of the host come from one heap here. An address that was freed is not at once that of
-// something else, so that whoever goes on using it is refused, as by a device that has its memory to itself.
+// Memory of the device and of the host come from one heap here. A freed address is not reused at once, so that a later
+// use of it is refused, as by a device that has its memory to itself.
 class Freed {
  public:
   void add(Taken taken) {
@@ -103,24 +103,29 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   const bool own_pages = range.kind == MemoryKind::managed;
   const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes || own_pages ? kPageBytes : 0);
   const uint64_t taken = std::max((range.bytes + unit - 1) / unit * unit, unit);
-  const bool charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed;
-  if (charged && !device.charge(taken)) {
+  // The device has used the requested bytes: this process's rounding to its own pages is none of its memory.
+  const uint64_t charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed ? range.bytes : 0;
+  if (!device.charge(charged)) {
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
   void* const memory = take_memory(taken, alignment, own_pages);
   if (memory == nullptr) {
-    if (charged) {
-      device.discharge(taken);
-    }
+    device.discharge(charged);
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
   const bool mapped = is_mapped(taken, alignment, own_pages);
   range.backing = std::shared_ptr<void>(memory, [taken, mapped, charged, &device](void* pages) {
+    driver().checkpoint.storage.remove(pages);
     give_memory({pages, taken, mapped});
-    if (charged) {
-      device.discharge(taken);
-    }
+    device.discharge(charged);
   });
+  if (range.kind == MemoryKind::device) {
+    driver().checkpoint.storage.add(memory, {.kind = mapped ? StoragePiece::Kind::pages : StoragePiece::Kind::heap,
+                                             .memory = memory,
+                                             .mapped_bytes = taken,
+                                             .bytes = range.bytes,
+                                             .device = &device});
+  }
   if (range.kind == MemoryKind::managed) {
     range.advice = std::make_shared<ManagedAdvice>();
   }
@@ -144,17 +149,19 @@ void leave_pool(const MemoryRange& range) noexcept {
 
 tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device) {
   const uint64_t taken = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  if (taken < bytes || !device.charge(taken)) {
+  if (taken < bytes || !device.charge(bytes)) {
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
   void* const pages = mmap(nullptr, taken, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) {
-    device.discharge(taken);
+    device.discharge(bytes);
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  return std::shared_ptr<void>(pages, [taken, &device](void* memory) {
+  driver().checkpoint.storage.add(pages, {.memory = pages, .mapped_bytes = taken, .bytes = bytes, .device = &device});
+  return std::shared_ptr<void>(pages, [taken, bytes, &device](void* memory) {
+    driver().checkpoint.storage.remove(memory);
     munmap(memory, taken);
-    device.discharge(taken);
+    device.discharge(bytes);
   });
 }
 

@@ -13,7 +13,7 @@ namespace gpuwire::software_device {
 
 struct Device;
 
-// cuMemAlloc promises 256; what kernels and libraries have come to rely on is 512.
+// cuMemAlloc promises 256; kernels and libraries rely on 512.
 inline constexpr uint64_t kAllocationAlignment = 512;
 inline constexpr uint64_t kPageBytes = 4096;
 
@@ -22,7 +22,7 @@ inline constexpr uint64_t kPageBytes = 4096;
 tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device,
                                                 uint64_t alignment_bytes = kAllocationAlignment);
 
-// The range is gone from the table: the pool that it came from, if any, has so much less in use.
+// The range is gone from the table: its pool, if any, has this much less in use.
 void leave_pool(const MemoryRange& range) noexcept;
 
 // Zeroed memory charged to the device while it lives, in no table: kernels cannot reach it by address.

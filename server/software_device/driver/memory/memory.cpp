@@ -18,7 +18,8 @@ constexpr size_t kPitchAlignment = 512;
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// Waits for what may still use memory that goes: the work of the current context and of the one it was allocated in.
+// Waits for work that may still use the freed memory: the work of the current context and of the one it was allocated
+// in.
 CUresult settle(Context& current, const MemoryRange& range) {
   const CUresult result = current.synchronize();
   const auto slot = range.context == current.handle() ? nullptr : driver().contexts.find(range.context);

@@ -1,4 +1,4 @@
-// Every range of memory that the device knows: where it is, whose it is and who may touch it. Device addresses are host
+// Every range of memory that the device knows: its place, its owner and its access rights. Device addresses are host
 // addresses, so one table serves copies, pointer queries and the accesses of kernels.
 #pragma once
 
@@ -75,14 +75,14 @@ class MemoryTable {
   std::optional<MemoryRange> find(uint64_t address) const;
   // Calls `look` for the range that holds the address, under the lock, without sharing in its backing; false when there
   // is none.
-  template <typename Look>
-  bool inspect(uint64_t address, Look&& look) const {
+  template <typename Visit>
+  bool inspect(uint64_t address, Visit&& visit) const {
     const std::shared_lock lock(mutex_);
     const auto next = ranges_.upper_bound(address);
     if (next == ranges_.begin() || std::prev(next)->second.end() <= address) {
       return false;
     }
-    look(std::prev(next)->second);
+    visit(std::prev(next)->second);
     return true;
   }
   // Calls `change` for the range that begins there, under the lock; false when there is none.
@@ -113,8 +113,8 @@ class MemoryTable {
     }
     return out;
   }
-  // Changes whenever a range is removed or its access is changed. Acquire pairs with the increment under the lock: who
-  // reads the new number and then asks again sees the table as it is.
+  // Changes whenever a range is removed or its access is changed. Acquire pairs with the increment under the lock: a
+  // thread that reads the new number and then asks again sees the present table.
   uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:

@@ -1,4 +1,4 @@
-// What is known of a pointer.
+// The attributes of a pointer.
 #include <cstring>
 #include <type_traits>
 
@@ -54,7 +54,7 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
   }
 }
 
-// What cuPointerGetAttributes gives for memory that the driver does not know: nothing, except that a host pointer is
+// The result of cuPointerGetAttributes for memory that the driver does not know: nothing, except that a host pointer is
 // itself.
 void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
   switch (attribute) {

@@ -124,7 +124,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   const CUresult usable = with_stream(stream, [](Context&, Stream&) { return CUDA_SUCCESS; });
-  // The NULL stream beside a capture comes before what is wrong with the other arguments (as measured on driver 580).
+  // The NULL stream beside a capture is checked before the other arguments (as measured on driver 580).
   if (usable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return usable;
   }
@@ -133,7 +133,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
   });
 }
 
-// Memory of no pool is told after a fault, too (as measured on driver 580).
+// Memory of no pool is reported after a fault, too (as measured on driver 580).
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr address) {
   return with_arguments_first(
       [&] {
@@ -160,7 +160,12 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
       return capture_work(context, stream, FreeMemory{address});
     }
     if (const auto allocation = find_graph_allocation(address)) {
-      return note_freed(*allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+      if (!note_freed(*allocation)) {
+        return CUDA_ERROR_INVALID_VALUE;
+      }
+      // It is there until the work before this is done.
+      context.submit_always(stream, [allocation] {});
+      return CUDA_SUCCESS;
     }
     if (range->leaving) {
       return CUDA_ERROR_INVALID_VALUE;

@@ -16,10 +16,11 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// What the drivers of today use; addresses and sizes must be multiples of it.
+// The unit of present drivers; addresses and sizes must be multiples of it.
 constexpr uint64_t kGranularity = 2 * 1024 * 1024;
 
-// Of the anonymous files: what a file descriptor from another process is recognised by. The device's ordinal follows.
+// The mark of the anonymous files, by which a file descriptor from another process is recognised. The device's ordinal
+// follows.
 constexpr char kFileName[] = "gpuwire_software_device_";
 
 bool aligned(uint64_t value) { return value % kGranularity == 0; }
@@ -74,6 +75,7 @@ Device* device_of_file(int descriptor) {
 namespace gpuwire::software_device {
 
 PhysicalMemory::~PhysicalMemory() {
+  driver().checkpoint.storage.remove(this);
   close(file);
   if (charged) {
     device.discharge(bytes);
@@ -185,6 +187,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUme
     }
     auto physical = std::make_shared<PhysicalMemory>(device, bytes, file);
     physical->properties = *properties;
+    driver().checkpoint.storage.add(
+        physical.get(), {.kind = StoragePiece::Kind::file, .file = file, .bytes = bytes, .device = &device});
     const CUmemGenericAllocationHandle handle = physical->handle = driver().physical.reserve();
     driver().physical.insert(handle, std::move(physical));
     *out = handle;
@@ -204,6 +208,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
     if (descriptor < 0) {
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
+    driver().checkpoint.storage.remove(physical.get());  // others may use it: it stays
     *static_cast<int*>(out) = descriptor;
     return CUDA_SUCCESS;
   });
@@ -239,7 +244,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   });
 }
 
-// What is mapped keeps the memory until it is unmapped.
+// A mapping keeps the memory until it is unmapped.
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
     if (physical->references.fetch_sub(1, std::memory_order_relaxed) == 1) {

@@ -24,7 +24,7 @@ struct PhysicalMemory {
   const int file;
   bool charged = true;  // false: another process's, which pays for it
   CUmemAllocationProp properties{};
-  CUmemGenericAllocationHandle handle = 0;  // the one that it was given
+  CUmemGenericAllocationHandle handle = 0;  // the requested one
   std::atomic<uint32_t> references{1};      // of that handle; a count alone, the table's lock publishes the rest
 };
 

@@ -1,4 +1,4 @@
-// Functions and kernels: what is known of them, and what may be set.
+// Functions and kernels: their attributes and settings.
 #include <algorithm>
 
 #include "server/software_device/driver/call/api.hpp"
@@ -29,8 +29,8 @@ CUresult with_loaded_function(CUfunction handle, Body&& body) noexcept {
   return with_arguments_first(unknown, [&](Context&) -> CUresult { return body(); });
 }
 
-// For what is set: a function of the current context, or a kernel, which cudart passes as well. NULL is an invalid
-// handle, which comes before a fault.
+// For settings: a function of the current context, or a kernel, which cudart passes as well. NULL is an invalid handle,
+// which comes before a fault.
 template <typename Body>
 CUresult with_launchable(CUfunction handle, Body&& body) noexcept {
   return with_arguments_first([&] { return handle == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; },

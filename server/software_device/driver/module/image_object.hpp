@@ -57,7 +57,7 @@ class DriverImages final : public ImageTable {
   std::shared_ptr<const Surface> surface(uint64_t handle) const noexcept override;
 };
 
-// Drops what belongs to a context that ends.
+// Drops the objects of a context that ends.
 void release_images(CUcontext context);
 
 }  // namespace gpuwire::software_device

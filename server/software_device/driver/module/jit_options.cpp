@@ -37,9 +37,10 @@ void JitOptions::write_error_log(std::string_view text) { fill(error_, text); }
 void JitOptions::fill(Buffer& buffer, std::string_view text) {
   size_t written = 0;
   if (buffer.text != nullptr && buffer.bytes != 0) {
-    written = std::min<size_t>(text.size(), buffer.bytes - 1);
-    text.copy(buffer.text, written);
-    buffer.text[written] = 0;
+    const size_t most = buffer.bytes - 1, fits = std::min(text.size(), most);
+    text.copy(buffer.text, fits);
+    buffer.text[fits] = 0;
+    written = fits == most ? buffer.bytes : fits;  // of a full buffer all of it, as measured on driver 580
   }
   if (buffer.size_value != nullptr) {
     *buffer.size_value = reinterpret_cast<void*>(written);

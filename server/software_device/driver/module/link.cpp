@@ -38,7 +38,7 @@ CUresult with_link(CUlinkState state, Body&& body) noexcept {
 CUresult add_text(Link& link, CUjitInputType type, std::string text, const char* name) {
   if (type != CU_JIT_INPUT_PTX) {
     constexpr std::string_view kReason = "only PTX can be linked: other inputs hold code of another machine";
-    tell_refusal(kReason);
+    log_refusal(kReason);
     link.options.write_error_log(kReason);
     return CUDA_ERROR_NO_BINARY_FOR_GPU;
   }
@@ -100,7 +100,7 @@ CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
     const std::vector<std::string_view> views(link.texts.begin(), link.texts.end());
     if (const auto program = compile_ptx(views); !program) {
       if (program.error().kind == CompileError::Kind::unsupported) {
-        tell_refusal(program.error().log);
+        log_refusal(program.error().log);
       }
       link.options.write_error_log(program.error().log);
       return CUDA_ERROR_UNKNOWN;  // each text is right by itself

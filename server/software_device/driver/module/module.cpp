@@ -19,6 +19,9 @@ CUresult load_module(CUmodule* out, const void* image, JitOptions& options) {
     if (out == nullptr || image == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
+    if (driver().loads_wait) {
+      static_cast<void>(context.synchronize());
+    }
     auto program = load_image(image);
     if (!program) {
       options.write_error_log(program.error().log);

@@ -204,7 +204,15 @@ std::shared_ptr<Kernel> Library::kernel(std::string_view name) const {
   return index == SIZE_MAX ? nullptr : kernels_[index];
 }
 
+bool Library::is_in(Context& context) const {
+  const std::lock_guard lock(context.code_mutex);
+  return context.library_instances.contains(handle_);
+}
+
 tl::expected<std::shared_ptr<ModuleInstance>, CUresult> Library::instance(Context& context) {
+  if (driver().loads_wait && !is_in(context)) {
+    static_cast<void>(context.synchronize());
+  }
   const std::lock_guard lock(context.code_mutex);
   auto& mine = context.library_instances[handle_];
   if (mine == nullptr) {

@@ -21,8 +21,8 @@ struct Device;
 class ModuleInstance;
 class Library;
 
-// What cuFuncSetAttribute and cuKernelSetAttribute change, per function and device. Atomics without order: plain
-// settings.
+// The values that cuFuncSetAttribute and cuKernelSetAttribute change, per function and device. Atomics without order:
+// plain settings.
 struct FunctionSettings {
   std::atomic<int> dynamic_shared_bytes_max{-1};  // -1: as much as fits in 48 KiB beside the static part
   std::atomic<int> shared_carveout{-1};
@@ -119,6 +119,7 @@ class Library {
   const std::vector<std::shared_ptr<Kernel>>& kernels() const noexcept { return kernels_; }
   std::shared_ptr<Kernel> kernel(std::string_view name) const;
   tl::expected<std::shared_ptr<ModuleInstance>, CUresult> instance(Context& context);
+  bool is_in(Context& context) const;
   tl::expected<uint64_t, CUresult> managed_address(size_t variable, Device& device) {
     return managed_->address(*program_, variable, device);
   }

@@ -128,7 +128,7 @@ tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* 
   const auto texts = ptx_of_image(image);
   if (!texts) {
     if (texts.error().result == CUDA_ERROR_NO_BINARY_FOR_GPU) {
-      tell_refusal(texts.error().log);
+      log_refusal(texts.error().log);
     }
     return tl::unexpected(texts.error());
   }
@@ -138,9 +138,9 @@ tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* 
   const std::vector<std::string_view> views(texts->begin(), texts->end());
   auto program = compile_ptx(views);
   if (!program) {
-    // An error in the text is the program's own; what only this device lacks, nobody would look for there.
+    // An error in the text is the program's own; nobody would look there for a feature that only this device lacks.
     if (program.error().kind == CompileError::Kind::unsupported) {
-      tell_refusal(program.error().log);
+      log_refusal(program.error().log);
     }
     return fail(CUDA_ERROR_INVALID_PTX, program.error().log);
   }

@@ -17,10 +17,10 @@ struct ImageError {
   std::string log;  // for the JIT error log
 };
 
-// The image is a fat binary (with or without its wrapper), a cubin or PTX text, in memory of our own process; where it
-// ends is read from its header. CUDA_ERROR_NO_BINARY_FOR_GPU when it holds no PTX for this device,
-// CUDA_ERROR_INVALID_IMAGE when it is none of these, CUDA_ERROR_INVALID_PTX when the PTX is wrong or uses what the
-// engine does not know.
+// The image is a fat binary (with or without its wrapper), a cubin or PTX text, in memory of our own process; its
+// header gives its end. CUDA_ERROR_NO_BINARY_FOR_GPU when it holds no PTX for this device, CUDA_ERROR_INVALID_IMAGE
+// when it is none of these, CUDA_ERROR_INVALID_PTX when the PTX is wrong or uses features that the engine does not
+// have.
 tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* image);
 
 // An image of several PTX texts that are to be linked when it is loaded: they follow each other, with lines between

@@ -100,7 +100,7 @@ CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
   });
 }
 
-// For calls that change a capture: the legacy stream is one that they may not even name beside a blocking capture.
+// For calls that change a capture: they may not even name the legacy stream beside a blocking capture.
 template <typename Body>
 CUresult with_captured_stream(CUstream handle, Body&& body) noexcept {
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
@@ -259,7 +259,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (out != nullptr) {
-      *out = nullptr;  // whatever comes (as measured on driver 580, like what follows)
+      *out = nullptr;  // in any case (as measured on driver 580, like the following)
     }
     if (stream->capture == nullptr) {
       return CUDA_ERROR_ILLEGAL_STATE;
@@ -289,7 +289,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
-  if (status == nullptr) {  // told before a fault and before what captures (as measured on driver 580)
+  if (status == nullptr) {  // reported before a fault and before captures (as measured on driver 580)
     return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
   }
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {

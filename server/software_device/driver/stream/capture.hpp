@@ -20,7 +20,7 @@ class CaptureSession {
   std::shared_ptr<Graph> graph;
   bool into_existing = false;  // cuStreamBeginCaptureToGraph: the graph is the program's already
   Stream* origin = nullptr;
-  // Where and by whom it was begun; compared, never followed.
+  // The place and the thread of its begin; compared, never followed.
   const Context* context = nullptr;
   const void* thread = nullptr;
   bool blocking = false;  // one of its streams waits for the legacy stream, and the other way round

@@ -37,7 +37,7 @@ CUresult refuse(CUresult error, Matters&& matters) {
   return result;
 }
 
-// Whether a capture minds what the calling thread does.
+// Whether the calling thread's action affects a capture.
 bool noticed(const CaptureSession& session) {
   const CUstreamCaptureMode mode = capture_mode();
   const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&

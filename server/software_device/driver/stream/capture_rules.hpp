@@ -1,6 +1,6 @@
-// What a program may not do while streams capture (CUDA driver API, cuStreamBeginCapture,
-// cuThreadExchangeStreamCaptureMode), and how a capture ends early. Each costs one atomic load while nothing is
-// captured.
+// The actions that are forbidden while streams capture (CUDA driver API, cuStreamBeginCapture,
+// cuThreadExchangeStreamCaptureMode), and the early ends of a capture. Each check costs one atomic load while nothing
+// is captured.
 #pragma once
 
 #include <cuda.h>
@@ -29,7 +29,7 @@ CUresult permit_unless_failed();
 // The same for each exported function that protocol/api/ says captures forbid; success for all others.
 CUresult permit_function(const char* name);
 // For calls that wait for all of a context, or, where `slot` is a green context's, for the streams of that. The others
-// wait for green contexts' streams, too, but do not mind what is captured there (as measured on driver 580).
+// wait for green contexts' streams, too, but captures there do not affect them (as measured on driver 580).
 CUresult permit_synchronisation(const Context& context, const ContextSlot* slot);
 // Is a capture under way that a blocking stream of the context takes part in?
 bool blocking_capture_in(const Context& context);

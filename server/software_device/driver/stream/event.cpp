@@ -93,8 +93,11 @@ CUresult cuEventDestroy(CUevent handle) { return cuEventDestroy_v2(handle); }
 CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned int flags) {
   return with_stream(stream_handle, [&](Context& context, Stream& stream) {
     return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
-      if (flags > CU_EVENT_RECORD_EXTERNAL || (flags == CU_EVENT_RECORD_EXTERNAL && !is_capturing(stream))) {
+      if (flags > CU_EVENT_RECORD_EXTERNAL) {
         return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (flags == CU_EVENT_RECORD_EXTERNAL && !is_capturing(stream)) {
+        return CUDA_ERROR_ILLEGAL_STATE;  // as measured on driver 580
       }
       if (event->context.lock().get() != &context) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -157,8 +160,11 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
   return with_stream(stream_handle, [&](Context& context, Stream& stream) {
     return with_event(handle, [&](const std::shared_ptr<Event>& event) -> CUresult {
       const bool capturing = is_capturing(stream);
-      if (flags > CU_EVENT_WAIT_EXTERNAL || (flags == CU_EVENT_WAIT_EXTERNAL && !capturing)) {
+      if (flags > CU_EVENT_WAIT_EXTERNAL) {
         return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (flags == CU_EVENT_WAIT_EXTERNAL && !capturing) {
+        return CUDA_ERROR_ILLEGAL_STATE;  // as measured on driver 580
       }
       if (capturing || event->captured.load(std::memory_order_acquire)) {
         return capture_wait(context, context.stream(stream.handle), event, flags == CU_EVENT_WAIT_EXTERNAL);

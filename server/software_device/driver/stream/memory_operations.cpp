@@ -12,8 +12,8 @@ namespace gpuwire::software_device {
 namespace {
 
 // Between two looks at a word.
-constexpr std::chrono::microseconds kLookMin{1};
-constexpr std::chrono::microseconds kLookMax{100};
+constexpr std::chrono::microseconds kPollMin{1};
+constexpr std::chrono::microseconds kPollMax{100};
 
 bool known_wait(unsigned flags) {
   return (flags & ~static_cast<unsigned>(CU_STREAM_WAIT_VALUE_FLUSH)) <= CU_STREAM_WAIT_VALUE_NOR;
@@ -49,16 +49,16 @@ bool holds(Word seen, Word wanted, unsigned flags) {
   }
 }
 
-// Acquire and release: what came before the write of a word is seen behind the wait for it, whoever wrote it.
+// Acquire and release: earlier work than the write of a word is seen behind the wait for it, whoever wrote it.
 template <typename Word>
 void wait(const Context& context, CUdeviceptr address, Word wanted, unsigned flags) {
   const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
-  for (auto look = kLookMin; !holds(word.load(std::memory_order_acquire), wanted, flags);
-       look = std::min(look * 2, kLookMax)) {
+  for (auto pause = kPollMin; !holds(word.load(std::memory_order_acquire), wanted, flags);
+       pause = std::min(pause * 2, kPollMax)) {
     if (context.cancelled() || context.fault() != CUDA_SUCCESS) {
       return;
     }
-    std::this_thread::sleep_for(look);
+    std::this_thread::sleep_for(pause);
   }
 }
 
@@ -134,7 +134,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// `function`: who calls, which is the exported function.
+// `function`: the calling exported function.
 CUresult first_version(const char* function = __builtin_FUNCTION()) {
   return with_context([](Context&) { return CUDA_ERROR_NOT_SUPPORTED; }, function);
 }

@@ -17,12 +17,13 @@ namespace gpuwire::software_device {
 
 class OperationScheduler;
 
-// One step of a stream. Shared by whoever may want to wait for it; once finished it keeps nothing alive.
+// One step of a stream. Shared by all that may want to wait for it; once finished it keeps nothing alive.
 class Operation {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Pairs with the release in OperationScheduler::finish: what the operation wrote is visible to who sees it done.
+  // Pairs with the release in OperationScheduler::finish: the operation's writes are visible to a thread that sees it
+  // done.
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
   // Valid once done.
   Clock::time_point finished_at() const noexcept { return finished_at_; }

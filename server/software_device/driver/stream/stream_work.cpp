@@ -16,8 +16,7 @@ namespace {
 CUresult copy(const CopyWork& work) {
   for (size_t slice = 0; slice < work.depth; ++slice) {
     for (size_t row = 0; row < work.height; ++row) {
-      // The source and the target of a program's copy may overlap; what then comes out is not defined, but nothing may
-      // crash.
+      // The source and the target of a program's copy may overlap; the result is then undefined, but nothing may crash.
       std::memmove(reinterpret_cast<uint8_t*>(work.target) + slice * work.target_slice + row * work.target_pitch,
                    reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch,
                    work.width_bytes);
@@ -35,7 +34,7 @@ void fill_row(uint8_t* row, size_t count, uint32_t value) {
 }
 
 // A single word may be memory of the host that another thread watches meanwhile (the gate's marks of the work in
-// flight, `server/gate`): whoever sees it sees what was done before, as a device's writes are seen.
+// flight, `server/gate`): a thread that sees it sees all earlier work, as with a device's writes.
 bool is_watchable(const FillWork& work) {
   return work.element_bytes == sizeof(uint32_t) && work.width == 1 && work.height == 1 &&
          work.target % sizeof(uint32_t) == 0;
@@ -171,7 +170,7 @@ struct Carrier {
   CUresult operator()(const ConditionalWork& work) const { return decide(context, work); }
 };
 
-// What an observer is told of the work but its times; nothing of work that does not keep the GPU busy.
+// The observer's data about the work, without its times; nothing for work that does not keep the GPU busy.
 std::optional<ObservedWork> observed(const Work& work) {
   if (const auto* kernel = std::get_if<KernelWork>(&work))
     return ObservedWork{.kind = kObservedKernel, .name = kernel->function->info().name.c_str()};
@@ -187,15 +186,15 @@ uint64_t number_for(const Work& work) {
   return observer != nullptr && observed(work) ? observer->given(observer->user) : 0;
 }
 
-// `number`: of number_for(); 0: nobody is told.
-CUresult carry_out_observed(Context& context, const Work& work, uint64_t number) {
+// `number`: of number_for(); 0: no observer.
+CUresult carry_out_observed(Context& context, const Work& work, uint64_t stream, uint64_t number) {
   if (number == 0) {
-    return carry_out(context, work);
+    return carry_out_in_turn(context, work, stream);
   }
   ObservedWork told = *observed(work);
   told.number = number;
   told.start_ns = observed_now_ns();
-  const CUresult result = carry_out(context, work);
+  const CUresult result = carry_out_in_turn(context, work, stream);
   told.end_ns = observed_now_ns();
   const WorkObserver* observer = work_observer();
   observer->done(observer->user, &told);
@@ -206,14 +205,20 @@ CUresult carry_out_observed(Context& context, const Work& work, uint64_t number)
 
 CUresult carry_out(Context& context, const Work& work) { return std::visit(Carrier{context}, work); }
 
+CUresult carry_out_in_turn(Context& context, const Work& work, uint64_t stream) {
+  driver().slow_work.pause(stream);
+  return carry_out(context, work);
+}
+
 CUresult enqueue(Context& context, Stream& stream, Work work) {
   if (is_capturing(stream)) {
     return capture_work(context, stream,
                         std::visit([](auto&& each) { return NodePayload(std::move(each)); }, std::move(work)));
   }
   const uint64_t number = number_for(work);
-  context.submit(stream,
-                 [&context, work = std::move(work), number] { return carry_out_observed(context, work, number); });
+  context.submit(stream, [&context, work = std::move(work), id = uint64_t{stream.id}, number] {
+    return carry_out_observed(context, work, id, number);
+  });
   return CUDA_SUCCESS;
 }
 
@@ -222,7 +227,7 @@ CUresult enqueue_and_wait(Context& context, Stream& stream, const Work& work) {
     return invalidate_capture(stream, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   const uint64_t number = number_for(work);
-  return context.run(stream, [&] { return carry_out_observed(context, work, number); });
+  return context.run(stream, [&] { return carry_out_observed(context, work, stream.id, number); });
 }
 
 }  // namespace gpuwire::software_device

@@ -1,5 +1,4 @@
-// What streams and graphs are made of: descriptions of work, that can be carried out at once, later, or again and
-// again.
+// The pieces of streams and graphs: descriptions of work that can be carried out at once, later, or again and again.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ struct CopyWork {
   size_t source_pitch = 0, source_slice = 0;
   std::shared_ptr<const std::vector<uint8_t>> staged;  // when set, `source` points into it
 
-  // Arrays that the ends lie in, if any: their memory, and what to call them.
+  // Arrays that the ends lie in, if any: their memory, and their names.
   std::shared_ptr<const ArrayObject> target_array, source_array;
 
   bool empty() const noexcept { return width_bytes == 0 || height == 0 || depth == 0; }
@@ -88,6 +87,10 @@ struct ConditionalBodies {
 
 // Carries the work out in the calling thread. The error is the context's fault-to-be.
 CUresult carry_out(Context& context, const Work& work);
+
+// The same when its turn has come in a stream (its id, or kStreamOfGraphs): after the pause that it makes on a slow
+// device (slow_work.hpp).
+CUresult carry_out_in_turn(Context& context, const Work& work, uint64_t stream);
 
 // Appends the work to the stream, or to the graph that the stream is being captured into. Returns at once.
 CUresult enqueue(Context& context, Stream& stream, Work work);

@@ -7,7 +7,7 @@ namespace gpuwire::software_device {
 namespace {
 
 WorkObserver the_observer;
-// Set when the_observer is written (release), read by who gives work (acquire).
+// Set when the_observer is written (release), read by threads that submit work (acquire).
 std::atomic<const WorkObserver*> current{nullptr};
 std::atomic<bool> taken{false};
 

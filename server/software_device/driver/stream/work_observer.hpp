@@ -1,4 +1,4 @@
-// Who is told of each piece of work and its times, as tools that look into NVIDIA's driver are told of it there.
+// The observer of each piece of work and its times, as tools that look into NVIDIA's driver observe it there.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ inline constexpr uint32_t kObservedKernel = 0, kObservedCopy = 1, kObservedFill 
 // As gpuwire_software_observe_work() hands it over; part of the library's interface.
 struct ObservedWork {
   uint32_t kind = kObservedKernel;
-  uint64_t number = 0;                // what `given` has answered
+  uint64_t number = 0;                // the answer of `given`
   uint64_t start_ns = 0, end_ns = 0;  // CLOCK_MONOTONIC
   uint64_t bytes = 0;                 // moved or filled
   const char* name = nullptr;         // of a kernel; until the call returns

@@ -1,4 +1,5 @@
 #include "client_stub/driver/copy/chunked_copy.hpp"
+#include "client_stub/driver/copy/chunked_uploads.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -38,7 +39,7 @@ struct KeepingServer : test::DeviceProcess {
     ServerFacts facts = session->facts();
     facts.chunks = ServerFacts::Chunks::plain;
     facts.same_machine = same_machine;
-    test::server_session().chunked_uploads.begin(facts);
+    test::part<client::ChunkedUploads>().begin(facts);
     session->serve(uint32_t(SessionOrdinal::copy_to_device),
                    [this](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
                      reply.initRoot<schema::Result>();
@@ -81,7 +82,7 @@ struct KeepingServer : test::DeviceProcess {
     return std::memcmp(memory.data(), bytes.data(), bytes.size()) == 0;
   }
   CUresult copy(std::span<const std::byte> bytes) {
-    return hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false);
+    return custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false);
   }
 
   std::vector<std::byte> memory;
@@ -178,7 +179,7 @@ TEST_CASE("Left to itself a session names bytes only once the link has been meas
   auto bytes = random_bytes(kBytes, 5);
   KeepingServer server("auto");
   server.keep(bytes);
-  ChunkedUploads& uploads = test::server_session().chunked_uploads;
+  ChunkedUploads& uploads = test::part<client::ChunkedUploads>();
   CHECK(uploads.rate_wanted());
   CHECK_FALSE(uploads.asks());
   uploads.measured(kBytes, nanoseconds(1), bytes);  // petabytes a second
@@ -196,7 +197,7 @@ TEST_CASE("Left to itself a session names bytes only once the link has been meas
 TEST_CASE("Where nothing is found a session stops naming bytes, and goes on with it when a probe finds something") {
   auto bytes = random_bytes(40u << 20, 6);
   KeepingServer server("auto");
-  ChunkedUploads& uploads = test::server_session().chunked_uploads;
+  ChunkedUploads& uploads = test::part<client::ChunkedUploads>();
   uploads.measured(1, std::chrono::hours(1), bytes);
   REQUIRE(uploads.asks());
   REQUIRE(server.copy(bytes) == CUDA_SUCCESS);
@@ -223,7 +224,7 @@ TEST_CASE("Where nothing is found a session stops naming bytes, and goes on with
 TEST_CASE("Where naming turns out to be slower than sending it is given up") {
   auto bytes = random_bytes(kBytes, 7);
   KeepingServer server("auto");
-  ChunkedUploads& uploads = test::server_session().chunked_uploads;
+  ChunkedUploads& uploads = test::part<client::ChunkedUploads>();
   uploads.measured(1u << 20, std::chrono::seconds(1), bytes);  // 1 MiB a second
   REQUIRE(uploads.asks());
   uploads.named(1u << 19, std::chrono::seconds(1));

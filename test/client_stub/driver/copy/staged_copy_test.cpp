@@ -9,8 +9,11 @@
 #include <vector>
 
 #include "client_stub/driver/copy/chunked_uploads.hpp"
-#include "client_stub/session/kept_bulk.hpp"
+#include "client_stub/session/cached_bulk.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/session/notices.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
@@ -46,7 +49,7 @@ struct StagingServer : test::DeviceProcess {
     session->on_flush = [this] {
       if (!stands) run();
     };
-    session->on_look = session->on_flush;
+    session->on_poll = session->on_flush;
     session->serve(uint32_t(SessionOrdinal::copy_region_to_device),
                    [this](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
                      run();
@@ -101,18 +104,19 @@ struct StagingServer : test::DeviceProcess {
       if (frame.ordinal != uint32_t(SessionOrdinal::copy_region_to_device)) continue;
       if (fails_to) t_context->deferred.store(CUDA_ERROR_INVALID_VALUE);
       else frame.read<schema::CopyRegionToDevice>([&](auto copy) { read_region(copy); });
-      tell<schema::RegionRead>(wire::NoticeOrdinal::region_read, [&](auto read) { read.setSequence(frame.sequence); });
+      notify<schema::RegionRead>(wire::NoticeOrdinal::region_read,
+                                 [&](auto read) { read.setSequence(frame.sequence); });
     }
   }
   template <class Params, class Fill>
-  static void tell(wire::NoticeOrdinal ordinal, Fill&& fill) {
+  static void notify(wire::NoticeOrdinal ordinal, Fill&& fill) {
     capnp::MallocMessageBuilder message;
     fill(message.initRoot<Params>());
     capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
-    test::server_session().notices.notice(ordinal, reader);
+    test::part<client::Notices>().notice(ordinal, reader);
   }
   size_t count(SessionOrdinal ordinal) const { return session->count(uint32_t(ordinal)); }
-  SharedStaging& staging() const { return test::server_session().shared_staging; }
+  SharedStaging& staging() const { return test::part<client::SharedStaging>(); }
   bool has(std::span<const std::byte> bytes, size_t offset = 0) {
     run();
     return std::memcmp(&memory[offset], bytes.data(), bytes.size()) == 0;
@@ -161,10 +165,10 @@ struct StagingServer : test::DeviceProcess {
 };
 
 CUresult upload(std::span<const std::byte> bytes, size_t offset = 0) {
-  return hand::cuMemcpyHtoDAsync_v2(kBase + offset, bytes.data(), bytes.size(), nullptr, false);
+  return custom::cuMemcpyHtoDAsync_v2(kBase + offset, bytes.data(), bytes.size(), nullptr, false);
 }
 CUresult upload_blocking(std::span<const std::byte> bytes) {
-  return hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false);
+  return custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false);
 }
 
 // Of each piece of a copy of so many bytes but the last.
@@ -189,10 +193,10 @@ TEST_CASE("Pageable memory of any size and place goes to the device and back by 
     // The first one has blocks made.
     if (round == 0) REQUIRE(upload(bytes) == CUDA_SUCCESS);
     REQUIRE((random() % 2 ? upload(source, place)
-                          : hand::cuMemcpyHtoD_v2(kBase + place, source.data(), count, false)) == CUDA_SUCCESS);
+                          : custom::cuMemcpyHtoD_v2(kBase + place, source.data(), count, false)) == CUDA_SUCCESS);
     REQUIRE(server.has(source, place));
     std::vector<std::byte> back(count + 2);
-    REQUIRE(hand::cuMemcpyDtoH_v2(&back[1], kBase + place, count, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyDtoH_v2(&back[1], kBase + place, count, false) == CUDA_SUCCESS);
     REQUIRE(std::memcmp(&back[1], source.data(), count) == 0);
     REQUIRE(back.front() == std::byte{0});
     REQUIRE(back.back() == std::byte{0});
@@ -236,7 +240,7 @@ TEST_CASE("In its block a piece begins far from where the program's bytes are in
     auto* to = &back[offset];
     const auto* from = &bytes[offset];
     REQUIRE(upload({from, size_t(3) << 20}) == CUDA_SUCCESS);
-    REQUIRE(hand::cuMemcpyDtoH_v2(to, kBase, 3u << 20, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyDtoH_v2(to, kBase, 3u << 20, false) == CUDA_SUCCESS);
     auto apart = [](uint64_t region, const void* memory) {
       const size_t distance = (region - reinterpret_cast<uint64_t>(memory)) % kPage;
       return std::min(distance, kPage - distance);
@@ -272,7 +276,7 @@ TEST_CASE("Few blocks carry a copy of any size where the device keeps up, and th
   const size_t made = server.count(SessionOrdinal::region_share);
   CHECK(made <= kMemcpyJobsMax);
   std::vector<std::byte> back(bytes.size());
-  REQUIRE(hand::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);
   CHECK(back == bytes);
   CHECK(server.count(SessionOrdinal::region_share) <= std::max(made, kFetchBlocksMax));
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
@@ -281,14 +285,14 @@ TEST_CASE("Few blocks carry a copy of any size where the device keeps up, and th
 
 TEST_CASE("A copy that is waited for has few blocks made, however slow the device is") {
   StagingServer server;
-  server.session->on_look = [&server] { server.run(1); };
+  server.session->on_poll = [&server] { server.run(1); };
   server.session->on_flush = [] {};
   const auto bytes = random_bytes(kDeviceBytes, 16);
   REQUIRE(upload_blocking(bytes) == CUDA_SUCCESS);
   CHECK(server.has(bytes));
   CHECK(server.count(SessionOrdinal::region_share) == kStagingBlocksInTurn);
   // Where the program can go on, it does.
-  server.session->on_look = [] {};
+  server.session->on_poll = [] {};
   REQUIRE(upload({bytes.data(), size_t(40) << 20}) == CUDA_SUCCESS);
   CHECK(server.count(SessionOrdinal::region_share) > kStagingBlocksInTurn);
 }
@@ -330,11 +334,11 @@ TEST_CASE("A copy without a stream counts as awaited where the host could see no
   size_t count = 3u << 20;
   SUBCASE("nothing to be seen") {}
   SUBCASE("larger than what is kept") {
-    count = kKeptBlockBytesMax + 1;
+    count = kCachedBlockBytesMax + 1;
     told = false;
   }
   SUBCASE("a function of the program is to be called") {
-    REQUIRE(test::server_session().host_callbacks.add({}) != 0);
+    REQUIRE(test::part<client::HostCallbacks>().add({}) != 0);
     told = false;
   }
   const auto bytes = random_bytes(count, 7);
@@ -365,7 +369,7 @@ TEST_CASE("Where staging cannot be had copies go as before, and the server is as
   for (int times = 0; times < 2; ++times) {
     REQUIRE(upload(bytes) == CUDA_SUCCESS);
     CHECK(server.has(bytes));
-    REQUIRE(hand::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);
     CHECK(back == bytes);
   }
   CHECK(server.count(SessionOrdinal::region_share) == shares);
@@ -403,33 +407,33 @@ TEST_CASE("Pinned memory that the program is refused comes before staging, of wh
   REQUIRE(made > 1);
   void* pinned = nullptr;
   SUBCASE("an allocation") {
-    REQUIRE(hand::cuMemHostAlloc(&pinned, kRoom, 0) == CUDA_SUCCESS);
-    CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(pinned), kRoom));
+    REQUIRE(custom::cuMemHostAlloc(&pinned, kRoom, 0) == CUDA_SUCCESS);
+    CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(pinned), kRoom));
     CHECK(server.staging().blocks() == 0);
   }
   SUBCASE("memory that the device is to reach") {
     std::vector<std::byte> registered(kRoom);
-    REQUIRE(hand::cuMemHostRegister_v2(registered.data(), kRoom, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemHostRegister_v2(registered.data(), kRoom, 0) == CUDA_SUCCESS);
     CUdeviceptr seen = 0;
-    CHECK(hand::cuMemHostGetDevicePointer_v2(&seen, registered.data(), 0) == CUDA_SUCCESS);
+    CHECK(custom::cuMemHostGetDevicePointer_v2(&seen, registered.data(), 0) == CUDA_SUCCESS);
     CHECK(server.staging().blocks() == 0);
-    REQUIRE(hand::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
   }
   SUBCASE("what would not fit without staging either is refused once more, and not without end") {
-    REQUIRE(hand::cuMemHostAlloc(&pinned, 2 * kRoom, 0) == CUDA_SUCCESS);  // it is mapped when the device asks for it
-    CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(pinned), 1));
+    REQUIRE(custom::cuMemHostAlloc(&pinned, 2 * kRoom, 0) == CUDA_SUCCESS);  // it is mapped when the device asks for it
+    CHECK_FALSE(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(pinned), 1));
     const size_t asked = server.count(SessionOrdinal::region_share);
     CHECK(asked == made + 2);
     void* another = nullptr;
-    REQUIRE(hand::cuMemHostAlloc(&another, 2 * kRoom, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemHostAlloc(&another, 2 * kRoom, 0) == CUDA_SUCCESS);
     CHECK(server.count(SessionOrdinal::region_share) == asked + 1);
-    REQUIRE(hand::cuMemFreeHost(another) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemFreeHost(another) == CUDA_SUCCESS);
   }
   const size_t asked = server.count(SessionOrdinal::region_share);
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   CHECK(server.has(bytes));
   CHECK(server.count(SessionOrdinal::region_share) == asked);
-  if (pinned) REQUIRE(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  if (pinned) REQUIRE(custom::cuMemFreeHost(pinned) == CUDA_SUCCESS);
 }
 
 TEST_CASE("Short copies, and bytes that the server is to be asked for first, do not have staging made") {
@@ -438,7 +442,7 @@ TEST_CASE("Short copies, and bytes that the server is to be asked for first, do 
   CHECK(server.count(SessionOrdinal::region_share) == 0);
   ServerFacts facts = server.session->facts();
   facts.chunks = ServerFacts::Chunks::plain;
-  test::server_session().chunked_uploads.begin(facts);
+  test::part<client::ChunkedUploads>().begin(facts);
   REQUIRE(upload(random_bytes(2u << 20, 9)) == CUDA_SUCCESS);
   CHECK(server.count(SessionOrdinal::region_share) == 0);
 }
@@ -450,12 +454,12 @@ TEST_CASE("Blocks end with the context in which they were made, those in use whe
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   REQUIRE(server.staging().blocks() == 3);
   std::vector<std::byte> back(1u << 20);
-  REQUIRE(hand::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);  // `run`s what was posted
+  REQUIRE(custom::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);  // `run`s what was posted
   const size_t made = server.staging().blocks();
   REQUIRE(made == 4);
   server.stands = true;
   REQUIRE(upload({bytes.data(), size_t(1) << 20}) == CUDA_SUCCESS);  // one is in use
-  CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(custom::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
   CHECK(server.count(SessionOrdinal::region_destroy) == made - 1);
   CHECK(server.staging().blocks() == 1);
   server.run();
@@ -477,7 +481,7 @@ TEST_CASE("A block comes back with the error of its copy, too: one whose context
   REQUIRE(sequences.size() == 1);
   const uint64_t returned = server.staging().returns();
   auto fail = [&](uint64_t sequence) {
-    server.tell<schema::DeferredError>(wire::NoticeOrdinal::deferred_error, [&](auto error) {
+    server.notify<schema::DeferredError>(wire::NoticeOrdinal::deferred_error, [&](auto error) {
       error.setResult(CUDA_ERROR_INVALID_CONTEXT);
       error.setSequence(sequence);
     });
@@ -491,11 +495,11 @@ TEST_CASE("A block comes back with the error of its copy, too: one whose context
 TEST_CASE("Copies in a stream of another context than the current one go as before") {
   StagingServer server;
   CUstream stream = nullptr;
-  REQUIRE(hand::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
   CUcontext other = nullptr;
-  REQUIRE(hand::cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
   const auto bytes = random_bytes(2u << 20, 11);
-  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), stream, false) == CUDA_SUCCESS);
   CHECK(server.count(SessionOrdinal::copy_region_to_device) == 0);
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   CHECK(server.count(SessionOrdinal::copy_region_to_device) > 0);
@@ -506,7 +510,7 @@ TEST_CASE("A copy from the device that fails ends with its error, and its blocks
   StagingServer server;
   server.fails_from = true;
   std::vector<std::byte> back(20u << 20);
-  CHECK(hand::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(custom::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(server.count(SessionOrdinal::copy_region_from_device) == kFetchBlocksMax);
   CHECK(server.staging().blocks() == kFetchBlocksMax);
 }
@@ -514,7 +518,7 @@ TEST_CASE("A copy from the device that fails ends with its error, and its blocks
 TEST_CASE("A copy to the device that fails is told of once, whichever of its pieces have failed") {
   StagingServer server;
   server.fails_to = true;
-  const auto bytes = random_bytes(kKeptBlockBytesMax + (4u << 20), 14);
+  const auto bytes = random_bytes(kCachedBlockBytesMax + (4u << 20), 14);
   CHECK(upload_blocking(bytes) == CUDA_ERROR_INVALID_VALUE);
   CHECK(server.count(SessionOrdinal::copy_region_to_device) > 1);
   server.fails_to = false;
@@ -543,13 +547,13 @@ TEST_CASE("Copies of many threads share the blocks, and each gets its own bytes"
   std::atomic<unsigned> wrong{0};
   for (unsigned number = 0; number < kThreads; ++number) {
     threads.emplace_back([&, number] {
-      hand::cuCtxSetCurrent(context);
+      custom::cuCtxSetCurrent(context);
       std::mt19937 random(number);
       for (int round = 0; round < 6; ++round) {
         const auto bytes = random_bytes(1 + random() % kPart, number * 100 + round);
         std::vector<std::byte> back(bytes.size());
         wrong += upload(bytes, number * kPart) != CUDA_SUCCESS;
-        wrong += hand::cuMemcpyDtoH_v2(back.data(), kBase + number * kPart, back.size(), false) != CUDA_SUCCESS;
+        wrong += custom::cuMemcpyDtoH_v2(back.data(), kBase + number * kPart, back.size(), false) != CUDA_SUCCESS;
         wrong += back != bytes;
       }
       t_context = nullptr;

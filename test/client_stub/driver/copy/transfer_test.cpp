@@ -1,4 +1,6 @@
 #include "client_stub/driver/copy/transfer.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 
 #include <cstring>
 #include <functional>
@@ -8,6 +10,7 @@
 #include "client/forward.hpp"
 #include "schema/api_ipc.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
+#include "client_stub/driver/copy/posted_uploads.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -42,6 +45,19 @@ void serve_memory(MemoryProcess& process, uint64_t base, std::vector<std::byte>&
           test::FakeSession::fill(sink, {memory.data() + (copy.getSource() - base), copy.getBytes()});
         });
       });
+}
+
+// The bytes of all copies to the device since then, one behind the other from kBase on; each of them must be posted.
+std::vector<std::byte> posted_since(const MemoryProcess& process, size_t before) {
+  std::vector<std::byte> bytes;
+  auto frames = process.session->frames();
+  for (size_t i = before; i < frames.size(); ++i) {
+    if (frames[i].ordinal != uint32_t(SessionOrdinal::copy_to_device)) continue;
+    CHECK(frames[i].kind == wire::FrameKind::posted);
+    frames[i].read<schema::CopyToDevice>([&](auto copy) { CHECK(copy.getDestination() == kBase + bytes.size()); });
+    bytes.insert(bytes.end(), frames[i].bulk.begin(), frames[i].bulk.end());
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -109,7 +125,7 @@ TEST_CASE("Rows are gathered and scattered as a loop over every byte does it, fr
 TEST_CASE("A small copy to the device is one posted frame with the bytes in it") {
   MemoryProcess process;
   auto bytes = random_bytes(4096, 1);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   SentFrame frame = process.session->newest();
   CHECK(frame.kind == wire::FrameKind::posted);
   CHECK(frame.ordinal == uint32_t(SessionOrdinal::copy_to_device));
@@ -122,27 +138,42 @@ TEST_CASE("A small copy to the device is one posted frame with the bytes in it")
 
 TEST_CASE("A copy of some megabytes to the device is posted with a copy of the bytes, and waits for nothing") {
   MemoryProcess process;
-  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(3) << 20, kKeptBlockBytesMax}) {
+  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(3) << 20, kCachedBlockBytesMax}) {
     CAPTURE(bytes_count);
     auto bytes = random_bytes(bytes_count, 5);
-    CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
-    SentFrame frame = process.session->newest();
-    CHECK(frame.kind == wire::FrameKind::posted);
-    CHECK(frame.bulk == bytes);
+    const size_t before = process.session->total();
+    CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+    CHECK(posted_since(process, before) == bytes);
   }
   CHECK(process.session->in_flight_max() == 0);
 }
 
+TEST_CASE("The first bytes of a copy of some megabytes are on their way before the last have been copied") {
+  MemoryProcess process;
+  auto bytes = random_bytes(3 * kKeptPieceBytes, 5);
+  const auto last = bytes.end() - 1;
+  const std::byte second = ~*last;
+  bool changed = false;
+  process.session->before_frames([&](uint32_t ordinal) {
+    if (ordinal != uint32_t(SessionOrdinal::copy_to_device) || process.session->total() == 0) return;
+    *last = second;
+    changed = true;
+  });
+  const size_t before = process.session->total();
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(changed);
+  CHECK(posted_since(process, before).back() == second);
+}
+
 TEST_CASE("A copy of some megabytes without a stream is posted with a copy of the bytes, too, and counts as awaited") {
   MemoryProcess process;
-  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(800) << 10, kKeptBlockBytesMax}) {
+  for (size_t bytes_count : {wire::kPostedBulkBytesMax + 1, size_t(800) << 10, kCachedBlockBytesMax}) {
     CAPTURE(bytes_count);
     auto bytes = random_bytes(bytes_count, 7);
-    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
-    SentFrame frame = process.session->newest();
-    CHECK(frame.kind == wire::FrameKind::posted);
-    CHECK(frame.bulk == bytes);
-    frame.read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
+    const size_t before = process.session->total();
+    CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(posted_since(process, before) == bytes);
+    process.session->newest().read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
   }
   CHECK(process.session->in_flight_max() == 0);
 }
@@ -159,7 +190,7 @@ TEST_CASE("Rows of some megabytes without a stream are posted packed, too, and c
   copy.dstPitch = 2048;
   copy.WidthInBytes = 1000;
   copy.Height = 1024;
-  REQUIRE(hand::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
   SentFrame frame = process.session->newest();
   CHECK(frame.kind == wire::FrameKind::posted);
   REQUIRE(frame.bulk.size() == 1000 * 1024);
@@ -173,25 +204,26 @@ TEST_CASE("A copy without a stream is waited for where the host could see what c
   MemoryProcess process;
   SUBCASE("an asynchronous copy into pinned memory is under way") {
     void* pinned = nullptr;
-    REQUIRE(hand::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
-    REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
   }
-  SUBCASE("the device has pinned memory") {
+  SUBCASE("the device has pinned memory, and works") {
     void* pinned = nullptr;
     CUdeviceptr device = 0;
-    REQUIRE(hand::cuMemHostAlloc(&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
-    REQUIRE(hand::cuMemHostGetDevicePointer_v2(&device, pinned, 0) == CUDA_SUCCESS);
-    REQUIRE(test::server_session().host_regions.any());
+    REQUIRE(custom::cuMemHostAlloc(&pinned, 4096, CU_MEMHOSTALLOC_DEVICEMAP) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemHostGetDevicePointer_v2(&device, pinned, 0) == CUDA_SUCCESS);
+    REQUIRE(test::part<client::HostRegions>().any());
+    REQUIRE(custom::cuMemsetD8Async(kBase, 0, 16, nullptr, false) == CUDA_SUCCESS);
   }
-  SUBCASE("a function of the program is to be called") { REQUIRE(test::server_session().host_callbacks.add({}) != 0); }
+  SUBCASE("a function of the program is to be called") { REQUIRE(test::part<client::HostCallbacks>().add({}) != 0); }
   for (size_t bytes_count : {kCopyBesideWorkBytesMax + 1, size_t(2) << 20}) {
     CAPTURE(bytes_count);
     auto bytes = random_bytes(bytes_count, 9);
-    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     CHECK(process.session->newest().kind == wire::FrameKind::called);
   }
   auto bytes = random_bytes(kCopyBesideWorkBytesMax, 10);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
 }
 
@@ -200,10 +232,10 @@ TEST_CASE("What is asked about work before a copy that the program was told of i
   constexpr uint32_t kStreamQuery = 2503, kEventQuery = 2704, kEventElapsedTime = 2706;
   auto bytes = random_bytes(size_t(1) << 20, 11);
   CUevent before = nullptr, also_before = nullptr, behind = nullptr;
-  for (CUevent* event : {&before, &also_before, &behind}) REQUIRE(hand::cuEventCreate(event, 0) == CUDA_SUCCESS);
-  for (CUevent event : {before, also_before}) REQUIRE(hand::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
+  for (CUevent* event : {&before, &also_before, &behind}) REQUIRE(custom::cuEventCreate(event, 0) == CUDA_SUCCESS);
+  for (CUevent event : {before, also_before}) REQUIRE(custom::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
   process.session->answer_with(kEventQuery, CUDA_ERROR_NOT_READY);
-  CHECK(hand::cuEventQuery(before) == CUDA_ERROR_NOT_READY);  // watched from here on
+  CHECK(custom::cuEventQuery(before) == CUDA_ERROR_NOT_READY);  // watched from here on
   // The server says "ready" once it has said that the copy is there.
   bool arrived = false;
   auto ready_then = [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
@@ -216,20 +248,20 @@ TEST_CASE("What is asked about work before a copy that the program was told of i
                            arrived = true;
                          });
   auto awaited = [&] { return process.session->count(uint32_t(SessionOrdinal::copy_to_device)); };
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
-  SUBCASE("an event") { CHECK(hand::cuEventQuery(before) == CUDA_SUCCESS); }
-  SUBCASE("the stream") { CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_SUCCESS); }
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  SUBCASE("an event") { CHECK(custom::cuEventQuery(before) == CUDA_SUCCESS); }
+  SUBCASE("the stream") { CHECK(custom::cuStreamQuery(nullptr, false) == CUDA_SUCCESS); }
   SUBCASE("the time between two events") {
     float milliseconds = 0;
-    hand::cuEventElapsedTime_v2(&milliseconds, before, also_before);
+    custom::cuEventElapsedTime_v2(&milliseconds, before, also_before);
     CHECK(process.session->newest().ordinal == kEventElapsedTime);
   }
   CHECK(arrived);
   CHECK(awaited() == 2);
   // Once for a copy, and not for what comes behind it.
-  hand::cuEventQuery(also_before);
-  REQUIRE(hand::cuEventRecord(behind, nullptr, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(behind) == CUDA_SUCCESS);
+  custom::cuEventQuery(also_before);
+  REQUIRE(custom::cuEventRecord(behind, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(behind) == CUDA_SUCCESS);
   CHECK(awaited() == 2);
 }
 
@@ -243,11 +275,11 @@ TEST_CASE(
   CUcontext context = nullptr;
   CUipcMemHandle handle{};
   const Way ways[] = {
-      {"a stream", [&] { return hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); }},
+      {"a stream", [&] { return custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); }},
       {"a stream with a priority",
-       [&] { return hand::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1); }},
-      {"a context", [&] { return hand::cuDevicePrimaryCtxRetain(&context, 1); }},
-      {"another process", [&] { return hand::cuIpcGetMemHandle(&handle, kBase); }},
+       [&] { return custom::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1); }},
+      {"a context", [&] { return custom::cuDevicePrimaryCtxRetain(&context, 1); }},
+      {"another process", [&] { return custom::cuIpcGetMemHandle(&handle, kBase); }},
   };
   for (size_t number = 0; number < 2 * std::size(ways); ++number) {
     const Way& way = ways[number / 2];
@@ -260,7 +292,7 @@ TEST_CASE(
                              reply.initRoot<schema::CuIpcGetMemHandleResults>().initPHandle(sizeof(CUipcMemHandle));
                            });
     auto bytes = random_bytes(bytes_count, 3);
-    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     const size_t before = process.session->total();
     CHECK(way.begin() == CUDA_SUCCESS);
     // What was posted is waited for, by a copy without bytes.
@@ -276,11 +308,11 @@ TEST_CASE(
     }
     CHECK(awaited == 1);
     // What comes now waits for itself.
-    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     CHECK(process.session->newest().kind == wire::FrameKind::called);
     // Once it is over there is nothing to wait for.
     size_t copies = process.session->count(uint32_t(SessionOrdinal::copy_to_device));
-    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     CHECK(process.session->count(uint32_t(SessionOrdinal::copy_to_device)) == copies);
   }
 }
@@ -290,17 +322,102 @@ TEST_CASE("A stream that waits for the NULL stream, or no copy before it, makes 
   auto bytes = random_bytes(4096, 4);
   CUstream stream = nullptr;
   SUBCASE("the stream waits for the NULL stream") {
-    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
-    CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     CHECK(process.session->newest().kind == wire::FrameKind::posted);
   }
   SUBCASE("there was no copy") {
-    CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
     size_t copies = process.session->count(uint32_t(SessionOrdinal::copy_to_device));
-    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     CHECK(process.session->count(uint32_t(SessionOrdinal::copy_to_device)) == copies);
   }
+}
+
+TEST_CASE("Where the server has every stream wait for them, copies are posted beside streams of any kind") {
+  MemoryProcess process;
+  process.session->facts().orders_uploads = true;
+  auto bytes = random_bytes(size_t(2) << 20, 4);
+  CUstream stream = nullptr;
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().kind == wire::FrameKind::posted);
+  CHECK(process.session->in_flight_max() == 0);
+}
+
+namespace {
+
+// A frame that says that the copies before it count as done.
+bool tells_of_copies(const SentFrame& frame) {
+  bool blocking = false;
+  if (frame.ordinal != uint32_t(SessionOrdinal::copy_to_device) || !frame.bulk.empty()) return false;
+  frame.read<schema::CopyToDevice>([&](auto copy) { blocking = copy.getBlocking(); });
+  return blocking && frame.kind == wire::FrameKind::posted;
+}
+
+}  // namespace
+
+TEST_CASE("Who waits for the NULL stream behind nothing but copies goes on at once, and the server is told") {
+  MemoryProcess process;
+  process.session->facts().orders_uploads = true;
+  auto bytes = random_bytes(size_t(1) << 20, 12);
+  SUBCASE("from the beginning") {}
+  SUBCASE("behind work that is known to be done, beside a stream that does not wait for the NULL stream") {
+    CUstream stream = nullptr;
+    REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    serve_memory(process, kBase, bytes);
+    REQUIRE(custom::cuMemsetD8Async(kBase, 0, 16, nullptr, false) == CUDA_SUCCESS);
+    std::byte seen[16];
+    REQUIRE(custom::cuMemcpyDtoH_v2(seen, kBase, sizeof seen, false) == CUDA_SUCCESS);
+  }
+  const size_t waited = process.session->in_flight_max();
+  REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamSynchronize(nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->in_flight_max() == waited);
+  CHECK(tells_of_copies(process.session->newest()));
+  // Once: the next wait finds nothing new, nor does one behind a copy that has told of itself.
+  size_t sent = process.session->total();
+  CHECK(custom::cuStreamSynchronize(nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
+  REQUIRE(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  sent = process.session->total();
+  CHECK(custom::cuStreamSynchronize(nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->total() == sent);
+}
+
+TEST_CASE("Who waits for the NULL stream behind other work than copies that may be told of waits for it") {
+  MemoryProcess process;
+  constexpr uint32_t kStreamSynchronize = 2504;
+  process.session->facts().orders_uploads = true;
+  auto bytes = random_bytes(4096, 13);
+  CUstream stream = nullptr;
+  SUBCASE("a fill") { REQUIRE(custom::cuMemsetD8Async(kBase, 0, 16, nullptr, false) == CUDA_SUCCESS); }
+  SUBCASE("a fill in a stream that does not wait for the NULL stream") {
+    REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemsetD8Async(kBase, 0, 16, stream, false) == CUDA_SUCCESS);
+    stream = nullptr;
+  }
+  SUBCASE("a copy whose source must stay") {
+    void* pinned = nullptr;
+    REQUIRE(custom::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, pinned, 4096, nullptr, false) == CUDA_SUCCESS);
+  }
+  SUBCASE("a copy in another stream") {
+    REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), stream, false) == CUDA_SUCCESS);
+    stream = nullptr;
+  }
+  SUBCASE("the wait is for another stream") {
+    REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), stream, false) == CUDA_SUCCESS);
+  }
+  SUBCASE("the server does not have every stream wait for copies") { process.session->facts().orders_uploads = false; }
+  REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+  CHECK(process.session->newest().ordinal == kStreamSynchronize);
+  CHECK(process.session->newest().kind == wire::FrameKind::called);
 }
 
 TEST_CASE("A copy that was posted while another thread made a stream waits for itself") {
@@ -315,9 +432,9 @@ TEST_CASE("A copy that was posted while another thread made a stream waits for i
     if (made || ordinal != uint32_t(SessionOrdinal::copy_to_device)) return;
     made = true;
     CUstream stream = nullptr;
-    CHECK(hand::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   });
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   SentFrame frame = process.session->newest();
   CHECK(frame.kind == wire::FrameKind::called);
   CHECK(frame.bulk.empty());
@@ -326,21 +443,21 @@ TEST_CASE("A copy that was posted while another thread made a stream waits for i
 TEST_CASE("A copy beyond what the session keeps for its server waits until it has been sent") {
   MemoryProcess process;
   std::vector<std::shared_ptr<std::byte>> unacknowledged;
-  while (auto block = process.session->keep(kKeptBlockBytesMax)) unacknowledged.push_back(std::move(block));
+  while (auto block = process.session->keep(kCachedBlockBytesMax)) unacknowledged.push_back(std::move(block));
   auto bytes = random_bytes(size_t(1) << 20, 6);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::called);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::called);
   unacknowledged.pop_back();
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, bytes.data(), bytes.size(), nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
 }
 
 TEST_CASE("A large copy to the device is cut into pieces that are all sent before the first answer is waited for") {
   MemoryProcess process;
   auto bytes = random_bytes(2 * kPieceBytes + 12345, 2);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
   std::vector<std::byte> arrived;
   int blocking = 0;
   for (const SentFrame& frame : process.session->frames()) {
@@ -363,7 +480,7 @@ TEST_CASE("A large copy from the device asks for all pieces before it waits for 
   auto memory = random_bytes(3 * kPieceBytes + 77, 3);
   serve_memory(process, kBase, memory);
   std::vector<std::byte> out(memory.size());
-  CHECK(hand::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_SUCCESS);
   CHECK(out == memory);
   CHECK(process.session->in_flight_max() == 4);
 }
@@ -376,19 +493,19 @@ TEST_CASE("The failure of one piece is the result of the copy, and the other pie
       uint32_t(SessionOrdinal::copy_from_device), [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
         reply.initRoot<schema::Result>().setResult(++asked == 2 ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS);
       });
-  CHECK(hand::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(custom::cuMemcpyDtoH_v2(out.data(), kBase, out.size(), false) == CUDA_ERROR_ILLEGAL_ADDRESS);
   CHECK(asked == 3);
 }
 
 TEST_CASE("An asynchronous copy into pinned memory is posted, into other memory it waits") {
   MemoryProcess process;
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 8192) == CUDA_SUCCESS);
-  REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 8192, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 8192) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpyDtoHAsync_v2(pinned, kBase, 8192, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
   std::vector<std::byte> memory = random_bytes(8192, 4), out(8192);
   serve_memory(process, kBase, memory);
-  REQUIRE(hand::cuMemcpyDtoHAsync_v2(out.data(), kBase, 8192, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpyDtoHAsync_v2(out.data(), kBase, 8192, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::called);
   CHECK(out == memory);
 }
@@ -399,8 +516,8 @@ TEST_CASE(
   MemoryProcess process;
   constexpr size_t kBytes = (40u << 20) + 3;
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, pinned, kBytes, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, pinned, kBytes, nullptr, false) == CUDA_SUCCESS);
   size_t sent = 0;
   for (const SentFrame& frame : process.session->frames()) {
     if (frame.ordinal != uint32_t(SessionOrdinal::copy_to_device)) continue;
@@ -411,20 +528,20 @@ TEST_CASE(
   }
   CHECK(sent == kBytes);
   CHECK(process.session->sendings_finished == 0);
-  CHECK(hand::cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   CHECK(process.session->sendings_finished == 1);
 }
 
 TEST_CASE("Pinned memory that a copy is still writing to is not sent before the copy is done") {
   MemoryProcess process;
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to be a host region unasked
-  REQUIRE(hand::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to be a host region unasked
+  REQUIRE(custom::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
   size_t before = process.session->total();
-  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) ==
+  REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) ==
           CUDA_SUCCESS);
   CHECK(process.session->total() == before + 1);
-  REQUIRE(hand::cuMemcpyHtoDAsync_v2(kBase, pinned, 4096, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, pinned, 4096, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == before + 3);
   CHECK(process.session->frames()[before + 1].kind == wire::FrameKind::called);
 }
@@ -435,14 +552,14 @@ TEST_CASE("The unified copy finds out by the addresses which way it goes") {
   std::vector<std::byte> memory = random_bytes(1 << 20, 5), host(4096), other(4096);
   serve_memory(process, kBase, memory);
   auto address = [](std::vector<std::byte>& bytes) { return CUdeviceptr(reinterpret_cast<uint64_t>(bytes.data())); };
-  REQUIRE(hand::cuMemcpy(kBase, address(host), 4096, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy(kBase, address(host), 4096, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().ordinal == uint32_t(SessionOrdinal::copy_to_device));
-  REQUIRE(hand::cuMemcpy(address(host), kBase, 4096, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy(address(host), kBase, 4096, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().ordinal == uint32_t(SessionOrdinal::copy_from_device));
   CHECK(std::memcmp(host.data(), memory.data(), 4096) == 0);
-  REQUIRE(hand::cuMemcpy(kBase, kBase + 8192, 4096, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy(kBase, kBase + 8192, 4096, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().ordinal == test::kMemcpyDtoD);
-  REQUIRE(hand::cuMemcpy(address(other), address(host), 4096, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy(address(other), address(host), 4096, false) == CUDA_SUCCESS);
   CHECK(other == host);
 }
 
@@ -451,19 +568,19 @@ TEST_CASE("Copies out of bounds, to nowhere and of host memory as device memory 
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
   std::vector<std::byte> host(8192);
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
   process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(hand::cuMemcpyHtoD_v2(reinterpret_cast<uint64_t>(pinned), host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyHtoD_v2(reinterpret_cast<uint64_t>(pinned), host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
   size_t before = process.session->total();
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 4097, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase + 4090, host.data(), 7, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyDtoH_v2(host.data(), kBase, 4097, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoD_v2(0, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 4000, 97, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) ==
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, host.data(), 4097, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase + 4090, host.data(), 7, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyDtoH_v2(host.data(), kBase, 4097, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyHtoD_v2(0, host.data(), 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyDtoDAsync_v2(kBase, kBase + 4000, 97, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kBase, host.data(), 4, reinterpret_cast<CUstream>(uintptr_t(0x1234)), false) ==
         CUDA_ERROR_INVALID_HANDLE);
-  CHECK(hand::cuMemcpyHtoD_v2(kBase, host.data(), 0, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kBase, host.data(), 0, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == before);
 }
 
@@ -474,24 +591,24 @@ TEST_CASE("Of work at addresses that nobody knows here the server's driver is th
     CHECK(result == CUDA_SUCCESS);
     return process.session->newest().ordinal == uint32_t(SessionOrdinal::ping);
   };
-  CHECK(asks(hand::cuMemcpyHtoD_v2(0x40, host.data(), 16, false)));
-  CHECK(asks(hand::cuMemsetD8Async(0x40, 0, 16, nullptr, false)));
-  CHECK(asks(hand::cuMemcpyDtoDAsync_v2(kBase, 0x40, 16, nullptr, false)));
-  CHECK_FALSE(asks(hand::cuMemcpyDtoDAsync_v2(kBase, kBase + 64, 16, nullptr, false)));
+  CHECK(asks(custom::cuMemcpyHtoD_v2(0x40, host.data(), 16, false)));
+  CHECK(asks(custom::cuMemsetD8Async(0x40, 0, 16, nullptr, false)));
+  CHECK(asks(custom::cuMemcpyDtoDAsync_v2(kBase, 0x40, 16, nullptr, false)));
+  CHECK_FALSE(asks(custom::cuMemcpyDtoDAsync_v2(kBase, kBase + 64, 16, nullptr, false)));
   process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpyHtoD_v2(0x40, host.data(), 16, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpyHtoD_v2(0x40, host.data(), 16, false) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("A copy between contexts that is plainly right is posted, and what is wrong with one is told by the call") {
   test::DeviceProcess process(2);
   CUcontext mine = nullptr, other = nullptr;
-  REQUIRE(hand::cuCtxGetCurrent(&mine) == CUDA_SUCCESS);
-  REQUIRE(hand::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
+  REQUIRE(custom::cuCtxGetCurrent(&mine) == CUDA_SUCCESS);
+  REQUIRE(custom::cuDevicePrimaryCtxRetain(&other, 1) == CUDA_SUCCESS);
   constexpr uint64_t kThere = kBase + (1u << 20);
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device, .device = 0});
   address_map().insert({.base = kThere, .bytes = 4096, .kind = RangeKind::device, .device = 1});
   auto copy = [&](uint64_t to, CUcontext to_context, uint64_t from, CUcontext from_context, size_t bytes) {
-    return hand::cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, nullptr, false);
+    return custom::cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, nullptr, false);
   };
   size_t before = process.session->total();
   CHECK(copy(kThere, other, kBase, mine, 4096) == CUDA_SUCCESS);
@@ -508,7 +625,7 @@ TEST_CASE("A copy between contexts that is plainly right is posted, and what is 
   process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(kThere, mine, kBase, mine, 16) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(kThere, other, 0x40, mine, 16) == CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(hand::cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
+  REQUIRE(custom::cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
   process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(copy(kBase, mine, kBase + 64, other, 16) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
 }
@@ -517,17 +634,17 @@ TEST_CASE("A fill outside of an allocation, or not aligned to its element, is an
   MemoryProcess process;
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
   size_t before = process.session->total();
-  CHECK(hand::cuMemsetD8Async(0, 0, 16, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD8Async(kBase, 0, 4097, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD32Async(kBase, 0, SIZE_MAX / 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD32Async(kBase + 2, 0, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 513, 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 1, 10, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD2D8Async(kBase, SIZE_MAX / 2, 0, 1, 4, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemsetD8Async(kBase, 0, 0, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD8Async(0, 0, 16, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD8Async(kBase, 0, 4097, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD32Async(kBase, 0, SIZE_MAX / 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD32Async(kBase + 2, 0, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD2D8Async(kBase, 512, 0, 513, 2, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD2D8Async(kBase, 512, 0, 1, 10, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD2D8Async(kBase, SIZE_MAX / 2, 0, 1, 4, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemsetD8Async(kBase, 0, 0, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == before);
-  CHECK(hand::cuMemsetD2D8Async(kBase, 512, 0, 512, 8, nullptr, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemsetD32Async(kBase, 0, 1024, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD2D8Async(kBase, 512, 0, 512, 8, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD32Async(kBase, 0, 1024, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
   CHECK(process.session->total() == before + 2);
 }
@@ -546,7 +663,7 @@ TEST_CASE("A pitched copy to the device carries the rows packed, and says where 
   copy.dstPitch = 512;
   copy.WidthInBytes = 20;
   copy.Height = 5;
-  REQUIRE(hand::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
   SentFrame frame = process.session->newest();
   REQUIRE(frame.ordinal == uint32_t(SessionOrdinal::copy_2d_to_device));
   REQUIRE(frame.bulk.size() == 100);
@@ -581,7 +698,7 @@ TEST_CASE("A pitched copy from the device puts each row where it belongs and tou
   copy.dstY = 1;
   copy.WidthInBytes = 20;
   copy.Height = 5;
-  REQUIRE(hand::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpy2D_v2(&copy, false) == CUDA_SUCCESS);
   std::vector<std::byte> expected(64 * 8);
   for (size_t row = 0; row < 5; ++row) std::memcpy(expected.data() + (row + 1) * 64 + 4, rows.data() + 20 * row, 20);
   CHECK(host == expected);
@@ -599,11 +716,11 @@ TEST_CASE("A pitch smaller than a row is an invalid value") {
   copy.dstPitch = 512;
   copy.WidthInBytes = 20;
   copy.Height = 2;
-  CHECK(hand::cuMemcpy2D_v2(&copy, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpy2D_v2(&copy, false) == CUDA_ERROR_INVALID_VALUE);
   copy.srcPitch = 20;
   copy.srcXInBytes = 1;
-  CHECK(hand::cuMemcpy2D_v2(&copy, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemcpy2D_v2(nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpy2D_v2(&copy, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemcpy2D_v2(nullptr, false) == CUDA_ERROR_INVALID_VALUE);
 }
 
 }  // namespace gpuwire::client

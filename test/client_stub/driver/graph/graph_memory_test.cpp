@@ -4,7 +4,9 @@
 #include <vector>
 
 #include "client_stub/driver/handle/handle_table.hpp"
+#include "client_stub/driver/copy/memory_in_flight.hpp"
 #include "schema/api_memory.capnp.h"
+#include "schema/session.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
 
 namespace gpuwire::client {
@@ -24,7 +26,7 @@ struct GraphProcess : test::DeviceProcess {
     session->serve(test::kMemAlloc, [](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
       reply.initRoot<schema::CuMemAllocV2Results>().setDptr(0x3000'0000'0000);
     });
-    REQUIRE(hand::cuMemAlloc_v2(&device, 4096) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemAlloc_v2(&device, 4096) == CUDA_SUCCESS);
     graph = reinterpret_cast<CUgraph>(handles().create(wire::HandleKind::graph, &test::server_session()));
   }
   size_t count(SessionOrdinal ordinal) const { return session->count(uint32_t(ordinal)); }
@@ -40,7 +42,7 @@ struct GraphProcess : test::DeviceProcess {
   }
   CUgraphExec instantiate() {
     CUgraphExec exec = nullptr;
-    REQUIRE(hand::cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
     return exec;
   }
 
@@ -55,15 +57,15 @@ TEST_CASE("A launch sends what the program has changed of the memory that the gr
   std::vector<std::byte> memory(100);
   CUDA_MEMCPY3D copy = process.to_device(memory.data(), memory.size());
   CUgraphNode node = nullptr;
-  REQUIRE(hand::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::graph_memory_create) == 1);
   CUgraphExec exec = process.instantiate();
-  REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::graph_memory_write) == 0);
   memory[40] = std::byte{7};
-  REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
   REQUIRE(process.count(SessionOrdinal::graph_memory_write) == 1);
-  REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::graph_memory_write) == 1);
   CHECK(process.count(SessionOrdinal::graph_launch) == 3);
   auto frames = process.session->frames();
@@ -83,22 +85,22 @@ TEST_CASE("What a graph wrote arrives in the program's memory and is not sent ba
   copy.srcDevice = process.device;
   copy.dstHost = memory.data();
   CUgraphNode node = nullptr;
-  REQUIRE(hand::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
   CUgraphExec exec = process.instantiate();
-  REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
-  CHECK(test::server_session().graph_memory.being_written(reinterpret_cast<uint64_t>(memory.data()) + 3, 1));
+  REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
+  CHECK(test::part<client::MemoryInFlight>().being_written(reinterpret_cast<uint64_t>(memory.data()) + 3, 1));
   uint64_t number = 0;
   for (const SentFrame& frame : process.session->frames()) {
     if (frame.ordinal == uint32_t(SessionOrdinal::graph_memory_create))
       frame.read<schema::RegionCreate>([&](auto create) { number = create.getAddress(); });
   }
   std::vector<std::byte> written(4, std::byte{5});
-  BulkSink sink = test::server_session().graph_memory.sink(written.size());
+  BulkSink sink = test::part<client::GraphMemory>().sink(written.size());
   std::memcpy(sink.data, written.data(), written.size());
-  test::server_session().graph_memory.stored(number, 8, {}, written.size());
+  test::part<client::GraphMemory>().stored(number, 8, {}, written.size());
   CHECK(memory[7] == std::byte{0});
   CHECK(memory[8] == std::byte{5});
-  REQUIRE(hand::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::graph_memory_write) == 0);
 }
 
@@ -107,15 +109,148 @@ TEST_CASE("The server's block ends with the last graph that uses the memory") {
   std::vector<std::byte> memory(16), other(16);
   CUDA_MEMCPY3D copy = process.to_device(memory.data(), memory.size());
   CUgraphNode node = nullptr;
-  REQUIRE(hand::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
   CUgraphExec first = process.instantiate(), second = process.instantiate();
-  REQUIRE(hand::cuGraphDestroy(process.graph) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphDestroy(process.graph) == CUDA_SUCCESS);
   CUDA_MEMCPY3D changed = process.to_device(other.data(), other.size());
-  REQUIRE(hand::cuGraphExecMemcpyNodeSetParams(first, node, &changed, nullptr) == CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(hand::cuGraphExecDestroy(first) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphExecMemcpyNodeSetParams(first, node, &changed, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(custom::cuGraphExecDestroy(first) == CUDA_SUCCESS);
   size_t before = process.count(SessionOrdinal::graph_memory_destroy);
-  REQUIRE(hand::cuGraphExecDestroy(second) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphExecDestroy(second) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::graph_memory_destroy) == before + 1);
+}
+
+namespace {
+
+// A launched graph of one copy from the device to `memory`.
+struct LaunchedCopy : GraphProcess {
+  explicit LaunchedCopy(std::vector<std::byte>& memory, CUstream stream = nullptr) {
+    CUDA_MEMCPY3D copy = from_device(memory);
+    REQUIRE(custom::cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+    exec = instantiate();
+    REQUIRE(custom::cuGraphLaunch(exec, stream, false) == CUDA_SUCCESS);
+  }
+  CUDA_MEMCPY3D from_device(std::vector<std::byte>& memory) const {
+    CUDA_MEMCPY3D copy = to_device(nullptr, memory.size());
+    std::swap(copy.srcMemoryType, copy.dstMemoryType);
+    copy.srcDevice = device;
+    copy.dstHost = memory.data();
+    return copy;
+  }
+  // The server tells what the launch has written.
+  static void arrive(std::byte value) {
+    GraphMemory& memory = test::part<client::GraphMemory>();
+    BulkSink sink = memory.sink(1);
+    std::memcpy(sink.data, &value, 1);
+    memory.stored(1, 0, {}, 1);
+  }
+  static bool in_use(const std::vector<std::byte>& memory) {
+    return test::part<client::MemoryInFlight>().in_use(reinterpret_cast<uint64_t>(memory.data()), memory.size());
+  }
+  size_t destroyed() const { return count(SessionOrdinal::graph_memory_destroy); }
+
+  CUgraphNode node = nullptr;
+  CUgraphExec exec = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("What a launch writes arrives when its graph is gone, and the server's block ends when the launch has") {
+  std::vector<std::byte> memory(16), other(16);
+  LaunchedCopy process(memory);
+  SUBCASE("destroyed") {
+    REQUIRE(custom::cuGraphExecDestroy(process.exec) == CUDA_SUCCESS);
+    REQUIRE(custom::cuGraphDestroy(process.graph) == CUDA_SUCCESS);
+  }
+  SUBCASE("updated") {
+    CUDA_MEMCPY3D changed = process.from_device(other);
+    REQUIRE(custom::cuGraphMemcpyNodeSetParams(process.node, &changed) == CUDA_SUCCESS);
+    CUgraphNode error_node = nullptr;
+    CUgraphExecUpdateResult result;
+    REQUIRE(custom::cuGraphExecUpdate(process.exec, process.graph, &error_node, &result) == CUDA_SUCCESS);
+  }
+  SUBCASE("a node was changed in the executable graph, and the graph is destroyed") {
+    CUDA_MEMCPY3D changed = process.from_device(other);
+    REQUIRE(custom::cuGraphExecMemcpyNodeSetParams(process.exec, process.node, &changed, nullptr) == CUDA_SUCCESS);
+    REQUIRE(custom::cuGraphDestroy(process.graph) == CUDA_SUCCESS);
+  }
+  CHECK(process.destroyed() == 0);
+  CHECK(process.in_use(memory));
+  process.arrive(std::byte{7});
+  CHECK(memory[0] == std::byte{7});
+  REQUIRE(custom::cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK_FALSE(process.in_use(memory));
+  CHECK(process.destroyed() == 1);
+}
+
+TEST_CASE("A launch in a stream that is destroyed has ended when its context has") {
+  GraphProcess process;
+  CUstream stream = nullptr;
+  REQUIRE(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  std::vector<std::byte> memory(16);
+  CUDA_MEMCPY3D copy = process.to_device(nullptr, memory.size());
+  std::swap(copy.srcMemoryType, copy.dstMemoryType);
+  copy.srcDevice = process.device;
+  copy.dstHost = memory.data();
+  CUgraphNode node = nullptr;
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphLaunch(process.instantiate(), stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
+  CUstream next = nullptr;  // which has the other's state
+  REQUIRE(custom::cuStreamCreate(&next, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemcpyDtoDAsync_v2(process.device, process.device, 1, next, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamSynchronize(next, false) == CUDA_SUCCESS);
+  const auto address = reinterpret_cast<uint64_t>(memory.data());
+  CHECK(test::part<client::MemoryInFlight>().being_written(address, 1));
+  REQUIRE(custom::cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK_FALSE(test::part<client::MemoryInFlight>().being_written(address, 1));
+}
+
+TEST_CASE("An event that was recorded behind a launch tells that it has ended") {
+  std::vector<std::byte> memory(16);
+  LaunchedCopy process(memory);
+  CUevent event = nullptr;
+  REQUIRE(custom::cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.in_use(memory));
+  REQUIRE(custom::cuEventSynchronize(event) == CUDA_SUCCESS);
+  CHECK_FALSE(process.in_use(memory));
+}
+
+TEST_CASE("Memory that a launch uses is given up when the launch has ended") {
+  GraphProcess process;
+  void* pinned = nullptr;
+  constexpr size_t kBytes = 256u << 10;  // too large to be a host region unasked
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
+  CUDA_MEMCPY3D copy = process.to_device(pinned, kBytes);
+  std::swap(copy.srcMemoryType, copy.dstMemoryType);
+  copy.srcDevice = process.device;
+  copy.dstHost = pinned;
+  copy.WidthInBytes = 64;
+  CUgraphNode node = nullptr;
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+  REQUIRE(custom::cuGraphLaunch(process.instantiate(), nullptr, false) == CUDA_SUCCESS);
+  const size_t before = process.session->total();
+  REQUIRE(custom::cuMemFreeHost(pinned) == CUDA_SUCCESS);
+  const auto frames = process.session->frames();
+  REQUIRE(frames.size() > before);
+  CHECK(frames[before].kind == wire::FrameKind::called);
+}
+
+TEST_CASE("A graph of many copies is sent by blocks that are named once") {
+  GraphProcess process;
+  std::vector<std::byte> memory(64);
+  CUDA_MEMCPY3D whole = process.to_device(memory.data(), memory.size());
+  CUgraphNode node = nullptr;
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &whole, nullptr) == CUDA_SUCCESS);
+  for (size_t at = 0; at < memory.size(); at += 8) {
+    CUDA_MEMCPY3D part = process.to_device(memory.data() + at, 8);
+    for (int twice = 0; twice < 2; ++twice)
+      REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &part, nullptr) == CUDA_SUCCESS);
+  }
+  REQUIRE(custom::cuGraphLaunch(process.instantiate(), nullptr, false) == CUDA_SUCCESS);
+  process.session->newest().read<schema::GraphLaunch>(
+      [](schema::GraphLaunch::Reader launch) { CHECK(launch.getBlocks().size() == 1); });
 }
 
 TEST_CASE("Ranges that overlap in part are refused when a graph writes to one of them") {
@@ -125,14 +260,14 @@ TEST_CASE("Ranges that overlap in part are refused when a graph writes to one of
   auto address = reinterpret_cast<uint64_t>(memory.data());
   GraphUse whole, part, beyond;
   uint64_t place = 0;
-  CHECK(test::server_session().graph_memory.use(caller, address, 32, true, whole, place) == CUDA_SUCCESS);
-  CHECK(test::server_session().graph_memory.use(caller, address + 8, 8, false, part, place) == CUDA_SUCCESS);
+  CHECK(test::part<client::GraphMemory>().use(caller, address, 32, true, whole, place) == CUDA_SUCCESS);
+  CHECK(test::part<client::GraphMemory>().use(caller, address + 8, 8, false, part, place) == CUDA_SUCCESS);
   CHECK(part.block == whole.block);
   CHECK(place == kPlace + 8);
-  CHECK(test::server_session().graph_memory.home(place) == address + 8);
-  CHECK(test::server_session().graph_memory.use(caller, address + 16, 32, false, beyond, place) ==
+  CHECK(test::part<client::GraphMemory>().home(place) == address + 8);
+  CHECK(test::part<client::GraphMemory>().use(caller, address + 16, 32, false, beyond, place) ==
         CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(test::server_session().graph_memory.use(caller, address + 32, 32, true, beyond, place) == CUDA_SUCCESS);
+  CHECK(test::part<client::GraphMemory>().use(caller, address + 32, 32, true, beyond, place) == CUDA_SUCCESS);
 }
 
 }  // namespace gpuwire::client

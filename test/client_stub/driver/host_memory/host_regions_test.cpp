@@ -1,12 +1,15 @@
 #include "client_stub/driver/host_memory/host_regions.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <vector>
 
 #include "client_stub/driver/session/notices.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/memory/shares.hpp"
 #include "test/client_stub/driver/memory/fixture.hpp"
 
 namespace gpuwire::client {
@@ -19,24 +22,24 @@ struct RegionProcess : test::DeviceProcess {
   size_t count(SessionOrdinal ordinal) const { return session->count(uint32_t(ordinal)); }
   std::byte* allocate(size_t bytes, unsigned flags = 0) {
     void* memory = nullptr;
-    REQUIRE(hand::cuMemHostAlloc(&memory, bytes, flags) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemHostAlloc(&memory, bytes, flags) == CUDA_SUCCESS);
     return static_cast<std::byte*>(memory);
   }
   void fill(std::byte* memory, size_t bytes) {
-    REQUIRE(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, bytes, nullptr, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, bytes, nullptr, false) == CUDA_SUCCESS);
   }
   // As if the server had sent it.
   void receive(std::byte* region, uint64_t offset, std::vector<std::byte> bytes, std::vector<uint8_t> mask = {}) {
-    BulkSink sink = test::server_session().host_regions.sink(bytes.size());
+    BulkSink sink = test::part<client::HostRegions>().sink(bytes.size());
     REQUIRE(sink.bytes == bytes.size());
     std::memcpy(sink.data, bytes.data(), bytes.size());
-    test::server_session().host_regions.stored(reinterpret_cast<uint64_t>(region), offset, mask, bytes.size());
+    test::part<client::HostRegions>().stored(reinterpret_cast<uint64_t>(region), offset, mask, bytes.size());
   }
 };
 
 CUdeviceptr device_pointer(void* memory, CUresult expected = CUDA_SUCCESS) {
   CUdeviceptr pointer = 0;
-  CHECK(hand::cuMemHostGetDevicePointer_v2(&pointer, memory, 0) == expected);
+  CHECK(custom::cuMemHostGetDevicePointer_v2(&pointer, memory, 0) == expected);
   return pointer;
 }
 
@@ -50,7 +53,7 @@ TEST_CASE(
   std::byte* small = process.allocate(8, CU_MEMHOSTALLOC_PORTABLE);
   std::byte* mapped = process.allocate(1u << 20, CU_MEMHOSTALLOC_DEVICEMAP);
   std::vector<std::byte> registered(100);
-  REQUIRE(hand::cuMemHostRegister_v2(registered.data(), registered.size(), CU_MEMHOSTREGISTER_DEVICEMAP) ==
+  REQUIRE(custom::cuMemHostRegister_v2(registered.data(), registered.size(), CU_MEMHOSTREGISTER_DEVICEMAP) ==
           CUDA_SUCCESS);
   CHECK(process.session->total() == before);
   CHECK(device_pointer(mapped + 5) == reinterpret_cast<CUdeviceptr>(mapped + 5));
@@ -59,10 +62,25 @@ TEST_CASE(
   CHECK(process.count(SessionOrdinal::region_create) == 1);
   CHECK(device_pointer(small) == reinterpret_cast<CUdeviceptr>(small));
   CHECK(process.count(SessionOrdinal::region_create) == 2);
-  CHECK(hand::cuMemFreeHost(mapped) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFreeHost(mapped) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
-  CHECK(hand::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
+}
+
+TEST_CASE("A mapping that may only be read, even in part, is registered for reading alone") {
+  RegionProcess process;
+  constexpr size_t kPage = 4096;
+  void* mapped = mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(mapped != MAP_FAILED);
+  auto* pages = static_cast<std::byte*>(mapped);
+  REQUIRE(mprotect(pages + kPage, kPage, PROT_READ) == 0);
+  CHECK(custom::cuMemHostRegister_v2(pages + 100, 3 * kPage - 200, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemHostRegister_v2(pages + 2 * kPage, 10, 0) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostRegister_v2(pages, 2 * kPage, CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostUnregister(pages + 2 * kPage) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostUnregister(pages) == CUDA_SUCCESS);
+  munmap(mapped, 3 * kPage);
 }
 
 TEST_CASE(
@@ -75,17 +93,17 @@ TEST_CASE(
   std::byte* const inside = second + 48;
   std::memcpy(first + 8, &inside, sizeof inside);
   std::byte* const table[] = {nullptr, first + 16};
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, table, sizeof table, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kDevice, table, sizeof table, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_create) == 0);
-  CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_create) == 2);
-  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(first), 64));
-  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(second), 64));
+  CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(first), 64));
+  CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(second), 64));
   CHECK(process.count(SessionOrdinal::region_write) == 1);
   // One byte of the pointer changes, and it is another.
   std::memcpy(first + 8, &third, sizeof third);
-  CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
-  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(third), 64));
+  CHECK(custom::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(third), 64));
 }
 
 TEST_CASE(
@@ -96,12 +114,12 @@ TEST_CASE(
   process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_NOT_SUPPORTED);
   std::byte* memory = process.allocate(64);
   for (int i = 0; i < 3; ++i) {
-    CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, &memory, sizeof memory, nullptr, false) == CUDA_SUCCESS);
-    CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemcpyHtoDAsync_v2(kDevice, &memory, sizeof memory, nullptr, false) == CUDA_SUCCESS);
+    CHECK(custom::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
   }
   CHECK(process.count(SessionOrdinal::region_create) == 1);
-  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
-  CHECK_FALSE(test::server_session().pinned_pointers.any());
+  CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK_FALSE(test::part<client::PinnedPointers>().any());
 }
 
 TEST_CASE("Memory that is given up is not made a region by a pointer that is still about") {
@@ -110,9 +128,9 @@ TEST_CASE("Memory that is given up is not made a region by a pointer that is sti
   address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
   process.allocate(8);
   std::byte* memory = process.allocate(64);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, &memory, sizeof memory, nullptr, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
-  CHECK(hand::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kDevice, &memory, sizeof memory, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_create) == 0);
 }
 
@@ -121,9 +139,10 @@ TEST_CASE("Memory that the server cannot mirror is good for copies, and has no d
   process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_NOT_SUPPORTED);
   std::byte* memory = process.allocate(8, CU_MEMHOSTALLOC_DEVICEMAP);
   device_pointer(memory, CUDA_ERROR_NOT_SUPPORTED);
-  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, 8, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK_FALSE(test::server_session().host_regions.any());
-  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, 8, nullptr, false) ==
+        CUDA_ERROR_INVALID_VALUE);
+  CHECK_FALSE(test::part<client::HostRegions>().any());
+  CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 0);
 }
 
@@ -132,14 +151,15 @@ TEST_CASE("Memory that the server has no room for is out of memory where the dev
   process.session->answer_with(uint32_t(SessionOrdinal::region_create), CUDA_ERROR_OUT_OF_MEMORY);
   std::byte* memory = process.allocate(8, CU_MEMHOSTALLOC_DEVICEMAP);
   device_pointer(memory, CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, 8, nullptr, false) == CUDA_ERROR_OUT_OF_MEMORY);
-  alignas(4096) static std::byte registered[4096];
-  REQUIRE(hand::cuMemHostRegister_v2(registered, sizeof registered, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
-  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(registered), 1, 8, nullptr, false) ==
+  CHECK(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, 8, nullptr, false) ==
         CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(hand::cuMemHostUnregister(registered) == CUDA_SUCCESS);
-  CHECK_FALSE(test::server_session().host_regions.any());
-  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  alignas(4096) static std::byte registered[4096];
+  REQUIRE(custom::cuMemHostRegister_v2(registered, sizeof registered, CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  CHECK(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(registered), 1, 8, nullptr, false) ==
+        CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(custom::cuMemHostUnregister(registered) == CUDA_SUCCESS);
+  CHECK_FALSE(test::part<client::HostRegions>().any());
+  CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
 }
 
 TEST_CASE("What the program wrote goes before the work, once, and without the bytes that did not change") {
@@ -189,7 +209,7 @@ TEST_CASE("Changes from the server that do not fit are dropped") {
   process.receive(memory, 0, {std::byte{1}}, {1, 1});
   process.receive(memory + 8, 0, {std::byte{1}});
   for (int i = 0; i < 16; ++i) CHECK(memory[i] == std::byte{0});
-  CHECK(test::server_session().host_regions.sink(wire::kRegionPieceBytes + 1).bytes == 0);
+  CHECK(test::part<client::HostRegions>().sink(wire::kRegionPieceBytes + 1).bytes == 0);
 }
 
 TEST_CASE(
@@ -200,14 +220,14 @@ TEST_CASE(
   address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
   std::byte* memory = process.allocate(100);
   device_pointer(memory);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, memory, 100, nullptr, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemcpyDtoHAsync_v2(memory, kDevice, 100, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kDevice, memory, 100, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyDtoHAsync_v2(memory, kDevice, 100, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kMemcpyAsync) == 2);
-  CHECK(hand::cuMemcpyHtoD_v2(kDevice, memory, 100, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemcpyDtoH_v2(memory, kDevice, 100, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kDevice, memory, 100, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyDtoH_v2(memory, kDevice, 100, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kMemcpyAsync) == 4);
   std::vector<std::byte> pageable(100);
-  CHECK(hand::cuMemcpyHtoDAsync_v2(kDevice, pageable.data(), 100, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoDAsync_v2(kDevice, pageable.data(), 100, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kMemcpyAsync) == 4);
   CHECK(process.count(SessionOrdinal::copy_to_device) == 1);
   CHECK(process.count(SessionOrdinal::copy_from_device) == 0);
@@ -216,30 +236,118 @@ TEST_CASE(
 TEST_CASE("Registered memory is a region while it is registered, with what it held before") {
   RegionProcess process;
   std::vector<std::byte> memory(100, std::byte{7});
-  REQUIRE(hand::cuMemHostRegister_v2(memory.data(), memory.size(), CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemHostRegister_v2(memory.data(), memory.size(), CU_MEMHOSTREGISTER_DEVICEMAP) == CUDA_SUCCESS);
   CHECK(device_pointer(memory.data()) == reinterpret_cast<CUdeviceptr>(memory.data()));
   process.fill(memory.data(), 4);
   REQUIRE(process.count(SessionOrdinal::region_write) == 1);
-  CHECK(hand::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
-  CHECK(hand::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 1, 4, nullptr, false) ==
+  CHECK(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 1, 4, nullptr, false) ==
         CUDA_SUCCESS);  // the server judges
+}
+
+namespace {
+
+// Pages of the program's own, registered and known to the device.
+struct RegisteredPages : RegionProcess {
+  static constexpr size_t kBytes = 2 * 4096;
+  std::byte* memory = nullptr;
+
+  // -1: private memory.
+  explicit RegisteredPages(int file = -1) {
+    void* mapped =
+        mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
+    REQUIRE(mapped != MAP_FAILED);
+    memory = static_cast<std::byte*>(mapped);
+    REQUIRE(custom::cuMemHostRegister_v2(memory, kBytes, 0) == CUDA_SUCCESS);
+    device_pointer(memory);
+  }
+  ~RegisteredPages() {
+    custom::cuMemHostUnregister(memory);
+    munmap(memory, kBytes);
+  }
+  void protect(int rights) { REQUIRE(mprotect(memory, kBytes, rights) == 0); }
+  size_t writes() { return count(SessionOrdinal::region_write); }
+};
+
+}  // namespace
+
+TEST_CASE("Registered memory that has lost its rights is read and written as the device does, which needs none") {
+  for (int rights : {PROT_NONE, PROT_READ}) {
+    CAPTURE(rights);
+    RegisteredPages process;
+    process.memory[5] = std::byte{50};
+    process.protect(rights);
+    process.fill(process.memory, 4);
+    CHECK(process.writes() == 1);
+    process.receive(process.memory, 4, {std::byte{40}, std::byte{41}, std::byte{42}}, {0b101});
+    process.fill(process.memory, 4);
+    CHECK(process.writes() == 1);
+    process.protect(PROT_READ | PROT_WRITE);
+    CHECK(process.memory[4] == std::byte{40});
+    CHECK(process.memory[5] == std::byte{50});
+    CHECK(process.memory[6] == std::byte{42});
+    process.fill(process.memory, 4);
+    CHECK(process.writes() == 1);
+  }
+}
+
+TEST_CASE("What the device wrote to a shared mapping that may not be written comes when it may, and stays the newest") {
+  const int file = memfd_create("shared", MFD_CLOEXEC);
+  REQUIRE(ftruncate(file, RegisteredPages::kBytes) == 0);
+  {
+    RegisteredPages process(file);
+    process.protect(PROT_READ);
+    process.receive(process.memory, 4, {std::byte{40}, std::byte{41}, std::byte{42}}, {0b101});
+    process.receive(process.memory, 6, {std::byte{43}});
+    process.fill(process.memory, 4);
+    CHECK(process.writes() == 0);
+    CHECK(process.memory[4] == std::byte{0});
+    process.protect(PROT_READ | PROT_WRITE);
+    process.memory[5] = std::byte{50};
+    process.receive(process.memory, 4, {std::byte{44}});
+    CHECK(process.memory[4] == std::byte{44});
+    CHECK(process.memory[6] == std::byte{43});
+    process.fill(process.memory, 4);
+    REQUIRE(process.writes() == 1);
+    auto frames = process.session->frames();
+    CHECK(frames[frames.size() - 2].bulk == std::vector<std::byte>{std::byte{50}});
+  }
+  close(file);
+}
+
+TEST_CASE("Registered memory behind the end of its file is left alone until the file is long enough again") {
+  const int file = memfd_create("short", MFD_CLOEXEC);
+  REQUIRE(ftruncate(file, RegisteredPages::kBytes) == 0);
+  {
+    RegisteredPages process(file);
+    REQUIRE(ftruncate(file, 4096) == 0);
+    process.fill(process.memory, 4);
+    process.receive(process.memory, 5000, {std::byte{7}});
+    process.fill(process.memory, 4);
+    CHECK(process.writes() == 0);
+    REQUIRE(ftruncate(file, RegisteredPages::kBytes) == 0);
+    process.fill(process.memory, 4);
+    CHECK(process.memory[5000] == std::byte{7});
+    CHECK(process.writes() == 0);
+  }
+  close(file);
 }
 
 TEST_CASE("The end of a context ends its regions: registered memory can be registered again, an allocation be freed") {
   RegionProcess process;
   std::byte* allocated = process.allocate(100);
   std::vector<std::byte> registered(100);
-  REQUIRE(hand::cuMemHostRegister_v2(registered.data(), registered.size(), 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemHostRegister_v2(registered.data(), registered.size(), 0) == CUDA_SUCCESS);
   device_pointer(allocated);
   device_pointer(registered.data());
-  CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK(custom::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 2);
   process.make_current(0);
-  CHECK(hand::cuMemHostRegister_v2(registered.data(), registered.size(), 0) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostRegister_v2(registered.data(), registered.size(), 0) == CUDA_SUCCESS);
   device_pointer(allocated);
   CHECK(process.count(SessionOrdinal::region_create) == 3);
-  CHECK(hand::cuMemFreeHost(allocated) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFreeHost(allocated) == CUDA_SUCCESS);
 }
 
 TEST_CASE("The device pointer of pinned memory is its own address, and asking for the attribute makes no region") {
@@ -247,8 +355,8 @@ TEST_CASE("The device pointer of pinned memory is its own address, and asking fo
   const size_t before = process.session->total();
   std::byte* memory = process.allocate(1u << 20);
   CUdeviceptr pointer = 0;
-  CHECK(hand::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
-                                    reinterpret_cast<CUdeviceptr>(memory + 3)) == CUDA_SUCCESS);
+  CHECK(custom::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                      reinterpret_cast<CUdeviceptr>(memory + 3)) == CUDA_SUCCESS);
   CHECK(pointer == reinterpret_cast<CUdeviceptr>(memory + 3));
   CHECK(process.session->total() == before);
 }
@@ -292,7 +400,7 @@ TEST_CASE("With a server on this machine pinned memory is shared from the beginn
   process.fill(memory, 100);
   CHECK(process.count(SessionOrdinal::region_create) == 0);
   CHECK(process.count(SessionOrdinal::region_write) == 0);
-  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
 }
 
@@ -305,11 +413,11 @@ TEST_CASE("A descriptor that was lost with its connection is given again, a boun
   std::byte* memory = process.allocate(100);
   CHECK(process.shares() == 3);
   CHECK(process.session->given.size() == 3);
-  CHECK(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 100));
+  CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(memory), 100));
   lost = 1000;
   memory = process.allocate(100);
   CHECK(process.shares() == 7);
-  CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 100));
+  CHECK_FALSE(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(memory), 100));
 }
 
 TEST_CASE(
@@ -322,7 +430,7 @@ TEST_CASE(
   SUBCASE("another road") { process.session->road = "tcp"; }
   std::byte* memory = process.allocate(kSharedBytes);
   memory[0] = std::byte{1};
-  CHECK_FALSE(test::server_session().host_regions.holds(reinterpret_cast<uint64_t>(memory), 1));
+  CHECK_FALSE(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(memory), 1));
   CHECK(device_pointer(memory) == reinterpret_cast<CUdeviceptr>(memory));
   CHECK(process.count(SessionOrdinal::region_create) == 1);
 }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "client_stub/driver/memory/address_map.hpp"
+
 namespace gpuwire::client {
 namespace {
 
@@ -40,36 +42,173 @@ std::vector<std::byte> bytes_of(std::vector<uint64_t> words) {
 }  // namespace
 
 TEST_CASE_FIXTURE(Known, "memory is wanted when a word points into it") {
-  pointers.look_through(bytes_of({1, kLow + 99, ~uint64_t{0}}));
+  pointers.scan_words(bytes_of({1, kLow + 99, ~uint64_t{0}}));
   CHECK(pointers.wanted());
   CHECK(take_wanted(pointers) == std::vector<uint64_t>{kLow});
   CHECK_FALSE(pointers.wanted());
-  pointers.look_at(kHigh);
+  pointers.scan_address(kHigh);
   CHECK(take_wanted(pointers) == std::vector<uint64_t>{kHigh});
   CHECK_FALSE(pointers.any());
 }
 
-TEST_CASE_FIXTURE(Known, "words beside and between the memory, and half words, want nothing") {
-  pointers.look_through(bytes_of({kLow - 1, kLow + 100, kHigh - 1, kHigh + 4096, 0}));
+TEST_CASE_FIXTURE(Known, "words between the memory, and half words, want nothing") {
+  pointers.scan_words(bytes_of({kLow - PinnedPointers::kBelowAmongOthersBytesMax - 1, kLow + 101,
+                                kHigh - PinnedPointers::kBelowAmongOthersBytesMax - 1, kHigh + 4097, ~uint64_t{0}}));
   std::vector<std::byte> half = bytes_of({kLow});
-  pointers.look_through(std::span(half).first(7));
+  pointers.scan_words(std::span(half).first(7));
   CHECK_FALSE(pointers.wanted());
+}
+
+TEST_CASE_FIXTURE(Known,
+                  "memory is wanted when an argument points to its end, or so far below it as an index may reach") {
+  pointers.scan_words(bytes_of({kLow + 100}));
+  CHECK(take_wanted(pointers) == std::vector<uint64_t>{kLow});
+  pointers.add(kLow, 4096, PinnedPointers::Around::pinned_memory);
+  pointers.scan_words(bytes_of({kLow - PinnedPointers::kBelowBytesMax - 1}));
+  CHECK_FALSE(pointers.wanted());
+  pointers.scan_words(bytes_of({kLow - PinnedPointers::kBelowBytesMax, kHigh - 4}));
+  CHECK(take_wanted(pointers) == std::vector<uint64_t>{kLow, kHigh});
+}
+
+TEST_CASE_FIXTURE(Known, "an address in other memory that is known means that memory") {
+  AddressMap& map = address_map();
+  map.insert({.base = kLow + 100, .bytes = 50});
+  map.insert({.base = kHigh - 50, .bytes = 50});
+  pointers.scan_words(bytes_of({kLow + 100, kHigh - 1}));
+  CHECK_FALSE(pointers.wanted());
+  map.take_all([](const AddressRange&) { return true; }, [](const AddressRange&) {});
+}
+
+TEST_CASE_FIXTURE(Known, "memory is wanted when two halves beside each other are an address, in either order") {
+  const auto low = uint32_t(kHigh), high = uint32_t(kHigh >> 32);
+  for (const std::array<uint32_t, 4>& halves : {std::array{7u, low, high, 8u}, std::array{high, low, 7u, 8u}}) {
+    std::vector<std::byte> arguments(sizeof halves);
+    std::memcpy(arguments.data(), halves.data(), sizeof halves);
+    pointers.scan_words(arguments);
+    CHECK(take_wanted(pointers) == std::vector<uint64_t>{kHigh});
+    pointers.add(kHigh, 4096);
+  }
+  for (const uint64_t first : {0, 4}) {
+    pointers.scan_half(0x1000 + first, first == 0 ? low : high);
+    CHECK_FALSE(pointers.wanted());
+    pointers.scan_half(0x1004 - first, first == 0 ? high : low);
+    CHECK(take_wanted(pointers) == std::vector<uint64_t>{kHigh});
+    pointers.add(kHigh, 4096);
+    pointers.scan_half(0x9000, 0);
+  }
 }
 
 TEST_CASE_FIXTURE(Known, "among data only pointers count that are aligned as the first into an allocation is") {
-  pointers.look_through_data(bytes_of({kLow + 4, kLow + 8, kHigh + 1}));
+  pointers.scan_data(bytes_of({kLow - 16, kLow + 4, kLow + 8, kLow + 100, kHigh - 16, kHigh + 1}));
   CHECK_FALSE(pointers.wanted());
-  pointers.look_through_data(bytes_of({kHigh + 32}));
+  pointers.scan_data(bytes_of({kHigh + 4096}));
+  CHECK(take_wanted(pointers) == std::vector<uint64_t>{kHigh});
+  pointers.add(kHigh, 4096);
+  pointers.scan_data(bytes_of({kHigh + 32}));
   CHECK(take_wanted(pointers) == std::vector<uint64_t>{kHigh});
 }
 
+TEST_CASE("a pointer is found wherever it stands, among words of every kind and any number of them") {
+  const uint64_t others[] = {
+      0, ~uint64_t{0}, 1, kLow >> 32, kHigh >> 32, kLow - (uint64_t{1} << 32), uint64_t{1} << 63};
+  for (uint64_t other : others) {
+    for (size_t words = 1; words <= 33; ++words) {
+      for (size_t place = 0; place < words; ++place) {
+        for (uint64_t base : {kLow, kHigh}) {
+          Known known;
+          std::vector<uint64_t> data(words, other);
+          data[place] = base + 16;
+          known.pointers.scan_data(bytes_of(data));
+          CHECK(take_wanted(known.pointers) == std::vector<uint64_t>{base});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE_FIXTURE(Known, "a table is told of when a word points into it, once, and until it ends") {
+  constexpr uint64_t kTables = 0x6000'0000'0000, kApart = 0x10000;
+  for (uint64_t i = 0; i < 3; ++i) pointers.add_table(kTables + i * kApart, 4096);
+  auto told = [&](size_t from) {
+    std::vector<uint64_t> bases;
+    for (const PinnedPointers::Range& table : pointers.sent_tables(from)) bases.push_back(table.base);
+    return bases;
+  };
+  pointers.scan_words(bytes_of({kTables - 1, kTables + 4097, kTables + kApart - 1}));
+  CHECK(told(0).empty());
+  pointers.scan_words(bytes_of({kTables + 2 * kApart + 100}));
+  pointers.scan_data(bytes_of({kTables, kTables + 2 * kApart}));
+  CHECK(told(0) == std::vector<uint64_t>{kTables + 2 * kApart, kTables});
+  CHECK(told(1) == std::vector<uint64_t>{kTables});
+  CHECK(pointers.any_unsent());
+  pointers.remove_table(kTables + 2 * kApart);
+  pointers.remove_table(kTables + kApart);
+  CHECK_FALSE(pointers.any_unsent());
+  CHECK(told(0) == std::vector<uint64_t>{kTables});
+  CHECK_FALSE(pointers.wanted());
+}
+
+TEST_CASE("all memory is wanted when the tables cost more to look through than it costs to compare") {
+  constexpr uint64_t kTables = 0x6000'0000'0000, kTableBytes = 64u << 10;
+  SessionParts parts;
+  PinnedPointers pointers(parts);
+  uint64_t tables = 0;
+  auto tell_of_tables = [&](uint64_t until) {
+    for (; tables < until; ++tables) {
+      pointers.add_table(kTables + tables * kTableBytes, kTableBytes);
+      pointers.scan_words(bytes_of({kTables + tables * kTableBytes}));
+    }
+  };
+  pointers.add(kLow, kTableBytes);
+  pointers.add(kHigh, kTableBytes);
+  CHECK(pointers.any_unseen());
+  // Four bytes are looked through for what one costs that is compared.
+  tell_of_tables(8);
+  CHECK_FALSE(pointers.want_all_if_tables_cost_more());
+  CHECK_FALSE(pointers.wanted());
+  SUBCASE("for memory that is wanted, or was refused, nothing is looked through") {
+    pointers.scan_address(kLow);
+    pointers.scan_address(kHigh);
+    pointers.refuse(kHigh);
+    CHECK_FALSE(pointers.any_unseen());
+    CHECK(take_wanted(pointers) == std::vector<uint64_t>{kLow});
+    CHECK(pointers.any());
+    CHECK_FALSE(pointers.any_unseen());
+  }
+  SUBCASE("more tables") {
+    tell_of_tables(12);
+    CHECK(pointers.want_all_if_tables_cost_more());
+    CHECK_FALSE(pointers.any_unseen());
+    CHECK(take_wanted(pointers) == std::vector<uint64_t>{kLow, kHigh});
+  }
+  SUBCASE("less memory, unless the tables are few") {
+    pointers.remove(kHigh);
+    CHECK(pointers.want_all_if_tables_cost_more());
+    CHECK(take_wanted(pointers) == std::vector<uint64_t>{kLow});
+    pointers.add(kLow, 4096);
+    while (tables > 4) pointers.remove_table(kTables + --tables * kTableBytes);
+    CHECK_FALSE(pointers.want_all_if_tables_cost_more());
+    CHECK(pointers.any_unseen());
+  }
+}
+
+TEST_CASE("arguments tell of tables also while there is no memory that the device does not know") {
+  SessionParts parts;
+  PinnedPointers pointers(parts);
+  pointers.add_table(kLow, 4096);
+  CHECK_FALSE(pointers.any());
+  pointers.scan_words(bytes_of({kLow + 8}));
+  CHECK(pointers.sent_tables(0).size() == 1);
+  CHECK_FALSE(pointers.any_unsent());
+}
+
 TEST_CASE_FIXTURE(Known, "refused and removed memory is not wanted") {
-  pointers.look_at(kLow);
+  pointers.scan_address(kLow);
   pointers.refuse(kLow);
-  pointers.look_at(kLow);
+  pointers.scan_address(kLow);
   CHECK_FALSE(pointers.wanted());
   CHECK(pointers.contains(kLow));
-  pointers.look_at(kHigh);
+  pointers.scan_address(kHigh);
   pointers.remove(kHigh);
   CHECK_FALSE(pointers.wanted());
   CHECK_FALSE(pointers.next_wanted());
@@ -101,7 +240,7 @@ TEST_CASE("a part of memory is looked through by the words that it belongs to, w
           pointers.add(words[i], 8);
           if (offset < first + (i + 1) * 8 && end > first + i * 8) touched.push_back(words[i]);
         }
-        pointers.look_around(memory, address, offset, end - offset);
+        pointers.scan_around(memory, address, offset, end - offset);
         CAPTURE(address);
         CAPTURE(offset);
         CAPTURE(bytes);

@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -49,13 +53,12 @@ TEST_CASE("Parameters are packed at their offsets, and the bytes between them ar
   INFO("seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < 200; ++round) {
-    std::vector<uint32_t> offsets, sizes;
+    fatbin::ParameterLayout layout;
     std::vector<std::vector<std::byte>> values;
     uint32_t end = 0;
     for (unsigned i = 0, count = random() % 12; i < count; ++i) {
       uint32_t size = 1 + random() % 40, offset = (end + 7) / 8 * 8;
-      offsets.push_back(offset);
-      sizes.push_back(size);
+      REQUIRE(layout.add(offset, size));
       std::vector<std::byte> value(size);
       for (auto& byte : value) byte = std::byte(1 + random() % 255);
       values.push_back(value);
@@ -64,34 +67,67 @@ TEST_CASE("Parameters are packed at their offsets, and the bytes between them ar
     std::vector<void*> addresses;
     for (auto& value : values) addresses.push_back(value.data());
     std::vector<std::byte> expected(end), out(end);
-    for (size_t i = 0; i < values.size(); ++i) std::memcpy(expected.data() + offsets[i], values[i].data(), sizes[i]);
+    for (size_t i = 0; i < values.size(); ++i)
+      std::memcpy(expected.data() + layout.offsets[i], values[i].data(), layout.sizes[i]);
     LaunchParameters parameters;
     REQUIRE(find_parameters(end ? addresses.data() : nullptr, nullptr, end, parameters) == CUDA_SUCCESS);
-    REQUIRE(pack_parameters(parameters, offsets, sizes, out) == CUDA_SUCCESS);
-    REQUIRE(out == expected);
+    for (Reading reading : {Reading::as_natively, Reading::what_is_there}) {
+      std::fill(out.begin(), out.end(), std::byte{});
+      REQUIRE(pack_parameters(parameters, layout, out, reading) == CUDA_SUCCESS);
+      REQUIRE(out == expected);
+    }
 
     size_t bytes = expected.size();
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, expected.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                      CU_LAUNCH_PARAM_END};
     REQUIRE(find_parameters(nullptr, extra, end, parameters) == CUDA_SUCCESS);
     std::vector<std::byte> again(end);
-    REQUIRE(pack_parameters(parameters, offsets, sizes, again) == CUDA_SUCCESS);
+    REQUIRE(pack_parameters(parameters, layout, again) == CUDA_SUCCESS);
     REQUIRE(again == expected);
   }
 }
 
 TEST_CASE("A packed buffer that is shorter than the parameters is followed by zeros") {
-  const uint32_t offsets[] = {0, 8}, sizes[] = {4, 8};
+  fatbin::ParameterLayout layout;
+  REQUIRE((layout.add(0, 4) && layout.add(8, 8)));
   std::vector<std::byte> given(6, std::byte{0x5a}), out(16);
   size_t bytes = given.size();
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, given.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
   LaunchParameters parameters;
   REQUIRE(find_parameters(nullptr, extra, 16, parameters) == CUDA_SUCCESS);
-  REQUIRE(pack_parameters(parameters, offsets, sizes, out) == CUDA_SUCCESS);
+  REQUIRE(pack_parameters(parameters, layout, out) == CUDA_SUCCESS);
   std::vector<std::byte> expected = given;
   expected.resize(16);
   CHECK(out == expected);
+}
+
+TEST_CASE("Parameters whose number only the server says are read as far as there is memory, and no further") {
+  const auto page = size_t(sysconf(_SC_PAGESIZE));
+  auto* const pages =
+      static_cast<std::byte*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(pages != MAP_FAILED);
+  REQUIRE(mprotect(pages + page, page, PROT_NONE) == 0);
+  fatbin::ParameterLayout layout;
+  REQUIRE((layout.add(0, 8) && layout.add(8, 8)));
+  std::vector<std::byte> out(layout.bytes);
+  std::byte value[8] = {std::byte{1}};
+  auto pack = [&](void** each) {
+    LaunchParameters parameters;
+    REQUIRE(find_parameters(each, nullptr, layout.bytes, parameters) == CUDA_SUCCESS);
+    return pack_parameters(parameters, layout, out, Reading::what_is_there);
+  };
+  void* whole[] = {value, pages + page - 8};
+  CHECK(pack(whole) == CUDA_SUCCESS);
+  void* beyond[] = {value, pages + page - 4};
+  CHECK(pack(beyond) == CUDA_ERROR_INVALID_VALUE);
+  void* none[] = {value, nullptr};
+  CHECK(pack(none) == CUDA_ERROR_INVALID_VALUE);
+  // The program has passed one, and its list ends there.
+  auto* const list = reinterpret_cast<void**>(pages + page - sizeof(void*));
+  *list = value;
+  CHECK(pack(list) == CUDA_ERROR_INVALID_VALUE);
+  munmap(pages, 2 * page);
 }
 
 TEST_CASE(

@@ -33,14 +33,14 @@ struct KernelProcess : DeviceProcess {
       attributes.set(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 512);
       attributes.set(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 4096);
     });
-    REQUIRE(hand::cuLibraryLoadData(&library, ".version 7.0\n", nullptr, nullptr, 0, nullptr, nullptr, 0) ==
+    REQUIRE(custom::cuLibraryLoadData(&library, ".version 7.0\n", nullptr, nullptr, 0, nullptr, nullptr, 0) ==
             CUDA_SUCCESS);
-    REQUIRE(hand::cuLibraryGetKernel(&kernel, library, "k") == CUDA_SUCCESS);
+    REQUIRE(custom::cuLibraryGetKernel(&kernel, library, "k") == CUDA_SUCCESS);
     function = reinterpret_cast<CUfunction>(kernel);
   }
 
   CUresult launch(unsigned grid, unsigned block, unsigned shared = 0, CUstream stream = nullptr) {
-    return hand::cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, parameters, nullptr, false);
+    return custom::cuLaunchKernel(function, grid, 1, 1, block, 1, 1, shared, stream, parameters, nullptr, false);
   }
 
   CUlibrary library = nullptr;
@@ -56,7 +56,7 @@ struct KernelProcess : DeviceProcess {
 TEST_CASE("Pinned memory that a parameter points to is made known to the server, with its content, before the launch") {
   KernelProcess process;
   void* memory = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&memory, 1u << 20) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&memory, 1u << 20) == CUDA_SUCCESS);
   static_cast<char*>(memory)[77] = 7;
   REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
   CHECK(process.session->count(ordinal(SessionOrdinal::region_create)) == 0);
@@ -67,7 +67,7 @@ TEST_CASE("Pinned memory that a parameter points to is made known to the server,
     size_t bytes = sizeof buffer;
     std::memcpy(buffer, &process.pointer, sizeof process.pointer);
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
-    REQUIRE(hand::cuLaunchKernel(process.function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra, false) ==
+    REQUIRE(custom::cuLaunchKernel(process.function, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra, false) ==
             CUDA_SUCCESS);
   }
   auto frames = process.session->frames();
@@ -79,14 +79,14 @@ TEST_CASE("Pinned memory that a parameter points to is made known to the server,
   size_t before = process.session->total();
   REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
   CHECK(process.session->total() == before + 1);
-  CHECK(hand::cuMemFreeHost(memory) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFreeHost(memory) == CUDA_SUCCESS);
 }
 
 TEST_CASE("A launch is one posted frame with everything in it") {
   KernelProcess process;
   size_t before = process.session->total();
-  REQUIRE(hand::cuLaunchKernel(process.function, 2, 3, 4, 5, 6, 7, 100, nullptr, process.parameters, nullptr, false) ==
-          CUDA_SUCCESS);
+  REQUIRE(custom::cuLaunchKernel(process.function, 2, 3, 4, 5, 6, 7, 100, nullptr, process.parameters, nullptr,
+                                 false) == CUDA_SUCCESS);
   REQUIRE(process.session->total() == before + 1);
   auto frame = process.session->newest();
   CHECK(frame.kind == wire::FrameKind::posted);
@@ -118,16 +118,16 @@ TEST_CASE("What is wrong with a launch is told by it, and nothing is sent") {
   CHECK(process.launch(1, 513) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 32, 4097) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.launch(1, 32, 0, reinterpret_cast<CUstream>(uintptr_t(0x5555))) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr, false) ==
+  CHECK(custom::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr, false) ==
         CUDA_ERROR_INVALID_VALUE);
   void* missing[2] = {&process.pointer, nullptr};
-  CHECK(hand::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, missing, nullptr, false) ==
+  CHECK(custom::cuLaunchKernel(process.function, 1, 1, 1, 1, 1, 1, 0, nullptr, missing, nullptr, false) ==
         CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
+  CHECK(custom::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
         CUDA_ERROR_INVALID_HANDLE);
   int local = 0;
-  CHECK(hand::cuLaunchKernel(reinterpret_cast<CUfunction>(&local), 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters,
-                             nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(custom::cuLaunchKernel(reinterpret_cast<CUfunction>(&local), 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters,
+                               nullptr, false) == CUDA_ERROR_INVALID_HANDLE);
   CHECK(process.session->total() == before);
   CHECK(process.launch(1, 512, 4096) == CUDA_SUCCESS);
 }
@@ -136,12 +136,12 @@ TEST_CASE("A kernel can be launched in every context, a function only in its own
   KernelProcess process(2);
   CUmodule module = nullptr;
   CUfunction own = nullptr;
-  REQUIRE(hand::cuModuleLoadData(&module, ".version 7.0\n") == CUDA_SUCCESS);
-  REQUIRE(hand::cuModuleGetFunction(&own, module, "k") == CUDA_SUCCESS);
+  REQUIRE(custom::cuModuleLoadData(&module, ".version 7.0\n") == CUDA_SUCCESS);
+  REQUIRE(custom::cuModuleGetFunction(&own, module, "k") == CUDA_SUCCESS);
   uint32_t first_context = uint32_t(t_context->handle);
-  CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) == CUDA_SUCCESS);
   process.make_current(1);
-  CHECK(hand::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
+  CHECK(custom::cuLaunchKernel(own, 1, 1, 1, 1, 1, 1, 0, nullptr, process.parameters, nullptr, false) ==
         CUDA_ERROR_INVALID_HANDLE);
   CHECK(process.launch(1, 1) == CUDA_SUCCESS);
   CHECK(process.session->newest().context == uint32_t(t_context->handle));
@@ -150,7 +150,7 @@ TEST_CASE("A kernel can be launched in every context, a function only in its own
 
 TEST_CASE("A launch of an unloaded kernel is an invalid handle") {
   KernelProcess process;
-  REQUIRE(hand::cuLibraryUnload(process.library) == CUDA_SUCCESS);
+  REQUIRE(custom::cuLibraryUnload(process.library) == CUDA_SUCCESS);
   CHECK(process.launch(1, 1) == CUDA_ERROR_INVALID_HANDLE);
 }
 
@@ -161,21 +161,42 @@ TEST_CASE("Launch attributes travel as they are, and the events in them must exi
   attributes[0].value.priority = -1;
   attributes[1].id = CU_LAUNCH_ATTRIBUTE_IGNORE;
   CUlaunchConfig config{1, 1, 1, 32, 1, 1, 0, nullptr, attributes, 2};
-  REQUIRE(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_SUCCESS);
   process.session->newest().read<schema::Launch>([&](auto launch) {
     REQUIRE(launch.getAttributes().size() == sizeof attributes);
     CHECK(std::memcmp(launch.getAttributes().begin(), attributes, sizeof attributes) == 0);
   });
   attributes[1].id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
   attributes[1].value.launchCompletionEvent.event = reinterpret_cast<CUevent>(uintptr_t(0x99));
-  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
+  CHECK(custom::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
         CUDA_ERROR_INVALID_HANDLE);
   attributes[1].id = CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE;
-  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
+  CHECK(custom::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
         CUDA_ERROR_NOT_SUPPORTED);
   config.attrs = nullptr;
-  CHECK(hand::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
+  CHECK(custom::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) ==
         CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("An event in the attributes of a launch that is captured takes who waits for it into the capture") {
+  KernelProcess process;
+  CUstream origin = nullptr, other = nullptr;
+  REQUIRE(custom::cuStreamCreate(&origin, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  CUevent event = nullptr;
+  REQUIRE(custom::cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
+  attribute.value.launchCompletionEvent.event = event;
+  CUlaunchConfig config{1, 1, 1, 32, 1, 1, 0, origin, &attribute, 1};
+  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);  // nothing is left to be asked about the kernel
+  REQUIRE(custom::cuStreamBeginCapture_v2(origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamWaitEvent(other, event, 0, false) == CUDA_SUCCESS);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CHECK(custom::cuStreamIsCapturing(other, &status, false) == CUDA_SUCCESS);
+  CHECK(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_CAPTURED_EVENT);
 }
 
 TEST_CASE("A cooperative launch must fit on the device at once; how much fits is asked once") {
@@ -184,18 +205,18 @@ TEST_CASE("A cooperative launch must fit on the device at once; how much fits is
     reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(3);
   });
   auto launch = [&](unsigned blocks) {
-    return hand::cuLaunchCooperativeKernel(process.function, blocks, 1, 1, 64, 1, 1, 0, nullptr, process.parameters,
-                                           false);
+    return custom::cuLaunchCooperativeKernel(process.function, blocks, 1, 1, 64, 1, 1, 0, nullptr, process.parameters,
+                                             false);
   };
   CHECK(launch(12) == CUDA_SUCCESS);
   process.session->newest().read<schema::Launch>([](auto message) { CHECK(message.getCooperative()); });
   CHECK(launch(13) == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
   CHECK(process.session->count(test::kOccupancyWithFlags) == 1);
   int blocks = 0;
-  CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, process.function, 64, 0) == CUDA_SUCCESS);
+  CHECK(custom::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, process.function, 64, 0) == CUDA_SUCCESS);
   CHECK(blocks == 3);
   CHECK(process.session->count(test::kOccupancyWithFlags) == 1);
-  CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, process.function, 128, 0) == CUDA_SUCCESS);
+  CHECK(custom::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, process.function, 128, 0) == CUDA_SUCCESS);
   CHECK(process.session->count(test::kOccupancyWithFlags) == 2);
 }
 
@@ -209,10 +230,10 @@ TEST_CASE("The best block size is the one with the most threads on a multiproces
             [&](auto asked) { results.setNumBlocks(asked.getBlockSize() <= 192 ? 5 : 2); });
       });
   int grid = 0, block = 0;
-  CHECK(hand::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 0) == CUDA_SUCCESS);
+  CHECK(custom::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 0) == CUDA_SUCCESS);
   CHECK(block == 512);
   CHECK(grid == 8);
-  CHECK(hand::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 256) == CUDA_SUCCESS);
+  CHECK(custom::cuOccupancyMaxPotentialBlockSize(&grid, &block, process.function, nullptr, 0, 256) == CUDA_SUCCESS);
   CHECK(block == 192);
   CHECK(grid == 20);
 }
@@ -221,14 +242,14 @@ TEST_CASE(
     "What is set of a kernel or of a function made of it is asked about anew of both, and what is the same of none") {
   KernelProcess process;
   CUfunction made = nullptr;
-  REQUIRE(hand::cuKernelGetFunction(&made, process.kernel) == CUDA_SUCCESS);
+  REQUIRE(custom::cuKernelGetFunction(&made, process.kernel) == CUDA_SUCCESS);
   int answer = 3;
   process.session->answer(test::kOccupancyWithFlags, [&](capnp::MessageBuilder& reply) {
     reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(answer);
   });
   auto blocks = [](CUfunction function) {
     int out = 0;
-    CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&out, function, 64, 0) == CUDA_SUCCESS);
+    CHECK(custom::cuOccupancyMaxActiveBlocksPerMultiprocessor(&out, function, 64, 0) == CUDA_SUCCESS);
     return out;
   };
   auto both_are = [&](int expected) { return blocks(process.function) == expected && blocks(made) == expected; };
@@ -238,22 +259,22 @@ TEST_CASE(
   CHECK(both_are(3));
   CHECK(process.session->count(test::kOccupancyWithFlags) == 2);
   SUBCASE("the kernel") {
-    REQUIRE(hand::cuKernelSetAttribute(attribute, 8192, process.kernel, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuKernelSetAttribute(attribute, 8192, process.kernel, 0) == CUDA_SUCCESS);
     CHECK(both_are(2));
     answer = 1;
-    REQUIRE(hand::cuKernelSetAttribute(attribute, 8192, process.kernel, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuKernelSetAttribute(attribute, 8192, process.kernel, 0) == CUDA_SUCCESS);
   }
   SUBCASE("the function") {
-    REQUIRE(hand::cuFuncSetAttribute(made, attribute, 8192) == CUDA_SUCCESS);
+    REQUIRE(custom::cuFuncSetAttribute(made, attribute, 8192) == CUDA_SUCCESS);
     CHECK(both_are(2));
     answer = 1;
-    REQUIRE(hand::cuFuncSetAttribute(made, attribute, 8192) == CUDA_SUCCESS);
+    REQUIRE(custom::cuFuncSetAttribute(made, attribute, 8192) == CUDA_SUCCESS);
   }
   SUBCASE("the kernel's cache") {
-    REQUIRE(hand::cuKernelSetCacheConfig(process.kernel, CU_FUNC_CACHE_PREFER_SHARED, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuKernelSetCacheConfig(process.kernel, CU_FUNC_CACHE_PREFER_SHARED, 0) == CUDA_SUCCESS);
   }
   SUBCASE("the function's cache") {
-    REQUIRE(hand::cuFuncSetCacheConfig(made, CU_FUNC_CACHE_PREFER_SHARED) == CUDA_SUCCESS);
+    REQUIRE(custom::cuFuncSetCacheConfig(made, CU_FUNC_CACHE_PREFER_SHARED) == CUDA_SUCCESS);
   }
   CHECK(both_are(2));
   CHECK(process.session->count(test::kOccupancyWithFlags) == 4);
@@ -263,15 +284,15 @@ TEST_CASE("A kernel that is a function of its library's module, too, is asked ab
   KernelProcess process;
   CUmodule module = nullptr;
   CUfunction made = nullptr, of_module = nullptr;
-  REQUIRE(hand::cuKernelGetFunction(&made, process.kernel) == CUDA_SUCCESS);
-  REQUIRE(hand::cuLibraryGetModule(&module, process.library) == CUDA_SUCCESS);
-  REQUIRE(hand::cuModuleGetFunction(&of_module, module, "k") == CUDA_SUCCESS);
+  REQUIRE(custom::cuKernelGetFunction(&made, process.kernel) == CUDA_SUCCESS);
+  REQUIRE(custom::cuLibraryGetModule(&module, process.library) == CUDA_SUCCESS);
+  REQUIRE(custom::cuModuleGetFunction(&of_module, module, "k") == CUDA_SUCCESS);
   process.session->answer(test::kOccupancyWithFlags, [](capnp::MessageBuilder& reply) {
     reply.initRoot<schema::CuOccupancyMaxActiveBlocksPerMultiprocessorWithFlagsResults>().setNumBlocks(3);
   });
   auto ask = [&](CUfunction function) {
     int blocks = 0;
-    CHECK(hand::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 64, 0) == CUDA_SUCCESS);
+    CHECK(custom::cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, function, 64, 0) == CUDA_SUCCESS);
     return process.session->count(test::kOccupancyWithFlags);
   };
   CHECK(ask(process.function) == 1);
@@ -280,13 +301,13 @@ TEST_CASE("A kernel that is a function of its library's module, too, is asked ab
   CHECK(ask(of_module) == 3);
   CHECK(ask(of_module) == 4);
   const auto attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-  REQUIRE(hand::cuFuncSetAttribute(of_module, attribute, 8192) == CUDA_SUCCESS);
+  REQUIRE(custom::cuFuncSetAttribute(of_module, attribute, 8192) == CUDA_SUCCESS);
   CHECK(ask(process.function) == 5);
   CHECK(ask(made) == 6);
   const size_t before = process.session->total();
   int value = 0;
   for (CUfunction function : {of_module, made})
-    CHECK(hand::cuFuncGetAttribute(&value, attribute, function) == CUDA_SUCCESS);
+    CHECK(custom::cuFuncGetAttribute(&value, attribute, function) == CUDA_SUCCESS);
   CHECK(process.session->total() == before + 2);
 }
 
@@ -321,7 +342,7 @@ TEST_CASE("How many clusters fit is asked once for each configuration and each s
   CUlaunchConfig config{4, 1, 1, 32, 1, 1, 0, nullptr, &cluster, 1};
   auto active = [&] {
     int count = 0;
-    CHECK(hand::cuOccupancyMaxActiveClusters(&count, process.function, &config) == CUDA_SUCCESS);
+    CHECK(custom::cuOccupancyMaxActiveClusters(&count, process.function, &config) == CUDA_SUCCESS);
     CHECK(count == 5);
     return process.session->count(kActive);
   };
@@ -329,7 +350,7 @@ TEST_CASE("How many clusters fit is asked once for each configuration and each s
   CHECK(active() == 1);
   int size = 0;
   for (int i = 0; i < 2; ++i)
-    CHECK(hand::cuOccupancyMaxPotentialClusterSize(&size, process.function, &config) == CUDA_SUCCESS);
+    CHECK(custom::cuOccupancyMaxPotentialClusterSize(&size, process.function, &config) == CUDA_SUCCESS);
   CHECK(size == 8);
   CHECK(process.session->count(kPotential) == 1);
   cluster.value.clusterDim.x = 4;
@@ -338,7 +359,7 @@ TEST_CASE("How many clusters fit is asked once for each configuration and each s
   CHECK(active() == 3);
   config.numAttrs = 0;
   CHECK(active() == 4);
-  REQUIRE(hand::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, process.kernel, 0) ==
+  REQUIRE(custom::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, process.kernel, 0) ==
           CUDA_SUCCESS);
   CHECK(active() == 5);
   // More than is kept of a question.
@@ -352,15 +373,15 @@ TEST_CASE("How many clusters fit is asked once for each configuration and each s
 TEST_CASE("A function made from a kernel is one per context and knows its parameters") {
   KernelProcess process;
   CUfunction function = nullptr, again = nullptr;
-  REQUIRE(hand::cuKernelGetFunction(&function, process.kernel) == CUDA_SUCCESS);
-  REQUIRE(hand::cuKernelGetFunction(&again, process.kernel) == CUDA_SUCCESS);
+  REQUIRE(custom::cuKernelGetFunction(&function, process.kernel) == CUDA_SUCCESS);
+  REQUIRE(custom::cuKernelGetFunction(&again, process.kernel) == CUDA_SUCCESS);
   CHECK(function == again);
   CHECK(process.session->count(test::kKernelGetFunction) == 1);
   size_t offset = 0, size = 0;
-  CHECK(hand::cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_SUCCESS);
+  CHECK(custom::cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_SUCCESS);
   CHECK(offset == 8);
-  CHECK(hand::cuLibraryUnload(process.library) == CUDA_SUCCESS);
-  CHECK(hand::cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(custom::cuLibraryUnload(process.library) == CUDA_SUCCESS);
+  CHECK(custom::cuFuncGetParamInfo(function, 1, &offset, &size) == CUDA_ERROR_INVALID_HANDLE);
 }
 
 }  // namespace gpuwire::client

@@ -33,10 +33,10 @@ struct ManagedProcess : test::DeviceProcess {
       auto* context = static_cast<ContextState*>(object);
       if (context && context != t_context) context->alive.store(false);
     });
-    REQUIRE(test::server_session().managed_memory.map(kServerBase, server.size(), true) == ManagedMemory::Mapped::yes);
+    REQUIRE(test::part<client::ManagedMemory>().map(kServerBase, server.size(), true) == ManagedMemory::Mapped::yes);
     memory = reinterpret_cast<volatile uint8_t*>(kServerBase);
   }
-  ~ManagedProcess() { test::server_session().managed_memory.unmap(kServerBase); }
+  ~ManagedProcess() { test::part<client::ManagedMemory>().unmap(kServerBase); }
 
   // Work of the device is sent.
   void work() {
@@ -125,20 +125,20 @@ TEST_CASE("Work of another thread does not pass what is on its way to the server
   process.session->before_frames([&](uint32_t ordinal) {
     if (ordinal != uint32_t(SessionOrdinal::managed_write)) return;
     // Nothing is open or hidden any more; who hands over now must wait all the same.
-    CHECK(test::server_session().managed_memory.anything_to_hand_over());
+    CHECK(test::part<client::ManagedMemory>().anything_to_hand_over());
     ++looked;
   });
   process.memory[70000] = 7;
   process.memory[200000] = 7;
   process.work();
   CHECK(looked == 2);
-  CHECK_FALSE(test::server_session().managed_memory.anything_to_hand_over());
+  CHECK_FALSE(test::part<client::ManagedMemory>().anything_to_hand_over());
 }
 
 TEST_CASE("What was written at the end of one allocation and the beginning of the next is told in two messages") {
   constexpr uint64_t kNext = kServerBase + (1u << 20);
   ManagedProcess process;
-  REQUIRE(test::server_session().managed_memory.map(kNext, 1u << 20, true) == ManagedMemory::Mapped::yes);
+  REQUIRE(test::part<client::ManagedMemory>().map(kNext, 1u << 20, true) == ManagedMemory::Mapped::yes);
   for (uint64_t i = kNext - 100; i < kNext + 100; ++i) *reinterpret_cast<volatile uint8_t*>(i) = 1;
   process.work();
   size_t writes = 0;
@@ -148,7 +148,7 @@ TEST_CASE("What was written at the end of one allocation and the beginning of th
     CHECK(frame.bulk.size() == 100);
   }
   CHECK(writes == 2);
-  test::server_session().managed_memory.unmap(kNext);
+  test::part<client::ManagedMemory>().unmap(kNext);
 }
 
 TEST_CASE("Memory that the server refuses to tell is what it was last, and the next call says so") {
@@ -162,23 +162,23 @@ TEST_CASE("Memory that the server refuses to tell is what it was last, and the n
   CHECK(process.memory[5] == 5);
   CHECK(enter(Needs::context).error == CUDA_ERROR_UNKNOWN);
   // It stays open: nothing is fetched or sent any more.
-  test::server_session().managed_memory.hand_over();
+  test::part<client::ManagedMemory>().hand_over();
   process.memory[6] = 6;
   CHECK(process.reads() == 1);
   t_context->sticky.store(0);
-  test::server_session().managed_memory.clear();
+  test::part<client::ManagedMemory>().clear();
 }
 
 TEST_CASE("Memory stays open once the session has ended, whatever calls of other threads still close") {
   ManagedProcess process;
   process.memory[5] = 5;
-  test::server_session().managed_memory.open_all();
+  test::part<client::ManagedMemory>().open_all();
   process.work();
-  test::server_session().managed_memory.settle();
-  test::server_session().managed_memory.refresh();
+  test::part<client::ManagedMemory>().settle();
+  test::part<client::ManagedMemory>().refresh();
   CHECK(process.memory[5] == 5);
   CHECK(process.reads() == 0);
-  test::server_session().managed_memory.clear();
+  test::part<client::ManagedMemory>().clear();
 }
 
 TEST_CASE("Look-ups send nothing, whatever the program has written; the step before work sends it") {
@@ -196,16 +196,16 @@ TEST_CASE("Look-ups send nothing, whatever the program has written; the step bef
     int priority = 0;
     CUcontext context = nullptr;
     CUstreamCaptureStatus status{};
-    CHECK(hand::cuStreamGetId(stream, &id, false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamGetCtx(stream, &context, false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
-    CHECK(hand::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamGetId(stream, &id, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamGetCtx(stream, &context, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamQuery(stream, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
   }
   CHECK(process.session->total() == before);
-  CHECK(test::server_session().managed_memory.anything_to_hand_over());
+  CHECK(test::part<client::ManagedMemory>().anything_to_hand_over());
   process.memory[6] = 6;  // and it stayed within reach
   CHECK(process.reads() == 0);
   REQUIRE(before_work(caller) == CUDA_SUCCESS);
@@ -236,42 +236,42 @@ TEST_CASE("Many threads that fault at once all get their memory") {
 TEST_CASE("A call's results may lie in memory that is the device's") {
   ManagedProcess process;
   process.work();
-  REQUIRE(test::server_session().managed_memory.hold(kServerBase + 100));
+  REQUIRE(test::part<client::ManagedMemory>().hold(kServerBase + 100));
   process.work();  // as the call itself may send some
   process.memory[100] = 3;
-  test::server_session().managed_memory.release(kServerBase + 100);
+  test::part<client::ManagedMemory>().release(kServerBase + 100);
   process.work();
   process.apply_writes();
   CHECK(process.server[100] == std::byte{3});
-  CHECK_FALSE(test::server_session().managed_memory.hold(kServerBase - 1));
+  CHECK_FALSE(test::part<client::ManagedMemory>().hold(kServerBase - 1));
 }
 
 TEST_CASE("Addresses that are taken here are refused, and what was mapped of them is given back") {
   ManagedProcess process;
   void* taken = reinterpret_cast<void*>(kServerBase + (4u << 20));
   REQUIRE(mmap(taken, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == taken);
-  CHECK(test::server_session().managed_memory.map(kServerBase + (4u << 20) - 8192, 65536, true) ==
+  CHECK(test::part<client::ManagedMemory>().map(kServerBase + (4u << 20) - 8192, 65536, true) ==
         ManagedMemory::Mapped::taken);
-  CHECK_FALSE(test::server_session().managed_memory.holds(kServerBase + (4u << 20) - 8192));
+  CHECK_FALSE(test::part<client::ManagedMemory>().holds(kServerBase + (4u << 20) - 8192));
   munmap(taken, 4096);
-  CHECK(test::server_session().managed_memory.map(~uint64_t{0} - 4096, 8192, true) == ManagedMemory::Mapped::taken);
-  CHECK(test::server_session().managed_memory.map(0, 4096, true) == ManagedMemory::Mapped::taken);
+  CHECK(test::part<client::ManagedMemory>().map(~uint64_t{0} - 4096, 8192, true) == ManagedMemory::Mapped::taken);
+  CHECK(test::part<client::ManagedMemory>().map(0, 4096, true) == ManagedMemory::Mapped::taken);
 }
 
 TEST_CASE("Variables that share pages are mapped together, and only their bytes are asked for") {
   ManagedProcess process;
   uint64_t base = kServerBase + (2u << 20);
   process.server.resize((2u << 20) + 16384, std::byte{1});
-  CHECK(test::server_session().managed_memory.map(base + 512, 100, false) == ManagedMemory::Mapped::yes);
-  CHECK(test::server_session().managed_memory.map(base + 1024, 8000, false) == ManagedMemory::Mapped::yes);
+  CHECK(test::part<client::ManagedMemory>().map(base + 512, 100, false) == ManagedMemory::Mapped::yes);
+  CHECK(test::part<client::ManagedMemory>().map(base + 1024, 8000, false) == ManagedMemory::Mapped::yes);
   CHECK(*reinterpret_cast<volatile uint8_t*>(base + 600) == 1);
   CHECK(process.reads() == 2);
   CHECK(*reinterpret_cast<volatile uint8_t*>(base + 700) == 0);
   CHECK(*reinterpret_cast<volatile uint8_t*>(base + 9000) == 1);
-  test::server_session().managed_memory.unmap(base + 512);
-  CHECK(test::server_session().managed_memory.holds(base + 600));
-  test::server_session().managed_memory.unmap_holder(base + 2000);
-  CHECK_FALSE(test::server_session().managed_memory.holds(base + 600));
+  test::part<client::ManagedMemory>().unmap(base + 512);
+  CHECK(test::part<client::ManagedMemory>().holds(base + 600));
+  test::part<client::ManagedMemory>().unmap_holder(base + 2000);
+  CHECK_FALSE(test::part<client::ManagedMemory>().holds(base + 600));
 }
 
 }  // namespace gpuwire::client

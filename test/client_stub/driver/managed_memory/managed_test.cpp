@@ -30,7 +30,7 @@ struct ManagedProcess : test::DeviceProcess {
   }
   CUdeviceptr allocate(size_t bytes, unsigned flags = CU_MEM_ATTACH_GLOBAL, CUresult expected = CUDA_SUCCESS) {
     CUdeviceptr pointer = 0;
-    CHECK(hand::cuMemAllocManaged(&pointer, bytes, flags) == expected);
+    CHECK(custom::cuMemAllocManaged(&pointer, bytes, flags) == expected);
     return pointer;
   }
   uint64_t next = kBase;
@@ -51,15 +51,15 @@ TEST_CASE(
   *reinterpret_cast<volatile char*>(large + (3u << 20) - 1) = 1;
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  CHECK(hand::cuMemGetAddressRange_v2(&base, &bytes, second + 50) == CUDA_SUCCESS);
+  CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, second + 50) == CUDA_SUCCESS);
   CHECK(base == second);
   CHECK(bytes == 100);
-  CHECK(hand::cuMemFree_v2(large) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFree_v2(large) == CUDA_SUCCESS);
   CHECK(process.session->count(test::kMemFree) == 1);
-  CHECK_FALSE(test::server_session().managed_memory.holds(large));
-  CHECK(hand::cuMemFree_v2(second) == CUDA_SUCCESS);
-  CHECK(hand::cuMemFree_v2(second) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemFree_v2(first + 1) == CUDA_ERROR_INVALID_VALUE);
+  CHECK_FALSE(test::part<client::ManagedMemory>().holds(large));
+  CHECK(custom::cuMemFree_v2(second) == CUDA_SUCCESS);
+  CHECK(custom::cuMemFree_v2(second) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemFree_v2(first + 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.allocate(200) == second);
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("A managed allocation on addresses that the program uses is replaced b
 
 TEST_CASE("What cuMemAllocManaged does not take is refused, and so is a device that cannot share the memory") {
   ManagedProcess process;
-  CHECK(hand::cuMemAllocManaged(nullptr, 4, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemAllocManaged(nullptr, 4, CU_MEM_ATTACH_GLOBAL) == CUDA_ERROR_INVALID_VALUE);
   process.allocate(0, CU_MEM_ATTACH_GLOBAL, CUDA_ERROR_INVALID_VALUE);
   for (unsigned flags : {0u, 3u, unsigned(CU_MEM_ATTACH_SINGLE)}) process.allocate(4, flags, CUDA_ERROR_INVALID_VALUE);
   process.concurrent(0);
@@ -93,21 +93,22 @@ TEST_CASE("Advice and prefetching are sent for managed memory alone") {
   CUdeviceptr memory = process.allocate(10000);
   CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, 0}, host{CU_MEM_LOCATION_TYPE_HOST, 0},
       nowhere{CU_MEM_LOCATION_TYPE_DEVICE, 7};
-  CHECK(hand::cuMemAdvise_v2(memory, 10000, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host) == CUDA_SUCCESS);
-  CHECK(hand::cuMemAdvise_v2(memory + 1, 9999, CU_MEM_ADVISE_SET_READ_MOSTLY, nowhere) == CUDA_SUCCESS);
-  CHECK(hand::cuMemAdvise_v2(memory, 10001, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemAdvise_v2(memory, 0, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemAdvise_v2(memory, 4, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, nowhere) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuMemAdvise_v2(memory, 4, CUmem_advise(77), device) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemAdvise_v2(memory, 10000, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, host) == CUDA_SUCCESS);
+  CHECK(custom::cuMemAdvise_v2(memory + 1, 9999, CU_MEM_ADVISE_SET_READ_MOSTLY, nowhere) == CUDA_SUCCESS);
+  CHECK(custom::cuMemAdvise_v2(memory, 10001, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemAdvise_v2(memory, 0, CU_MEM_ADVISE_SET_READ_MOSTLY, device) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemAdvise_v2(memory, 4, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, nowhere) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemAdvise_v2(memory, 4, CUmem_advise(77), device) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.session->count(kMemAdvise) == 2);
-  CHECK(hand::cuMemPrefetchAsync_v2(memory, 10000, device, 0, nullptr, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemPrefetchAsync_v2(memory, 10000, nowhere, 0, nullptr, false) == CUDA_ERROR_INVALID_DEVICE);
-  CHECK(hand::cuMemPrefetchAsync_v2(memory, 10000, device, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemPrefetchAsync_v2(memory, 10000, device, 0, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemPrefetchAsync_v2(memory, 10000, nowhere, 0, nullptr, false) == CUDA_ERROR_INVALID_DEVICE);
+  CHECK(custom::cuMemPrefetchAsync_v2(memory, 10000, device, 1, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(process.session->count(kMemPrefetch) == 1);
-  CHECK(hand::cuStreamAttachMemAsync(nullptr, memory, 0, CU_MEM_ATTACH_GLOBAL, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamAttachMemAsync(nullptr, memory, 0, CU_MEM_ATTACH_SINGLE, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuStreamAttachMemAsync(nullptr, memory, 4096, CU_MEM_ATTACH_GLOBAL, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuStreamAttachMemAsync(nullptr, memory + 64, 0, CU_MEM_ATTACH_GLOBAL, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamAttachMemAsync(nullptr, memory, 0, CU_MEM_ATTACH_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamAttachMemAsync(nullptr, memory, 0, CU_MEM_ATTACH_SINGLE, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamAttachMemAsync(nullptr, memory, 4096, CU_MEM_ATTACH_GLOBAL, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamAttachMemAsync(nullptr, memory + 64, 0, CU_MEM_ATTACH_GLOBAL, false) ==
+        CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("Managed memory has the attributes that it has natively, and cannot be registered") {
@@ -115,7 +116,7 @@ TEST_CASE("Managed memory has the attributes that it has natively, and cannot be
   CUdeviceptr memory = process.allocate(100);
   auto attribute = [&](CUpointer_attribute which) {
     uint64_t value = 0;
-    CHECK(hand::cuPointerGetAttribute(&value, which, memory + 4) == CUDA_SUCCESS);
+    CHECK(custom::cuPointerGetAttribute(&value, which, memory + 4) == CUDA_SUCCESS);
     return value;
   };
   CHECK(attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED) == 1);
@@ -126,9 +127,9 @@ TEST_CASE("Managed memory has the attributes that it has natively, and cannot be
   CHECK(attribute(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) == memory);
   CHECK(attribute(CU_POINTER_ATTRIBUTE_RANGE_SIZE) == 100);
   CHECK(attribute(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
-  CHECK(hand::cuMemHostRegister_v2(reinterpret_cast<void*>(memory), 100, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuMemHostRegister_v2(reinterpret_cast<void*>(memory), 100, 0) == CUDA_ERROR_INVALID_VALUE);
   unsigned flags = 9;
-  CHECK(hand::cuMemHostGetFlags(&flags, reinterpret_cast<void*>(memory)) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostGetFlags(&flags, reinterpret_cast<void*>(memory)) == CUDA_SUCCESS);
   CHECK(flags == 0);
 }
 
@@ -138,9 +139,9 @@ TEST_CASE("A copy that names managed memory as host memory is made by the server
   address_map().insert({.base = kDevice, .bytes = 4096, .kind = RangeKind::device});
   CUdeviceptr memory = process.allocate(4096);
   auto* host = reinterpret_cast<void*>(memory);
-  CHECK(hand::cuMemcpyHtoD_v2(kDevice, host, 4096, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemcpyDtoH_v2(host, kDevice, 4096, false) == CUDA_SUCCESS);
-  CHECK(hand::cuMemcpyDtoHAsync_v2(host, kDevice, 4096, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyHtoD_v2(kDevice, host, 4096, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyDtoH_v2(host, kDevice, 4096, false) == CUDA_SUCCESS);
+  CHECK(custom::cuMemcpyDtoHAsync_v2(host, kDevice, 4096, nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kMemcpyAsync) == 3);
   CHECK(process.session->count(test::ordinal(wire::SessionOrdinal::copy_to_device)) == 0);
   CHECK(process.session->count(test::ordinal(wire::SessionOrdinal::copy_from_device)) == 0);
@@ -149,10 +150,10 @@ TEST_CASE("A copy that names managed memory as host memory is made by the server
 TEST_CASE("Managed memory ends with its context") {
   ManagedProcess process;
   CUdeviceptr memory = process.allocate(100);
-  CHECK(hand::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
-  CHECK_FALSE(test::server_session().managed_memory.holds(memory));
+  CHECK(custom::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
+  CHECK_FALSE(test::part<client::ManagedMemory>().holds(memory));
   uint64_t value = 0;
-  CHECK(hand::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_IS_MANAGED, memory) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_IS_MANAGED, memory) == CUDA_ERROR_INVALID_VALUE);
 }
 
 }  // namespace gpuwire::client

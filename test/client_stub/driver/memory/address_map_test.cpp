@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
+#include <fstream>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -194,6 +197,97 @@ TEST_CASE("Page counts of reservations follow a model through random reserving a
     }
     uint64_t expected = uint64_t(std::count_if(uses.begin(), uses.end(), [](int count) { return count > 0; })) * kPage;
     REQUIRE(reservations.reserved_bytes() == expected);
+  }
+}
+
+namespace {
+
+// The kernel's mappings in this range.
+size_t mappings(uint64_t begin, uint64_t end) {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long first = 0, last = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &first, &last) == 2 && first < end && last > begin) ++count;
+  }
+  return count;
+}
+
+constexpr uint64_t kChunk = 2u << 20;
+
+}  // namespace
+
+TEST_CASE("Any number of small blocks with holes between them takes few of the kernel's mappings") {
+  constexpr uint64_t kBlocks = 30'000, kStride = 2 * kPage;
+  const uint64_t place = scratch_addresses(kBlocks * kStride + kChunk);
+  const uint64_t first = (place + kChunk - 1) & ~(kChunk - 1), end = first + kBlocks * kStride;
+  AddressReservations reservations;
+  for (uint64_t i = 0; i < kBlocks; ++i) REQUIRE(reservations.reserve(first + i * kStride, kPage));
+  CHECK(reservations.reserved_bytes() == kBlocks * kPage);
+  CHECK(mappings(first, end) < kSingleStretchesMax + 100);
+  for (uint64_t i = 0; i < kBlocks; i += 2) reservations.release(first + i * kStride, kPage);
+  CHECK(mappings(first, end) < kSingleStretchesMax + 100);
+  for (uint64_t i = 1; i < kBlocks; i += 2) reservations.release(first + i * kStride, kPage);
+  CHECK(mappings(first, end) == 0);
+}
+
+TEST_CASE("What is held beside small blocks is given up for whatever is to be mapped there") {
+  const uint64_t place = scratch_addresses(3 * kChunk), chunk = (place + kChunk - 1) & ~(kChunk - 1);
+  AddressReservations reservations(0);
+  REQUIRE(reservations.reserve(chunk + 3 * kPage, kPage));
+  CHECK(mapped(chunk));
+  CHECK(mapped(chunk + kChunk - kPage));
+  CHECK_FALSE(mapped(chunk + kChunk));
+  REQUIRE(reservations.reserve(chunk + 5 * kPage, 4 * kPage));
+  reservations.make_room(chunk + 10 * kPage, kPage);
+  CHECK_FALSE(mapped(chunk));
+  CHECK(mapped(chunk + 3 * kPage));
+  CHECK(mapped(chunk + 8 * kPage));
+  CHECK_FALSE(mapped(chunk + 10 * kPage));
+  void* own = mmap(reinterpret_cast<void*>(chunk + 10 * kPage), kPage, PROT_READ,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  REQUIRE(own != MAP_FAILED);
+  REQUIRE(reservations.reserve(chunk + 12 * kPage, kPage));  // beside what is not ours
+  CHECK_FALSE(reservations.reserve(chunk + 9 * kPage, 2 * kPage));
+  CHECK(reservations.reserved_bytes() == 6 * kPage);
+  reservations.release(chunk + 12 * kPage, kPage);
+  reservations.release(chunk + 5 * kPage, 4 * kPage);
+  reservations.release(chunk + 3 * kPage, kPage);
+  CHECK(mappings(chunk, chunk + kChunk) == 1);
+  munmap(own, kPage);
+}
+
+TEST_CASE("Pages follow a model where chunks are held whole, too, and nothing stays behind") {
+  for (uint32_t seed : {78u, 79u, 80u}) {
+    INFO("seed " << seed);
+    std::mt19937_64 random(seed);
+    constexpr uint64_t kPages = 4 * kChunk / kPage;
+    const uint64_t place = scratch_addresses(kPages * kPage + kChunk), first = (place + kChunk - 1) & ~(kChunk - 1);
+    AddressReservations reservations(4);
+    std::vector<int> uses(kPages, 0);
+    std::vector<std::pair<uint64_t, uint64_t>> held;
+    for (int step = 0; step < 1500; ++step) {
+      if (random() % 50 == 0) reservations.make_room(first + random() % (kPages * kPage), random() % kChunk);
+      if (held.empty() || random() % 2) {
+        const uint64_t most = random() % 8 ? 6 * kPage : 3 * kChunk, base = random() % (kPages * kPage - most),
+                       bytes = 1 + random() % most;
+        REQUIRE(reservations.reserve(first + base, bytes));
+        held.emplace_back(base, bytes);
+        for (uint64_t page = base / kPage; page <= (base + bytes - 1) / kPage; ++page) ++uses[page];
+      } else {
+        const size_t which = random() % held.size();
+        const auto [base, bytes] = held[which];
+        held.erase(held.begin() + long(which));
+        reservations.release(first + base, bytes);
+        for (uint64_t page = base / kPage; page <= (base + bytes - 1) / kPage; ++page) --uses[page];
+      }
+      const auto used = uint64_t(std::count_if(uses.begin(), uses.end(), [](int count) { return count > 0; }));
+      REQUIRE(reservations.reserved_bytes() == used * kPage);
+      const uint64_t page = random() % kPages;
+      if (uses[page]) REQUIRE(mapped(first + page * kPage));
+    }
+    for (auto [base, bytes] : held) reservations.release(first + base, bytes);
+    CHECK(mappings(first, first + kPages * kPage) == 0);
   }
 }
 

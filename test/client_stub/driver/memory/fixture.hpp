@@ -6,17 +6,14 @@
 #include <cstdlib>
 #include <memory>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/context/context.hpp"
 #include "client_stub/driver/session/process.hpp"
-#include "client_stub/driver/session/server_session.hpp"
+#include "test/client_stub/driver/session_parts.hpp"
 #include "test/support/fake_session.hpp"
 
 namespace gpuwire::test {
-
-// That of the process, while there is one.
-inline client::ServerSession& server_session() { return *client::process()->server; }
 
 inline client::ServerFacts small_device_facts(int devices = 1) {
   client::ServerFacts facts = fake_facts(devices);
@@ -41,11 +38,11 @@ inline client::ServerFacts small_device_facts(int devices = 1) {
 }
 
 struct DeviceProcess {
-  // `kept_memory`: GPUWIRE_KEPT_MEMORY; what the program frees leaves at once unless a test is about that.
-  // `look_ahead`: GPUWIRE_LOOK_AHEAD; nothing is read or written in the folder of the user who runs the tests.
-  explicit DeviceProcess(int devices = 1, const char* kept_memory = "0", const char* look_ahead = "off") {
-    setenv("GPUWIRE_KEPT_MEMORY", kept_memory, 1);
-    setenv("GPUWIRE_LOOK_AHEAD", look_ahead, 1);
+  // `cached_memory`: GPUWIRE_KEPT_MEMORY; what the program frees leaves at once unless a test is about that.
+  // `prefetch`: GPUWIRE_LOOK_AHEAD; nothing is read or written in the folder of the user who runs the tests.
+  explicit DeviceProcess(int devices = 1, const char* cached_memory = "0", const char* prefetch = "off") {
+    setenv("GPUWIRE_KEPT_MEMORY", cached_memory, 1);
+    setenv("GPUWIRE_LOOK_AHEAD", prefetch, 1);
     auto made = std::make_unique<FakeSession>(small_device_facts(devices));
     session = made.get();
     REQUIRE(client::install_process(std::move(made), nullptr) == CUDA_SUCCESS);
@@ -61,8 +58,8 @@ struct DeviceProcess {
 
   void make_current(CUdevice device) {
     CUcontext context = nullptr;
-    REQUIRE(client::hand::cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);
-    REQUIRE(client::hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    REQUIRE(client::custom::cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS);
+    REQUIRE(client::custom::cuCtxSetCurrent(context) == CUDA_SUCCESS);
   }
 
   FakeSession* session;

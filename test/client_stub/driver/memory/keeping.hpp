@@ -7,7 +7,8 @@
 #include <chrono>
 #include <vector>
 
-#include "client_stub/driver/memory/kept_memory.hpp"
+#include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/session/notices.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/api_pool.capnp.h"
 #include "schema/session.capnp.h"
@@ -15,7 +16,7 @@
 
 namespace gpuwire::client {
 
-using Clock = KeptBlock::Clock;
+using Clock = CachedBlock::Clock;
 
 inline constexpr uint64_t kBytes = 1 << 20;
 inline constexpr uint32_t kMemGetInfo = 1804, kMemAllocAsync = 2400, kMemAllocFromPoolAsync = 2401,
@@ -29,7 +30,7 @@ inline const uint32_t kAllocateKnown = uint32_t(wire::SessionOrdinal::allocate_k
 
 // The server gives other addresses each time.
 struct Keeping : test::DeviceProcess {
-  explicit Keeping(const char* wish = "64MiB", const char* look_ahead = "off") : DeviceProcess(1, wish, look_ahead) {
+  explicit Keeping(const char* wish = "64MiB", const char* prefetch = "off") : DeviceProcess(1, wish, prefetch) {
     void* room = mmap(nullptr, kRoomBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     REQUIRE(room != MAP_FAILED);
     munmap(room, kRoomBytes);
@@ -47,24 +48,24 @@ struct Keeping : test::DeviceProcess {
 
   CUdeviceptr allocate(size_t bytes = kBytes) {
     CUdeviceptr address = 0;
-    REQUIRE(hand::cuMemAlloc_v2(&address, bytes) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemAlloc_v2(&address, bytes) == CUDA_SUCCESS);
     return address;
   }
   CUdeviceptr allocate_on(CUstream stream, size_t bytes = kBytes) {
     CUdeviceptr address = 0;
-    REQUIRE(hand::cuMemAllocAsync(&address, bytes, stream, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemAllocAsync(&address, bytes, stream, false) == CUDA_SUCCESS);
     return address;
   }
-  static void free(CUdeviceptr address) { REQUIRE(hand::cuMemFree_v2(address) == CUDA_SUCCESS); }
+  static void free(CUdeviceptr address) { REQUIRE(custom::cuMemFree_v2(address) == CUDA_SUCCESS); }
   static void free_on(CUdeviceptr address, CUstream stream) {
-    REQUIRE(hand::cuMemFreeAsync(address, stream, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuMemFreeAsync(address, stream, false) == CUDA_SUCCESS);
   }
   static CUstream new_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
     CUstream stream = nullptr;
-    REQUIRE(hand::cuStreamCreate(&stream, flags) == CUDA_SUCCESS);
+    REQUIRE(custom::cuStreamCreate(&stream, flags) == CUDA_SUCCESS);
     return stream;
   }
-  static KeptMemory& kept() { return test::server_session().kept_memory; }
+  static CachedMemory& kept() { return test::part<client::CachedMemory>(); }
   // The server answers the newest free_at_rest, and an allocate_ahead of these addresses.
   std::vector<CUdeviceptr> told_to_leave() const {
     std::vector<CUdeviceptr> addresses;
@@ -78,7 +79,7 @@ struct Keeping : test::DeviceProcess {
     auto notice = message.initRoot<schema::FreedAtRest>();
     notice.setSequence(newest(kFreeAtRest).sequence);
     notice.setFreed(freed);
-    tell(wire::NoticeOrdinal::freed_at_rest, message);
+    notify(wire::NoticeOrdinal::freed_at_rest, message);
   }
   void answer_ahead(const std::vector<CUdeviceptr>& addresses, uint32_t question = kAllocateAhead) const {
     capnp::MallocMessageBuilder message;
@@ -86,7 +87,7 @@ struct Keeping : test::DeviceProcess {
     notice.setSequence(newest(question).sequence);
     auto list = notice.initAddresses(unsigned(addresses.size()));
     for (unsigned i = 0; i < addresses.size(); ++i) list.set(i, addresses[i]);
-    tell(wire::NoticeOrdinal::allocated_ahead, message);
+    notify(wire::NoticeOrdinal::allocated_ahead, message);
   }
   // As many as it was asked for.
   std::vector<CUdeviceptr> answer_ahead() {
@@ -104,15 +105,15 @@ struct Keeping : test::DeviceProcess {
     return count;
   }
   // What was asked for because earlier runs of the program had it; the server gives the first `most` of it.
-  std::vector<uint64_t> asked_as_known() const {
+  std::vector<uint64_t> asked_as_profiled() const {
     std::vector<uint64_t> sizes;
     newest(kAllocateKnown).read<schema::AllocateKnown>([&](auto frame) {
       for (uint64_t bytes : frame.getSizes()) sizes.push_back(bytes);
     });
     return sizes;
   }
-  std::vector<CUdeviceptr> answer_as_known(size_t most = SIZE_MAX) {
-    std::vector<CUdeviceptr> addresses(std::min(most, asked_as_known().size()));
+  std::vector<CUdeviceptr> answer_as_profiled(size_t most = SIZE_MAX) {
+    std::vector<CUdeviceptr> addresses(std::min(most, asked_as_profiled().size()));
     for (CUdeviceptr& address : addresses) address = new_address();
     answer_ahead(addresses, kAllocateKnown);
     return addresses;
@@ -135,9 +136,9 @@ struct Keeping : test::DeviceProcess {
     REQUIRE(found != frames.rend());
     return *found;
   }
-  static void tell(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message) {
+  static void notify(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message) {
     capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
-    test::server_session().notices.notice(ordinal, reader);
+    test::part<client::Notices>().notice(ordinal, reader);
   }
 
   uint64_t next = 0;

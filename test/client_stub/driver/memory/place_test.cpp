@@ -66,7 +66,7 @@ TEST_CASE("Both addresses of a copy are classified as each is alone") {
 TEST_CASE("Pinned memory is a region once the device is to use it; what is checked for the device says so itself") {
   test::DeviceProcess process;
   void* memory = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&memory, 4096) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&memory, 4096) == CUDA_SUCCESS);
   const auto address = reinterpret_cast<uint64_t>(memory);
   Place pinned = classify(address + 8, 64);
   CHECK(pinned.kind == PlaceKind::pinned);

@@ -19,7 +19,7 @@ Value attribute(CUpointer_attribute which, CUdeviceptr pointer) {
     uint32_t after = 0x22222222;
   } out;
   std::memset(&out.value, 0x5a, sizeof out.value);
-  CHECK(hand::cuPointerGetAttribute(&out.value, which, pointer) == CUDA_SUCCESS);
+  CHECK(custom::cuPointerGetAttribute(&out.value, which, pointer) == CUDA_SUCCESS);
   CHECK(out.before == 0x1111111111111111);
   CHECK(out.after == 0x22222222);
   return out.value;
@@ -43,19 +43,60 @@ TEST_CASE("Attributes of device memory come from the map, without a question to 
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, inside) == 1);
   CHECK(process.session->total() == before);
   uint64_t value = 1;
-  CHECK(hand::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_HOST_POINTER, inside) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_HOST_POINTER, inside) == CUDA_ERROR_INVALID_VALUE);
   CHECK(value == 1);
 }
 
 TEST_CASE("Pinned host memory is host memory, with the same address on the device") {
   test::DeviceProcess process;
   void* pinned = nullptr;
-  REQUIRE(hand::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
   auto address = CUdeviceptr(reinterpret_cast<uint64_t>(pinned));
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CU_MEMORYTYPE_HOST);
   CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address + 5) == address + 5);
   CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, address) != 0);
   CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address + 5) == address + 5);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 5) == 0);
+}
+
+TEST_CASE("Of a reserved range each mapping is told by itself, and what has none is memory that CUDA does not know") {
+  test::DeviceProcess process;
+  constexpr uint64_t kPart = 2u << 20;
+  address_map().insert({.base = kBase, .bytes = 8 * kPart, .kind = RangeKind::mapped});
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(custom::cuMemCreate(&handle, 2 * kPart, &prop, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemMap(kBase + 3 * kPart, 2 * kPart, 0, handle, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemMap(kBase + 5 * kPart, kPart, 0, handle, 0) == CUDA_SUCCESS);
+  const CUdeviceptr inside = kBase + 4 * kPart + 10;
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, inside) == kBase + 3 * kPart);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, inside) == 2 * kPart);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inside) == kBase);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, inside) == 8 * kPart);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, inside) == CU_MEMORYTYPE_DEVICE);
+  CHECK(attribute<int32_t>(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, inside) == 0);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, inside) !=
+        attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, kBase + 5 * kPart));
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, inside) == CUDA_SUCCESS);
+  CHECK(base == kBase + 3 * kPart);
+  CHECK(bytes == 2 * kPart);
+  uint32_t on = 1;
+  CHECK(custom::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside) == CUDA_SUCCESS);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inside) == 1);
+  auto unknown = [](CUdeviceptr address) {
+    uint32_t type = 0;
+    CHECK(custom::cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
+    size_t bytes = 0;
+    CHECK(custom::cuMemGetAddressRange_v2(nullptr, &bytes, address) == CUDA_ERROR_NOT_FOUND);
+  };
+  unknown(kBase);
+  CHECK(custom::cuMemUnmap(kBase + 3 * kPart, 3 * kPart) == CUDA_SUCCESS);
+  unknown(inside);
+  unknown(kBase + 5 * kPart);
 }
 
 TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribute and defaults for several") {
@@ -63,7 +104,7 @@ TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribu
   int own = 0;
   auto address = CUdeviceptr(reinterpret_cast<uint64_t>(&own));
   uint64_t scratch = 0;
-  CHECK(hand::cuPointerGetAttribute(&scratch, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuPointerGetAttribute(&scratch, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
   uint64_t context = 9, device = 9, host = 9;
   uint32_t type = 9, managed = 9;
   int32_t ordinal = 9;
@@ -71,7 +112,7 @@ TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribu
                                       CU_POINTER_ATTRIBUTE_HOST_POINTER,   CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
                                       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
   void* data[] = {&context, &type, &host, &device, &ordinal, &managed};
-  CHECK(hand::cuPointerGetAttributes(6, attributes, data, address) == CUDA_SUCCESS);
+  CHECK(custom::cuPointerGetAttributes(6, attributes, data, address) == CUDA_SUCCESS);
   CHECK(context == 0);
   CHECK(type == 0);
   CHECK(host == address);
@@ -84,15 +125,15 @@ TEST_CASE("Only the synchronising attribute can be set, and only on device memor
   test::DeviceProcess process;
   address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
   uint32_t on = 1;
-  CHECK(hand::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase) == CUDA_SUCCESS);
+  CHECK(custom::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase) == CUDA_SUCCESS);
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase) == 1);
-  CHECK(hand::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_IS_MANAGED, kBase) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase + 4096) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_IS_MANAGED, kBase) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase + 4096) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("Without initialisation there are no attributes") {
   uint64_t value = 0;
-  CHECK(hand::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_CONTEXT, kBase) == CUDA_ERROR_NOT_INITIALIZED);
+  CHECK(custom::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_CONTEXT, kBase) == CUDA_ERROR_NOT_INITIALIZED);
 }
 
 }  // namespace gpuwire::client

@@ -76,6 +76,11 @@ TEST_CASE("A fat binary with nothing for the device is no binary for this GPU") 
   auto image = ProgramImage::select(container.data(), gpu(7, 5), false);
   REQUIRE_FALSE(image);
   CHECK(image.error().result == CUDA_ERROR_NO_BINARY_FOR_GPU);
+  CHECK(image.error().message ==
+        "the fat binary holds nothing that the server's device can run: it has sm_90, and the device is sm_75");
+  CHECK(ProgramImage::select(container.data(), software(), false)
+            .error()
+            .message.ends_with(", a software device, which runs PTX alone"));
 }
 
 TEST_CASE("For devices that differ the whole fat binary is sent") {

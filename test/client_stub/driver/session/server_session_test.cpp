@@ -16,7 +16,27 @@
 #include "client_stub/driver/managed_memory/managed_faults.hpp"
 #include "client_stub/driver/memory/address_map.hpp"
 #include "client_stub/driver/stream/stream.hpp"
+#include "client_stub/driver/copy/pending_copies.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
+#include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/managed_memory/managed_memory.hpp"
+#include "client_stub/driver/session/device_output.hpp"
+#include "client_stub/driver/session/notices.hpp"
+#include "client_stub/driver/stream/capture.hpp"
 #include "test/client_stub/driver/fixture.hpp"
+#include "client_stub/driver/profile/gpu_spans.hpp"
+#include "client_stub/driver/module/prefetched_images.hpp"
+#include "client_stub/driver/copy/shared_staging.hpp"
+#include "client_stub/driver/graph/user_objects.hpp"
+#include "client_stub/driver/memory/shares.hpp"
+#include "client_stub/driver/graph/graph.hpp"
+#include "client_stub/driver/managed_memory/managed_allocations.hpp"
+#include "client_stub/driver/module/image_uploads.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/graph/graph_records.hpp"
+#include "client_stub/driver/graph/graph_memory.hpp"
+#include "client_stub/driver/array/array_shapes.hpp"
+#include "client_stub/driver/memory/allocation_handle.hpp"
 
 namespace gpuwire::client {
 namespace {
@@ -120,12 +140,12 @@ constexpr uint64_t kFirstPlace = 0x5288'0000'0000, kSecondPlace = 0x5289'0000'00
 TEST_CASE("a part of a session is told of its end and of fork because it exists") {
   std::vector<std::string> log;
   SessionParts parts;
-  parts.tell_ended(SessionEnd::lost);
+  parts.notify_ended(SessionEnd::lost);
   CHECK(log.empty());
   Told first(parts, log, "first"), second(parts, log, "second");
-  parts.tell_ended(SessionEnd::lost);
-  parts.tell_ended(SessionEnd::closed);
-  parts.tell_forked();
+  parts.notify_ended(SessionEnd::lost);
+  parts.notify_ended(SessionEnd::closed);
+  parts.notify_forked();
   CHECK(log == std::vector<std::string>{"first lost", "second lost", "first closed", "second closed", "first forked",
                                         "second forked"});
 }

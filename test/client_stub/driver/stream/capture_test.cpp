@@ -1,6 +1,6 @@
 #include <thread>
 
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/copy/copy_rules.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/stream/capture.hpp"
@@ -17,11 +17,11 @@ constexpr uint32_t kEndCapture = 2602;  // protocol/api/capture.toml
 struct Capturing : test::FakeProcess {
   Capturing() {
     CUcontext context = nullptr;
-    REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
-    REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
-    REQUIRE(hand::cuStreamCreate(&origin, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
-    REQUIRE(hand::cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-    REQUIRE(hand::cuEventCreate(&event, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    REQUIRE(custom::cuStreamCreate(&origin, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
+    REQUIRE(custom::cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+    REQUIRE(custom::cuEventCreate(&event, 0) == CUDA_SUCCESS);
     // The server takes the handle that it is offered.
     session->serve(kEndCapture, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
       frame.read<schema::CuStreamEndCaptureParams>(
@@ -31,7 +31,7 @@ struct Capturing : test::FakeProcess {
   // A failed check must not leave a capture for the next test.
   ~Capturing() {
     CUgraph graph = nullptr;
-    hand::cuStreamEndCapture(origin, &graph, false);
+    custom::cuStreamEndCapture(origin, &graph, false);
   }
   CUstream origin = nullptr, other = nullptr;
   CUevent event = nullptr;
@@ -39,7 +39,7 @@ struct Capturing : test::FakeProcess {
 
 CUstreamCaptureStatus status_of(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-  REQUIRE(hand::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamIsCapturing(stream, &status, false) == CUDA_SUCCESS);
   return status;
 }
 
@@ -52,175 +52,176 @@ TEST_CASE("whether a stream captures is known without the server") {
   cuuint64_t id = 0;
   CUstreamCaptureStatus status;
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamGetCaptureInfo_v2(process.origin, &status, &id, &graph, nullptr, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetCaptureInfo_v2(process.origin, &status, &id, &graph, nullptr, nullptr, false) ==
+        CUDA_SUCCESS);
   CHECK(status == CU_STREAM_CAPTURE_STATUS_NONE);
   CHECK(process.session->total() == sent);
 }
 
 TEST_CASE("a capture begins and ends, and its graph is the program's") {
   Capturing process;
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
-  CHECK(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) ==
+  CHECK(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) ==
         CUDA_ERROR_ILLEGAL_STATE);
   // The origin synchronises with the NULL stream, whose status is therefore an error.
   CUstreamCaptureStatus status;
-  CHECK(hand::cuStreamIsCapturing(nullptr, &status, false) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK(custom::cuStreamIsCapturing(nullptr, &status, false) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   CUgraph graph = nullptr;
-  REQUIRE(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
   CHECK(graph != nullptr);
   CHECK(known_handle(wire::HandleKind::graph, reinterpret_cast<uint64_t>(graph)));
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
   CHECK(status_of(nullptr) == CU_STREAM_CAPTURE_STATUS_NONE);
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
 }
 
 TEST_CASE("a stream that waits for an event of a capture joins it, until the capture ends") {
   Capturing process;
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   cuuint64_t origin_id = 0, other_id = 0;
   CUstreamCaptureStatus status;
-  CHECK(hand::cuStreamGetCaptureInfo(process.origin, &status, &origin_id, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamGetCaptureInfo(process.other, &status, &other_id, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetCaptureInfo(process.origin, &status, &origin_id, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetCaptureInfo(process.other, &status, &other_id, false) == CUDA_SUCCESS);
   CHECK(origin_id == other_id);
   CUgraph graph = nullptr;
-  REQUIRE(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
   // The event is of no use until it is recorded again, and draws nobody into a capture that is over.
-  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_INVALID_VALUE);
-  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(process.event) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
-  REQUIRE(hand::cuEventRecord(process.event, process.other, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(process.event) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(process.event, process.other, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(process.event) == CUDA_SUCCESS);
 }
 
 TEST_CASE("what a capture cannot take makes it invalid") {
   Capturing process;
   CUgraph graph = nullptr;
   CUevent unrelated = nullptr;
-  REQUIRE(hand::cuEventCreate(&unrelated, 0) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventRecord(unrelated, process.other, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventCreate(&unrelated, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(unrelated, process.other, false) == CUDA_SUCCESS);
   auto begin = [&] {
-    REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
-    REQUIRE(hand::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuEventRecord(process.event, process.origin, false) == CUDA_SUCCESS);
   };
   auto invalid = [&] {
     CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
     size_t sent = process.session->total();
-    CHECK(hand::cuMemsetD8Async(1, 0, 1, process.origin, false) != CUDA_SUCCESS);
+    CHECK(custom::cuMemsetD8Async(1, 0, 1, process.origin, false) != CUDA_SUCCESS);
     CHECK(process.session->total() == sent);
-    CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
     CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
   };
   begin();
-  CHECK(hand::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
+  CHECK(custom::cuEventQuery(process.event) == CUDA_ERROR_CAPTURED_EVENT);
   invalid();
   begin();
-  CHECK(hand::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(custom::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   invalid();
   begin();
-  CHECK(hand::cuStreamQuery(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(custom::cuStreamQuery(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   invalid();
   begin();
-  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   invalid();
   begin();
-  CHECK(hand::cuStreamWaitEvent(process.origin, unrelated, 0, false) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+  CHECK(custom::cuStreamWaitEvent(process.origin, unrelated, 0, false) == CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
   invalid();
   begin();
-  REQUIRE(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  REQUIRE(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
   invalid();
   begin();
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
-  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_ERROR_STREAM_CAPTURE_MERGE);
+  CHECK(custom::cuStreamEndCapture(process.other, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   invalid();
 }
 
 TEST_CASE("an event that an invalid capture refused is one without a record to another capture") {
   Capturing process;
   CUstream plain = nullptr;
-  REQUIRE(hand::cuStreamCreate(&plain, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CHECK(hand::cuEventRecord(process.event, process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  CHECK(hand::cuStreamWaitEvent(plain, process.event, 0, false) == CUDA_SUCCESS);  // it was never recorded
+  REQUIRE(custom::cuStreamCreate(&plain, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(custom::cuEventRecord(process.event, process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(custom::cuStreamWaitEvent(plain, process.event, 0, false) == CUDA_SUCCESS);  // it was never recorded
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
-  CHECK(hand::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  CHECK(hand::cuStreamEndCapture(process.other, &graph, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(custom::cuStreamEndCapture(process.other, &graph, false) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a question about the NULL stream with nowhere to write is that, and no capture minds") {
   Capturing process;
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamIsCapturing(nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuStreamGetCaptureInfo_v2(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false) ==
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamIsCapturing(nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamGetCaptureInfo_v2(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, false) ==
         CUDA_ERROR_INVALID_VALUE);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
 }
 
 TEST_CASE("a capture bound to its thread ends in an error in another one") {
   Capturing process;
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
   std::thread([&] {
     CUgraph graph = nullptr;
-    CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   }).join();
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
 }
 
 TEST_CASE("an unsafe call invalidates a global capture, unless the thread is relaxed") {
   Capturing process;
-  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+  REQUIRE(custom::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
   CHECK(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
-  REQUIRE(hand::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
+  CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_SUCCESS);
+  REQUIRE(custom::cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS);
   CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   std::thread([] {
-    CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }).join();
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(graph == nullptr);
-  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS);
+  CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_SUCCESS);
 }
 
 TEST_CASE("a capture ends although nobody takes its graph, valid or not") {
   Capturing process;
   CUgraph graph = nullptr;
-  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_ILLEGAL_STATE);
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_ILLEGAL_STATE);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_SUCCESS);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_NONE);
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
-  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  CHECK(hand::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(custom::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_ERROR_ILLEGAL_STATE);
 }
 
 TEST_CASE("a graph of the program into which a capture went that became invalid is gone") {
   Capturing process;
   auto graph = reinterpret_cast<CUgraph>(create_handle(enter(Needs::context), wire::HandleKind::graph));
-  REQUIRE(hand::cuStreamBeginCaptureToGraph(process.origin, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL,
-                                            false) == CUDA_SUCCESS);
-  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CHECK(hand::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  REQUIRE(custom::cuStreamBeginCaptureToGraph(process.origin, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_GLOBAL,
+                                              false) == CUDA_SUCCESS);
+  CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(custom::cuStreamEndCapture(process.origin, nullptr, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   CHECK(!known_handle(wire::HandleKind::graph, reinterpret_cast<uint64_t>(graph)));
 }
 
@@ -228,7 +229,7 @@ TEST_CASE("a blocking copy minds that its own stream is captured, and no other")
   Capturing process;
   const auto origin = reinterpret_cast<uint64_t>(process.origin), other = reinterpret_cast<uint64_t>(process.other);
   const Caller caller = enter(Needs::context);
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_GLOBAL, false) == CUDA_SUCCESS);
   CHECK(refuse_in_capture(caller, other, true) == CUDA_SUCCESS);
   CHECK(refuse_in_capture(caller, origin, false) == CUDA_SUCCESS);
   CHECK(status_of(process.origin) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -240,23 +241,24 @@ TEST_CASE("a blocking copy minds that its own stream is captured, and no other")
 TEST_CASE("a capture that its thread left behind is not that of a thread which comes later") {
   Capturing process;
   std::thread([&] {
-    REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) ==
+            CUDA_SUCCESS);
   }).join();
   for (int i = 0; i < 8; ++i) {  // the state of one of them lies where that of the first did
-    std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS); }).join();
+    std::thread([] { CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_SUCCESS); }).join();
   }
 }
 
 TEST_CASE("another thread's capture that is bound to it is no hindrance") {
   Capturing process;
-  REQUIRE(hand::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
-  std::thread([] { CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_SUCCESS); }).join();
-  CHECK(test::server_session().captures.permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) == CUDA_SUCCESS);
+  std::thread([] { CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_SUCCESS); }).join();
+  CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
 TEST_CASE("the null stream cannot be captured") {
   Capturing process;
-  CHECK(hand::cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED, false) ==
+  CHECK(custom::cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_RELAXED, false) ==
         CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-  CHECK(hand::cuStreamBeginCapture_v2(process.origin, CUstreamCaptureMode(3), false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamBeginCapture_v2(process.origin, CUstreamCaptureMode(3), false) == CUDA_ERROR_INVALID_VALUE);
 }

@@ -1,9 +1,10 @@
 #include <thread>
 
 #include "client/forward.hpp"
-#include "client/hand.hpp"
+#include "client/custom.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/session/notices.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 #include "schema/api_stream.capnp.h"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/fixture.hpp"
@@ -22,19 +23,19 @@ constexpr uint32_t kStreamQuery = 2503, kStreamGetAttribute = 2507, kEventQuery 
 struct CurrentProcess : FakeProcess {
   CurrentProcess() {
     CUcontext context = nullptr;
-    REQUIRE(hand::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
-    REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    REQUIRE(custom::cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS);
+    REQUIRE(custom::cuCtxSetCurrent(context) == CUDA_SUCCESS);
     session->answer_with(kStreamQuery, CUDA_ERROR_NOT_READY);
     session->answer_with(kEventQuery, CUDA_ERROR_NOT_READY);
   }
   CUstream stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
     CUstream made = nullptr;
-    REQUIRE(hand::cuStreamCreate(&made, flags) == CUDA_SUCCESS);
+    REQUIRE(custom::cuStreamCreate(&made, flags) == CUDA_SUCCESS);
     return made;
   }
   CUevent event(unsigned flags = 0) {
     CUevent made = nullptr;
-    REQUIRE(hand::cuEventCreate(&made, flags) == CUDA_SUCCESS);
+    REQUIRE(custom::cuEventCreate(&made, flags) == CUDA_SUCCESS);
     return made;
   }
   // As if work had been sent to the stream.
@@ -43,14 +44,14 @@ struct CurrentProcess : FakeProcess {
   }
 
   template <class Fill>
-  void tell(wire::NoticeOrdinal ordinal, Fill&& fill) {
+  void notify(wire::NoticeOrdinal ordinal, Fill&& fill) {
     capnp::MallocMessageBuilder message;
     fill(message);
     capnp::SegmentArrayMessageReader reader(message.getSegmentsForOutput());
     notices.notice(ordinal, reader);
   }
   void completed_event(CUevent event, uint64_t record, CUresult result = CUDA_SUCCESS) {
-    tell(wire::NoticeOrdinal::completion, [&](capnp::MessageBuilder& message) {
+    notify(wire::NoticeOrdinal::completion, [&](capnp::MessageBuilder& message) {
       auto done = message.initRoot<schema::Completion>();
       done.setEvent(reinterpret_cast<uint64_t>(event));
       done.setRecord(record);
@@ -58,7 +59,7 @@ struct CurrentProcess : FakeProcess {
     });
   }
   void completed_stream(CUstream stream, uint64_t sequence, CUresult result = CUDA_SUCCESS) {
-    tell(wire::NoticeOrdinal::completion, [&](capnp::MessageBuilder& message) {
+    notify(wire::NoticeOrdinal::completion, [&](capnp::MessageBuilder& message) {
       auto done = message.initRoot<schema::Completion>();
       done.setStream(reinterpret_cast<uint64_t>(stream));
       done.setSequence(sequence);
@@ -66,25 +67,54 @@ struct CurrentProcess : FakeProcess {
     });
   }
 
-  Notices& notices = test::server_session().notices;
+  Notices& notices = test::part<client::Notices>();
 };
 
 }  // namespace
 
+TEST_CASE(
+    "what stands behind a function of the program that has not returned is not ready, and the server is not asked") {
+  CurrentProcess process;
+  CUstream stream = process.stream(), other = process.stream();
+  CUevent before = process.event(), behind = process.event(), elsewhere = process.event();
+  REQUIRE(custom::cuEventRecord(before, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuLaunchHostFunc(
+              stream, [](void*) {}, nullptr, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(behind, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(elsewhere, other, false) == CUDA_SUCCESS);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+    CHECK(custom::cuEventQuery(behind) == CUDA_ERROR_NOT_READY);
+  }
+  CHECK(process.session->count(kStreamQuery) == 0);
+  CHECK(process.session->count(kEventQuery) == 0);
+  // What becomes of the work is told all the same.
+  CHECK(process.session->count(kWatchStream) == 1);
+  CHECK(process.session->count(kWatchEvent) == 1);
+  CHECK(custom::cuEventQuery(before) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(elsewhere) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kEventQuery) == 2);
+  process.notify(wire::NoticeOrdinal::host_callback,
+                 [](capnp::MessageBuilder& message) { message.initRoot<schema::HostCallback>().setCallback(1); });
+  test::part<HostCallbacks>().await_none();
+  CHECK(custom::cuEventQuery(behind) == CUDA_ERROR_NOT_READY);
+  CHECK(process.session->count(kEventQuery) == 3);
+}
+
 TEST_CASE("a stream is watched once for the work it has, and then answered from what is known") {
   CurrentProcess process;
   CUstream stream = process.stream();
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchStream) == 0);
   process.work(stream);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kWatchStream) == 1);
   CHECK(process.session->count(kStreamQuery) == 1);
   process.completed_stream(stream, process.session->newest().sequence);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_SUCCESS);
   size_t sent = process.session->total();
-  CHECK(hand::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == sent);
 }
 
@@ -92,12 +122,12 @@ TEST_CASE("work that was sent after a watch is not covered by its answer") {
   CurrentProcess process;
   CUstream stream = process.stream();
   process.work(stream);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
   uint64_t watch = process.session->newest().sequence;
   process.event();  // a frame, so that the next work has a higher sequence
   process.work(stream);
   process.completed_stream(stream, watch);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kWatchStream) == 2);
 }
 
@@ -106,27 +136,27 @@ TEST_CASE("the null stream knows of the streams that synchronise with it, and of
   CUstream free_one = process.stream(CU_STREAM_NON_BLOCKING);
   CUstream bound_one = process.stream(CU_STREAM_DEFAULT);
   process.work(free_one);
-  CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamQuery(nullptr, false) == CUDA_SUCCESS);
   process.work(bound_one);
-  CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuStreamQuery(nullptr, false) == CUDA_ERROR_NOT_READY);
   process.completed_stream(nullptr, process.session->newest().sequence);
-  CHECK(hand::cuStreamQuery(nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamQuery(nullptr, false) == CUDA_SUCCESS);
 }
 
 TEST_CASE("what a watch found to have failed is the answer of the next question") {
   CurrentProcess process;
   CUstream stream = process.stream();
   process.work(stream);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_NOT_READY);
   process.completed_stream(stream, process.session->newest().sequence, CUDA_ERROR_LAUNCH_FAILED);
-  CHECK(hand::cuStreamQuery(stream, false) == CUDA_ERROR_LAUNCH_FAILED);
+  CHECK(custom::cuStreamQuery(stream, false) == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(enter(Needs::context).error == CUDA_ERROR_LAUNCH_FAILED);
 }
 
 TEST_CASE("a per-thread stream belongs to its thread and is created when first used") {
   CurrentProcess process;
   CUcontext context = nullptr;
-  REQUIRE(hand::cuCtxGetCurrent(&context) == CUDA_SUCCESS);
+  REQUIRE(custom::cuCtxGetCurrent(&context) == CUDA_SUCCESS);
   CUresult error;
   uint64_t mine = resolve_stream(enter(Needs::context), CU_STREAM_PER_THREAD, false, error);
   CHECK(error == CUDA_SUCCESS);
@@ -139,7 +169,7 @@ TEST_CASE("a per-thread stream belongs to its thread and is created when first u
   CHECK(resolve_stream(enter(Needs::context), CU_STREAM_LEGACY, true, error) == wire::kStreamLegacy);
   uint64_t other = 0;
   std::thread([&] {
-    REQUIRE(hand::cuCtxSetCurrent(context) == CUDA_SUCCESS);
+    REQUIRE(custom::cuCtxSetCurrent(context) == CUDA_SUCCESS);
     CUresult its_error;
     other = resolve_stream(enter(Needs::context), CU_STREAM_PER_THREAD, false, its_error);
     CHECK(its_error == CUDA_SUCCESS);
@@ -158,29 +188,29 @@ TEST_CASE("a per-thread stream belongs to its thread and is created when first u
 TEST_CASE("a priority that is set or copied later is the stream's") {
   CurrentProcess process;
   CUstream stream = nullptr, other = nullptr;
-  REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
-  REQUIRE(hand::cuStreamCreate(&other, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamCreate(&other, 0) == CUDA_SUCCESS);
   CUstreamAttrValue value{};
   value.priority = -3;
-  CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &value, false) == CUDA_SUCCESS);
   int priority = 0;
-  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
   CHECK(priority == -3);
-  CHECK(hand::cuStreamCopyAttributes(other, stream, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamGetPriority(other, &priority, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamCopyAttributes(other, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetPriority(other, &priority, false) == CUDA_SUCCESS);
   CHECK(priority == -3);
-  CHECK(hand::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("of a value of a stream's attribute that may be wrong the server's driver is the judge, in the very call") {
   CurrentProcess process;
   CUstream stream = nullptr;
-  REQUIRE(hand::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamCreate(&stream, 0) == CUDA_SUCCESS);
   CUstreamAttrValue value{};
-  auto set = [&](CUstreamAttrID attribute) { return hand::cuStreamSetAttribute(stream, attribute, &value, false); };
+  auto set = [&](CUstreamAttrID attribute) { return custom::cuStreamSetAttribute(stream, attribute, &value, false); };
   auto priority = [&] {
     int priority = 0;
-    CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+    CHECK(custom::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
     return priority;
   };
   value.priority = -3;
@@ -213,41 +243,41 @@ TEST_CASE("of a value of a stream's attribute that may be wrong the server's dri
 TEST_CASE("streams tell their flags, priority, device, context and a number of their own") {
   CurrentProcess process;
   CUstream stream = nullptr;
-  REQUIRE(hand::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -100) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -100) == CUDA_SUCCESS);
   unsigned flags = 0;
   int priority = 0;
   unsigned long long id = 0, null_id = 0, legacy_id = 0;
   CUdevice device = -1;
   CUcontext context = nullptr;
   size_t sent = process.session->total();
-  CHECK(hand::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetFlags(stream, &flags, false) == CUDA_SUCCESS);
   CHECK(flags == CU_STREAM_NON_BLOCKING);
-  CHECK(hand::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetPriority(stream, &priority, false) == CUDA_SUCCESS);
   CHECK(priority == -5);
-  CHECK(hand::cuStreamGetDevice(stream, &device, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetDevice(stream, &device, false) == CUDA_SUCCESS);
   CHECK(device == 0);
-  CHECK(hand::cuStreamGetCtx(stream, &context, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetCtx(stream, &context, false) == CUDA_SUCCESS);
   CHECK(context == as_cuda(t_context));
-  CHECK(hand::cuStreamGetId(stream, &id, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamGetId(nullptr, &null_id, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamGetId(CU_STREAM_LEGACY, &legacy_id, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetId(stream, &id, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetId(nullptr, &null_id, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamGetId(CU_STREAM_LEGACY, &legacy_id, false) == CUDA_SUCCESS);
   CHECK(null_id == legacy_id);
   CHECK(id != null_id);
   CHECK(process.session->total() == sent);
-  CHECK(hand::cuStreamCreate(&stream, 2) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuStreamCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamCreate(&stream, 2) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
 TEST_CASE("an event is asked about once for each record") {
   CurrentProcess process;
   CUstream stream = process.stream();
   CUevent event = process.event();
-  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
-  CHECK(hand::cuEventSynchronize(event) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(custom::cuEventSynchronize(event) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   uint64_t first = process.session->newest().sequence;
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kWatchEvent) == 1);
   CHECK(process.session->count(kEventQuery) == 1);
   process.session->newest().read<schema::WatchEvent>([&](schema::WatchEvent::Reader watch) {
@@ -255,12 +285,12 @@ TEST_CASE("an event is asked about once for each record") {
     CHECK(watch.getEvent() == reinterpret_cast<uint64_t>(event));
   });
   // A newer record makes the answer about the older one worthless.
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   uint64_t second = process.session->newest().sequence;
   process.completed_event(event, first);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   process.completed_event(event, second);
-  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchEvent) == 2);
 }
 
@@ -268,22 +298,22 @@ TEST_CASE("an event that is polled is watched from its next record on, and no qu
   CurrentProcess process;
   CUstream stream = process.stream();
   CUevent event = process.event();
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchEvent) == 0);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   for (size_t round = 1; round <= 3; ++round) {
     CAPTURE(round);
     process.completed_event(event, process.session->last_sequence());
-    CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
-    REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+    CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
+    REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
     CHECK(process.session->count(kWatchEvent) == round + 1);
     const uint64_t record = process.session->newest().sequence - 1;
     process.session->newest().read<schema::WatchEvent>(
         [&](schema::WatchEvent::Reader watch) { CHECK(watch.getRecord() == record); });
     // The first question sends what is not sent yet, once.
     const size_t flushes = process.session->flushes, total = process.session->total();
-    CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-    CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+    CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
     CHECK(process.session->flushes == flushes + 1);
     CHECK(process.session->total() == total);
   }
@@ -294,11 +324,11 @@ TEST_CASE("a program that asks for a watched event takes what has come for it by
   CurrentProcess process;
   CUstream stream = process.stream();
   CUevent event = process.event();
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   const uint64_t record = process.session->newest().sequence;
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-  process.session->on_look = [&] { process.completed_event(event, record); };
-  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  process.session->on_poll = [&] { process.completed_event(event, record); };
+  CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(process.session->count(kEventQuery) == 1);
 }
 
@@ -306,13 +336,13 @@ TEST_CASE("a record that is told to be done while it is asked for is not asked f
   CurrentProcess process;
   CUstream stream = process.stream();
   CUevent event = process.event();
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   const uint64_t record = process.session->newest().sequence - 1;
   // Between the look at what is known of the record and the one at the progress.
   process.session->on_flush = [&] { process.completed_event(event, record); };
-  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(process.session->count(kEventQuery) == 1);
 }
 
@@ -320,21 +350,21 @@ TEST_CASE("a record behind one that nobody asked about is not watched, nor one o
   CurrentProcess process;
   CUstream stream = process.stream();
   CUevent event = process.event(), shared = process.event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchEvent) == 2);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchEvent) == 2);
   for (int i = 0; i < 2; ++i) {
-    REQUIRE(hand::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
-    CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+    REQUIRE(custom::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
+    CHECK(custom::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
   }
   CHECK(process.session->count(kWatchEvent) == 2);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kWatchEvent) == 3);
-  REQUIRE(hand::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kWatchEvent) == 3);
 }
 
@@ -342,16 +372,16 @@ TEST_CASE("an event that is watched from its record on is asked about when the p
   CurrentProcess process;
   CUstream stream = process.stream(), other = process.stream();
   CUevent event = process.event();
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
-  REQUIRE(hand::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
+  REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kEventQuery) == 1);
-  REQUIRE(hand::cuStreamWaitEvent(other, event, 0, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamWaitEvent(other, event, 0, false) == CUDA_SUCCESS);
   process.work(other);
-  REQUIRE(hand::cuStreamSynchronize(other, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamSynchronize(other, false) == CUDA_SUCCESS);
   process.session->answer_with(kEventQuery, CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(event) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(process.session->count(kEventQuery) == 2);
 }
 
@@ -359,15 +389,15 @@ TEST_CASE("an event that another wait implies is asked about again") {
   CurrentProcess process;
   CUstream one = process.stream(), two = process.stream();
   CUevent first = process.event(), second = process.event();
-  REQUIRE(hand::cuEventRecord(first, one, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(first) == CUDA_ERROR_NOT_READY);
-  REQUIRE(hand::cuStreamWaitEvent(two, first, 0, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventRecord(second, two, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventSynchronize(second) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(first, one, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(first) == CUDA_ERROR_NOT_READY);
+  REQUIRE(custom::cuStreamWaitEvent(two, first, 0, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(second, two, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventSynchronize(second) == CUDA_SUCCESS);
   process.session->answer_with(kEventQuery, CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(first) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(first) == CUDA_SUCCESS);
   size_t sent = process.session->total();
-  CHECK(hand::cuEventQuery(first) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(first) == CUDA_SUCCESS);
   CHECK(process.session->total() == sent);
 }
 
@@ -375,16 +405,16 @@ TEST_CASE("a synchronised stream settles the events recorded in it") {
   CurrentProcess process;
   CUstream stream = process.stream();
   CUevent before = process.event(), after = process.event();
-  REQUIRE(hand::cuEventRecord(before, stream, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
-  REQUIRE(hand::cuEventRecord(after, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(before, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuStreamSynchronize(stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(after, stream, false) == CUDA_SUCCESS);
   size_t sent = process.session->total();
-  CHECK(hand::cuEventQuery(before) == CUDA_SUCCESS);
-  CHECK(hand::cuEventSynchronize(before) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(before) == CUDA_SUCCESS);
+  CHECK(custom::cuEventSynchronize(before) == CUDA_SUCCESS);
   CHECK(process.session->total() == sent);
-  CHECK(hand::cuEventQuery(after) == CUDA_ERROR_NOT_READY);
-  REQUIRE(hand::cuCtxSynchronize() == CUDA_SUCCESS);
-  CHECK(hand::cuEventQuery(after) == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(after) == CUDA_ERROR_NOT_READY);
+  REQUIRE(custom::cuCtxSynchronize() == CUDA_SUCCESS);
+  CHECK(custom::cuEventQuery(after) == CUDA_SUCCESS);
 }
 
 TEST_CASE("waiting for an event that is over sends nothing") {
@@ -392,69 +422,69 @@ TEST_CASE("waiting for an event that is over sends nothing") {
   CUstream one = process.stream(), two = process.stream();
   CUevent event = process.event();
   size_t sent = process.session->total();
-  CHECK(hand::cuStreamWaitEvent(two, event, 0, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamWaitEvent(two, event, 0, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == sent);
-  REQUIRE(hand::cuEventRecord(event, one, false) == CUDA_SUCCESS);
-  CHECK(hand::cuStreamWaitEvent(two, event, 0, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(event, one, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamWaitEvent(two, event, 0, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == sent + 2);
-  CHECK(hand::cuStreamWaitEvent(two, event, 4, false) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuStreamWaitEvent(two, reinterpret_cast<CUevent>(two), 0, false) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(custom::cuStreamWaitEvent(two, event, 4, false) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuStreamWaitEvent(two, reinterpret_cast<CUevent>(two), 0, false) == CUDA_ERROR_INVALID_HANDLE);
 }
 
 TEST_CASE("elapsed time needs two recorded events that keep time") {
   CurrentProcess process;
   CUevent from = process.event(), to = process.event(), untimed = process.event(CU_EVENT_DISABLE_TIMING);
   float milliseconds = 0;
-  CHECK(hand::cuEventElapsedTime_v2(&milliseconds, from, to) == CUDA_ERROR_INVALID_HANDLE);
-  for (CUevent event : {from, to, untimed}) REQUIRE(hand::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
-  CHECK(hand::cuEventElapsedTime_v2(&milliseconds, from, untimed) == CUDA_ERROR_INVALID_HANDLE);
-  CHECK(hand::cuEventElapsedTime_v2(nullptr, from, to) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuEventElapsedTime_v2(&milliseconds, from, to) == CUDA_SUCCESS);
+  CHECK(custom::cuEventElapsedTime_v2(&milliseconds, from, to) == CUDA_ERROR_INVALID_HANDLE);
+  for (CUevent event : {from, to, untimed}) REQUIRE(custom::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventElapsedTime_v2(&milliseconds, from, untimed) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(custom::cuEventElapsedTime_v2(nullptr, from, to) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuEventElapsedTime_v2(&milliseconds, from, to) == CUDA_SUCCESS);
 }
 
 TEST_CASE("an event flag combination that the driver refuses is refused here") {
   CurrentProcess process;
   CUevent event = nullptr;
-  CHECK(hand::cuEventCreate(&event, CU_EVENT_INTERPROCESS) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuEventCreate(&event, 8) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuEventCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
+  CHECK(custom::cuEventCreate(&event, CU_EVENT_INTERPROCESS) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuEventCreate(&event, 8) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuEventCreate(nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a deferred error that the server tells reaches the context it belongs to") {
   CurrentProcess process;
   Caller caller = enter(Needs::context);
-  process.tell(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
+  process.notify(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
     auto error = message.initRoot<schema::DeferredError>();
     error.setResult(CUDA_ERROR_INVALID_VALUE);
     error.setContext(caller.context);
   });
-  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_INVALID_VALUE);
-  CHECK(hand::cuCtxSynchronize() == CUDA_SUCCESS);
-  process.tell(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
+  CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_INVALID_VALUE);
+  CHECK(custom::cuCtxSynchronize() == CUDA_SUCCESS);
+  process.notify(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
     auto error = message.initRoot<schema::DeferredError>();
     error.setResult(CUDA_ERROR_ILLEGAL_ADDRESS);
     error.setContext(caller.context);
     error.setSticky(true);
   });
-  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
-  CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 TEST_CASE("an error that the server tells with a code that is none of CUDA's is an unknown error to the program") {
   CurrentProcess process;
   Caller caller = enter(Needs::context);
   for (int32_t code : {917, -5, 1 << 20}) {
-    process.tell(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
+    process.notify(wire::NoticeOrdinal::deferred_error, [&](capnp::MessageBuilder& message) {
       auto error = message.initRoot<schema::DeferredError>();
       error.setResult(code);
       error.setContext(caller.context);
     });
-    CHECK(hand::cuCtxSynchronize() == CUDA_ERROR_UNKNOWN);
+    CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_UNKNOWN);
     CUevent event = process.event();
-    REQUIRE(hand::cuEventRecord(event, process.stream(), false) == CUDA_SUCCESS);
+    REQUIRE(custom::cuEventRecord(event, process.stream(), false) == CUDA_SUCCESS);
     process.completed_event(event, process.session->last_sequence(), CUresult(code));
-    CHECK(hand::cuEventQuery(event) == CUDA_ERROR_UNKNOWN);
+    CHECK(custom::cuEventQuery(event) == CUDA_ERROR_UNKNOWN);
   }
 }
 
@@ -466,19 +496,19 @@ TEST_CASE(
   constexpr auto kPing = uint32_t(wire::SessionOrdinal::ping);
   CUstream stream = process.stream();
   CUevent shared = process.event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING), own = process.event();
-  REQUIRE(hand::cuEventRecord(own, stream, false) == CUDA_SUCCESS);
+  REQUIRE(custom::cuEventRecord(own, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kPing) == 0);
 
   // Never recorded here, but perhaps elsewhere.
-  CHECK(hand::cuStreamWaitEvent(stream, shared, 0, false) == CUDA_SUCCESS);
+  CHECK(custom::cuStreamWaitEvent(stream, shared, 0, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kStreamWaitEvent) == 1);
   CHECK(process.session->count(kPing) == 1);
-  CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
-  CHECK(hand::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
+  CHECK(custom::cuEventQuery(shared) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kEventQuery) == 2);
   CHECK(process.session->count(kWatchEvent) == 0);
 
-  CHECK(hand::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
+  CHECK(custom::cuEventRecord(shared, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kEventRecord) == 2);
   CHECK(process.session->count(kPing) == 2);
 }

@@ -43,7 +43,8 @@ struct Desk {
                          registry.refused(session, cause, why);
                          answers[session].push_back(AdmissionRefused{cause, why});
                          admission.over(session);
-                       }}) {
+                       },
+                   .crowded_out = [this](SessionId session, std::string) { crowded_out.push_back(session); }}) {
     admission.devices_known(some_devices(gpus));
     registry.observe([this](const SessionEvent& event) { events.push_back(event.kind); });
   }
@@ -74,7 +75,7 @@ struct Desk {
 
   TenantDirectory tenants;
   SessionRegistry registry;
-  std::vector<SessionId> placed;
+  std::vector<SessionId> placed, crowded_out;
   std::vector<Kind> events;
   std::map<SessionId, std::vector<AdmissionAnswer>> answers;
   Admission admission;
@@ -123,12 +124,26 @@ TEST_CASE("the server's limit of sessions counts those of programs and those of 
   desk.ask("anna");
   desk.ask({.tenant = "anna", .management = true});
   CHECK(desk.placed.size() == 3);
+  desk.ask({.tenant = "anna", .management = true});
+  SessionId asks = desk.ask({.tenant = "anna", .management = true});
+  REQUIRE(desk.refused(asks));
+  CHECK(desk.refused(asks)->reason == "all 2 sessions of the server that query NVML are in use");
   SessionId late = desk.ask("anna");
-  REQUIRE(desk.refused(late));
-  CHECK(desk.refused(late)->cause == RefusalCause::busy);
+  CHECK(desk.place(late) == 1);
+  CHECK(desk.registry.find(late)->why == "all 2 sessions of the server are in use");
   desk.leave(first);
-  desk.ask("anna");
-  CHECK(desk.placed.size() == 4);
+  CHECK(desk.placed.size() == 5);
+  CHECK(desk.placed.back() == late);
+}
+
+TEST_CASE("programs that begin at once beyond the server's sessions are all served, those that wait in their order") {
+  Desk desk({{.name = "open", .queued_max = 32}}, {.sessions_max = 64});
+  std::vector<SessionId> all;
+  for (int i = 0; i < 90; ++i) all.push_back(desk.ask("open"));
+  CHECK(desk.placed.size() == 64);
+  for (SessionId session : all) CHECK_FALSE(desk.refused(session));
+  for (size_t i = 0; i < 90; ++i) desk.end(all[i]);
+  CHECK(desk.placed == all);
 }
 
 TEST_CASE(
@@ -138,26 +153,71 @@ TEST_CASE(
       {{.name = "greedy", .sessions_max = 8, .queued_max = 1000},
        {.name = "anna", .service_class = scheduler::ServiceClass::interactive, .memory = {.guaranteed_bytes = kGiB}},
        {.name = "ben"},
-       {.name = "carl", .gpu_memory = {{2, {.guaranteed_bytes = kGiB}}}}});
+       {.name = "carl", .gpu_memory = {{2, {.guaranteed_bytes = kGiB}}}}},
+      {.sessions_max = 8, .queued_max = 56});
   size_t in = 0;
   for (int i = 0; i < 70; ++i) in += !desk.refused(desk.ask("greedy"));
   CHECK(in == 64 - 3);
   CHECK(desk.refused(desk.ask("greedy"))->reason == "the server's last 3 places are kept for tenants that have none");
-  CHECK_FALSE(desk.refused(desk.ask("ben")));
+  CHECK(desk.placed.size() == 8 - 3);
+  CHECK_FALSE(desk.devices(desk.ask("ben")).empty());
   CHECK(desk.refused(desk.ask("ben")));  // what is left belongs to the guarantees
-  CHECK_FALSE(desk.refused(desk.ask("carl")));
-  CHECK_FALSE(desk.refused(desk.ask("anna")));
-  CHECK(desk.refused(desk.ask("anna"))->reason == "all 64 sessions of the server are in use");
+  CHECK_FALSE(desk.devices(desk.ask("carl")).empty());
+  CHECK_FALSE(desk.devices(desk.ask("anna")).empty());
+  CHECK(desk.refused(desk.ask("anna"))->reason == "the server's queue is full: 64 programs run or wait");
+}
+
+TEST_CASE("where places are short, sessions without a connection of the tenant that has most of them end first") {
+  Desk desk({{.name = "greedy"}, {.name = "anna"}, {.name = "ben"}}, {.sessions_max = 8});
+  auto detached = [&](const char* tenant, int seconds) {
+    const SessionId session = desk.ask(tenant);
+    REQUIRE_FALSE(desk.devices(session).empty());
+    desk.registry.begun(session, "a program");
+    desk.registry.detached(session, std::chrono::seconds(seconds), "its connection was lost");
+    return session;
+  };
+  const SessionId annas = detached("anna", 10);
+  std::vector<SessionId> greedy;
+  for (int i = 0; i < 6; ++i) greedy.push_back(detached("greedy", 100 - i));
+  CHECK_FALSE(desk.devices(desk.ask("ben")).empty());
+  CHECK(desk.crowded_out.empty());
+  const SessionId second = desk.ask("ben");
+  CHECK(desk.place(second) == 1);
+  CHECK(desk.crowded_out == std::vector{greedy[5]});  // the one that has been away for longest
+  desk.end(greedy[5]);
+  CHECK_FALSE(desk.devices(second).empty());
+  const SessionId third = desk.ask("ben");
+  CHECK(desk.crowded_out == std::vector{greedy[5], greedy[4]});
+  desk.end(greedy[4]);
+  CHECK_FALSE(desk.devices(third).empty());
+  // Four and three: who takes from the other would be asked for it again.
+  desk.ask("ben");
+  CHECK(desk.crowded_out.size() == 2);
+  desk.ask("anna");
+  CHECK(desk.crowded_out == std::vector{greedy[5], greedy[4], greedy[3]});
+  // Who has most makes no room for itself.
+  desk.ask("greedy");
+  CHECK(desk.crowded_out.size() == 3);
+  CHECK(desk.registry.find(annas));
+}
+
+TEST_CASE("a session with a connection is never ended for its place, and nor is the only one of its tenant") {
+  Desk desk({{.name = "greedy"}, {.name = "anna"}, {.name = "ben"}}, {.sessions_max = 3});
+  for (int i = 0; i < 2; ++i) desk.registry.begun(desk.ask("greedy"), "a program");
+  const SessionId annas = desk.ask("anna");
+  desk.registry.begun(annas, "a program");
+  desk.registry.detached(annas, std::chrono::seconds(10), "its connection was lost");
+  CHECK(desk.place(desk.ask("ben")) == 1);
+  CHECK(desk.crowded_out.empty());
 }
 
 TEST_CASE("no more than half of the places wait for tenants without a guarantee that may never come") {
   std::vector<TenantConfiguration> many;
   for (int i = 0; i < 100; ++i) many.push_back({.name = "student" + std::to_string(i)});
   Desk desk(std::move(many), {.sessions_max = 10});
-  size_t in = 0;
-  for (int i = 0; i < 10; ++i) in += !desk.refused(desk.ask("student0"));
-  CHECK(in == 5);
-  for (int i = 1; i <= 5; ++i) CHECK_FALSE(desk.refused(desk.ask(("student" + std::to_string(i)).c_str())));
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(desk.refused(desk.ask("student0")));
+  CHECK(desk.placed.size() == 5);
+  for (int i = 1; i <= 5; ++i) CHECK_FALSE(desk.devices(desk.ask(("student" + std::to_string(i)).c_str())).empty());
 }
 
 TEST_CASE(
@@ -204,6 +264,76 @@ TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant ma
   REQUIRE(desk.refused(greedy));
   CHECK(desk.refused(greedy)->cause == RefusalCause::never_fits);
   CHECK(desk.refused(greedy)->reason.find("3 GPUs asked for") != std::string::npos);
+}
+
+namespace {
+
+// Budgets as a test says them, by user.
+struct SaidBudgets final : SessionBudgets {
+  std::map<std::string, std::string> held;
+  std::set<std::string> over;
+  bool used_up(const SessionRecord& session) const override { return over.contains(session.user); }
+  std::string why_held(const SessionRecord& session) const override {
+    auto found = held.find(session.user);
+    return found == held.end() ? std::string() : found->second;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a user waits for a place of its own, holds up nobody of the tenant, and is counted over a restart") {
+  Desk desk({{.name = "course",
+              .each_user = {.sessions_max = 1, .budget = {}},
+              .users = {{"ben", {.sessions_max = 2, .budget = {}}}}}});
+  auto ask = [&](const char* user) { return desk.ask(LoginRequest{.tenant = "course", .user = user}); };
+  const SessionId anna = ask("anna"), second = ask("anna"), third = ask("anna"), ben = ask("ben"), bens = ask("ben");
+  CHECK(desk.devices(anna).size() == 1);
+  CHECK(desk.place(second) == 1);
+  CHECK(desk.registry.find(second)->why == "the user has reached the limit of sessions (1)");
+  CHECK(desk.devices(ben).size() == 1);
+  CHECK(desk.devices(bens).size() == 1);
+  CHECK(desk.place(ask("ben")) != 0);
+  CHECK(desk.devices(ask("")).size() == 1);  // nobody in particular
+  desk.end(anna);
+  CHECK(desk.devices(second).size() == 1);
+  CHECK(desk.devices(third).empty());  // both were looked at in one turn, and one place was free
+  SessionRecord carol = desk.admission.record_of({.tenant = "course", .user = "carol"});
+  carol.number = SessionId(1000);
+  carol.devices = {0};
+  carol.state = SessionState::running;
+  desk.registry.restore(carol);
+  desk.admission.adopted(SessionId(1000));
+  CHECK(desk.place(ask("carol")) != 0);
+}
+
+TEST_CASE(
+    "a budget that is used up makes a scavenger of whom it concerns, and a hard one lets it wait with the reason") {
+  Desk desk({{.name = "course"}, {.name = "lab"}}, {.sessions_per_gpu_max = 1}, 1);
+  SaidBudgets budgets;
+  desk.admission.set_budgets(budgets);
+  auto ask = [&](const char* user) { return desk.ask(LoginRequest{.tenant = "course", .user = user}); };
+  const SessionId running = ask("anna"), anna = ask("anna"), lab = desk.ask("lab");
+  CHECK(desk.place(anna) == 1);
+  budgets.over.insert("anna");
+  desk.admission.budgets_changed();
+  CHECK(desk.place(anna) == 2);
+  CHECK(desk.place(lab) == 1);
+  for (SessionId session : {running, anna})
+    CHECK(desk.registry.find(session)->service_class == scheduler::ServiceClass::scavenger);
+  budgets.held["anna"] = "this month is used up";
+  desk.admission.budgets_changed();
+  desk.end(running);
+  CHECK(desk.devices(lab).size() == 1);
+  desk.end(lab);
+  CHECK(desk.devices(anna).empty());
+  CHECK(desk.registry.find(anna)->why == "this month is used up");
+  const SessionId ben = ask("ben");
+  CHECK(desk.devices(ben).size() == 1);  // who is held takes nothing from others
+  desk.end(ben);
+  budgets = {};
+  desk.admission.budgets_changed();
+  CHECK(desk.devices(anna).size() == 1);
+  CHECK(desk.registry.find(anna)->service_class == scheduler::ServiceClass::batch);
 }
 
 TEST_CASE("who waits is told its place at every change, and begins when its turn comes") {
@@ -271,7 +401,9 @@ TEST_CASE("memory that comes back lets who waits for it begin, and what its tena
   desk.admission.set_memory(memory);
   SessionId waits = desk.ask({.tenant = "anna", .memory_bytes = 8 * kGiB});
   CHECK(desk.place(waits) == 1);
-  CHECK(desk.registry.find(waits)->why == "8 GiB are not free on 1 GPU now; 2 GiB are reserved by programs that run");
+  CHECK(desk.registry.find(waits)->why ==
+        "8 GiB of 16 GiB are not free on 1 GPU now; 6 GiB are guaranteed to other tenants; 2 GiB are reserved by "
+        "programs that run");
   memory.free = 9 * kGiB;
   desk.admission.reconsider();
   CHECK(desk.devices(waits).size() == 1);
@@ -539,4 +671,65 @@ TEST_CASE("who has waited for long under an earlier broker has waited for as lon
   CHECK_FALSE(desk.refused(SessionId(7)));
   desk.admission.refuse_overdue(Admission::Clock::now() + std::chrono::seconds(15));
   CHECK(desk.refused(SessionId(7)));
+}
+
+TEST_CASE("what a program would be told is what it is told when it comes, and asking changes nothing") {
+  Desk desk({{.name = "anna"}, {.name = "ben", .queued_max = 1}}, {.sessions_per_gpu_max = 1}, 1);
+  auto preview = [&](LoginRequest request) { return desk.admission.preview(std::move(request)); };
+  CHECK(std::holds_alternative<AdmissionGranted>(preview({.tenant = "anna"}).answer));
+  CHECK(preview({.tenant = "anna"}).devices == std::vector<scheduler::DeviceIndex>{0});
+  CHECK(desk.registry.all().empty());
+  CHECK(desk.answers.empty());
+  desk.ask("anna");
+  AdmissionPreview waits = preview({.tenant = "ben"});
+  REQUIRE(std::holds_alternative<AdmissionQueued>(waits.answer));
+  CHECK(std::get<AdmissionQueued>(waits.answer).place == 1);
+  SessionId ben = desk.ask("ben");
+  CHECK(desk.place(ben) == 1);
+  CHECK(desk.answers[ben].size() == 1);
+  CHECK(std::get<AdmissionQueued>(waits.answer).why == desk.registry.find(ben)->why);
+  // It has room for no other one in the queue.
+  AdmissionPreview full = preview({.tenant = "ben"});
+  REQUIRE(std::holds_alternative<AdmissionRefused>(full.answer));
+  CHECK(std::get<AdmissionRefused>(full.answer).reason == desk.refused(desk.ask("ben"))->reason);
+  AdmissionPreview never = preview({.tenant = "anna", .gpus = 2});
+  REQUIRE(std::holds_alternative<AdmissionRefused>(never.answer));
+  CHECK(std::get<AdmissionRefused>(never.answer).cause == RefusalCause::never_fits);
+  CHECK(std::get<AdmissionRefused>(preview({.tenant = "carl"}).answer).cause == RefusalCause::unauthorised);
+}
+
+TEST_CASE("a user whose hard budget is used up would wait for the next month, and another user would start") {
+  Desk desk({{.name = "course"}}, {}, 2);
+  SaidBudgets budgets;
+  budgets.held["anna"] = "this month is used up";
+  desk.admission.set_budgets(budgets);
+  auto preview = [&](const char* user) { return desk.admission.preview({.tenant = "course", .user = user}).answer; };
+  const AdmissionAnswer waits = preview("anna");
+  REQUIRE(std::holds_alternative<AdmissionQueued>(waits));
+  CHECK(std::get<AdmissionQueued>(waits).why == "this month is used up");
+  CHECK(std::holds_alternative<AdmissionGranted>(preview("ben")));
+  const SessionId anna = desk.ask(LoginRequest{.tenant = "course", .user = "anna"});
+  CHECK(desk.registry.find(anna)->why == "this month is used up");
+}
+
+TEST_CASE("a program that names a type of GPU gets only such ones, and waits for those") {
+  Desk desk({{.name = "anna"}}, {.sessions_per_gpu_max = 1}, 0);
+  std::vector<ServerDevice> devices = some_devices(3);
+  for (size_t i = 0; i < devices.size(); ++i) devices[i].name = i == 1 ? "NVIDIA H200" : "NVIDIA L4";
+  desk.admission.devices_known(devices);
+  SessionId first = desk.ask({.tenant = "anna", .gpus = 1, .gpu_type = "h200"});
+  CHECK(desk.devices(first) == std::vector<scheduler::DeviceIndex>{1});
+  SessionId second = desk.ask({.tenant = "anna", .gpus = 1, .gpu_type = "H200"});
+  CHECK(desk.place(second) == 1);
+  CHECK(desk.devices(desk.ask({.tenant = "anna", .gpus = 1})) == std::vector<scheduler::DeviceIndex>{0});
+  desk.end(first);
+  CHECK(desk.devices(second) == std::vector<scheduler::DeviceIndex>{1});
+  SessionId stranger = desk.ask({.tenant = "anna", .gpus = 1, .gpu_type = "b300"});
+  REQUIRE(desk.refused(stranger));
+  CHECK(desk.refused(stranger)->reason == "this server has no GPU of the type b300 for the tenant");
+  SessionId greedy = desk.ask({.tenant = "anna", .gpus = 2, .gpu_type = "h200"});
+  REQUIRE(desk.refused(greedy));
+  CHECK(desk.refused(greedy)->cause == RefusalCause::never_fits);
+  CHECK(desk.admission.preview({.tenant = "anna", .gpus = 1, .gpu_type = "l4"}).devices ==
+        std::vector<scheduler::DeviceIndex>{0, 2});
 }

@@ -205,7 +205,7 @@ TEST_CASE("a server with an identity takes nobody before its login process has r
   const std::string gate = (lab.temporary.path() / "gate").string(),
                     program = (lab.temporary.path() / "login").string();
   REQUIRE(::mkfifo(gate.c_str(), 0600) == 0);
-  std::ofstream(program) << "#!/bin/sh\nread word < " << gate << "\nexec " << GPUWIRE_TEST_LOGIN << "\n";
+  std::ofstream(program) << "#!/bin/sh\nread word < \"" << gate << "\"\nexec \"" << GPUWIRE_TEST_LOGIN << "\"\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const std::string path = (lab.temporary.path() / "socket").string();
   RunningBroker broker(1, lab.configuration(), path, server::kSessionBeginMs, program);
@@ -295,9 +295,9 @@ TEST_CASE("a tenant that asks all the time is refused in one line, and others an
   const auto now = std::chrono::steady_clock::now();
   broker.act([&](Broker& of) {
     of.connections().set_query(
-        [&](const std::string& tenant, const std::string& query) {
+        [&](const server::LoginRequest& asking, const std::string& query) {
           ++answers;
-          return tl::expected<std::string, std::string>(tenant + " asks " + query);
+          return tl::expected<std::string, std::string>(asking.tenant + " asks " + query);
         },
         server::QueryBudget([now] { return now; }));
     of.connections().observe_refusals([&](const server::ipc::TurnedAway& refusal) {

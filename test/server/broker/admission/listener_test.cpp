@@ -15,6 +15,7 @@
 #include "test/server/base/no_descriptors.hpp"
 #include "test/server/worker/server_process.hpp"
 #include "test/support/temporary_directory.hpp"
+#include "protocol/transport/connecting.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::server;
@@ -66,14 +67,14 @@ sockaddr_in address_of(const char* host, uint16_t port) {
 void connect_tcp(const OwnedDescriptor& socket, uint16_t port, const char* from = "127.0.0.1") {
   sockaddr_in own = address_of(from, 0), server = address_of("127.0.0.1", port);
   REQUIRE(::bind(socket.get(), reinterpret_cast<sockaddr*>(&own), sizeof own) == 0);
-  REQUIRE(::connect(socket.get(), reinterpret_cast<sockaddr*>(&server), sizeof server) == 0);
+  REQUIRE(transport::connect_through_signals(socket.get(), reinterpret_cast<sockaddr*>(&server), sizeof server) == 0);
 }
 
 void connect_unix(const OwnedDescriptor& socket, const std::string& path) {
   sockaddr_un server{};
   server.sun_family = AF_UNIX;
   path.copy(server.sun_path, sizeof server.sun_path - 1);
-  REQUIRE(::connect(socket.get(), reinterpret_cast<sockaddr*>(&server), sizeof server) == 0);
+  REQUIRE(transport::connect_through_signals(socket.get(), reinterpret_cast<sockaddr*>(&server), sizeof server) == 0);
 }
 
 bool readable(const OwnedDescriptor& socket) {
@@ -108,6 +109,25 @@ TEST_CASE("who comes while there is no descriptor left is told so, and comes in 
   connect_tcp(late, door.port);
   send_preface(late);
   CHECK(door.run_until([&] { return door.entered == 1; }));
+}
+
+TEST_CASE("who asks on this machine whether a server is here is answered, and is no refused client") {
+  Door door;
+  auto ask = [&](const char* from) {
+    OwnedDescriptor socket = tcp_socket();
+    connect_tcp(socket, door.port, from);
+    wire::Preface question = wire::own_preface();
+    question.protocol_major = question.protocol_minor = 0;
+    wire::PrefaceBytes bytes = wire::encode(question);
+    REQUIRE(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == ssize_t(bytes.size()));
+    REQUIRE(door.run_until([&] { return readable(socket); }));
+    REQUIRE(::recv(socket.get(), bytes.data(), bytes.size(), MSG_WAITALL) == ssize_t(bytes.size()));
+    CHECK(wire::RefusalCode(wire::decode(bytes).status) == wire::RefusalCode::version);
+  };
+  ask("127.0.0.1");
+  CHECK(door.refused == 0);
+  ask("127.0.0.2");  // as from elsewhere
+  CHECK(door.refused == 1);
 }
 
 TEST_CASE("two addresses without descriptors wait, each for itself, and do not spin") {

@@ -1,18 +1,25 @@
 // What a broker makes of the sessions that an earlier one has left: the test is the earlier one, and the workers.
+#include <algorithm>
 #include <array>
 #include <csignal>
+#include <map>
+#include <thread>
 
 #include <boost/asio/io_context.hpp>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "server/broker/keeper/adoption.hpp"
 #include "test/server/broker/running_broker.hpp"
 #include "test/support/temporary_directory.hpp"
+#include "protocol/transport/connecting.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::server;
@@ -90,7 +97,7 @@ class Folder {
   TemporaryDirectory folder_;
 };
 
-OwnedDescriptor anything() { return OwnedDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+OwnedDescriptor anything() { return OwnedDescriptor(::memfd_create("anything", MFD_CLOEXEC)); }
 
 std::vector<KeptEntry> entries_of(KeptEntry entry) {
   std::vector<KeptEntry> entries;
@@ -143,6 +150,42 @@ TEST_CASE("a session whose GPU is another one now is told so") {
   folder.leave(entries_of(left.entry()));
   RunningBroker broker(1, folder.path());
   CHECK(left.told_to_stop().find("GPU 0 is not the one") != std::string::npos);
+}
+
+TEST_CASE("a session waits for its GPU under the next server, and goes on when it is there again") {
+  Left left(41);
+  left.kept.record.devices = {1};
+  left.kept.device_uuids = {"GPU-1"};
+  Folder folder;
+  folder.leave(entries_of(left.entry()));
+  TemporaryDirectory temporary;
+  const std::string path = (temporary.path() / "devices").string();
+  REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+  OwnedDescriptor shown(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(::write(shown.get(), "12222222", 8) == 8);  // the first worker sees one GPU, all later ones see two
+  RunningBroker broker({"shows", path}, folder.path());
+  REQUIRE(broker.port());
+  CHECK(broker.devices().find("2 x") == 0);
+  auto word = left.told();
+  REQUIRE(word);
+  CHECK(std::holds_alternative<ipc::Adopted>(*word));
+  CHECK(in_book(broker, 41));
+}
+
+TEST_CASE("a server that cannot open its devices ends, and leaves the sessions to one that can") {
+  Left left(41);
+  Folder folder;
+  folder.leave(entries_of(left.entry()));
+  {
+    RunningBroker broken({"fails"}, folder.path());
+    CHECK(broken.ended());
+    CHECK(broken.failure().find("the fake device is on holiday") != std::string::npos);
+  }
+  RunningBroker broker(1, folder.path());
+  REQUIRE(broker.port());
+  auto word = left.told();
+  REQUIRE(word);
+  CHECK(std::holds_alternative<ipc::Adopted>(*word));
 }
 
 TEST_CASE("a worker whose session's note cannot be read finds nobody at the other end") {
@@ -217,6 +260,124 @@ TEST_CASE(
   CHECK(found.descriptor);
   CHECK_FALSE(ask(ipc::Claim{2, token, 1, "another user"}).yes);
   CHECK(ask(ipc::Share{3, token, 1, "user", anything()}).yes);
+}
+
+TEST_CASE("what is laid down with a keeper that dies is there with the next one") {
+  TemporaryDirectory folder;
+  const KeepingSettings settings{
+      .directory = folder.path() / "runtime", .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)};
+  boost::asio::io_context io;
+  auto keeping = Keeping::open(io, settings);
+  REQUIRE(keeping);
+  auto lay_down = [&](const std::string& name) {
+    KeptEntry entry{.session = false, .awaited = true, .name = name, .text = "as it was", .descriptors = {}};
+    entry.descriptors.push_back(anything());
+    (*keeping)->put(std::move(entry));
+  };
+  // The process that listens at the keeper's socket; 0: nobody does.
+  auto keeper = [&]() -> pid_t {
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    const std::string path = (settings.directory / "keeper").string();
+    std::copy(path.begin(), path.end(), address.sun_path);
+    OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    ucred who{};
+    socklen_t bytes = sizeof who;
+    const bool there = transport::connect_through_signals(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                                                          sizeof address) == 0 &&
+                       ::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) == 0;
+    return there ? who.pid : 0;
+  };
+  lay_down("stays");
+  lay_down("changes");
+  lay_down("goes");
+  const pid_t first = keeper();
+  REQUIRE(first > 0);
+  ::kill(first, SIGKILL);
+  // While there is none, too.
+  (*keeping)->note("changes", "as it is");
+  (*keeping)->remove("goes");
+  lay_down("comes");
+  CHECK(eventually([&] {
+    io.restart();
+    io.run_for(std::chrono::milliseconds(10));
+    const pid_t now = keeper();
+    return now != 0 && now != first;
+  }));
+  keeping->reset();
+  boost::asio::io_context next_io;
+  auto next = Keeping::open(next_io, settings);
+  REQUIRE(next);
+  std::map<std::string, std::string> texts;
+  for (const KeptEntry& entry : (*next)->take()) {
+    texts[entry.name] = entry.text;
+    CHECK(entry.awaited);
+    REQUIRE(entry.descriptors.size() == 1);
+    CHECK(entry.descriptors[0]);
+  }
+  CHECK(texts ==
+        std::map<std::string, std::string>{{"stays", "as it was"}, {"changes", "as it is"}, {"comes", "as it was"}});
+  for (const auto& [name, text] : texts) (*next)->remove(name);
+}
+
+namespace {
+
+// Stands in a keeper's place, and hangs up on so many brokers before it gives one what it has.
+class UnreliableKeeper {
+ public:
+  UnreliableKeeper(const std::filesystem::path& folder, unsigned hangs_up) {
+    std::filesystem::create_directory(folder);
+    ::chmod(folder.c_str(), 0700);
+    sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+    const std::string path = (folder / "keeper").string();
+    std::copy(path.begin(), path.end(), address.sun_path);
+    REQUIRE(::bind(listening_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(::listen(listening_.get(), 8) == 0);
+    thread_ = std::thread([this, hangs_up] { serve(hangs_up); });
+  }
+  ~UnreliableKeeper() {
+    ::shutdown(listening_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+
+ private:
+  void serve(unsigned hangs_up) {
+    for (;; --hangs_up) {
+      OwnedDescriptor connection(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!connection) return;
+      if (hangs_up > 0) continue;
+      ipc::Channel broker(std::move(connection), ipc::Speaker::broker, 8);
+      while (auto message = broker.await()) {
+        if (!std::holds_alternative<ipc::Give>(*message)) continue;
+        broker.send(ipc::Entry{{.awaited = true, .name = "stays", .text = "as it was", .descriptors = {}}});
+        broker.send(ipc::Given{});
+      }
+      return;
+    }
+  }
+
+  OwnedDescriptor listening_{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("a keeper that hangs up in the middle is asked again before what it has is given up") {
+  for (const auto& [hangs_up, found] : {std::pair{kKeeperTriesMax - 1, true}, std::pair{kKeeperTriesMax, false}}) {
+    CAPTURE(hangs_up);
+    TemporaryDirectory folder;
+    const std::filesystem::path runtime = folder.path() / "runtime";
+    boost::asio::io_context io;
+    {
+      UnreliableKeeper keeper(runtime, hangs_up);
+      auto keeping =
+          Keeping::open(io, {.directory = runtime, .program = GPUWIRE_TEST_KEEPER, .grace = std::chrono::minutes(5)});
+      REQUIRE(keeping);
+      auto entries = (*keeping)->take();
+      REQUIRE(entries.size() == (found ? 1 : 0));
+      if (found) CHECK(entries[0].name == "stays");
+      if (found) (*keeping)->remove("stays");
+    }
+  }
 }
 
 TEST_CASE("a folder that others can look into, and one that is in use, are refused") {

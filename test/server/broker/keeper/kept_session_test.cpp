@@ -19,6 +19,7 @@ KeptSession a_session() {
           .record = {.number = scheduler::SessionId(17),
                      .wire_id = {1, 2, 3, 255},
                      .tenant = "anna",
+                     .user = "ben",
                      .devices = {0, 3},
                      .memory_bytes = 5u << 20,
                      .peer = "10.0.0.7:4711",
@@ -27,6 +28,7 @@ KeptSession a_session() {
                      .program = "python3",
                      .host = "laptop",
                      .client_pid = 99,
+                     .gpu_type = "h200",
                      .worker_pid = 1234,
                      .state = SessionState::detached,
                      .arrived = system_clock::time_point(std::chrono::seconds(1000)),
@@ -34,7 +36,7 @@ KeptSession a_session() {
                      .detached_until = system_clock::time_point(std::chrono::seconds(2000))},
           .queue_round = 5,
           .device_uuids = {"GPU-a", "GPU-b"},
-          .stop_reason = "enough",
+          .stop = {"enough", StopKind::kernel_time},
           .resume_grace_ms = 60'000,
           .ledger_slot = 7,
           .host_before_bytes = 123,
@@ -60,13 +62,16 @@ TEST_CASE("what a broker notes of a session is what the next one reads") {
   CHECK(after->record.program == before.record.program);
   CHECK(after->record.host == before.record.host);
   CHECK(after->record.client_pid == before.record.client_pid);
+  CHECK(after->record.user == before.record.user);
+  CHECK(after->record.gpu_type == before.record.gpu_type);
   CHECK(after->record.worker_pid == before.record.worker_pid);
   CHECK(after->record.state == SessionState::detached);
   CHECK(after->record.arrived == before.record.arrived);
   CHECK(after->record.begun == before.record.begun);
   CHECK(after->record.detached_until == before.record.detached_until);
   CHECK(after->device_uuids == before.device_uuids);
-  CHECK(after->stop_reason == before.stop_reason);
+  CHECK(after->stop.why == before.stop.why);
+  CHECK(after->stop.kind == before.stop.kind);
   CHECK(after->resume_grace_ms == before.resume_grace_ms);
   CHECK(after->ledger_slot == before.ledger_slot);
   CHECK(after->host_before_bytes == before.host_before_bytes);

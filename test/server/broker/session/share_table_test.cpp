@@ -89,9 +89,9 @@ TEST_CASE("a session has a bounded number of shares, its tenant more, and there 
 
 TEST_CASE("shares leave most descriptors of a process with few to everything else") {
   ShareLimits few = share_limits(1024), many = share_limits(1 << 20), none = share_limits(kDescriptorsReserved);
-  CHECK(few.all == 384);
-  CHECK(few.per_tenant == 192);
-  CHECK(few.per_session == 96);
+  CHECK(few.all == 192);
+  CHECK(few.per_tenant == 96);
+  CHECK(few.per_session == 48);
   CHECK(many.all == kSharesMax);
   CHECK(many.per_session == kSharesPerSessionMax);
   CHECK(none.all == 0);

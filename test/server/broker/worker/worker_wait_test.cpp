@@ -7,7 +7,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr WorkerWait::Time kBegin{};
-constexpr std::chrono::milliseconds kEach{kWorkerWaitMs}, kMost{kWorkerWaitMostMs}, kTell{kWorkerTellMs};
+constexpr std::chrono::milliseconds kEach{kWorkerWaitMs}, kMost{kWorkerWaitMostMs}, kTell{kWorkerNotifyMs};
 
 }  // namespace
 
@@ -29,9 +29,9 @@ TEST_CASE("A session does not wait for a worker for ever") {
 TEST_CASE("A client is told once that its session waits for a worker") {
   WorkerWait wait(kBegin);
   CHECK(wait.next() == kBegin + kTell);
-  CHECK_FALSE(wait.tells(kBegin + kTell - 1ms));
-  CHECK(wait.tells(kBegin + kTell));
-  CHECK_FALSE(wait.tells(kBegin + kTell));
+  CHECK_FALSE(wait.must_notify(kBegin + kTell - 1ms));
+  CHECK(wait.must_notify(kBegin + kTell));
+  CHECK_FALSE(wait.must_notify(kBegin + kTell));
   CHECK(wait.next() == kBegin + kEach);
 }
 

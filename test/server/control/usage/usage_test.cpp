@@ -1,4 +1,5 @@
 // Sums over the audit log: by day and tenant, as text, JSON and CSV, whatever lines there are.
+#include "server/control/usage/ended_line.hpp"
 #include "server/control/usage/usage.hpp"
 
 #include <sstream>
@@ -37,9 +38,9 @@ UsageBook sample() {
 TEST_CASE("sessions count for their tenant on the day on which they ended, and the largest peak stands") {
   auto days = sample().days("", "");
   REQUIRE(days.size() == 3);
-  CHECK(days[0].first == std::pair<std::string, std::string>("2026-11-22", "anna"));
+  CHECK(days[0].first == UsageKey{"2026-11-22", "anna", ""});
   CHECK(days[0].second.gpu_s == 1800.5);
-  CHECK(days[1].first.second == "anna");
+  CHECK(days[1].first.tenant == "anna");
   CHECK(days[1].second.sessions == 2);
   CHECK(days[1].second.gpu_s == 60);
   CHECK(days[1].second.peak_memory_bytes == 7);
@@ -64,10 +65,11 @@ TEST_CASE("lines that are none, of another kind or without an end change nothing
 
 TEST_CASE("what is oldest goes first when there are too many days") {
   UsageBook book;
-  for (size_t i = 0; i < kUsageDaysMax + 5; ++i) book.add(std::to_string(1'000'000'000 + i), "a", {.sessions = 1});
+  for (size_t i = 0; i < kUsageDaysMax + 5; ++i)
+    book.add({std::to_string(1'000'000'000 + i), "a", ""}, {.sessions = 1});
   auto days = book.days("", "");
   CHECK(days.size() == kUsageDaysMax);
-  CHECK(days[0].first.first == "1000000005");
+  CHECK(days[0].first.day == "1000000005");
 }
 
 TEST_CASE("the same figures as a table, JSON and CSV") {
@@ -86,4 +88,27 @@ TEST_CASE("the same figures as a table, JSON and CSV") {
   CHECK(text.find("2026-11-22  anna           1      0.500     1.000          1.000\n") != std::string::npos);
   CHECK(text.find("total") != std::string::npos);
   CHECK(text.find("ben") == std::string::npos);
+}
+
+TEST_CASE("by user, the rows of a tenant's day sum up to its row by tenant") {
+  UsageBook book;
+  for (const auto& [user, gpu_s] : {std::pair("ben", 30), {"anna", 10}, {"", 5}, {"anna", 20}})
+    REQUIRE(book.add_line(R"({"time":"2026-11-23T01:00:00Z","event":"ended","tenant":"course","gpu_seconds":)" +
+                          std::to_string(gpu_s) + (*user ? R"(,"user":")" + std::string(user) + "\"" : "") + "}"));
+  REQUIRE(book.add_line(R"({"time":"2026-11-23T01:00:00Z","event":"ended","tenant":"dora","gpu_seconds":1})"));
+  const UsageRows users = book.days("course", "", UsageBy::user), tenants = book.days("course", "");
+  REQUIRE(users.size() == 3);
+  CHECK(users[0].first.user.empty());
+  CHECK(users[1].first.user == "anna");
+  CHECK(users[1].second.gpu_s == 30);
+  CHECK(users[2].first.user == "ben");
+  REQUIRE(tenants.size() == 1);
+  CHECK(tenants[0].second.gpu_s == users[0].second.gpu_s + users[1].second.gpu_s + users[2].second.gpu_s);
+  CHECK(tenants[0].second.sessions == 4);
+  CHECK(book.days("", "").size() == 2);
+  const std::string csv = usage_text(book, UsageFormat::csv, "course", "", UsageBy::user);
+  CHECK(csv.find("day,tenant,user,sessions,") == 0);
+  CHECK(csv.find("2026-11-23,course,anna,2,30.000,") != csv.npos);
+  CHECK(usage_text(book, UsageFormat::text, "course", "", UsageBy::user).find("USER") != std::string::npos);
+  CHECK(nlohmann::json::parse(usage_text(book, UsageFormat::json, "", "", UsageBy::user)).at(1).at("user") == "anna");
 }

@@ -40,8 +40,8 @@ session 4 of bob: a kernel runs for 70 s
 
 // On a terminal of 80 columns.
 constexpr const char* kNarrowSessions = R"(
-SESSION  PROGRAM                 TENANT  STATE     GPUS  GPU%           MEMORY
-      3  python@laptop           alice   running*  0     65.0  20.0 / 40.0 GiB
+SESSION  PROGRAM         TENANT  STATE     GPUS  GPU%           MEMORY  RESERVED
+      3  python@laptop   alice   running*  0     65.0  20.0 / 40.0 GiB         -
 )";
 
 constexpr const char* kStatus = R"(
@@ -78,6 +78,13 @@ TEST_CASE("The tables of status show what there is and what there was") {
   CHECK("\n" + text_of(status_lines(sample_snapshot(), 0)) == kStatus);
 }
 
+TEST_CASE("status has a line for each certificate that expires soon") {
+  Snapshot snapshot = sample_snapshot();
+  snapshot.server.certificates.push_back(
+      {.of = "tenant", .tenant = "bob", .expires_unix_s = 1, .warning = "the token of tenant bob expires"});
+  CHECK(text_of(status_lines(snapshot, 0)).ends_with("\n\nthe token of tenant bob expires\n"));
+}
+
 TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
   Snapshot before = sample_snapshot(), after = sample_later();
   std::string text = "\n" + text_of(top_lines(Interval(before, after), SortKey::gpu, 80));
@@ -85,6 +92,32 @@ TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
   for (const char* gone : {"RTT", "FLIGHT", "IN/s"}) CHECK_MESSAGE(text.find(gone) == std::string::npos, gone);
   CHECK(columns_of(text.substr(text.find("TENANT  CLASS"),
                                text.find('\n', text.find("TENANT  CLASS")) - text.find("TENANT  CLASS"))) <= 80);
+}
+
+TEST_CASE("Why a program waits is cut no further than the screen is wide") {
+  Snapshot snapshot = sample_snapshot();
+  auto waiting = std::ranges::find_if(snapshot.sessions, [](const SessionMetrics& one) { return one.place != 0; });
+  REQUIRE(waiting != snapshot.sessions.end());
+  waiting->waits_for = "4 GiB of 8 GiB are not free on 1 GPU now; 4 GiB are guaranteed to other tenants";
+  CHECK(text_of(status_lines(snapshot, 160)).find(waiting->waits_for) != std::string::npos);
+  for (size_t width : {80, 100, 120})
+    for (const std::string& line : status_lines(snapshot, width))
+      if (line.find("4 GiB of 8") != std::string::npos) CHECK(columns_of(line) <= width);
+}
+
+TEST_CASE("A share since the start is of the time for which there are totals, and never over what there is") {
+  Snapshot snapshot = sample_snapshot();
+  TenantMetrics& tenant = snapshot.tenants[0];
+  tenant.devices[0].gpu_time_ns = 3600'000'000'000;  // of an earlier server, too
+  snapshot.server.started_unix_s = snapshot.taken_unix_s - 60;
+  snapshot.server.counted_since_unix_s = snapshot.taken_unix_s - 7200;
+  CHECK(gpu_share_since_start(tenant, snapshot) == doctest::Approx(0.5));
+  snapshot.server.counted_since_unix_s = 0;
+  CHECK(gpu_share_since_start(tenant, snapshot) == 2);  // two GPUs
+  SessionMetrics& session = snapshot.sessions[0];
+  session.gpu_time_ns = 3600'000'000'000;
+  session.since_unix_s = snapshot.taken_unix_s - 60;
+  CHECK(gpu_share_since_start(session, snapshot) == 1);
 }
 
 TEST_CASE("What goes to another program is not cut, however long it is") {

@@ -89,7 +89,7 @@ TEST_CASE("who is short of memory waits until it is given back, or somebody ends
   fixture.control.answers.clear();
   SUBCASE("given back") {
     ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
-    REQUIRE(fixture.ledger.heard(b->record, question));
+    REQUIRE(fixture.ledger.on_message(b->record, question));
     CHECK(fixture.control.answers.empty());
     a->ledger->give_back(0, 400 * kMiB);
     fixture.io.run_one();
@@ -101,16 +101,42 @@ TEST_CASE("who is short of memory waits until it is given back, or somebody ends
   }
   SUBCASE("its holder ends") {
     ipc::Message question = ipc::MemoryWanted{1, 0, 1000 * kMiB};
-    REQUIRE(fixture.ledger.heard(b->record, question));
+    REQUIRE(fixture.ledger.on_message(b->record, question));
     fixture.ledger.ended(a->record);
     CHECK(fixture.control.answers[b->record.number]);
   }
   SUBCASE("the one who waits ends") {
     ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
-    REQUIRE(fixture.ledger.heard(b->record, question));
+    REQUIRE(fixture.ledger.on_message(b->record, question));
     fixture.ledger.ended(b->record);
     fixture.io.run();
     CHECK(fixture.control.answers.empty());
+  }
+}
+
+TEST_CASE("a look at all who wait, for memory or for a place, sums up each tenant's page once, however many they are") {
+  constexpr size_t kTenants = 20;
+  std::vector<TenantConfiguration> configured;
+  for (size_t i = 0; i < kTenants; ++i) configured.push_back(tenant("t" + std::to_string(i), 0, 0));
+  Fixture fixture(std::move(configured));
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (size_t i = 0; i < kTenants; ++i) workers.push_back(fixture.begin("t" + std::to_string(i)));
+  REQUIRE(workers[0]->ledger->reserve(0, 1000 * kMiB));
+  for (size_t i = 1; i < kTenants; ++i) {
+    for (size_t question = 0; question < kMemoryWaitersPerSessionMax; ++question)
+      CHECK_FALSE(workers[i]->ask(0, (100 + question) * kMiB));
+  }
+  uint64_t before = fixture.ledger.page_sums();
+  fixture.io.run_one();
+  CHECK(fixture.ledger.page_sums() - before <= kTenants);
+  before = fixture.ledger.page_sums();
+  {
+    SessionMemory::Poll poll(&fixture.ledger);
+    for (size_t i = 0; i < kTenants; ++i) CHECK(fixture.free_bytes("t" + std::to_string(i)) == 0);
+    CHECK(fixture.ledger.page_sums() - before == kTenants);
+    // What is given back by the broker itself counts at once.
+    fixture.ledger.ended(workers[0]->record);
+    CHECK(fixture.control.answers[workers[1]->record.number]);
   }
 }
 
@@ -134,7 +160,7 @@ TEST_CASE("while another tenant's client may hold memory ahead of its program, t
   a->page().slot[a->spec.ledger_slot].ahead_until_s = UINT32_MAX;
   fixture.control.answers.clear();
   ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
-  REQUIRE(fixture.ledger.heard(b->record, question));
+  REQUIRE(fixture.ledger.on_message(b->record, question));
   CHECK(fixture.control.answers.empty());
   a->ledger->give_back(0, 500 * kMiB);
   while (fixture.control.answers.empty()) fixture.io.run_one();
@@ -148,7 +174,7 @@ TEST_CASE("who is short of memory waits for so long and no longer") {
   fixture.control.answers.clear();
   ipc::Message question = ipc::MemoryWanted{1, 0, 500 * kMiB};
   auto begun = std::chrono::steady_clock::now();
-  REQUIRE(fixture.ledger.heard(b->record, question));
+  REQUIRE(fixture.ledger.on_message(b->record, question));
   while (fixture.control.answers.empty()) fixture.io.run_one();
   CHECK_FALSE(fixture.control.answers[b->record.number]);
   CHECK(std::chrono::steady_clock::now() - begun >= kMemoryShortage);
@@ -252,7 +278,7 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
 namespace {
 
 // The pools of workers, which end spares when the test says that they have.
-class Spares final : public SpareContexts {
+class Prewarmed final : public PrewarmedContexts {
  public:
   void keep_at_most(scheduler::DeviceIndex device, size_t contexts) override {
     most[device] = contexts;
@@ -263,9 +289,9 @@ class Spares final : public SpareContexts {
 };
 
 // One GPU with 1000 MiB for tenants beside one spare's context of 100 MiB.
-struct SpareFixture {
-  explicit SpareFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
-    ledger.set_spares(spares);
+struct PrewarmedFixture {
+  explicit PrewarmedFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+    ledger.set_prewarmed(prewarmed);
     std::vector<ServerDevice> devices{{.index = 0, .bytes = (1000 + 100 + 256) * kMiB, .taken_bytes = 100 * kMiB}};
     ledger.devices_known(devices);
     ledger.tenants_changed(tenants);
@@ -278,7 +304,7 @@ struct SpareFixture {
 
   boost::asio::io_context io;
   Control control;
-  Spares spares;
+  Prewarmed prewarmed;
   TenantDirectory tenants;
   BrokerLedger ledger{io, control, {.spare_workers = 1, .shortage = std::chrono::milliseconds(0)}};
   uint64_t number = 0;
@@ -287,81 +313,81 @@ struct SpareFixture {
 }  // namespace
 
 TEST_CASE("spares have what no tenant holds or is guaranteed, and their contexts count while they are there") {
-  SpareFixture fixture({tenant("a", 0, 0), tenant("b", 450 * kMiB, 0)});
-  CHECK(fixture.ledger.spares_max(0) == 1 + 5);
+  PrewarmedFixture fixture({tenant("a", 0, 0), tenant("b", 450 * kMiB, 0)});
+  CHECK(fixture.ledger.prewarmed_max(0) == 1 + 5);
   auto a = fixture.begin("a");
   REQUIRE(a->ledger->reserve(0, 320 * kMiB));
-  CHECK(fixture.ledger.spares_max(0) == 1 + 2);
-  fixture.ledger.spares_are(0, 3);
-  CHECK(fixture.ledger.spares_max(0) == 1 + 2);
+  CHECK(fixture.ledger.prewarmed_max(0) == 1 + 2);
+  fixture.ledger.prewarmed_changed(0, 3);
+  CHECK(fixture.ledger.prewarmed_max(0) == 1 + 2);
   Snapshot snapshot{.devices = {{.index = 0}}};
   fixture.ledger.add(snapshot);
   CHECK(snapshot.devices[0].spare_workers == 3);
   CHECK(snapshot.devices[0].spare_memory_bytes == 300 * kMiB);
   // Tenants are shown it as free: they get it for the asking.
   CHECK(fixture.free_bytes("a") == 230 * kMiB);
-  fixture.ledger.spares_are(0, 1);
+  fixture.ledger.prewarmed_changed(0, 1);
   CHECK(fixture.free_bytes("a") == 230 * kMiB);
 }
 
 TEST_CASE("an allocation that needs the memory of spares waits until as many as that takes are gone, and no more") {
-  SpareFixture fixture({tenant("a", 0, 0)});
+  PrewarmedFixture fixture({tenant("a", 0, 0)});
   auto a = fixture.begin("a");
-  fixture.ledger.spares_are(0, 1 + 5);
+  fixture.ledger.prewarmed_changed(0, 1 + 5);
   REQUIRE(a->ledger->reserve(0, 500 * kMiB));
-  CHECK(fixture.spares.asked == 0);
+  CHECK(fixture.prewarmed.asked == 0);
   CHECK_FALSE(a->ask(0, 150 * kMiB));
   CHECK_FALSE(fixture.control.answers.contains(a->record.number));  // it is not refused
-  CHECK(fixture.spares.most[0] == 1 + 3);
-  fixture.ledger.spares_are(0, 1 + 4);
+  CHECK(fixture.prewarmed.most[0] == 1 + 3);
+  fixture.ledger.prewarmed_changed(0, 1 + 4);
   CHECK_FALSE(fixture.control.answers.contains(a->record.number));
-  fixture.ledger.spares_are(0, 1 + 3);
+  fixture.ledger.prewarmed_changed(0, 1 + 3);
   REQUIRE(fixture.control.answers.contains(a->record.number));
   CHECK(fixture.control.answers[a->record.number]);
   CHECK(a->ledger->reserve(0, 150 * kMiB));
 }
 
 TEST_CASE("spares are not ended for who may not have their memory anyway") {
-  SpareFixture fixture({tenant("a", 0, 600 * kMiB), tenant("b", 200 * kMiB, 0)});
+  PrewarmedFixture fixture({tenant("a", 0, 600 * kMiB), tenant("b", 200 * kMiB, 0)});
   auto a = fixture.begin("a");
-  fixture.ledger.spares_are(0, 1 + 3);
+  fixture.ledger.prewarmed_changed(0, 1 + 3);
   REQUIRE(a->ledger->reserve(0, 500 * kMiB));
   CHECK_FALSE(a->ask(0, 101 * kMiB));
   CHECK(fixture.control.answers.contains(a->record.number));
-  CHECK(fixture.spares.asked == 0);
+  CHECK(fixture.prewarmed.asked == 0);
 }
 
 TEST_CASE("what is guaranteed waits for no spare") {
-  SpareFixture fixture({tenant("a", 0, 0), tenant("b", 400 * kMiB, 0)});
-  fixture.ledger.spares_are(0, fixture.ledger.spares_max(0));
+  PrewarmedFixture fixture({tenant("a", 0, 0), tenant("b", 400 * kMiB, 0)});
+  fixture.ledger.prewarmed_changed(0, fixture.ledger.prewarmed_max(0));
   auto b = fixture.begin("b");
   CHECK(b->ledger->reserve(0, 400 * kMiB));
   CHECK(b->asked == 0);
-  CHECK(fixture.spares.asked == 0);
+  CHECK(fixture.prewarmed.asked == 0);
 }
 
 TEST_CASE("a guarantee that grows has the spares in its way end at once") {
-  SpareFixture fixture({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
-  fixture.ledger.spares_are(0, 1 + 9);
+  PrewarmedFixture fixture({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
+  fixture.ledger.prewarmed_changed(0, 1 + 9);
   fixture.tenants.replace({tenant("a", 0, 0), tenant("b", 1000 * kMiB, 0)});
   fixture.ledger.tenants_changed(fixture.tenants);
-  CHECK(fixture.spares.most[0] == 1);
+  CHECK(fixture.prewarmed.most[0] == 1);
   auto b = fixture.begin("b");
   CHECK_FALSE(b->ask(0, 1000 * kMiB));
-  fixture.ledger.spares_are(0, 1);
+  fixture.ledger.prewarmed_changed(0, 1);
   CHECK(fixture.control.answers[b->record.number]);
 }
 
 TEST_CASE("a reservation is made when the spares in its way are gone, and who waits for it is looked at then") {
-  SpareFixture fixture({tenant("a", 0, 0)});
+  PrewarmedFixture fixture({tenant("a", 0, 0)});
   const TenantId a = fixture.tenants.find("a")->id;
-  fixture.ledger.spares_are(0, 1 + 9);
+  fixture.ledger.prewarmed_changed(0, 1 + 9);
   CHECK(fixture.free_bytes("a") == 1000 * kMiB);
   const std::vector<uint32_t> devices{0};
   CHECK_FALSE(fixture.ledger.reserve(SessionId(7), a, devices, 800 * kMiB));
-  CHECK(fixture.spares.most[0] == 1 + 2);
+  CHECK(fixture.prewarmed.most[0] == 1 + 2);
   const unsigned before = fixture.control.reconsidered;
-  fixture.ledger.spares_are(0, 1 + 2);
+  fixture.ledger.prewarmed_changed(0, 1 + 2);
   CHECK(fixture.control.reconsidered == before + 1);
   CHECK(fixture.ledger.reserve(SessionId(7), a, devices, 800 * kMiB));
 }
@@ -369,7 +395,7 @@ TEST_CASE("a reservation is made when the spares in its way are gone, and who wa
 // --- a broker that follows another ---------------------------------------------------------------------------------
 
 TEST_CASE("memory that sessions hold when their broker dies is theirs under the next one, and nobody else's") {
-  KeptFixture before({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
+  CachedFixture before({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
   auto one = before.begin("a"), two = before.begin("a");
   REQUIRE(one->ledger->reserve(0, 500 * kMiB));
   REQUIRE(two->ledger->reserve(0, 200 * kMiB));
@@ -392,7 +418,7 @@ TEST_CASE("memory that sessions hold when their broker dies is theirs under the 
 }
 
 TEST_CASE("a page that a worker has written over gives it no more after a restart") {
-  KeptFixture before({tenant("a", 0, 300 * kMiB), tenant("b", 500 * kMiB, 0)});
+  CachedFixture before({tenant("a", 0, 300 * kMiB), tenant("b", 500 * kMiB, 0)});
   auto one = before.begin("a"), two = before.begin("a");
   REQUIRE(one->ledger->reserve(0, 100 * kMiB));
   TenantPage& page = one->page();
@@ -413,7 +439,7 @@ TEST_CASE("a page that a worker has written over gives it no more after a restar
 }
 
 TEST_CASE("a session whose slot is another's, or none, is not adopted") {
-  KeptFixture before({tenant("a", 0, 0)});
+  CachedFixture before({tenant("a", 0, 0)});
   auto one = before.begin("a");
   NextLedger next(before.keeper, {tenant("a", 0, 0)});
   REQUIRE(next.adopt(before.ledger, *one));
@@ -428,7 +454,7 @@ TEST_CASE("a session whose slot is another's, or none, is not adopted") {
 }
 
 TEST_CASE("a tenant that has a smaller limit after a restart keeps what it uses, and gets no more") {
-  KeptFixture before({tenant("a", 0, 0), tenant("b", 0, 0)});
+  CachedFixture before({tenant("a", 0, 0), tenant("b", 0, 0)});
   auto one = before.begin("a");
   REQUIRE(one->ledger->reserve(0, 600 * kMiB));
   NextLedger next(before.keeper, {tenant("a", 0, 200 * kMiB), tenant("b", 0, 0)});

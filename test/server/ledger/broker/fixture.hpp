@@ -28,7 +28,7 @@ class Control final : public SessionControl {
     return true;
   }
   void warn(SessionId, const std::string&) override {}
-  bool stop(SessionId, const std::string&) override { return true; }
+  bool stop(SessionId, const StopOrder&) override { return true; }
   void reconsider_waiting() override { ++reconsidered; }
 
   std::map<SessionId, bool> answers;
@@ -66,7 +66,7 @@ class Worker final : public AllowanceSource {
   bool ask(uint32_t column, uint64_t bytes, bool ahead) {
     ipc::Message question = ipc::MemoryWanted{++asked, column, bytes, ahead};
     control_.answers.erase(record.number);
-    REQUIRE(broker_.heard(record, question));
+    REQUIRE(broker_.on_message(record, question));
     return control_.answers.contains(record.number) && control_.answers[record.number];
   }
   TenantPage& page() { return **page_; }
@@ -132,8 +132,8 @@ struct NextLedger {
   uint64_t free_bytes(const std::string& tenant) const { return ledger.free_bytes(tenants.find(tenant)->id, 0); }
 };
 
-struct KeptFixture {
-  explicit KeptFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
+struct CachedFixture {
+  explicit CachedFixture(std::vector<TenantConfiguration> configured) : tenants(std::move(configured)) {
     std::vector<ServerDevice> devices{{.index = 0, .bytes = 1000 * kMiB}, {.index = 1, .bytes = 1000 * kMiB}};
     ledger.devices_known(devices);
     ledger.tenants_changed(tenants);

@@ -124,7 +124,7 @@ TEST_CASE("what others take and let go of without a word is told again after a w
 }
 
 TEST_CASE("a reservation goes on under the next broker, whatever stands in the page and in its configuration") {
-  KeptFixture before({tenant("a", 0, 0), tenant("b", 0, 0)});
+  CachedFixture before({tenant("a", 0, 0), tenant("b", 0, 0)});
   auto owner = before.begin("a", 600 * kMiB), other = before.begin("b");
   REQUIRE(owner->ledger->reserve(0, 50 * kMiB));
   REQUIRE(other->ledger->reserve(0, 100 * kMiB));
@@ -145,7 +145,7 @@ TEST_CASE("a reservation goes on under the next broker, whatever stands in the p
 }
 
 TEST_CASE("a session that reserves and then has no worker gives everything back") {
-  KeptFixture fixture({tenant("a", 0, 0)});
+  CachedFixture fixture({tenant("a", 0, 0)});
   std::vector<uint32_t> devices{0, 1};
   REQUIRE(fixture.ledger.reserve(SessionId(5), fixture.tenants.find("a")->id, devices, 100 * kMiB));
   CHECK(fixture.keeper.entries.size() == 1);

@@ -278,7 +278,7 @@ TEST_CASE("threads that race never hold more than an allowance that is lowered a
     uint64_t target = random() % kLimit;
     uint64_t lowered = lower_allowance(*page, 0, target, {});
     // From here on until it is raised no more can be held.
-    for (unsigned look = 0; look < 20; ++look) {
+    for (unsigned poll = 0; poll < 20; ++poll) {
       if (driver.load() > lowered) ++exceeded;
     }
     page->column[0].allowance = kLimit;

@@ -6,6 +6,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/replay/copy/copy.hpp"
 #include "server/replay/copy/copy_back.hpp"
+#include "server/replay/copy/upload_order.hpp"
 #include "test/server/replay/fake_session.hpp"
 
 using namespace gpuwire;
@@ -143,6 +144,32 @@ TEST_CASE_FIXTURE(Fixture, "a blocking copy to the device is answered when the d
   CHECK(session.result(sequence) == CUDA_SUCCESS);
 }
 
+TEST_CASE("streams are made to wait for the copies that the program takes for done, and for no others") {
+  FakeDriver driver;
+  server::UploadOrder order;
+  order.put_before(driver.table);
+  FakeSession session(driver, {.upload_order = &order});
+  session.enter_primary();
+  driver.hold = true;
+  std::vector<std::byte> device(100);
+  auto upload = [&](std::span<const std::byte> bytes, bool blocking) {
+    session.frame<schema::CopyToDevice>(
+        kPosted, uint32_t(SessionOrdinal::copy_to_device),
+        [&](schema::CopyToDevice::Builder params) {
+          params.setDestination(reinterpret_cast<uint64_t>(device.data()));
+          params.setBlocking(blocking);
+        },
+        bytes);
+  };
+  auto bytes = pattern(100);
+  upload(bytes, false);
+  CHECK_FALSE(order.pending());
+  SUBCASE("one that says so itself") { upload(bytes, true); }
+  SUBCASE("those before a frame that says so") { upload({}, true); }
+  CHECK(order.pending());
+  driver.release();
+}
+
 TEST_CASE_FIXTURE(
     Fixture,
     "an empty blocking copy is answered when what was posted as blocking has arrived, whatever came behind it") {
@@ -238,6 +265,37 @@ TEST_CASE_FIXTURE(Fixture, "the bytes of a posted copy from the device come as a
   CHECK(notice.getResult() == CUDA_SUCCESS);
   CHECK(notice.getLast());
   CHECK(notices[0]->bulk == device);
+}
+
+TEST_CASE_FIXTURE(Fixture, "a copy that is answered at once comes behind the data of copies before it") {
+  device = pattern(3000);
+  for (bool to_device : {false, true}) {
+    const size_t before = session.sent().size();
+    uint64_t earlier = download(kPosted, 3000, stream);
+    uint64_t later = to_device ? upload(kCalled, pattern(10), true, stream) : download(kCalled, 10, stream);
+    REQUIRE(session.sent().size() == before + 2);
+    CHECK(session.sent()[before].notice);
+    CHECK(session.sent()[before].as<schema::CopyData>().getSequence() == earlier);
+    CHECK(session.sent()[before + 1].sequence == later);
+  }
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "a reply waits for copies of other streams that it covers and that end while they are asked for") {
+  driver.hold = true;
+  device = pattern(3000);
+  uint64_t earlier = download(kPosted, 3000, stream);
+  uint64_t later = download(kCalled, 10);  // in the NULL stream, which waits for the other
+  REQUIRE(session.sent().empty());
+  // The earlier copy is asked about first, and both end before the later one is.
+  int queries = 0;
+  driver.during = [&](std::string_view name) {
+    if (name == "cuEventQuery" && ++queries == 2) driver.release();
+  };
+  session.state().copy_back().deliver_finished();
+  REQUIRE(session.sent().size() == 2);
+  CHECK(session.sent()[0].as<schema::CopyData>().getSequence() == earlier);
+  CHECK(session.sent()[1].sequence == later);
 }
 
 TEST_CASE_FIXTURE(Fixture, "when nothing more can be watched, a copy from the device is waited for on the spot") {

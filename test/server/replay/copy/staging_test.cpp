@@ -3,9 +3,10 @@
 #include <cstring>
 #include <map>
 #include <random>
+#include <string_view>
 
 #include "server/replay/copy/staging.hpp"
-#include "test/server/replay/fake_driver.hpp"
+#include "test/server/replay/fake_session.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::server;
@@ -58,6 +59,25 @@ TEST_CASE("unused blocks of one size make room for another size") {
   }
   CHECK(pool->take(8u << 20));
   CHECK(driver.registered.size() == 1);
+}
+
+TEST_CASE("a block is given back while the driver registers memory, and while it unregisters some") {
+  // Either may last until a stream goes on that stands at a function of the client, whose answer waits for a copy to
+  // leave, and that for its block to be given back.
+  test::FakeDriver driver;
+  auto pool = std::make_shared<StagingPool>(driver.table, nullptr, 4u << 20, 4u << 20);
+  for (std::string_view function : {"cuMemHostRegister_v2", "cuMemHostUnregister"}) {
+    const bool registers = function == "cuMemHostRegister_v2";
+    StagingBlock used = pool->take(kStagingSlabBytes);
+    if (!registers) pool->take(kStagingBlockBytesMin);  // free when the next one needs room
+    size_t given = 0;
+    driver.during = [&](std::string_view called) {
+      if (called == function && used) given += test::done_elsewhere([&] { used = {}; });
+    };
+    CHECK(pool->take(registers ? kStagingBlockBytesMin : kStagingSlabBytes));
+    driver.during = nullptr;
+    CHECK(given == 1);
+  }
 }
 
 TEST_CASE("memory that cannot be pinned serves all the same") {

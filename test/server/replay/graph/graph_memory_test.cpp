@@ -117,6 +117,25 @@ TEST_CASE_FIXTURE(Fixture, "A block that a launch uses goes when that is done") 
   CHECK(driver.registered.empty());
 }
 
+TEST_CASE_FIXTURE(Fixture,
+                  "A destroyed block stays registered while anything is under way, and another one takes its place") {
+  static bool busy;
+  busy = true;
+  driver.table.cuStreamQuery = [](CUstream) { return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; };
+  std::byte* memory = create(1, 100);
+  memory[3] = std::byte{1};
+  destroy(1);
+  CHECK(driver.registered.contains(memory));
+  CHECK(create(2, 5000) != memory);
+  CHECK(create(3, 64) == memory);
+  CHECK(memory[3] == std::byte{0});
+  destroy(3);
+  CHECK(driver.registered.contains(memory));
+  busy = false;
+  destroy(2);
+  CHECK(driver.registered.empty());
+}
+
 TEST_CASE_FIXTURE(Fixture, "Blocks that cannot be are refused, and malformed writes end the session") {
   create(1, 0, CUDA_ERROR_INVALID_VALUE);
   create(1, wire::kRegionBytesMax + 1, CUDA_ERROR_INVALID_VALUE);
@@ -126,4 +145,20 @@ TEST_CASE_FIXTURE(Fixture, "Blocks that cannot be are refused, and malformed wri
   CHECK(session.failed.size() == 1);
   CHECK_THROWS_AS(write(1, 0, {}), server::ProtocolFault);
   CHECK_THROWS_AS(write(1, 0, std::vector<std::byte>(wire::kRegionPieceBytes + 1)), server::ProtocolFault);
+}
+
+TEST_CASE_FIXTURE(Fixture, "What the client writes gets through while what a graph wrote waits for room") {
+  std::byte* memory = create(1, 16);
+  g_target = memory + 8;
+  size_t written = 0;
+  session.outbox_.before_notice = [&](NoticeOrdinal ordinal) {
+    if (ordinal != NoticeOrdinal::graph_memory_data) return;
+    const std::byte bytes[] = {std::byte{5}};
+    written += done_elsewhere([&] { session.state().graph_memory().write(1, 0, bytes, {}); });
+  };
+  launch({1});
+  driver.release();
+  session.watcher().poll();
+  CHECK(written == 1);
+  CHECK(memory[0] == std::byte{5});
 }

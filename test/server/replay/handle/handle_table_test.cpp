@@ -116,3 +116,44 @@ TEST_CASE("the table agrees with a map under random insertions, lookups and remo
     REQUIRE(table.size() == model.size());
   }
 }
+
+TEST_CASE("who looks for what is being made waits for it, and finds what has become of it") {
+  HandleTable table;
+  const uint64_t made = wire::make_handle(HandleKind::module, 1, 1),
+                 failed = wire::make_handle(HandleKind::module, 2, 1);
+  REQUIRE(table.insert_pending(HandleKind::module, made));
+  REQUIRE(table.insert_pending(HandleKind::module, failed));
+  CHECK_FALSE(table.insert(HandleKind::module, made, native(3)));
+  CHECK(table.size() == 2);
+  size_t shown = 0;
+  table.for_each(HandleKind::module, [&](uint64_t, void*) { ++shown; });
+  CHECK(shown == 0);
+  unsigned waits = 0;
+  table.await_pending_with([&] {
+    if (++waits == 2) table.settle(HandleKind::module, made, native(7));
+    if (waits == 3) table.settle(HandleKind::module, failed, nullptr);
+  });
+  void* found = nullptr;
+  CHECK(table.find(HandleKind::module, made, found));
+  CHECK(found == native(7));
+  CHECK(waits == 2);
+  CHECK_FALSE(table.find(HandleKind::module, failed, found));
+  CHECK(waits == 3);
+  CHECK(table.size() == 1);
+}
+
+TEST_CASE("what is made for a handle that has gone with its context stays away") {
+  HandleTable table;
+  const uint64_t handle = wire::make_handle(HandleKind::module, 1, 1),
+                 next = wire::make_handle(HandleKind::module, 1, 2);
+  table.set_context(5, 5);
+  REQUIRE(table.insert_pending(HandleKind::module, handle));
+  table.erase_context(5);
+  REQUIRE(table.insert(HandleKind::module, next, native(2)));
+  table.settle(HandleKind::module, handle, native(1));
+  table.settle(HandleKind::module, next, native(3));  // is not pending
+  void* found = nullptr;
+  CHECK_FALSE(table.find(HandleKind::module, handle, found));
+  REQUIRE(table.find(HandleKind::module, next, found));
+  CHECK(found == native(2));
+}

@@ -324,3 +324,19 @@ TEST_CASE_FIXTURE(SharedFixture,
   write(base, 0, bytes_of({1, 2, 3}));
   CHECK(theirs[0] == std::byte{0});
 }
+
+TEST_CASE_FIXTURE(Fixture, "What the client writes gets through while what the device wrote waits for room") {
+  // Room comes with what the client says next, and what it says next may be a write.
+  REQUIRE(create(base, 100) == CUDA_SUCCESS);
+  auto* memory = reinterpret_cast<std::byte*>(base);
+  memory[3] = std::byte{77};
+  size_t written = 0;
+  session.outbox_.before_notice = [&](NoticeOrdinal ordinal) {
+    if (ordinal != NoticeOrdinal::region_data) return;
+    const std::vector<std::byte> bytes = bytes_of({5});
+    written += done_elsewhere([&] { session.state().host_regions().write(base, 50, bytes, {}); });
+  };
+  synchronise();
+  CHECK(written == 1);
+  CHECK(memory[50] == std::byte{5});
+}

@@ -1,13 +1,19 @@
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
+#include <utility>
 
 #include "protocol/fatbin/image_size.hpp"
 #include "protocol/fatbin/linked_image.hpp"
 #include "protocol/wire/limits.hpp"
 #include "server/module_cache/digest.hpp"
 #include "server/module_cache/module_cache.hpp"
+#include "server/replay/module/jit_options.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/module_work.hpp"
+#include "server/replay/stream/host_callbacks.hpp"
 #include "test/server/replay/fake_session.hpp"
 #include "test/support/temporary_directory.hpp"
 
@@ -335,6 +341,22 @@ TEST_CASE_FIXTURE(Fixture, "the logs of the compiler come back, also when it fai
   CHECK(reply.getWallTimeMs() == 2.5f);
 }
 
+TEST_CASE("the driver compiles for one session with no more threads than it may have, however many are asked for") {
+  for (uint64_t asked : {0ull, 1ull, 2ull, 1000ull, ~0ull}) {
+    capnp::MallocMessageBuilder message;
+    auto options = message.initRoot<schema::ModuleLoad>().initJitOptions(1);
+    options[0].setOption(CU_JIT_SPLIT_COMPILE);
+    options[0].setValue(asked);
+    server::JitOptions given(options.asReader(), 0, 0, false);
+    CHECK(given.result == CUDA_SUCCESS);
+    REQUIRE(given.count() == 1);
+    CHECK(given.names()[0] == CU_JIT_SPLIT_COMPILE);
+    const auto threads = reinterpret_cast<uintptr_t>(given.values()[0]);
+    CHECK(threads >= 1);
+    CHECK(threads <= server::kCompilingThreadsMax);
+  }
+}
+
 TEST_CASE_FIXTURE(Fixture, "options that hold pointers are refused, others pass") {
   offer(kPtx);
   send(kPtx, 0, kPtx, true);
@@ -460,6 +482,113 @@ TEST_CASE("an image that one session sent is there for the next, unless it is an
   uint64_t sequence = other.load(kPtx, other.module);
   CHECK(other.session.result(sequence) == CUDA_ERROR_NOT_FOUND);
   CHECK(other.session.reply(sequence)->as<schema::ModuleLoadReply>().getMissing());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "while the driver loads, other calls are answered, and what is looked up in it comes behind") {
+  REQUIRE_FALSE(offer(kPtx));
+  send(kPtx, 0, kPtx, true);
+  session.works_at_once = false;
+  const uint64_t kernel = wire::make_handle(HandleKind::kernel, 1, 1);
+  const uint64_t loading = load(kPtx, library), looking = function(library, "k", kernel);
+  const uint64_t other = session.call<schema::Ping>(SessionOrdinal::ping, [](auto) {});
+  CHECK(session.result(other) == CUDA_SUCCESS);
+  CHECK(session.result(loading) == -1);
+  CHECK(session.result(looking) == -1);
+  CHECK(driver.count("cuLibraryLoadData") == 0);
+  // The frame that names them waits, and the executor goes on as soon as they are there.
+  std::thread waiter([&] { session.run_waiters(); });
+  void* native = nullptr;
+  CHECK(session.handles().find(HandleKind::kernel, kernel, native));
+  CHECK(native == driver.kernels["k"]);
+  waiter.join();
+  CHECK(session.result(loading) == CUDA_SUCCESS);
+  CHECK(session.result(looking) == CUDA_SUCCESS);
+  CHECK(driver.count("cuLibraryLoadData") == 1);
+  // By now the library is compiled, and another kernel of it costs no other thread.
+  CHECK(session.result(function(library, "j", wire::make_handle(HandleKind::kernel, 2, 1))) == CUDA_SUCCESS);
+  CHECK(session.result(unload(library)) == CUDA_SUCCESS);
+  CHECK_FALSE(session.handles().find(HandleKind::kernel, kernel, native));
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "what is looked up behind a load that fails is not there, and the handle may be loaded again") {
+  REQUIRE_FALSE(offer(kPtx));
+  send(kPtx, 0, kPtx, true);
+  session.works_at_once = false;
+  driver.failures["cuModuleLoadDataEx"] = CUDA_ERROR_OUT_OF_MEMORY;
+  const uint64_t function_handle = wire::make_handle(HandleKind::function, 1, 1);
+  const uint64_t loading = load(kPtx, module), looking = function(module, "k", function_handle);
+  const uint64_t asking = global(module, "v", false);
+  session.run_waiters();
+  CHECK(session.result(loading) == CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(session.result(looking) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(session.result(asking) == CUDA_ERROR_INVALID_HANDLE);
+  CHECK(driver.count("cuModuleGetFunction") == 0);
+  driver.failures.clear();
+  const uint64_t again = load(kPtx, module);
+  session.run_waiters();
+  CHECK(session.result(again) == CUDA_SUCCESS);
+  CHECK(session.result(function(module, "k", function_handle)) == CUDA_SUCCESS);
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "no more loads are with the driver at a time than may be, and the others come in their order") {
+  REQUIRE_FALSE(offer(kPtx));
+  send(kPtx, 0, kPtx, true);
+  session.works_at_once = false;
+  std::vector<uint64_t> loads;
+  for (uint32_t i = 1; i <= server::kModuleTasksMax + 3; ++i)
+    loads.push_back(load(kPtx, wire::make_handle(HandleKind::module, i, 1)));
+  CHECK(session.waiting() == server::kModuleTasksMax);
+  session.run_waiters();
+  for (uint64_t one : loads) CHECK(session.result(one) == CUDA_SUCCESS);
+  CHECK(driver.modules.size() == loads.size());
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "a module is unloaded on another thread where a stream may stand at a function of the client") {
+  bring(kPtx, module);
+  uint64_t kept = wire::make_handle(HandleKind::module, 2, 1);
+  bring(kPtx, kept);
+  driver.log.clear();
+  session.works_at_once = false;
+  CHECK(session.result(unload(kept)) == CUDA_SUCCESS);
+  CHECK(driver.count("cuModuleUnload") == 1);
+  server::HostCallbacks& callbacks = session.state().callbacks();
+  CHECK(callbacks.enqueue(session, nullptr, 1, server::HostCallbacks::Kind::host_function) == CUDA_SUCCESS);
+  const uint64_t unloading = unload(module);
+  CHECK(session.result(unloading) == -1);
+  CHECK(driver.count("cuModuleUnload") == 1);
+  void* native = nullptr;
+  CHECK_FALSE(session.handles().find(HandleKind::module, module, native));
+  session.run_waiters();
+  CHECK(session.result(unloading) == CUDA_SUCCESS);
+  CHECK(driver.count("cuModuleUnload") == 2);
+  std::thread stream([&] { driver.host_functions[0](); });
+  while (!callbacks.done(1)) std::this_thread::yield();
+  stream.join();
+}
+
+TEST_CASE_FIXTURE(Fixture, "a context does not end while something is loaded into it") {
+  REQUIRE_FALSE(offer(kPtx));
+  send(kPtx, 0, kPtx, true);
+  session.works_at_once = false;
+  const uint64_t loading = load(kPtx, module);
+  std::atomic<bool> loaded{false};
+  driver.during = [&](std::string_view name) {
+    if (name == "cuModuleLoadDataEx") loaded = true;
+    if (name == "cuDevicePrimaryCtxReset_v2") CHECK(loaded);
+  };
+  std::thread waiter([&] { session.run_waiters(); });
+  CHECK(session.result(session.call<schema::RetainPrimary>(SessionOrdinal::reset_primary, [](auto params) {
+    params.setContext(FakeSession::kPrimary);
+  })) == CUDA_SUCCESS);
+  waiter.join();
+  driver.during = nullptr;
+  CHECK(session.result(loading) == CUDA_SUCCESS);
+  void* native = nullptr;
+  CHECK_FALSE(session.handles().find(HandleKind::module, module, native));
 }
 
 TEST_CASE("the end of a session unloads its modules and libraries") {

@@ -2,11 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <string_view>
 #include <vector>
 
 #include "server/replay/stream/completion_mark.hpp"
 #include "server/replay/stream/passed_marks.hpp"
-#include "test/server/replay/fake_driver.hpp"
+#include "test/server/replay/fake_session.hpp"
 
 using namespace gpuwire;
 using namespace gpuwire::test;
@@ -109,12 +110,12 @@ TEST_CASE("a mark asks the driver first, and then only now and then, so that a f
   driver.hold = true;
   CompletionMark mark = server::mark_stream(driver.table, *pool, nullptr, result);
   REQUIRE(result == CUDA_SUCCESS);
-  CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
+  CHECK(mark.poll(driver.table) == CUDA_ERROR_NOT_READY);
   driver.failures["cuEventQuery"] = CUDA_ERROR_ILLEGAL_ADDRESS;
-  for (unsigned look = 1; look < server::kLooksPerQuery; ++look) CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
-  CHECK(mark.look(driver.table) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  for (unsigned poll = 1; poll < server::kPollsPerQuery; ++poll) CHECK(mark.poll(driver.table) == CUDA_ERROR_NOT_READY);
+  CHECK(mark.poll(driver.table) == CUDA_ERROR_ILLEGAL_ADDRESS);
   driver.release();
-  CHECK(mark.look(driver.table) == CUDA_SUCCESS);
+  CHECK(mark.poll(driver.table) == CUDA_SUCCESS);
 }
 
 TEST_CASE("a mark without a word asks the driver each time") {
@@ -123,9 +124,9 @@ TEST_CASE("a mark without a word asks the driver each time") {
   CUresult result = CUDA_ERROR_UNKNOWN;
   driver.hold = true;
   CompletionMark mark = server::mark_stream(driver.table, *pool, nullptr, result);
-  for (int i = 0; i < 3; ++i) CHECK(mark.look(driver.table) == CUDA_ERROR_NOT_READY);
+  for (int i = 0; i < 3; ++i) CHECK(mark.poll(driver.table) == CUDA_ERROR_NOT_READY);
   driver.release();
-  CHECK(mark.look(driver.table) == CUDA_SUCCESS);
+  CHECK(mark.poll(driver.table) == CUDA_SUCCESS);
 }
 
 TEST_CASE("the driver catches up with every stream whose word was seen, once, and with the newest mark of each") {
@@ -169,4 +170,20 @@ TEST_CASE("of more streams than are remembered the driver catches up with the ol
   CHECK(asked == 1);
   passed.clear();
   CHECK(pool->all_returned(std::chrono::milliseconds(0)));
+}
+
+TEST_CASE_FIXTURE(Fixture,
+                  "words are asked for and given back while the driver registers or unregisters their memory") {
+  size_t asked = 0;
+  driver.during = [&](std::string_view function) {
+    if (function == "cuMemHostRegister_v2") asked += done_elsewhere([&] { words.take(); });
+  };
+  CompletionWord word = words.take();
+  CHECK(asked == 1);
+  size_t given = 0;
+  driver.during = [&](std::string_view function) {
+    if (function == "cuMemHostUnregister") given += done_elsewhere([&] { CompletionWord gone = std::move(word); });
+  };
+  words.abandon();
+  CHECK(given == 1);
 }

@@ -203,7 +203,7 @@ TEST_CASE_FIXTURE(Fixture, "the error that a stream ended with is the answer to 
 TEST_CASE_FIXTURE(Fixture, "a query of work that is nearly done is answered when it is") {
   record_held_work_and_poll_as_long_as_it_takes();
   int looks = 0;
-  session.enough_looks = [&] {
+  session.enough_polls = [&] {
     if (++looks == 3) driver.release();
     return false;
   };
@@ -215,7 +215,7 @@ TEST_CASE_FIXTURE(Fixture,
                   "a query is waited for no longer than until the client sends more, twice in vain, and not again") {
   record_held_work_and_poll_as_long_as_it_takes();
   int looks = 0;
-  session.enough_looks = [&] {
+  session.enough_polls = [&] {
     ++looks;
     return true;
   };
@@ -234,7 +234,7 @@ TEST_CASE_FIXTURE(Fixture,
 TEST_CASE_FIXTURE(Fixture, "a watch of an event that is nearly done is answered when it is, without the watcher") {
   record_held_work_and_poll_as_long_as_it_takes();
   int looks = 0;
-  session.enough_looks = [&] {
+  session.enough_polls = [&] {
     if (++looks == 3) driver.release();
     return false;
   };
@@ -247,7 +247,7 @@ TEST_CASE_FIXTURE(Fixture, "a watch of an event that is nearly done is answered 
 TEST_CASE_FIXTURE(Fixture, "a query is not waited for where the replay does not poll") {
   driver.hold = true;
   driver.table.cuEventRecord(native, nullptr);
-  session.enough_looks = [] { return false; };
+  session.enough_polls = [] { return false; };
   CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
 }
 

@@ -77,7 +77,7 @@ struct Fixture {
                   std::string) -> tl::expected<std::unique_ptr<transport::Transport>, std::string> {
          return transport::adopt_stream(socket.release());
        },
-       .proved = [this](const transport::Transport&, const resume::Heard& heard) { said = heard.address; },
+       .proved = [this](const transport::Transport&, const resume::Request& heard) { said = heard.address; },
        .refused = [this](std::string) { ++refused; },
        .fault = [this](std::string) { ++faults; },
        .lanes_max = [] { return 3u; }}};

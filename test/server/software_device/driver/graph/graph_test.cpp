@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -330,4 +331,31 @@ TEST_CASE("memory that lies where a graph had some, whose context is over, is fr
   REQUIRE(blocks.back() == of_graph);
   for (CUdeviceptr block : blocks) CHECK(cuMemFree(block) == CUDA_SUCCESS);
   CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+}
+
+TEST_CASE("Memory that a graph allocates is there until the launch is done, though the graph is destroyed") {
+  constexpr size_t kBytes = 4096;
+  CurrentContext context;
+  const CUstream stream = make_stream();
+  CUgraph graph = nullptr;
+  CUdeviceptr block = 0;
+  REQUIRE(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocAsync(&block, kBytes, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemsetD8Async(block, 7, kBytes, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemFreeAsync(block, stream) == CUDA_SUCCESS);
+  REQUIRE(cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
+  const CUgraphExec exec = instantiate(graph);
+
+  std::promise<void> gate;
+  auto opened = gate.get_future();
+  REQUIRE(cuLaunchHostFunc(
+              stream, [](void* user) { static_cast<std::future<void>*>(user)->wait(); }, &opened) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+  CHECK(cuGraphExecDestroy(exec) == CUDA_SUCCESS);
+  CHECK(cuGraphDestroy(graph) == CUDA_SUCCESS);
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  CHECK(cuMemGetAddressRange(&base, &bytes, block) == CUDA_SUCCESS);
+  gate.set_value();
+  CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
 }

@@ -1,0 +1,79 @@
+// As std::condition_variable, for waits that a thread of another program may leave by siglongjmp() out of a signal
+// handler. A notification depends on no state of the waiting threads, which the C library counts.
+#pragma once
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <ctime>
+#include <mutex>
+
+namespace gpuwire {
+
+class Condition {
+ public:
+  Condition() = default;
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
+  // After the change, with the mutex or behind it.
+  void notify_all() noexcept {
+    changes_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0)
+      syscall(SYS_futex, &changes_, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0);
+  }
+  void notify_one() noexcept { notify_all(); }
+
+  template <class Lock>
+  void wait(Lock& lock) noexcept {
+    sleep(lock, nullptr);
+  }
+  template <class Lock, class Done>
+  void wait(Lock& lock, Done done) noexcept {
+    while (!done()) sleep(lock, nullptr);
+  }
+  // False: `deadline` has passed. May return sooner.
+  template <class Lock>
+  bool wait_until(Lock& lock, std::chrono::steady_clock::time_point deadline) noexcept {
+    const auto left = std::chrono::nanoseconds(deadline - std::chrono::steady_clock::now()).count();
+    if (left <= 0) return false;
+    const timespec limit{time_t(left / 1'000'000'000), long(left % 1'000'000'000)};
+    sleep(lock, &limit);
+    return true;
+  }
+  template <class Lock, class Rep, class Period, class Done>
+  bool wait_for(Lock& lock, std::chrono::duration<Rep, Period> time, Done done) noexcept {
+    constexpr auto kForever = std::chrono::hours(24 * 365);  // a clock that overflows is not as good as endless
+    const auto now = std::chrono::steady_clock::now();
+    const auto deadline = now + (time < kForever ? std::chrono::nanoseconds(time) : std::chrono::nanoseconds(kForever));
+    while (!done())
+      if (!wait_until(lock, deadline)) return done();
+    return true;
+  }
+  template <class Lock, class Rep, class Period>
+  void wait_for(Lock& lock, std::chrono::duration<Rep, Period> time) noexcept {
+    wait_until(lock, std::chrono::steady_clock::now() + time);
+  }
+
+ private:
+  template <class Lock>
+  void sleep(Lock& lock, const timespec* limit) noexcept {
+    // Either the notifying thread sees the sleeper, or the sleeper sees a changed count: both seq_cst. A sleeper that
+    // was left stays counted, which costs every later notification a system call.
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    const uint32_t seen = changes_.load(std::memory_order_seq_cst);
+    lock.unlock();
+    syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, seen, limit, nullptr, 0);
+    lock.lock();
+    sleepers_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  std::atomic<uint32_t> changes_{0}, sleepers_{0};
+};
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+
+}  // namespace gpuwire

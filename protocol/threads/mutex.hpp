@@ -1,0 +1,50 @@
+// Locks, and the words that say what they guard. `clang -Wthread-safety` checks them
+// (test/format/thread_safety_test.py); for other compilers they are remarks. A member with GUARDED_BY(mutex_) is used
+// with that lock held only, and a function with REQUIRES(mutex_) is called with it held.
+#pragma once
+
+#include <mutex>
+
+#if defined(__clang__)
+#define GPUWIRE_THREAD_SAFETY(attribute) __attribute__((attribute))
+#else
+#define GPUWIRE_THREAD_SAFETY(attribute)
+#endif
+
+#define GUARDED_BY(lock) GPUWIRE_THREAD_SAFETY(guarded_by(lock))
+#define REQUIRES(...) GPUWIRE_THREAD_SAFETY(requires_capability(__VA_ARGS__))
+#define ACQUIRE(...) GPUWIRE_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
+#define RELEASE(...) GPUWIRE_THREAD_SAFETY(release_capability(__VA_ARGS__))
+// Of a function that has no other thread beside it: the child after a fork.
+#define WITHOUT_LOCK_CHECK GPUWIRE_THREAD_SAFETY(no_thread_safety_analysis)
+#define TRY_ACQUIRE(...) GPUWIRE_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
+
+namespace gpuwire {
+
+// A std::mutex that the annotations can name.
+class GPUWIRE_THREAD_SAFETY(capability("mutex")) Mutex : public std::mutex {
+ public:
+  void lock() ACQUIRE() { std::mutex::lock(); }
+  void unlock() RELEASE() { std::mutex::unlock(); }
+  bool try_lock() TRY_ACQUIRE(true) { return std::mutex::try_lock(); }
+};
+
+// Holds a Mutex from here to the end of the block, as std::unique_lock does. The predicate of a wait has REQUIRES, too:
+// `changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return ending_; })`.
+class GPUWIRE_THREAD_SAFETY(scoped_lockable) MutexLock {
+ public:
+  explicit MutexLock(Mutex& mutex) ACQUIRE(mutex) : lock_(mutex) {}
+  ~MutexLock() RELEASE() {}
+  MutexLock(const MutexLock&) = delete;
+  MutexLock& operator=(const MutexLock&) = delete;
+
+  void lock() ACQUIRE() { lock_.lock(); }
+  void unlock() RELEASE() { lock_.unlock(); }
+  // For condition variables, which give the lock up and take it back.
+  std::unique_lock<std::mutex>& native() { return lock_; }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace gpuwire

@@ -1,0 +1,15 @@
+// Durations as people write them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <tl/expected.hpp>
+
+namespace gpuwire::units {
+
+// "30s", "500ms", "2h", "1d", "5min": milliseconds. The error describes the mistake, and names the units.
+tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text);
+
+}  // namespace gpuwire::units

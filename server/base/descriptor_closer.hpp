@@ -1,0 +1,47 @@
+// Descriptors whose end may wait for somebody else.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <thread>
+
+#include "protocol/threads/mutex.hpp"
+#include "server/base/owned_descriptor.hpp"
+
+namespace gpuwire::server {
+
+// Closes descriptors on a thread of its own, which is started by the first one: of a socket with SO_LINGER, or of a
+// file of a file system that a program serves, close(2) blocks for as long as another process wants. One thread gives;
+// mutex_ is a leaf.
+class DescriptorCloser {
+ public:
+  static constexpr size_t kWaitingMax = 1024;
+  static constexpr int kEndMs = 500;
+
+  DescriptorCloser() = default;
+  DescriptorCloser(const DescriptorCloser&) = delete;
+  DescriptorCloser& operator=(const DescriptorCloser&) = delete;
+  // Waits kEndMs for the descriptors that are being closed. A thread that is blocked for longer continues alone: its
+  // wait may never end, it uses nothing of this object, and it ends with the process.
+  ~DescriptorCloser();
+
+  // The socket's wait for its data is turned off before. Beyond kWaitingMax waiting descriptors, or without a thread,
+  // new ones are closed here.
+  void close(OwnedDescriptor descriptor);
+
+ private:
+  struct Shared {
+    Mutex mutex;
+    std::condition_variable changed;
+    std::deque<OwnedDescriptor> waiting GUARDED_BY(mutex);
+    bool ending GUARDED_BY(mutex) = false, ended GUARDED_BY(mutex) = false;
+  };
+  static void run(const std::shared_ptr<Shared>& shared);
+
+  std::shared_ptr<Shared> shared_;  // of thread_, if there is one
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server

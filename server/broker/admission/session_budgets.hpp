@@ -1,0 +1,22 @@
+// The admission's view of budgets.
+#pragma once
+
+#include <string>
+
+#include "server/broker/session/session_registry.hpp"
+
+namespace gpuwire::server {
+
+// The broker's thread only.
+class SessionBudgets {
+ public:
+  // Whether the GPU time of its tenant or user is used up, so that it is served as a scavenger.
+  virtual bool used_up(const SessionRecord& session) const = 0;
+  // Why it has to wait for the next month, in words that stay the same; empty: it has not.
+  virtual std::string why_held(const SessionRecord& session) const = 0;
+
+ protected:
+  ~SessionBudgets() = default;
+};
+
+}  // namespace gpuwire::server

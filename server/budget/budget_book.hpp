@@ -1,0 +1,77 @@
+// The GPU time that was charged to each tenant and user in each month.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <tl/expected.hpp>
+
+namespace gpuwire::server {
+
+// A calendar month in UTC.
+class Month {
+ public:
+  Month() = default;
+  explicit Month(std::chrono::system_clock::time_point when);
+  static tl::expected<Month, std::string> parse(const std::string& text);
+
+  std::string text() const;  // "2026-11"
+  // Of the month that follows.
+  std::chrono::system_clock::time_point end() const;
+  int distance(Month other) const {
+    return number_ > other.number_ ? number_ - other.number_ : other.number_ - number_;
+  }
+  auto operator<=>(const Month&) const = default;
+
+ private:
+  int number_ = 0;  // months since the year 0
+};
+
+inline constexpr size_t kBudgetMonthsMax = 24;         // of an account
+inline constexpr size_t kBudgetAccountsMax = 100'000;  // of tenants and users together
+inline constexpr size_t kBudgetSessionsMax = 200'000;
+inline constexpr size_t kBudgetTextBytesMax = 64u << 20;
+
+// A value; no locks. Two books with the same text are the same.
+class BudgetBook {
+ public:
+  // The name of an account: "course", "course/anna".
+  using Account = std::string;
+
+  // The session, by a name that no other session ever has, was charged this much since it began, which only grows: the
+  // part that the book has not counted yet is charged to its tenant and, if that is not empty, its user.
+  void charge(const std::string& session, const Account& tenant, const Account& user, std::chrono::nanoseconds charged,
+              Month now);
+  // The session's charge until now belongs to no account: it began when nobody had a budget.
+  void begin_at(const std::string& session, std::chrono::nanoseconds charged);
+  bool knows(const std::string& session) const { return sessions_.contains(session); }
+  void forget(const std::string& session) { changes_ += sessions_.erase(session); }
+  // Those that are not among these have ended while nobody looked.
+  void keep_only(const std::set<std::string>& sessions);
+
+  std::chrono::nanoseconds used(const Account& account, Month month) const;
+  // Those of the tenant that were charged in this month.
+  std::vector<std::string> users_of(const std::string& tenant, Month month) const;
+  // Of all accounts of tenants, in all months: for tests.
+  std::chrono::nanoseconds charged_in_all() const;
+
+  // Grows with each change.
+  uint64_t changes() const { return changes_; }
+  std::string text() const;
+  static tl::expected<BudgetBook, std::string> parse(const std::string& text);
+
+ private:
+  using Months = std::map<Month, int64_t>;  // nanoseconds
+  void add(const Account& account, int64_t ns, Month now);
+
+  std::map<Account, Months> accounts_;
+  std::map<std::string, int64_t> sessions_;  // the counted charge of each session
+  uint64_t changes_ = 0;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,44 @@
+// The book of budgets on disk.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/base/owned_descriptor.hpp"
+#include "server/budget/budget_book.hpp"
+
+namespace gpuwire::server {
+
+// As old the generation is that a broken file is replaced by, at least: by then the kernel has brought it to the disk.
+inline constexpr std::chrono::seconds kBudgetGenerationTime{60};
+
+// As root /var/lib/gpuwire/budgets, else gpuwire/budgets in the user's folder for state.
+std::filesystem::path default_budget_file();
+
+// FILE, FILE.before (the generation before it), FILE.lock (held). One thread.
+class BudgetFile {
+ public:
+  // Makes the folder, 0700, and takes the lock. The error: it cannot be had, or another server has it.
+  static tl::expected<BudgetFile, std::string> open(std::filesystem::path file);
+
+  // The file's content; that of the previous generation, if the file cannot be used; nothing, if neither exists. The
+  // error gives the reason why neither can be used; they are moved aside then.
+  tl::expected<std::optional<BudgetBook>, std::string> read();
+  // Atomically: a process that is killed in the middle leaves the old file. Does not wait for the disk.
+  tl::expected<void, std::string> write(const BudgetBook& book);
+  const std::filesystem::path& path() const { return file_; }
+
+ private:
+  BudgetFile(std::filesystem::path file, OwnedDescriptor lock) : file_(std::move(file)), lock_(std::move(lock)) {}
+  std::filesystem::path with(const char* ending) const { return file_.string() + ending; }
+
+  std::filesystem::path file_;
+  OwnedDescriptor lock_;
+  std::chrono::steady_clock::time_point generation_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace gpuwire::server

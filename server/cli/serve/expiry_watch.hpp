@@ -1,0 +1,51 @@
+// Tells before certificates and tokens end: in the log, and in the figures.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include "server/base/lifetime.hpp"
+#include "server/control/client/metrics.hpp"
+#include "server/identity/expiry.hpp"
+
+namespace gpuwire::server {
+
+// Between two looks at the identity's folder; and between two lines of the log about the same end.
+inline constexpr std::chrono::hours kExpiryPoll{1}, kExpiryLogged{24};
+
+// On the broker's thread.
+class ExpiryWatch {
+ public:
+  struct Sources {
+    std::function<std::filesystem::path()> directory;       // of the identity; empty: there is none
+    std::function<bool(const std::string& tenant)> serves;  // whether the server knows this tenant now
+    std::function<WallTime()> now = std::chrono::system_clock::now;
+  };
+  // Looks for the first time when start() is called, and then every kExpiryPoll.
+  ExpiryWatch(boost::asio::io_context& io, Sources sources);
+  void start();
+
+  // The expiries, as of now if a file of the folder has changed since the last check, otherwise as of that check.
+  const std::vector<CertificateMetrics>& figures();
+
+ private:
+  void poll();
+  void log(const std::vector<CertificateMetrics>& figures, WallTime now);
+  std::filesystem::file_time_type changed() const;
+
+  const Sources sources_;
+  std::vector<CertificateMetrics> figures_;
+  std::filesystem::file_time_type polled_at_{};  // the folder's time of change at the last look
+  std::string failure_;                          // of the last look; logged when it is another one
+  std::map<std::string, WallTime> logged_;       // by credential: the time of its last log line
+  boost::asio::steady_timer timer_;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpuwire::server

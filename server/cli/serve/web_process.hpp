@@ -1,0 +1,69 @@
+// The gpuwire-web process beside a server: the web page.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <sys/types.h>
+#include <tl/expected.hpp>
+
+#include "server/base/lifetime.hpp"
+#include "server/base/owned_descriptor.hpp"
+#include "server/broker/worker/child_output.hpp"
+#include "server/control/web/web_channel.hpp"
+
+namespace gpuwire::server {
+
+inline constexpr uint32_t kWebRestartMinMs = 500, kWebRestartMaxMs = 60'000;  // doubles with each end ...
+inline constexpr std::chrono::minutes kWebLived{5};  // ... for one that has not lived this long
+inline constexpr uint32_t kWebAddressWaitMs = 3000, kWebAddressStepMs = 50;
+inline constexpr int kWebBacklog = 128;  // connections that wait while the process is started again
+
+// Owns the address where the page is, so that it is there while the process is started again. On the thread that runs
+// the io_context.
+class WebProcess {
+ public:
+  struct Listening {
+    OwnedDescriptor socket;
+    std::string url;
+  };
+  // Waits a moment for an address that the process before this one is about to give up. `text`: web_listen. The error
+  // names the key, the address and the cause.
+  static tl::expected<Listening, std::string> listen(const std::string& text);
+
+  // `answer`: to one line of the process.
+  WebProcess(boost::asio::io_context& io, std::string program, Listening listening, WebChannel::Answer answer);
+  ~WebProcess();
+  WebProcess(const WebProcess&) = delete;
+  WebProcess& operator=(const WebProcess&) = delete;
+
+  const std::string& url() const { return listening_.url; }
+
+ private:
+  void start();
+  tl::expected<void, std::string> start_now();
+  bool hand_over_socket(int pair) const;
+  void ended();
+  void again(const std::string& why);
+
+  boost::asio::io_context& io_;
+  const std::string program_;
+  const Listening listening_;
+  const WebChannel::Answer answer_;
+  boost::asio::posix::stream_descriptor process_;  // a pidfd
+  boost::asio::steady_timer again_timer_;
+  std::unique_ptr<WebChannel> channel_;
+  std::unique_ptr<ChildOutput> output_;
+  pid_t pid_ = -1;
+  std::chrono::steady_clock::time_point started_;
+  uint32_t delay_ms_ = kWebRestartMinMs;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,349 @@
+#include "server/confinement/process_rights.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace gpuwire::server {
+namespace {
+
+// Memory, its sockets, its timer, random numbers and the clock; descriptors that the broker sends are read. Nothing
+// opens, connects or executes. The calls that newer C libraries make on the way (getrandom counts processors) are among
+// them.
+constexpr const char* kLoginCalls[] = {
+    "mmap",
+    "munmap",
+    "mremap",
+    "madvise",
+    "brk",
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "pread64",
+    "close",
+    "fcntl",
+    "ioctl",
+    "fstat",
+    "newfstatat",
+    "lseek",
+    "recvfrom",
+    "recvmsg",
+    "sendmsg",
+    "shutdown",
+    "getsockopt",
+    "setsockopt",
+    "epoll_ctl",
+    "epoll_wait",
+    "epoll_pwait",
+    "timerfd_settime",
+    "poll",
+    "ppoll",
+    "futex",
+    "sched_yield",
+    "sched_getaffinity",
+    "sysinfo",
+    "getpid",
+    "gettid",
+    "getrandom",
+    "clock_gettime",
+    "gettimeofday",
+    "time",
+    "rt_sigreturn",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "sigaltstack",
+    "restart_syscall",
+    "exit",
+    "exit_group",
+};
+
+// The additional rights of the web page's process: it takes connections on the socket that the broker hands it.
+constexpr const char* kWebCalls[] = {
+    "accept",
+    "accept4",
+    "getpeername",
+    "getsockname",
+};
+
+constexpr const char* kWorkerCalls[] = {
+    // Memory: mappings of the driver, of programs' addresses, of files.
+    "mmap",
+    "munmap",
+    "mremap",
+    "mprotect",
+    "madvise",
+    "brk",
+    "mlock",
+    "mlock2",
+    "munlock",
+    "mincore",
+    "msync",
+    "membarrier",
+    "memfd_create",
+    "mbind",
+    "get_mempolicy",
+    "set_mempolicy",
+    "move_pages",
+    "pkey_alloc",
+    "pkey_free",
+    "pkey_mprotect",
+    // Files: the driver opens its device files and the code of its compilers late, the module cache is files. Which
+    // files: Landlock's rules.
+    "open",
+    "openat",
+    "openat2",
+    "close",
+    "close_range",
+    "read",
+    "pread64",
+    "readv",
+    "preadv",
+    "write",
+    "pwrite64",
+    "writev",
+    "pwritev",
+    "lseek",
+    "fstat",
+    "stat",
+    "lstat",
+    "newfstatat",
+    "statx",
+    "statfs",
+    "fstatfs",
+    "access",
+    "faccessat",
+    "faccessat2",
+    "readlink",
+    "readlinkat",
+    "getdents64",
+    "getdents",
+    "getcwd",
+    "ftruncate",
+    "fallocate",
+    "fsync",
+    "fdatasync",
+    "fadvise64",
+    "flock",
+    "fcntl",
+    "dup",
+    "dup2",
+    "dup3",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "symlink",
+    "mkdir",
+    "mkdirat",
+    "rmdir",
+    "fchmod",
+    "chmod",
+    "fchmodat",
+    "umask",
+    "utimensat",
+    "copy_file_range",
+    "chown",  // the driver asks for it, and goes on without (forbid_reaching_others)
+    "sendfile",
+    // The driver's own calls. Its numbers are not documented, so arguments cannot be distinguished; Landlock's rules
+    // select the devices.
+    "ioctl",
+    // The client's connection and the broker's pair; pairs of sockets for descriptors that programs share
+    // (forbid_reaching_others). No new connections: no socket, connect, bind, listen. No sets of descriptors (epoll):
+    // the kernel counts all watches of a user together, and a process that has taken the last one leaves none to the
+    // broker.
+    "recvfrom",
+    "recvmsg",
+    "recvmmsg",
+    "sendmsg",
+    "sendmmsg",
+    "shutdown",
+    "getsockopt",
+    "setsockopt",
+    "getsockname",
+    "getpeername",
+    "socketpair",
+    "poll",
+    "ppoll",
+    "select",
+    "pselect6",
+    "eventfd2",
+    "eventfd",
+    "pipe",
+    "pipe2",
+    // Threads and time.
+    "futex",
+    "futex_waitv",
+    "set_robust_list",
+    "get_robust_list",
+    "rseq",
+    "set_tid_address",
+    "gettid",
+    "getpid",
+    "getppid",
+    "sched_yield",
+    "sched_getaffinity",
+    "sched_setaffinity",
+    "sched_getparam",
+    "sched_getscheduler",
+    "sched_setscheduler",
+    "sched_get_priority_max",
+    "sched_get_priority_min",
+    "sched_getattr",
+    "getcpu",
+    "getpriority",
+    "setpriority",
+    "exit",
+    "exit_group",
+    "restart_syscall",
+    "nanosleep",
+    "clock_nanosleep",
+    "clock_gettime",
+    "clock_getres",
+    "gettimeofday",
+    "time",
+    "times",
+    "timerfd_create",
+    "timerfd_settime",
+    "timerfd_gettime",
+    "timer_create",
+    "timer_settime",
+    "timer_gettime",
+    "timer_delete",
+    "timer_getoverrun",
+    "setitimer",
+    "getitimer",
+    "alarm",
+    // Signals: handlers of the driver and the C library.
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "rt_sigsuspend",
+    "rt_sigpending",
+    "rt_sigtimedwait",
+    "sigaltstack",
+    "signalfd4",
+    // Facts about the process and the machine, and its own limits (forbid_reaching_others).
+    "uname",
+    "sysinfo",
+    "getrlimit",
+    "prlimit64",
+    "getrusage",
+    "getuid",
+    "geteuid",
+    "getgid",
+    "getegid",
+    "getgroups",
+    "getresuid",
+    "getresgid",
+    "getsid",
+    "getpgrp",
+    "getpgid",
+    "capget",
+    "prctl",
+    "arch_prctl",
+    "getrandom",
+    // Only ever takes rights away: when the tenant is known, other tenants' files go out of reach.
+    "landlock_create_ruleset",
+    "landlock_add_rule",
+    "landlock_restrict_self",
+};
+
+constexpr const char* kRdmaCalls[] = {
+    // UCX's TCP connections, and its questions to the kernel about its devices (netlink).
+    "socket",
+    "bind",
+    "listen",
+    "accept",
+    "accept4",
+    "connect",
+    "sendto",
+    // The objects that its progress thread and the verbs' event channels wait on.
+    "epoll_create1",
+    "epoll_create",
+    "epoll_ctl",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+};
+
+constexpr uint64_t kWholeArgument = ~uint64_t{0};
+
+// A message has no address, so it goes where its socket is connected to: an address that is passed beside it (sendto)
+// names any socket of the machine, the journal's and the system log's among them.
+constexpr ArgumentRule kSendingRules[] = {{"sendto", 4, kWholeArgument, 0}};
+
+constexpr const char *kWorkerUser = "the server's, without capabilities; with `worker_users` a real user of its own",
+                     *kWorkerFiles =
+                         "libraries and the driver's files, what the machine says of itself; its tenant's "
+                         "images and compiled code, for writing",
+                     *kWorkerLimits =
+                         "data by the tenant's `host_memory`; the size of a file; descriptors, timers and "
+                         "signals that wait, of its user; no core file";
+
+const ProcessRights kRights[] = {
+    {.kind = ProcessKind::login,
+     .name = "login process",
+     .user = "nobody, without capabilities",
+     .files = "none",
+     .sockets = "those that the broker hands it",
+     .limits = "no core file",
+     .calls = kLoginCalls,
+     .more_calls = {},
+     .rules = kSendingRules},
+    {.kind = ProcessKind::web,
+     .name = "web page",
+     .user = "nobody, without capabilities",
+     .files = "none",
+     .sockets = "the one where the page is, which the broker hands it, and its visitors'",
+     .limits = "no core file",
+     .calls = kLoginCalls,
+     .more_calls = kWebCalls,
+     .rules = kSendingRules},
+    {.kind = ProcessKind::worker,
+     .name = "worker",
+     .user = kWorkerUser,
+     .files = kWorkerFiles,
+     .sockets = "its client's and the broker's; pairs, connected to each other",
+     .limits = kWorkerLimits,
+     .calls = kWorkerCalls,
+     .more_calls = {},
+     .rules = kSendingRules},
+    {.kind = ProcessKind::rdma_worker,
+     .name = "worker that offers RDMA",
+     .user = kWorkerUser,
+     .files = kWorkerFiles,
+     .sockets = "the same, and TCP and netlink of its own",
+     .limits = kWorkerLimits,
+     .calls = kWorkerCalls,
+     .more_calls = kRdmaCalls,
+     .rules = kSendingRules},
+};
+
+}  // namespace
+
+std::span<const ProcessRights> process_rights() { return kRights; }
+
+const ProcessRights& rights_of(ProcessKind kind) {
+  return *std::ranges::find(kRights, kind, [](const ProcessRights& rights) { return rights.kind; });
+}
+
+tl::expected<void, std::string> confine_system_calls(ProcessKind kind, Violation violation) {
+  const ProcessRights& rights = rights_of(kind);
+  std::vector<const char*> calls(rights.calls.begin(), rights.calls.end());
+  calls.insert(calls.end(), rights.more_calls.begin(), rights.more_calls.end());
+  if (auto kept = forbid_reaching_others(violation); !kept) return kept;
+  return allow_system_calls(calls, violation, rights.rules);
+}
+
+std::string rights_table() {
+  std::string table = "| process | user | files | sockets | limits | system calls |\n|---|---|---|---|---|---|\n";
+  for (const ProcessRights& rights : kRights)
+    table += fmt::format("| {} | {} | {} | {} | {} | {} |\n", rights.name, rights.user, rights.files, rights.sockets,
+                         rights.limits, rights.calls.size() + rights.more_calls.size());
+  return table;
+}
+
+}  // namespace gpuwire::server

@@ -1,0 +1,36 @@
+// The rights of each kind of process of a server that speaks with clients, as one table: its filters come from it, and
+// so does the table of docs/security.md. A test tries everything else in a process of each kind.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <tl/expected.hpp>
+
+#include "server/confinement/system_calls.hpp"
+
+namespace gpuwire::server {
+
+enum class ProcessKind : uint8_t { login, web, worker, rdma_worker };
+
+struct ProcessRights {
+  ProcessKind kind;
+  // In words, for people.
+  const char *name, *user, *files, *sockets, *limits;
+  // The system calls, with any arguments, in two parts; the reasons stand beside each group.
+  std::span<const char*const> calls, more_calls;
+  // Calls that may be made with these arguments only.
+  std::span<const ArgumentRule> rules;
+};
+
+std::span<const ProcessRights> process_rights();
+const ProcessRights& rights_of(ProcessKind kind);
+
+// From now on the process makes no other calls, and none of them to reach others (forbid_reaching_others).
+tl::expected<void, std::string> confine_system_calls(ProcessKind kind, Violation violation);
+
+// The table in Markdown, with its head.
+std::string rights_table();
+
+}  // namespace gpuwire::server

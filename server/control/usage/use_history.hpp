@@ -1,0 +1,47 @@
+// Which tenant has used which GPU in the last month, hour by hour: from the `ended` lines of the audit log.
+#pragma once
+
+#include <cstdint>
+#include <istream>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace gpuwire::server {
+
+inline constexpr int64_t kHistoryHours = 31 * 24;
+inline constexpr size_t kHistoryEntriesMax = 1u << 18;  // of an hour, a tenant and a GPU; the oldest hours go first
+
+// GPU time in seconds, by tenant and GPU.
+using GpuUse = std::map<std::pair<std::string, unsigned>, double>;
+
+// A session's GPU time and where it was spent. The time is taken as spread evenly over the session's life and its GPUs:
+// the audit log has no more.
+struct SpentTime {
+  double begun_unix_s = 0, ended_unix_s = 0;
+  std::string tenant;
+  std::vector<unsigned> gpus;
+  double gpu_s = 0;
+};
+// Adds the part of it between the two times.
+void add_use(GpuUse& use, const SpentTime& spent, double since_unix_s, double until_unix_s);
+
+// A value; no locks.
+class UseHistory {
+ public:
+  // A line of the audit log. False: it is no `ended` line, or none that can be read; nothing has changed.
+  bool add_line(std::string_view text);
+  void add(const SpentTime& spent);
+  void read(std::istream& lines);
+
+  // The use of ended sessions since then, by whole hours; of the first hour the part behind this time.
+  GpuUse since(double since_unix_s) const;
+
+ private:
+  std::map<int64_t, GpuUse> hours_;  // by hours since 1970
+  size_t entries_ = 0;               // in all hours together
+};
+
+}  // namespace gpuwire::server

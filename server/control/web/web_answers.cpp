@@ -1,0 +1,160 @@
+#include "server/control/web/web_answers.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "server/control/requests.hpp"
+#include "server/identity/register.hpp"
+
+namespace gpuwire::server {
+namespace {
+
+constexpr double kDayS = 24 * 3600, kMonthS = 30 * kDayS;
+
+std::string text_in(const Json& request, const char* name) {
+  auto found = request.find(name);
+  return found != request.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+Json signed_out() {
+  Json answer = failed_answer("you are signed out");
+  answer["signed_out"] = true;
+  return answer;
+}
+
+Json about(const WebVisitor& visitor) {
+  return {{"ok", true}, {"tenant", visitor.tenant}, {"user", visitor.user}, {"administrator", visitor.administrator()}};
+}
+
+std::string name_of(const WebVisitor& visitor) {
+  return visitor.administrator() ? "the administrator" : "tenant " + label_of(visitor.tenant, visitor.user);
+}
+
+bool may_end(const WebVisitor& visitor, const SessionMetrics& session) {
+  if (visitor.administrator()) return true;
+  return session.tenant == visitor.tenant && (visitor.user.empty() || session.user == visitor.user);
+}
+
+// What sessions that run have used by now.
+void add_running(GpuUse& use, const Snapshot& snapshot, double since_unix_s) {
+  for (const SessionMetrics& session : snapshot.sessions) {
+    SpentTime spent{.begun_unix_s = session.since_unix_s,
+                    .ended_unix_s = snapshot.taken_unix_s,
+                    .tenant = session.tenant,
+                    .gpu_s = double(session.gpu_time_ns) / 1e9};
+    for (const SessionDeviceMetrics& device : session.devices) spent.gpus.push_back(device.device);
+    add_use(use, spent, since_unix_s, snapshot.taken_unix_s);
+  }
+}
+
+}  // namespace
+
+WebAnswers::WebAnswers(ControlSources sources, SignIns::TenantOfToken tenant_of_token, SignIns::Counts counts,
+                       Clock clock)
+    : sources_(std::move(sources)), clock_(clock), sign_ins_(std::move(tenant_of_token), std::move(counts), clock) {}
+
+Json WebAnswers::answer(std::string_view line) {
+  const Json request = Json::parse(line, nullptr, false);
+  if (!request.is_object()) return failed_answer("a request is one JSON object on one line");
+  const std::string command = text_in(request, "command"), ticket = text_in(request, "ticket");
+  if (command == "sign_in") return sign_in(request);
+  const WebVisitor* visitor = sign_ins_.find(ticket);
+  if (!visitor) return signed_out();
+  if (command == "view") return view(request, *visitor);
+  if (command == "end") return end(request, *visitor);
+  if (command != "sign_out") return failed_answer("there is no such command");
+  sign_ins_.sign_out(ticket);
+  return {{"ok", true}};
+}
+
+Json WebAnswers::sign_in(const Json& request) {
+  auto ticket = sign_ins_.sign_in(text_in(request, "secret"));
+  LogFields fields{{"peer", text_in(request, "peer")}};
+  if (!ticket) {
+    fields["reason"] = ticket.error();
+    if (sources_.audit) sources_.audit("web_refused", fields);
+    return failed_answer(ticket.error());
+  }
+  if (!ticket->visitor.administrator()) {
+    fields["tenant"] = ticket->visitor.tenant;
+    fields["credential"] = ticket->visitor.credential;
+    if (!ticket->visitor.user.empty()) fields["user"] = ticket->visitor.user;
+  }
+  fields["administrator"] = ticket->visitor.administrator();
+  if (sources_.audit) sources_.audit("web_sign_in", fields);
+  Json answer = about(ticket->visitor);
+  answer["ticket"] = ticket->text;
+  return answer;
+}
+
+const Snapshot& WebAnswers::snapshot() {
+  const auto now = clock_();
+  if (!snapshot_ || now - snapshot_->first >= kWebFreshTime) snapshot_.emplace(now, sources_.snapshot());
+  return snapshot_->second;
+}
+
+const WebAnswers::Past& WebAnswers::past() {
+  const auto now = clock_();
+  if (!past_ || now - past_->made >= kWebHistoryFreshTime) {
+    const double until = snapshot().taken_unix_s;
+    past_.emplace(Past{now, until, history_.since(until - kDayS), history_.since(until - kMonthS)});
+  }
+  return *past_;
+}
+
+// It runs no more and is in the past from now on, also before that is summed up again.
+void WebAnswers::ended(std::string_view audit_line) {
+  UseHistory last;
+  if (!history_.add_line(audit_line) || !past_ || !last.add_line(audit_line)) return;
+  for (auto [sum, span_s] : {std::pair(&past_->day, kDayS), std::pair(&past_->month, kMonthS)})
+    for (const auto& [who, gpu_s] : last.since(past_->until_unix_s - span_s)) (*sum)[who] += gpu_s;
+  snapshot_.reset();
+}
+
+// Of others a tenant sees what they have used together: a row without a name.
+Json WebAnswers::use(bool month, const WebVisitor& visitor) {
+  GpuUse use = month ? past().month : past().day;
+  add_running(use, snapshot(), snapshot().taken_unix_s - (month ? kMonthS : kDayS));
+  GpuUse shown;
+  for (const auto& [key, gpu_s] : use) {
+    const bool named = visitor.administrator() || key.first == visitor.tenant;
+    shown[{named ? key.first : std::string(), key.second}] += gpu_s;
+  }
+  Json rows = Json::array();
+  for (const auto& [key, gpu_s] : shown) rows.push_back({{"tenant", key.first}, {"gpu", key.second}, {"gpu_s", gpu_s}});
+  return rows;
+}
+
+Json WebAnswers::view(const Json& request, const WebVisitor& visitor) {
+  if (!sources_.snapshot) return failed_answer("the server is not ready");
+  Json answer = about(visitor);
+  Snapshot shown = snapshot();
+  if (!visitor.administrator()) shown = own_snapshot(std::move(shown), {visitor.tenant}, visitor.user);
+  if (shown.sessions.size() > kSessionsShownMax) {
+    shown.server.sessions_left_out = shown.sessions.size() - kSessionsShownMax;
+    shown.sessions.resize(kSessionsShownMax);
+  }
+  answer["snapshot"] = to_json(shown);
+  if (request.value("history", Json(false)) == true)
+    answer["history"] = {{"day", use(false, visitor)}, {"month", use(true, visitor)}};
+  return answer;
+}
+
+Json WebAnswers::end(const Json& request, const WebVisitor& visitor) {
+  auto number = request.find("session");
+  if (number == request.end() || !number->is_number_unsigned()) return failed_answer("end needs a session's number");
+  const auto id = number->get<uint64_t>();
+  // Anew: a session that has just begun may be ended, and one of another tenant or user is none for this visitor.
+  const Snapshot now = sources_.snapshot();
+  auto session = std::ranges::find(now.sessions, id, &SessionMetrics::id);
+  const bool own = session != now.sessions.end() && may_end(visitor, *session);
+  const std::string reason = fmt::format("ended on the web page by {}", name_of(visitor));
+  if (!own || !sources_.end_session(id, reason)) return failed_answer(fmt::format("there is no session {}", id));
+  if (sources_.audit)
+    sources_.audit("end_asked", {{"session", id}, {"tenant", session->tenant}, {"by", "web page"}, {"reason", reason}});
+  snapshot_.reset();
+  return {{"ok", true}, {"ended", 1}};
+}
+
+}  // namespace gpuwire::server

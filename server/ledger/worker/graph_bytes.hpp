@@ -1,0 +1,75 @@
+// The memory of graphs, on this machine and on devices: by their nodes, edges and chains, as measured on an H200 with
+// driver 580.159 (the process's own pages and cuMemGetInfo, around ten instances of 5,000 nodes).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+namespace gpuwire::server {
+
+struct DriverTable;
+
+// A node of a graph: 1,952 bytes at most, and twice a kernel's parameters (9,923 with 4,000 bytes of them).
+inline constexpr uint64_t kGraphNodeHostBytes = 2u << 10;
+inline constexpr uint64_t kGraphEdgeHostBytes = 64;
+// The same in an instance: 5,800 bytes of this machine's and 2,642 of the device's in a chain of kernels, 13,785 and
+// 8,933 with 4,000 bytes of parameters; 2,125 and none of an empty node.
+inline constexpr uint64_t kExecNodeHostBytes = 6u << 10;
+inline constexpr uint64_t kExecNodeDeviceBytes = 11u << 8;
+inline constexpr uint64_t kParameterCopies = 2;
+// Nodes that need not wait for each other run side by side, on queues of their own: 113,246 bytes of the device and
+// 15,900 of this machine's beside the node's for an instance of one kernel, 114,672 and 13,900 for each of 5,000.
+inline constexpr uint64_t kExecChainHostBytes = 16u << 10;
+inline constexpr uint64_t kExecChainDeviceBytes = 116u << 10;
+// For a kernel whose parameters are unknown.
+inline constexpr uint64_t kUnknownParameterBytes = 4096;
+
+struct GraphBytes {
+  uint64_t host = 0;       // the graph
+  uint64_t exec_host = 0;  // an instance of it
+  // An instance's memory on a device, by context; null: of the current one.
+  std::map<CUcontext, uint64_t> exec_device;
+  // Its allocation nodes, by device.
+  std::map<CUdevice, uint64_t> allocations;
+};
+
+// Queries the driver about graphs; changes nothing. For one operation: it caches the answers about kernels.
+class GraphReader {
+ public:
+  // The bodies of a conditional node, which the driver reports only to the maker of the node.
+  using Bodies = std::function<std::vector<CUgraph>(CUgraphNode)>;
+
+  GraphReader(const DriverTable& driver, Bodies bodies) : driver_(driver), bodies_(std::move(bodies)) {}
+
+  // The graph with all graphs in it, however deep. `visit`, if any, is called for each node.
+  GraphBytes read(CUgraph graph, const std::function<void(CUgraphNode)>& visit = {}) const;
+  // A node with its edges and the graphs in it.
+  uint64_t node_host_bytes(CUgraphNode node) const;
+  // A kernel node without its edges: one that is to be made, or an existing one.
+  uint64_t kernel_host_bytes(CUfunction function, CUkernel kernel) const;
+  uint64_t kernel_host_bytes(CUgraphNode node) const;
+
+ private:
+  struct Kernel {
+    CUcontext context = nullptr;
+    uint64_t parameter_bytes = 0;
+  };
+  void read_one(CUgraph graph, GraphBytes& bytes, std::vector<CUgraph>& inner,
+                const std::function<void(CUgraphNode)>& visit) const;
+  void add_inner(CUgraphNode node, CUgraphNodeType type, std::vector<CUgraph>& inner) const;
+  Kernel kernel_of(CUgraphNode node) const;
+  uint64_t parameter_bytes(CUfunction function, CUkernel kernel) const;
+  uint64_t ask_parameter_bytes(CUfunction function, CUkernel kernel) const;
+
+  const DriverTable& driver_;
+  const Bodies bodies_;
+  mutable std::unordered_map<const void*, uint64_t> parameter_bytes_;  // by function or kernel
+};
+
+}  // namespace gpuwire::server

@@ -1,0 +1,44 @@
+#include "server/software_device/driver/checkpoint/api_gate.hpp"
+
+namespace gpuwire::software_device {
+namespace {
+
+// How many calls of the thread are within each other.
+thread_local unsigned call_depth = 0;
+
+}  // namespace
+
+void ApiGate::enter() {
+  if (call_depth++ > 0) return;
+  std::unique_lock lock(mutex_);
+  opened_.wait(lock, [this] { return !locked_; });
+  ++under_way_;
+}
+
+void ApiGate::leave() {
+  if (--call_depth > 0) return;
+  const std::lock_guard lock(mutex_);
+  if (--under_way_ == 0 && locked_) emptied_.notify_all();
+}
+
+bool ApiGate::lock(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  locked_ = true;
+  const auto emptied = [this] { return under_way_ == 0; };
+  if (!deadline) {
+    emptied_.wait(lock, emptied);
+    return true;
+  }
+  if (emptied_.wait_until(lock, *deadline, emptied)) return true;
+  locked_ = false;
+  opened_.notify_all();
+  return false;
+}
+
+void ApiGate::unlock() {
+  const std::lock_guard lock(mutex_);
+  locked_ = false;
+  opened_.notify_all();
+}
+
+}  // namespace gpuwire::software_device

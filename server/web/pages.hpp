@@ -1,0 +1,20 @@
+// Whole documents.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/web/views.hpp"
+
+namespace gpuwire::server::web {
+
+// `csrf`: of the visitor's cookie, for the forms.
+std::string view_page(View view, const Visitor& visitor, const std::vector<Part>& parts, const std::string& csrf);
+// `wrong`: why the last attempt failed; empty: there was none.
+std::string sign_in_page(const std::string& csrf, const std::string& wrong);
+std::string confirm_end_page(const Visitor& visitor, uint64_t session, const std::string& csrf);
+// `text`: one sentence.
+std::string message_page(const std::string& title, const std::string& text);
+
+}  // namespace gpuwire::server::web

@@ -1,0 +1,276 @@
+#include "server/web/site.hpp"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "server/web/assets.hpp"
+#include "server/web/limits.hpp"
+#include "server/web/pages.hpp"
+#include "server/web/secrets.hpp"
+
+namespace gpuwire::server::web {
+namespace {
+
+// Until the browser ends, on this site's own requests only, out of scripts' reach.
+std::string cookie(const char* name, const std::string& value, bool encrypted) {
+  return fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict{}{}", name, value, value.empty() ? "; Max-Age=0" : "",
+                     encrypted ? "; Secure" : "");
+}
+
+Reply redirection(std::string where) {
+  Reply reply;
+  reply.status = 303;
+  reply.location = std::move(where);
+  return reply;
+}
+
+Reply message(unsigned status, const std::string& title, const std::string& text) {
+  Reply reply;
+  reply.status = status;
+  reply.body = message_page(title, text);
+  return reply;
+}
+
+Reply asset(std::string_view body, const char* type) {
+  Reply reply;
+  reply.body = body;
+  reply.type = type;
+  reply.may_be_kept = true;
+  return reply;
+}
+
+// A form for somebody who is nobody yet: its token is of a cookie that is given with it.
+Reply sign_in_form(const Request& request, const std::string& wrong) {
+  Reply reply;
+  std::string value = field(request.cookies, kFormCookie);
+  if (value.empty()) {
+    value = random_text();
+    reply.cookies.push_back(cookie(kFormCookie, value, request.encrypted));
+  }
+  reply.status = wrong.empty() ? 200 : 403;
+  reply.body = sign_in_page(csrf_of(value), wrong);
+  return reply;
+}
+
+Reply signed_out(const Request& request) {
+  Reply reply = redirection("sign-in");
+  reply.cookies.push_back(cookie(kTicketCookie, "", request.encrypted));
+  return reply;
+}
+
+bool is_of_this_site(const Request& request, const char* cookie_name) {
+  const bool elsewhere =
+      !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
+  return !elsewhere && is_csrf_of(field(request.cookies, cookie_name), field(request.form, "csrf"));
+}
+
+// A cookie that is longer than any ticket is none.
+std::string ticket_of(const Request& request) {
+  std::string ticket = field(request.cookies, kTicketCookie);
+  return ticket.size() <= kTicketBytesMax ? ticket : std::string();
+}
+
+// The token or code in what was typed or pasted, which may be a whole token file, with its comments.
+std::string secret_in(const std::string& typed) {
+  constexpr std::string_view kPrefix = "gpuwire_";
+  constexpr size_t kDigits = 43;
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+  for (size_t at = typed.find(kPrefix); at != std::string::npos; at = typed.find(kPrefix, at + 1)) {
+    const size_t end = typed.find_first_not_of(kAlphabet, at);
+    const std::string word = typed.substr(at, end == std::string::npos ? end : end - at);
+    if (word.size() == kPrefix.size() + kDigits) return word;
+  }
+  return typed.substr(0, kSecretBytesMax);
+}
+
+std::string text_of(const Json& json, const char* name) {
+  auto found = json.find(name);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::vector<UseRow> use_rows(const Json& answer, const char* span) {
+  std::vector<UseRow> rows;
+  auto history = answer.find("history");
+  if (history == answer.end() || !history->is_object() || !history->contains(span)) return rows;
+  for (const Json& one : (*history)[span])
+    rows.push_back({text_of(one, "tenant"), one.value("gpu", uint64_t(0)), one.value("gpu_s", 0.0)});
+  return rows;
+}
+
+}  // namespace
+
+Site::Site(boost::asio::io_context& io, ServerChannel& server, Attempts::Clock clock)
+    : io_(io), server_(server), clock_(clock), attempts_(clock) {}
+
+void Site::answer(const Request& request, Done done) {
+  if (request.post) answer_post(request, std::move(done));
+  else answer_get(request, std::move(done));
+}
+
+void Site::answer_get(const Request& request, Done done) {
+  const std::string ticket = ticket_of(request);
+  if (request.path == "style.css") return done(asset(kStyleSheet, "text/css; charset=utf-8"));
+  if (request.path == "live.js") return done(asset(kLiveScript, "text/javascript; charset=utf-8"));
+  if (request.path == "icon.svg") return done(asset(kIcon, "image/svg+xml"));
+  if (request.path == "sign-in") return done(sign_in_form(request, ""));
+  if (request.path == "end") return end(request, std::move(done));
+  if (request.path == "events") {
+    auto view = view_named(field(request.query, "view"));
+    if (!view) return done(message(404, "Not found", "There is no such view."));
+    Reply reply;
+    reply.live = *view;
+    reply.ticket = ticket;
+    return done(std::move(reply));
+  }
+  if (auto view = view_named(request.path)) return show(*view, request, std::move(done));
+  done(message(404, "Not found", "There is no such page."));
+}
+
+void Site::answer_post(const Request& request, Done done) {
+  if (request.path == "sign-in") return sign_in(request, std::move(done));
+  if (request.path != "end" && request.path != "sign-out")
+    return done(message(404, "Not found", "There is nothing to send here."));
+  if (!is_of_this_site(request, kTicketCookie))
+    return done(message(403, "Refused", "The form was not sent from this page. Load the page again."));
+  if (request.path == "end") return end(request, std::move(done));
+  server_.ask({{"command", "sign_out"}, {"ticket", ticket_of(request)}},
+              [request, done = std::move(done)](const auto&) { done(signed_out(request)); });
+}
+
+void Site::sign_in(const Request& request, Done done) {
+  if (!is_of_this_site(request, kFormCookie))
+    return done(sign_in_form(request, "The form was out of date, or cookies are off. Try again."));
+  const std::string secret = secret_in(field(request.form, "secret"));
+  if (!attempts_.take(request.peer)) {
+    Reply reply = sign_in_form(request, "Too many attempts from your address. Wait a minute.");
+    reply.status = 429;
+    return done(std::move(reply));
+  }
+  server_.ask({{"command", "sign_in"}, {"secret", secret}, {"peer", request.peer}},
+              lifetime_.guard([this, request, done = std::move(done)](const tl::expected<Json, std::string>& answer) {
+                const std::string ticket = answer ? text_of(*answer, "ticket") : std::string();
+                if (ticket.empty()) {
+                  const std::string why = answer ? text_of(*answer, "error") : answer.error();
+                  return done(sign_in_form(request, "Not signed in: " + why + "."));
+                }
+                attempts_.give_back(request.peer);
+                Reply reply = redirection("overview");
+                reply.cookies.push_back(cookie(kTicketCookie, ticket, request.encrypted));
+                reply.cookies.push_back(cookie(kFormCookie, "", request.encrypted));
+                done(std::move(reply));
+              }));
+}
+
+// By GET a question, by POST the deed.
+void Site::end(const Request& request, Done done) {
+  const std::string ticket = ticket_of(request);
+  const auto session = number_field(request.post ? request.form : request.query, "session");
+  if (!session) return done(message(400, "Which session?", "The request does not name a session."));
+  if (request.post) {
+    server_.ask({{"command", "end"}, {"ticket", ticket}, {"session", *session}},
+                [request, done = std::move(done)](const tl::expected<Json, std::string>& answer) {
+                  if (answer && answer->value("signed_out", Json(false)) == true) return done(signed_out(request));
+                  if (answer && answer->value("ok", Json(false)) == true) return done(redirection("overview"));
+                  done(message(404, "Nothing was ended",
+                               "Nothing was ended: " + (answer ? text_of(*answer, "error") : answer.error()) + "."));
+                });
+    return;
+  }
+  fetch(View::overview, ticket,
+        [request, ticket, session = *session, done = std::move(done)](const SeenOrRefusal& seen) {
+          if (!seen && seen.error().signed_out) return done(signed_out(request));
+          if (!seen) return done(message(503, "No answer", seen.error().why));
+          for (const SessionMetrics& one : seen->snapshot.sessions) {
+            if (one.id != session) continue;
+            Reply reply;
+            reply.body = confirm_end_page(seen->visitor, session, csrf_of(ticket));
+            return done(std::move(reply));
+          }
+          done(message(404, "Not found", fmt::format("There is no session {}.", session)));
+        });
+}
+
+// --- views -----------------------------------------------------------------------------------------------------------
+
+Site::SeenOrRefusal Site::seen_in(const tl::expected<Json, std::string>& answer) {
+  if (!answer) return tl::unexpected(Refusal{false, answer.error()});
+  if (answer->value("ok", Json(false)) != true)
+    return tl::unexpected(Refusal{answer->value("signed_out", Json(false)) == true, text_of(*answer, "error")});
+  auto found = answer->find("snapshot");
+  auto snapshot = found == answer->end()
+                      ? tl::expected<Snapshot, std::string>(tl::unexpect, "an answer without figures")
+                      : snapshot_from_json(*found);
+  if (!snapshot) return tl::unexpected(Refusal{false, snapshot.error()});
+  // Not an administrator unless the server says so in as many words.
+  const std::string tenant = text_of(*answer, "tenant");
+  if (tenant.empty() && answer->value("administrator", Json(false)) != true)
+    return tl::unexpected(Refusal{true, "you are signed out"});
+  return Seen{
+      {tenant, text_of(*answer, "user")}, std::move(*snapshot), use_rows(*answer, "day"), use_rows(*answer, "month")};
+}
+
+void Site::fetch(View view, const std::string& ticket, std::function<void(SeenOrRefusal)> seen) {
+  server_.ask({{"command", "view"}, {"ticket", ticket}, {"history", view == View::history}},
+              [seen = std::move(seen)](const tl::expected<Json, std::string>& answer) { seen(seen_in(answer)); });
+}
+
+const Snapshot* Site::earlier(const Visitor& visitor) {
+  std::erase_if(earlier_, [&](const auto& one) { return clock_() - one.second.taken > kEarlierTime; });
+  auto found = earlier_.find(visitor.tenant);
+  return found != earlier_.end() && clock_() - found->second.taken >= kFirstInterval ? &found->second.snapshot
+                                                                                     : nullptr;
+}
+
+// The older one stays while it makes a rate: readers who come at once see rates over more than no time.
+void Site::remember(const Visitor& visitor, const Snapshot& snapshot) {
+  auto found = earlier_.find(visitor.tenant);
+  if (found == earlier_.end() || clock_() - found->second.taken > kEarlierTime / 2)
+    earlier_[visitor.tenant] = {clock_(), snapshot};
+}
+
+void Site::show(View view, const Request& request, Done done) {
+  const std::string ticket = ticket_of(request);
+  if (ticket.empty()) return done(redirection("sign-in"));
+  fetch(view, ticket, lifetime_.guard([this, view, request, ticket, done = std::move(done)](const SeenOrRefusal& seen) {
+    if (!seen && seen.error().signed_out) return done(signed_out(request));
+    if (!seen) return done(message(503, "No answer", seen.error().why));
+    if (earlier(seen->visitor)) return show_seen(view, request, *seen, done);
+    // Rates need a second look.
+    remember(seen->visitor, seen->snapshot);
+    auto timer = std::make_shared<boost::asio::steady_timer>(io_, kFirstInterval);
+    timer->async_wait(lifetime_.guard([this, view, request, ticket, done, timer](boost::system::error_code) {
+      fetch(view, ticket, lifetime_.guard([this, view, request, done](const SeenOrRefusal& again) {
+        if (!again) return done(signed_out(request));
+        show_seen(view, request, *again, done);
+      }));
+    }));
+  }));
+}
+
+void Site::show_seen(View view, const Request& request, const Seen& seen, const Done& done) {
+  const Snapshot* before = earlier(seen.visitor);
+  const Interval interval(before ? *before : seen.snapshot, seen.snapshot);
+  Reply reply;
+  reply.body = view_page(view, seen.visitor, parts_of(view, {seen.visitor, interval, seen.day, seen.month}),
+                         csrf_of(field(request.cookies, kTicketCookie)));
+  remember(seen.visitor, seen.snapshot);
+  done(std::move(reply));
+}
+
+void Site::refresh(View view, const std::string& ticket, const std::shared_ptr<ViewState>& state, Parts parts) {
+  fetch(view, ticket, lifetime_.guard([this, view, state, parts = std::move(parts)](SeenOrRefusal seen) {
+    // A server that has no time now has some later.
+    if (!seen && seen.error().signed_out) return parts(tl::unexpected(seen.error().why));
+    if (!seen) return parts(std::vector<Part>());
+    const Snapshot* known = earlier(seen->visitor);
+    const Snapshot before = state->before ? *state->before : known ? *known : seen->snapshot;
+    const Interval interval(before, seen->snapshot);
+    std::vector<Part> now = parts_of(view, {seen->visitor, interval, seen->day, seen->month});
+    remember(seen->visitor, seen->snapshot);
+    state->before = std::move(seen->snapshot);
+    parts(std::move(now));
+  }));
+}
+
+}  // namespace gpuwire::server::web

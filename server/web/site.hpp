@@ -1,0 +1,99 @@
+// What a visitor's request does, whatever carries it.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <tl/expected.hpp>
+
+#include "server/web/attempts.hpp"
+#include "server/web/fields.hpp"
+#include "server/web/server_channel.hpp"
+#include "server/web/views.hpp"
+
+namespace gpuwire::server::web {
+
+struct Request {
+  bool post = false;
+  std::string path;  // without the slash before it and without the query
+  Fields query, form, cookies;
+  std::string peer;        // its address
+  std::string fetch_site;  // Sec-Fetch-Site: what the browser says of where the request comes from
+  bool encrypted = false;  // a proxy says so
+};
+
+struct Reply {
+  unsigned status = 200;
+  std::string type = "text/html; charset=utf-8";
+  std::string body;
+  std::string location;              // of a redirection
+  std::vector<std::string> cookies;  // to be set
+  bool may_be_kept = false;          // by the browser's cache
+  std::optional<View> live;          // instead of a body: updates of this view, for the visitor of `ticket`
+  std::string ticket;
+};
+
+struct ViewState {
+  std::optional<Snapshot> before;
+};
+
+// One thread. Sees nothing and does nothing but what the server grants to the ticket in the visitor's cookie.
+class Site {
+ public:
+  using Done = std::function<void(Reply)>;
+  Site(boost::asio::io_context& io, ServerChannel& server, Attempts::Clock clock = &std::chrono::steady_clock::now);
+
+  // `done` is called once, perhaps before this returns.
+  void answer(const Request& request, Done done);
+
+  // The parts of a view now; rates are those since `state` was given last. The error: the visitor is signed out.
+  using Parts = std::function<void(tl::expected<std::vector<Part>, std::string>)>;
+  void refresh(View view, const std::string& ticket, const std::shared_ptr<ViewState>& state, Parts parts);
+
+ private:
+  // What the server has said about a view.
+  struct Seen {
+    Visitor visitor;
+    Snapshot snapshot;
+    std::vector<UseRow> day, month;
+  };
+  struct Refusal {
+    bool signed_out = false;
+    std::string why;
+  };
+  using SeenOrRefusal = tl::expected<Seen, Refusal>;
+  static SeenOrRefusal seen_in(const tl::expected<Json, std::string>& answer);
+
+  void answer_get(const Request& request, Done done);
+  void answer_post(const Request& request, Done done);
+  void show(View view, const Request& request, Done done);
+  void fetch(View view, const std::string& ticket, std::function<void(SeenOrRefusal)> seen);
+  void show_seen(View view, const Request& request, const Seen& seen, const Done& done);
+  void sign_in(const Request& request, Done done);
+  void end(const Request& request, Done done);
+  const Snapshot* earlier(const Visitor& visitor);
+  void remember(const Visitor& visitor, const Snapshot& snapshot);
+
+  struct Earlier {
+    std::chrono::steady_clock::time_point taken;
+    Snapshot snapshot;
+  };
+  boost::asio::io_context& io_;
+  ServerChannel& server_;
+  const Attempts::Clock clock_;
+  Attempts attempts_;
+  std::map<std::string, Earlier> earlier_;  // by tenant; empty: an administrator's
+  Lifetime lifetime_;
+};
+
+// The names of the cookies.
+inline constexpr const char *kTicketCookie = "gpuwire_sign_in", *kFormCookie = "gpuwire_form";
+
+}  // namespace gpuwire::server::web

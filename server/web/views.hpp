@@ -1,0 +1,59 @@
+// What the page shows, in parts that are replaced one by one when they change.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/control/view/metrics_view.hpp"
+#include "server/web/html.hpp"
+
+namespace gpuwire::server::web {
+
+enum class View : uint8_t { overview, history, tenants, server };
+struct ViewName {
+  View view;
+  const char *path, *title;  // the path without a slash before it, so that a proxy may put the page below any path
+};
+inline constexpr std::array<ViewName, 4> kViews{{{View::overview, "overview", "Now"},
+                                                 {View::history, "history", "History"},
+                                                 {View::tenants, "tenants", "Tenants"},
+                                                 {View::server, "server", "Server"}}};
+std::optional<View> view_named(std::string_view path);
+const ViewName& name_of(View view);
+
+// "course/anna", or the tenant alone where the user is nobody in particular.
+Html owner_name(const std::string& tenant, const std::string& user);
+
+struct Visitor {
+  std::string tenant;     // empty: an administrator
+  std::string user = {};  // who of the tenant; empty: nobody in particular
+  bool administrator() const { return tenant.empty(); }
+  // The server judges; the page offers what it would not refuse.
+  bool may_end(const SessionMetrics& session) const { return user.empty() || session.user == user; }
+};
+
+struct UseRow {
+  std::string tenant;  // empty: others than the visitor's, together
+  uint64_t gpu = 0;
+  double gpu_s = 0;
+};
+
+// What the server has answered, and what it answered a while before.
+struct Figures {
+  Visitor visitor;
+  const Interval& interval;
+  std::vector<UseRow> day, month;
+};
+
+struct Part {
+  std::string id;  // of the section
+  const char* title;
+  Html html;
+};
+// The sections of a view, in their order: the same ones each time.
+std::vector<Part> parts_of(View view, const Figures& figures);
+
+}  // namespace gpuwire::server::web

@@ -1,0 +1,136 @@
+// What the page's process is told and may do: no more than the tickets that it shows allow.
+#include "server/control/web/web_answers.hpp"
+
+#include <algorithm>
+
+#include <doctest/doctest.h>
+
+#include "test/server/control/sample.hpp"
+
+using namespace gpuwire::server;
+
+namespace {
+
+struct Page {
+  Snapshot snapshot = sample_snapshot();
+  std::vector<std::string> done;
+  std::chrono::steady_clock::time_point now{std::chrono::hours(100)};
+  WebAnswers answers{
+      {.snapshot = [this] { return snapshot; },
+       .end_session =
+           [this](uint64_t session, const std::string& reason) {
+             done.push_back(std::to_string(session) + ": " + reason);
+             return true;
+           },
+       .audit = [this](std::string_view event, const LogFields&) { done.emplace_back(event); }},
+      [](const std::string& token) -> tl::expected<WebVisitor, std::string> {
+        if (token == "wrong") return tl::unexpected(std::string("no token"));
+        const size_t slash = token.find('/');  // as in "course/anna"
+        return WebVisitor{token.substr(0, slash), "id", slash == token.npos ? std::string() : token.substr(slash + 1)};
+      },
+      [](const WebVisitor&) { return true; },
+      [this] { return now; }};
+  Json ask(const Json& request) { return answers.answer(dump(request)); }
+  std::string ticket(const std::string& secret) { return ask({{"command", "sign_in"}, {"secret", secret}})["ticket"]; }
+  std::string administrator() { return ticket(answers.make_code().value()); }
+};
+
+uint64_t session_of(const std::string& tenant) {
+  for (const SessionMetrics& session : sample_snapshot().sessions)
+    if (session.tenant == tenant) return session.id;
+  FAIL("the sample has a session of " << tenant);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("a tenant is told of its own tenant and sessions, and an administrator of all") {
+  Page page;
+  Json answer = page.ask({{"command", "view"}, {"ticket", page.ticket("alice")}});
+  CHECK(answer["administrator"] == false);
+  CHECK(answer["snapshot"]["tenants"].size() == 1);
+  for (const Json& session : answer["snapshot"]["sessions"]) CHECK(session["tenant"] == "alice");
+  answer = page.ask({{"command", "view"}, {"ticket", page.administrator()}});
+  CHECK(answer["administrator"] == true);
+  CHECK(answer["snapshot"] == to_json(sample_snapshot()));
+}
+
+TEST_CASE("who is not signed in is told nothing and ends nothing") {
+  Page page;
+  for (const char* command : {"view", "end", "sign_out", "reload"}) {
+    const Json answer = page.ask({{"command", command}, {"ticket", "guess"}, {"session", 3}});
+    CHECK(answer["ok"] == false);
+    CHECK(answer["signed_out"] == true);
+    CHECK(answer.size() == 3);
+  }
+  CHECK(page.ask({{"command", "sign_in"}, {"secret", "wrong"}})["error"] == "no token");
+  CHECK(page.done == std::vector<std::string>{"web_refused"});
+  for (const char* line : {"", "[]", "{", "{\"command\":7}"}) CHECK(page.answers.answer(line)["ok"] == false);
+}
+
+TEST_CASE("a tenant ends its own sessions and no other's, and an administrator any") {
+  Page page;
+  const std::string alice = page.ticket("alice"), mallory = page.ticket("mallory"), root = page.administrator();
+  const uint64_t session = session_of("alice");
+  page.done.clear();
+  CHECK(page.ask({{"command", "end"}, {"ticket", mallory}, {"session", session}})["ok"] == false);
+  CHECK(page.ask({{"command", "end"}, {"ticket", alice}, {"session", 999}})["ok"] == false);
+  CHECK(page.ask({{"command", "end"}, {"ticket", alice}, {"session", "3"}})["ok"] == false);
+  CHECK(page.done.empty());
+  const std::string number = std::to_string(session);
+  CHECK(page.ask({{"command", "end"}, {"ticket", alice}, {"session", session}})["ok"] == true);
+  CHECK(page.ask({{"command", "end"}, {"ticket", root}, {"session", session}})["ok"] == true);
+  CHECK(page.done == std::vector<std::string>{number + ": ended on the web page by tenant alice", "end_asked",
+                                              number + ": ended on the web page by the administrator", "end_asked"});
+}
+
+TEST_CASE("a user of a tenant ends its own sessions and no other user's, and learns of no other user's budget") {
+  Page page;
+  page.snapshot.tenants.resize(1);
+  page.snapshot.tenants[0].name = "course";
+  page.snapshot.tenants[0].users = {{.name = "anna"}, {.name = "ben"}};
+  page.snapshot.sessions.resize(1);
+  page.snapshot.sessions[0].tenant = "course";
+  page.snapshot.sessions[0].user = "anna";
+  const uint64_t session = page.snapshot.sessions[0].id;
+  auto end = [&](const std::string& secret) {
+    return page.ask({{"command", "end"}, {"ticket", page.ticket(secret)}, {"session", session}})["ok"] == true;
+  };
+  CHECK_FALSE(end("course/ben"));
+  CHECK(end("course/anna"));
+  CHECK(end("course"));
+  CHECK(std::ranges::count(page.done, std::to_string(session) + ": ended on the web page by tenant course/anna") == 1);
+  CHECK(std::ranges::count(page.done, "end_asked") == 2);
+  const Json answer = page.ask({{"command", "view"}, {"ticket", page.ticket("course/ben")}});
+  CHECK(answer["user"] == "ben");
+  CHECK(answer["snapshot"]["sessions"].size() == 1);
+  REQUIRE(answer["snapshot"]["tenants"][0]["users"].size() == 1);
+  CHECK(answer["snapshot"]["tenants"][0]["users"][0]["name"] == "ben");
+}
+
+TEST_CASE("of the past a tenant is told its own use, and that of all others together") {
+  Page page;
+  auto end = [&](const std::string& tenant) {
+    page.answers.ended(R"({"time":"2023-11-14T21:00:00.000Z","event":"ended","tenant":")" + tenant +
+                       R"(","gpus":[1],"seconds":60,"gpu_seconds":100})");
+  };
+  // GPU seconds on GPU 1 in the last day, in the row of this name.
+  auto used = [&](const std::string& ticket, const std::string& row) {
+    double sum = 0;
+    const Json answer = page.ask({{"command", "view"}, {"ticket", ticket}, {"history", true}});
+    for (const Json& one : answer["history"]["day"])
+      if (one["tenant"] == row && one["gpu"] == 1) sum += double(one["gpu_s"]);
+    return sum;
+  };
+  const std::string zoe = page.ticket("zoe"), root = page.administrator();
+  for (const char* tenant : {"zoe", "yan", "xia"}) end(tenant);
+  CHECK(used(zoe, "zoe") == doctest::Approx(100));
+  CHECK(used(zoe, "") == doctest::Approx(200));
+  CHECK(used(zoe, "yan") == 0);
+  CHECK(used(root, "yan") == doctest::Approx(100));
+  // At once, although the sum of the past is made seldom.
+  end("yan");
+  CHECK(used(root, "yan") == doctest::Approx(200));
+  page.now += kWebHistoryFreshTime;
+  CHECK(used(root, "yan") == doctest::Approx(200));
+}
