@@ -410,6 +410,25 @@ class Changed(RestartCase):
         wait_until(lambda: self.audited('"event":"ended"', '"cause":"stopped"') == 1, RUN_LIMIT_SECONDS,
                    "the end of the session")
 
+    def test_a_client_that_comes_back_as_another_tenant_is_told_that_its_own_is_gone(self):
+        """Its connection is lost before the reason is sent, and no credential can make it the old tenant again."""
+        self.configure(["open", "other"])
+        self.start()
+        way = UnreliableWay(self.address, 0, 0, (1, 1))  # which is cut below
+        self.addCleanup(way.close)
+        program = self.program(at=way.address)
+        self.hear(program, "ready")
+        self.end()
+        way.block()
+        self.configure(["other"])
+        self.start()
+        wait_until(lambda: self.audited('"event":"ended"', '"cause":"stopped"') == 1, RUN_LIMIT_SECONDS,
+                   "the end of the session")
+        way.unblock()
+        self.ask(program)
+        _, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
+        self.assertIn('the session has ended: this server has no tenant "open" any more', err)
+
     @unittest.skipUnless(DEVICE == "software", "takes a GPU away")
     def test_a_session_of_a_gpu_that_is_gone_ends_with_the_reason(self):
         self.configure(["open"], gpus="[1]")

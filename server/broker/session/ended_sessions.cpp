@@ -36,4 +36,12 @@ std::string EndedSessions::why(const std::string& tenant, const std::string& ses
   return {};
 }
 
+std::string EndedSessions::why(const std::function<bool(const std::string& tenant)>& told,
+                               const std::string& session) const {
+  for (const auto& [tenant, ended] : tenants_) {
+    if (std::string known = why(tenant, session); !known.empty() && told(tenant)) return known;
+  }
+  return {};
+}
+
 }  // namespace gpuwire::server

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -11,9 +12,9 @@
 
 namespace gpuwire::server {
 
-// The newest of each tenant; as long as this broker runs. Told to the same tenant, and to who shows the session's
-// identity, 128 random bits that its own client alone was told: the session's secret was its worker's, and is gone with
-// it. The broker's thread only.
+// The newest of each tenant; as long as this broker runs. A cause is told to a client that shows the session's identity,
+// 128 random bits that its own client alone was told, and that is of the same tenant: the session's secret was its
+// worker's, and is gone with it. The broker's thread only.
 class EndedSessions {
  public:
   using WireId = std::array<uint8_t, 16>;
@@ -27,6 +28,8 @@ class EndedSessions {
   void add(const std::string& tenant, const WireId& session, std::string why);
   // Empty: it is not known.
   std::string why(const std::string& tenant, const std::string& session) const;
+  // As why(), of each tenant of which `told` says that its causes may be told.
+  std::string why(const std::function<bool(const std::string& tenant)>& told, const std::string& session) const;
   size_t size() const { return size_; }
 
  private:

@@ -162,22 +162,34 @@ bool Sessions::send(SessionId number, ipc::Message message) {
   return session && around_.pool_for(*session).send(number, std::move(message));
 }
 
-bool Sessions::called_so(SessionId number, const std::string& wire_id, const std::string& tenant) const {
+bool Sessions::called_so(SessionId number, const std::string& wire_id) const {
   const SessionRecord* session = registry_.find(number);
   return session && wire_id.size() == session->wire_id.size() &&
-         std::memcmp(wire_id.data(), session->wire_id.data(), wire_id.size()) == 0 && !session->management &&
-         session->tenant == tenant;
+         std::memcmp(wire_id.data(), session->wire_id.data(), wire_id.size()) == 0 && !session->management;
+}
+
+bool Sessions::called_so(SessionId number, const std::string& wire_id, const std::string& tenant) const {
+  return called_so(number, wire_id) && registry_.find(number)->tenant == tenant;
 }
 
 tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::string& wire_id,
                                                                     const std::string& tenant) const {
   for (const auto& [number, session] : sessions_) {
-    if (!called_so(number, wire_id, tenant)) continue;
-    if (server::resumable(session->phase())) return registry_.find(number);
+    if (!called_so(number, wire_id)) continue;
+    const std::string& owner = registry_.find(number)->tenant;
+    if (owner == tenant && server::resumable(session->phase())) return registry_.find(number);
+    if (owner != tenant && !is_gone(owner)) continue;
     if (!session->stop_reason().empty()) return tl::unexpected("the session has ended: " + session->stop_reason());
   }
-  const std::string why = ended_.why(tenant, wire_id);
+  const std::string why =
+      ended_.why([&](const std::string& owner) { return owner == tenant || is_gone(owner); }, wire_id);
   return tl::unexpected(why.empty() ? "the session has ended" : "the session has ended: " + why);
+}
+
+// The clients of such a tenant come back as another one, and nobody else can be told why their sessions have ended.
+bool Sessions::is_gone(const std::string& tenant) const {
+  const Tenant* found = around_.tenants ? around_.tenants->find(tenant) : nullptr;
+  return around_.tenants && !(found && found->known);
 }
 
 // Who has said goodbye does not come back.

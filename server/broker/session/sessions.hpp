@@ -93,8 +93,11 @@ class Sessions final : public SessionControl {
   void reconsider_waiting() override { admission_.reconsider(); }
 
  private:
-  // Whether it is the tenant's, and runs a program.
+  // Whether the identity is that of this session, which runs a program; and whether it is also the tenant's.
+  bool called_so(scheduler::SessionId session, const std::string& wire_id) const;
   bool called_so(scheduler::SessionId session, const std::string& wire_id, const std::string& tenant) const;
+  // Whether the configuration has no such tenant any more.
+  bool is_gone(const std::string& tenant) const;
   void note_end(const SessionEvent& event);
   // Tells the session of an event. False: there is none (any more).
   template <class Event>

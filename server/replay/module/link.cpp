@@ -11,6 +11,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/module/link_input.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/link_thread.hpp"
 #include "server/replay/module/module_work.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/session_handlers.hpp"
@@ -52,18 +53,24 @@ void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool m
   reply(replay, call.header.sequence, result, link, missing);
 }
 
-// Asks the driver on another thread, behind its earlier requests for this link; `link` stays until then.
-void run_link(Replay& replay, Call& call, uint64_t handle, Link& link, std::function<CUresult()> drive) {
-  auto result = std::make_shared<CUresult>();
+// Asks the driver on the linker's thread, and answers from there; `link` stays until then.
+void run_link(Replay& replay, Call& call, Link& link, std::function<CUresult()> drive) {
   call.answered = true;
-  replay.state().module_work().run(handle, {.drive =
-                                                [result, drive = std::move(drive), context = ContextElsewhere(replay)] {
-                                                  context.enter();
-                                                  *result = drive();
-                                                },
-                                            .note = [] {},
-                                            .answer = [&replay, result, sequence = call.header.sequence,
-                                                       &link] { reply(replay, sequence, *result, &link); }});
+  replay.state().link_thread().run(
+      [&replay, &link, drive = std::move(drive), context = ContextElsewhere(replay), sequence = call.header.sequence] {
+        context.enter();
+        reply(replay, sequence, drive(), &link);
+      });
+}
+
+// Asks the driver on the linker's thread, behind all earlier requests, and waits for its answer.
+CUresult await_link(Replay& replay, const std::function<CUresult()>& drive) {
+  CUresult result = CUDA_SUCCESS;
+  replay.state().link_thread().run_and_wait([&result, &drive, context = ContextElsewhere(replay)] {
+    context.enter();
+    result = drive();
+  });
+  return result;
 }
 
 // The objection against an input, if there is one. The input belongs to the link from here on.
@@ -88,8 +95,11 @@ void link_create(Replay& replay, Call& call) {
       std::make_unique<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes());
   JitOptions& options = *link->options;
   CUresult result = options.result;
-  if (!result)
-    result = drive(replay.driver().cuLinkCreate_v2, options.count(), options.names(), options.values(), &link->native);
+  if (!result) {
+    result = await_link(replay, [&] {
+      return drive(replay.driver().cuLinkCreate_v2, options.count(), options.names(), options.values(), &link->native);
+    });
+  }
   reply(replay, call, result, link);
   if (result) replay.state().links().remove(params.getState());
 }
@@ -105,10 +115,10 @@ void link_add(Replay& replay, Call& call) {
   auto options = std::make_shared<JitOptions>(params.getJitOptions(), 0, 0, false);
   CUresult result = options->result ? options->result : take_input(*link, type, input);
   if (result) {
-    replay.state().module_work().await(params.getState());  // its logs are another thread's meanwhile
+    await_link(replay, [] { return CUDA_SUCCESS; });  // its logs are the other thread's meanwhile
     return reply(replay, call, result, link);
   }
-  run_link(replay, call, params.getState(), *link,
+  run_link(replay, call, *link,
            [&driver = replay.driver(), native = link->native, type, options, input,
             name = std::string(params.getName().cStr(), params.getName().size())] {
              auto* bytes = const_cast<std::byte*>(input->bytes().data());  // the driver does not write to it
@@ -118,10 +128,9 @@ void link_add(Replay& replay, Call& call) {
 }
 
 void link_complete(Replay& replay, Call& call) {
-  const uint64_t handle = call.message.getRoot<schema::LinkState>().getState();
-  Link* link = replay.state().links().find(handle);
+  Link* link = replay.state().links().find(call.message.getRoot<schema::LinkState>().getState());
   if (!link) return reply(replay, call, CUDA_ERROR_INVALID_HANDLE, nullptr);
-  run_link(replay, call, handle, *link, [&driver = replay.driver(), link] {
+  run_link(replay, call, *link, [&driver = replay.driver(), link] {
     void* image = nullptr;
     size_t bytes = 0;
     CUresult result = drive(driver.cuLinkComplete, link->native, &image, &bytes);
@@ -132,7 +141,7 @@ void link_complete(Replay& replay, Call& call) {
 
 void link_image(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::LinkImage>();
-  replay.state().module_work().await(params.getState());
+  await_link(replay, [] { return CUDA_SUCCESS; });
   Link* link = replay.state().links().find(params.getState());
   uint64_t size = link ? link->image.size() : 0, offset = params.getOffset(), bytes = params.getBytes();
   if (offset > size || bytes > size - offset || bytes > wire::reply_bulk_bytes_max(wire::SessionOrdinal::link_image))
@@ -146,8 +155,7 @@ void link_destroy(Replay& replay, Call& call) {
   uint64_t handle = call.message.getRoot<schema::LinkState>().getState();
   Link* link = replay.state().links().find(handle);
   if (!link) return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
-  replay.state().module_work().await(handle);
-  CUresult result = drive(replay.driver().cuLinkDestroy, link->native);
+  CUresult result = await_link(replay, [&] { return drive(replay.driver().cuLinkDestroy, link->native); });
   replay.state().links().remove(handle);
   finish(replay, call, result);
 }

@@ -1,4 +1,4 @@
-// Loads, look-ups and links away from the executor: the driver compiles for as long as it takes, or waits for streams
+// Loads and look-ups away from the executor: the driver compiles for as long as it takes, or waits for streams
 // that stand at a function of the client, and calls of other threads of the client must not wait for that.
 #pragma once
 
@@ -46,7 +46,7 @@ struct ModuleTask {
   std::function<void()> answer;  // a waiter's thread: sends the reply; may be empty
 };
 
-// Tasks for one handle (a module, a library, a link) run in the order in which they came, those for others beside them.
+// Tasks for one handle (a module or a library) run in the order in which they came, those for others beside them.
 // A handle for an object that a task makes is pending in the handle table until its note() has run: a frame that names
 // it waits there.
 class ModuleWork {

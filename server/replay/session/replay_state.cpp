@@ -14,6 +14,7 @@
 #include "server/replay/copy/copy_back.hpp"
 #include "server/replay/module/link.hpp"
 #include "server/replay/module/module_store.hpp"
+#include "server/replay/module/link_thread.hpp"
 #include "server/replay/module/module_work.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
@@ -39,6 +40,7 @@ ReplayState::ReplayState(Replay& replay, SessionSettings settings)
       modules_(std::make_unique<ModuleStore>(settings.module_cache, std::move(settings.tenant), replay.host_memory())),
       module_work_(std::make_unique<ModuleWork>(replay)),
       links_(std::make_unique<LinkTable>()),
+      link_thread_(std::make_unique<LinkThread>()),
       device_resources_(std::make_unique<DeviceResources>()),
       copy_back_(std::make_unique<CopyBack>(replay)),
       callbacks_(std::make_unique<HostCallbacks>(replay)),
@@ -88,7 +90,9 @@ bool ReplayState::device_at_rest() {
 
 bool ReplayState::end() {
   if (ended_) return true;
-  if (!callbacks_->end() || !module_work_->finish(kTeardownMs) || !device_at_rest()) return false;
+  if (!callbacks_->end() || !module_work_->finish(kTeardownMs) || !link_thread_->finish(kTeardownMs) ||
+      !device_at_rest())
+    return false;
   copy_back_->clear();
   release_handles();
   contexts_->end();
@@ -109,7 +113,11 @@ void ReplayState::release_handles() {
       handles.erase(kind, handle);
     });
   };
-  for (auto& [handle, link] : links_->all()) drive(driver.cuLinkDestroy, link.native);
+  if (!links_->all().empty()) {
+    link_thread_->run_and_wait([&] {
+      for (auto& [handle, link] : links_->all()) drive(driver.cuLinkDestroy, link.native);
+    });
+  }
   links_->all().clear();
   release(HandleKind::graph_exec,
           [&](void* native) { drive(driver.cuGraphExecDestroy, static_cast<CUgraphExec>(native)); });

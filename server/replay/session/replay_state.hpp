@@ -25,6 +25,7 @@ class GraphMemory;
 class HostCallbacks;
 class HostRegions;
 class LinkTable;
+class LinkThread;
 class ModuleCache;
 class ModuleStore;
 class ModuleWork;
@@ -73,6 +74,7 @@ class ReplayState {
   ModuleWork& module_work() { return *module_work_; }
   TriedAttributes& tried_attributes() { return tried_attributes_; }
   LinkTable& links() { return *links_; }
+  LinkThread& link_thread() { return *link_thread_; }
   DeviceResources& device_resources() { return *device_resources_; }
   CopyBack& copy_back() { return *copy_back_; }
   HostCallbacks& callbacks() { return *callbacks_; }
@@ -113,6 +115,7 @@ class ReplayState {
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ModuleWork> module_work_;
   std::unique_ptr<LinkTable> links_;
+  std::unique_ptr<LinkThread> link_thread_;  // behind links_, which its tasks use
   std::unique_ptr<DeviceResources> device_resources_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;

@@ -2,6 +2,7 @@
 // given back.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "protocol/wire/limits.hpp"
 #include "server/module_cache/digest.hpp"
 #include "server/replay/copy/staging.hpp"
+#include "server/replay/module/link_thread.hpp"
 #include "test/server/replay/fake_session.hpp"
 
 using namespace gpuwire;
@@ -21,6 +23,7 @@ using wire::SessionOrdinal;
 namespace {
 
 constexpr uint64_t kMiB = 1u << 20;
+constexpr std::chrono::minutes kLong{5};
 
 class Account final : public server::HostMemory {
  public:
@@ -155,6 +158,7 @@ struct LinkFixture : Fixture {
       params.setType(type);
       params.setDigest(name);
     });
+    REQUIRE(session.state().link_thread().finish(kLong));
     const int result = session.reply(sequence)->as<schema::LinkReply>().getResult();
     if (result == CUDA_SUCCESS) return int64_t(account.used - arrived);
     CHECK(account.used == arrived);

@@ -1,0 +1,48 @@
+// The one thread on which a session's linker runs.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "protocol/threads/mutex.hpp"
+
+namespace gpuwire::server {
+
+// A linker of NVIDIA's driver belongs to the thread that made it: libnvidia-ptxjitcompiler of driver 580 keeps memory of
+// each link in that thread's pool. Of links that were made on one thread and completed on another, each second one
+// failed with CUDA_ERROR_SYSTEM_NOT_READY or CUDA_ERROR_UNKNOWN, or ended the process, at once or at exit().
+// Linking takes as long as compiling does, so the executor is not that thread.
+//
+// The thread begins with the first task and ends with this object, which waits for it. Precondition: its tasks do not
+// throw. All functions are the executor's.
+class LinkThread {
+ public:
+  LinkThread() = default;
+  LinkThread(const LinkThread&) = delete;
+  LinkThread& operator=(const LinkThread&) = delete;
+  ~LinkThread();
+
+  // Runs the task behind the earlier ones, and returns at once.
+  void run(std::function<void()> task);
+  // Returns when the task, and those before it, have run.
+  void run_and_wait(std::function<void()> task);
+  // Waits until no task is left. False: one is left after `patience`.
+  bool finish(std::chrono::milliseconds patience);
+
+ private:
+  void serve();
+
+  Mutex mutex_;  // a leaf; not held while a task runs
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_ GUARDED_BY(mutex_);
+  size_t open_ GUARDED_BY(mutex_) = 0;  // tasks that have not ended
+  bool ending_ GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace gpuwire::server
