@@ -46,6 +46,9 @@ constexpr Shipped kShipped[] = {
     {"keeper", Package::server, ""},
 };
 
+// The name that people try first.
+constexpr std::string_view kAlias = "ps", kAliasOf = "queue";
+
 const Shipped* find(const std::string& command) {
   const auto* found = std::find_if(std::begin(kShipped), std::end(kShipped),
                                    [&](const Shipped& one) { return one.command == command; });
@@ -62,8 +65,7 @@ void add_links(const std::string& folder, std::vector<Command>& commands) {
   for (const Shipped& shipped : kShipped) {
     if (shipped.link_to.empty() || !path_of(shipped.command).empty()) continue;
     if (const std::string program = path_of(shipped.link_to); !program.empty())
-      commands.push_back({std::string(shipped.command), program,
-                          (fs::path(folder) / (std::string(kPrefix) + std::string(shipped.command))).string()});
+      commands.push_back({std::string(shipped.command), program, program_path(folder, std::string(shipped.command))});
   }
 }
 
@@ -111,9 +113,20 @@ std::vector<std::string> admin_commands() {
           "sessions", "end",        "reload",    "web-code", "users"};
 }
 
+std::string meaning_of(const std::string& command) { return std::string(command == kAlias ? kAliasOf : command); }
+
+void add_aliases(std::vector<std::string>& commands) {
+  if (std::find(commands.begin(), commands.end(), kAliasOf) != commands.end()) commands.emplace_back(kAlias);
+}
+
 std::string summary_of(const std::string& command) {
+  if (command == kAlias) return "the same as " + std::string(kAliasOf);
   const Shipped* shipped = find(command);
   return shipped ? std::string(shipped->summary) : "";
+}
+
+std::string program_path(const std::string& folder, const std::string& command) {
+  return (fs::path(folder) / (std::string(kPrefix) + command)).string();
 }
 
 bool is_of_server(const std::string& command) {

@@ -27,6 +27,12 @@ std::vector<std::string> client_commands();
 bool is_internal(const std::string& command);
 // The commands behind `gpuwire admin`; a test compares them with the command itself.
 std::vector<std::string> admin_commands();
+// The command that a name stands for: `ps` is another name of `queue`.
+std::string meaning_of(const std::string& command);
+// Adds the other names of the commands that are there.
+void add_aliases(std::vector<std::string>& commands);
+// The path of a command's program, whether there is one or not.
+std::string program_path(const std::string& folder, const std::string& command);
 // One line about a command that ships with gpuwire; empty for others.
 std::string summary_of(const std::string& command);
 // One of the package gpuwire-server.

@@ -29,6 +29,7 @@ std::vector<std::string> offered(const std::string& folder) {
     if (!gpuwire::launcher::is_internal(name) && std::find(names.begin(), names.end(), name) == names.end())
       names.push_back(name);
   }
+  gpuwire::launcher::add_aliases(names);
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -89,6 +90,20 @@ std::string program_of(const std::string& command, const std::vector<gpuwire::la
   return elsewhere ? "tenant-" + command : command;
 }
 
+// Returns only if it could not be started.
+int start(const std::string& path, std::string called, char** argv) {
+  argv[1] = called.data();
+  execv(path.c_str(), argv + 1);
+  // The file exists, so the loader that it names is missing.
+  if (errno == ENOENT)
+    std::fprintf(stderr,
+                 "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (musl systems such as "
+                 "Alpine do not)\n",
+                 path.c_str());
+  else std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", path.c_str(), std::strerror(errno));
+  return kCannotExecute;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -113,23 +128,16 @@ int main(int argc, char** argv) {
     std::puts("gpuwire " GPUWIRE_VERSION);
     return 0;
   }
-  // The name that people try first.
-  if (command == "ps") command = "queue";
+  command = gpuwire::launcher::meaning_of(command);
   const auto commands = gpuwire::launcher::installed_commands(folder);
   const std::string program = program_of(command, commands, argc, argv);
   for (const auto& installed : commands) {
     if (installed.name != program) continue;
-    argv[1] = const_cast<char*>(installed.called.c_str());
-    execv(installed.path.c_str(), argv + 1);
-    // The file exists, so the loader that it names is missing.
-    if (errno == ENOENT)
-      std::fprintf(stderr,
-                   "gpuwire: %s needs glibc 2.31 or later, which this machine does not have (musl systems such as "
-                   "Alpine do not)\n",
-                   installed.path.c_str());
-    else std::fprintf(stderr, "gpuwire: cannot start %s: %s\n", installed.path.c_str(), std::strerror(errno));
-    return kCannotExecute;
+    return start(installed.path, installed.called, argv);
   }
+  // What is there and is not listed: a program without the permission to execute, or a folder that may not be read.
+  const std::string path = gpuwire::launcher::program_path(folder, program);
+  if (access(path.c_str(), X_OK) == 0 || errno == EACCES) return start(path, path, argv);
   if (gpuwire::launcher::is_of_server(command)) {
     std::fprintf(
         stderr,

@@ -57,10 +57,13 @@ def main(build, source):
     for name in summaries:
         described = json.loads(output(gpuwire, name, "--describe"))
         commands.append({**described, "command": name, "full_name": described["name"]})
-    pages = [("gpuwire", 1)] + [("gpuwire-" + name, 1) for name in summaries] + [(name, 5) for name in CONFIGURATIONS]
+    # `ps` is another name of `queue`, and has its page there.
+    own_pages = [one for one in commands if one["full_name"] == "gpuwire " + one["command"]]
+    pages = ([("gpuwire", 1)] + [("gpuwire-" + one["command"], 1) for one in own_pages]
+             + [(name, 5) for name in CONFIGURATIONS])
     share = os.path.join(build, "share")
     write(os.path.join(share, "client", "man", "man1"), "gpuwire.1", front_door_page(text, release, pages))
-    for command in commands:
+    for command in own_pages:
         package = "client" if command["command"] in CLIENT else "server"
         write(os.path.join(share, package, "man", "man1"), f"gpuwire-{command['command']}.1",
               roff.command_page(command, summaries[command["command"]], release, pages))

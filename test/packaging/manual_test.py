@@ -90,6 +90,7 @@ class Manual(unittest.TestCase):
     def test_bash_offers_commands_options_and_values(self):
         self.assertLessEqual(set(COMMANDS), self.complete("gpuwire", ""))
         self.assertEqual(self.complete("gpuwire", "se"), {"serve"})
+        self.assertEqual(self.complete("gpuwire", "ps", "--js"), {"--json"})
         self.assertEqual(self.complete("gpuwire", "run", "--mem"), {"--memory"})
         self.assertEqual(self.complete("gpuwire", "top", "--sort", ""), {"gpu", "memory", "link", "tenant", "id"})
         self.assertEqual(self.complete("gpuwire", "admin", "re"), {"reload", "revoke", "renew"})

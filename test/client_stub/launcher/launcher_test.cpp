@@ -77,6 +77,32 @@ TEST_CASE("a command of a server is said to be one where no server is installed"
   }
 }
 
+TEST_CASE("the other name of queue is in the help, and is suggested") {
+  Installation here;
+  const fs::path info = here.root / "lib/gpuwire/commands/gpuwire-info";
+  fs::remove(info);  // without it there is no queue either
+  CHECK_FALSE(has(here.start({"--help"}).out, "\n  ps "));
+  const fs::path queue = here.root / "lib/gpuwire/commands/gpuwire-queue";
+  std::ofstream(queue) << "#!/bin/sh\necho queue\n";
+  chmod(queue.c_str(), 0755);
+  CHECK(has(here.start({"--help"}).out, "\n  ps         the same as queue\n"));
+  CHECK(here.start({"ps"}).out == "queue\n");
+  CHECK(here.start({"help", "ps"}).out == "queue\n");
+  CHECK(has(here.start({"pss"}).err, "did you mean ps?"));
+}
+
+TEST_CASE("a command of a server that may not be executed is not said to be missing") {
+  Installation here;
+  const fs::path serve = here.root / "lib/gpuwire/commands/gpuwire-serve";
+  std::ofstream(serve) << "#!/bin/sh\necho serves\n";
+  chmod(serve.c_str(), 0644);
+  const Outcome forbidden = here.start({"serve"});
+  CHECK(forbidden.exit_code == 126);
+  CHECK(forbidden.err == "gpuwire: cannot start " + serve.string() + ": Permission denied\n");
+  chmod(serve.c_str(), 0755);
+  CHECK(here.start({"serve"}).out == "serves\n");
+}
+
 TEST_CASE("the program finds the stub folder first and the options in its environment") {
   Installation here;
   std::string stubs = fs::canonical(here.root / "lib/gpuwire");
