@@ -21,6 +21,7 @@
 #include "command_line/terminal/terminal.hpp"
 #include "command_line/terminal/top_view.hpp"
 #include "protocol/units/day.hpp"
+#include "protocol/wire/questions.hpp"
 #include "protocol/wire/terminal_text.hpp"
 
 namespace gpuwire::launcher {
@@ -76,13 +77,25 @@ unsigned columns() {
 
 std::string query(std::string_view view, const AskOptions& options, std::string_view sort, size_t columns) {
   const std::string format = options.json ? " json" : options.csv ? " csv" : " text";
-  const std::string by = view == "usage" ? " " + options.by : "";
-  // A question of its own: an older server refuses it, instead of leaving the day out.
-  if (!options.since.empty()) return "usage-since" + format + " " + options.since + by;
+  // Questions of their own: an older server refuses them, instead of leaving the user or the day out.
+  const std::string since = options.since.empty() ? "" : " " + options.since;
+  if (options.by == "user") return "usage-by-user" + format + since;
+  if (!options.since.empty()) return "usage-since" + format + since;
   std::string query = std::string(view) + format;
   if (!options.csv || view == "usage") query += " " + std::to_string(columns);
   if (view == "top") query += " " + std::string(sort);
-  return query + by;
+  return query;
+}
+
+// `error` of a server that is too old for the question, in the words of the command.
+std::string cannot_answer(const std::string& server, const AskOptions& options, const std::string& error) {
+  if (!std::string_view(error).ends_with(wire::kUnknownQuestion)) return error;
+  if (options.by == "user")
+    return server +
+           ": the server's release is too old to show usage by user; without --by user it shows the whole tenant's";
+  if (!options.since.empty())
+    return server + ": the server's release is too old to show usage since a day; without --since it shows every day";
+  return error;
 }
 
 int fail(std::string_view view, const std::string& error) {
@@ -95,7 +108,7 @@ bool ask(const std::string& server, std::string_view view, const AskOptions& opt
   std::string error;
   if (client::ask_server(server, query(view, options, options.sort, columns()), answer, error) == CUDA_SUCCESS)
     return true;
-  fail(view, error);
+  fail(view, cannot_answer(server, options, error));
   return false;
 }
 

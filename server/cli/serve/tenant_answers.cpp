@@ -65,7 +65,8 @@ tl::expected<std::string, std::string> TenantAnswers::answer(const LoginRequest&
   std::from_chars(width.data(), width.data() + width.size(), columns);
   columns = std::min(columns, kAnswerColumnsMax);
   const bool json = format == "json";
-  const bool of_usage = view == "usage" || view == "usage-since";
+  const bool by_user = view == "usage-by-user", since_day = view == "usage-since" || by_user;
+  const bool of_usage = view == "usage" || since_day;
   if (!json && format != "text" && !(format == "csv" && of_usage))
     return tl::unexpected(std::string("this server does not know that format"));
   if (of_usage)
@@ -73,7 +74,7 @@ tl::expected<std::string, std::string> TenantAnswers::answer(const LoginRequest&
                  json              ? UsageFormat::json
                  : format == "csv" ? UsageFormat::csv
                                    : UsageFormat::text,
-                 view == "usage-since" ? width : std::string(), order == "user" ? UsageBy::user : UsageBy::tenant);
+                 since_day ? width : std::string(), by_user || order == "user" ? UsageBy::user : UsageBy::tenant);
   if (view == "top") return top(asking, json, columns, sort_key_named(order).value_or(SortKey::gpu));
   if (view == "me") {
     const Snapshot own = own_snapshot(sources_.snapshot(), {tenant});

@@ -152,6 +152,7 @@ bool LoginServer::read_login() {
   seen_.host = login.getHost();
   seen_.release = login.getRelease();
   seen_.gpus = login.getGpus();
+  seen_.query = login.getQuery();
   seen_.memory_bytes = login.getMemoryBytes();
   seen_.gpu_type = login.getGpuType();
   seen_.process_id = login.getProcessId();

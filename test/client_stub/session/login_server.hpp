@@ -18,7 +18,7 @@ namespace gpuwire::test {
 
 struct LoginSeen {
   uint32_t preface_flags = 0;
-  std::string token, token_name, program, host, release, certificate_name;
+  std::string token, token_name, program, host, release, certificate_name, query;
   uint32_t gpus = 0, process_id = 0;
   uint64_t memory_bytes = 0;
   std::string gpu_type;
