@@ -124,8 +124,10 @@ Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants
   };
   std::erase_if(snapshot.tenants, [&](const TenantMetrics& tenant) { return foreign(tenant.name); });
   std::erase_if(snapshot.sessions, [&](const SessionMetrics& session) { return foreign(session.tenant); });
-  std::erase_if(snapshot.server.certificates,
-                [&](const CertificateMetrics& one) { return one.of == "tenant" && foreign(one.tenant); });
+  std::erase_if(snapshot.server.certificates, [&](const CertificateMetrics& one) {
+    return one.of == "tenant" && (foreign(one.tenant) || (!user.empty() && one.user != user));
+  });
+  snapshot.server.certificates_left_out = 0;
   if (!user.empty())
     for (TenantMetrics& tenant : snapshot.tenants)
       std::erase_if(tenant.users, [&](const UserMetrics& other) { return other.name != user; });

@@ -1,7 +1,7 @@
 #include "server/identity/expiry.hpp"
 
 #include <algorithm>
-#include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -10,16 +10,24 @@
 namespace gpuwire::server {
 
 std::vector<Expiry> expiries_of(const Register& credentials, WallTime now) {
-  std::map<std::string, Expiry> last;
-  for (const Credential& one : credentials.credentials()) {
-    if (one.revoked || !one.job.empty()) continue;
-    auto [of, first] = last.try_emplace(one.tenant, Expiry{Expiry::Of::tenant, one.tenant, one.kind, one.expires});
-    if (!first && one.expires > of->second.expires)
-      of->second = {Expiry::Of::tenant, one.tenant, one.kind, one.expires};
-  }
   std::vector<Expiry> found;
-  for (auto& [tenant, one] : last)
-    if (one.expires >= now - kExpiryForgotten) found.push_back(std::move(one));
+  for (const Credential& one : credentials.credentials()) {
+    if (one.revoked || !one.job.empty() || one.expires < now - kExpiryForgotten) continue;
+    found.push_back({.of = Expiry::Of::tenant,
+                     .tenant = one.tenant,
+                     .user = one.user,
+                     .kind = one.kind,
+                     .id = one.id,
+                     .expires = one.expires});
+  }
+  std::sort(found.begin(), found.end(), [](const Expiry& a, const Expiry& b) {
+    return std::tie(a.tenant, a.user, a.kind, a.expires, a.id) < std::tie(b.tenant, b.user, b.kind, b.expires, b.id);
+  });
+  for (size_t i = 0; i + 1 < found.size(); ++i) {
+    const Expiry& next = found[i + 1];
+    found[i].renewed = found[i].tenant == next.tenant && found[i].user == next.user && found[i].kind == next.kind;
+  }
+  std::erase_if(found, [&](const Expiry& one) { return one.renewed && one.expires <= now; });
   return found;
 }
 
@@ -35,7 +43,7 @@ tl::expected<std::vector<Expiry>, std::string> expiries(const std::filesystem::p
 }
 
 std::string expiry_line(const Expiry& what, WallTime now) {
-  if (what.expires > now + kExpiryNotice) return {};
+  if (what.renewed || what.expires > now + kExpiryNotice) return {};
   const auto days = std::chrono::duration_cast<std::chrono::days>(what.expires - now).count();
   const std::string when =
       what.expires <= now ? fmt::format("expired on {}", to_words(what.expires))
@@ -48,9 +56,10 @@ std::string expiry_line(const Expiry& what, WallTime now) {
     case Expiry::Of::server: return fmt::format("the server's certificate {}: gpuwire admin renew", when);
     case Expiry::Of::tenant: break;
   }
-  const bool token = what.kind == CredentialKind::token;
-  return fmt::format("the {} of tenant {} {}: gpuwire admin add-tenant {}{}", token ? "token" : "certificate",
-                     what.tenant, when, what.tenant, token ? " --token" : "");
+  const bool token = what.kind == CredentialKind::token, of_user = !what.user.empty();
+  return fmt::format("the {} of tenant {}{} {}: gpuwire admin add-tenant {}{}{}", name_of(what.kind), what.tenant,
+                     of_user ? " for user " + what.user : "", when, what.tenant, of_user ? " --user " + what.user : "",
+                     token ? " --token" : "");
 }
 
 const char* name_of(Expiry::Of what) {
@@ -61,5 +70,7 @@ const char* name_of(Expiry::Of what) {
   }
   return "?";
 }
+
+const char* name_of(CredentialKind kind) { return kind == CredentialKind::token ? "token" : "certificate"; }
 
 }  // namespace gpuwire::server

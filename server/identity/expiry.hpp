@@ -19,19 +19,23 @@ inline constexpr std::chrono::hours kExpiryForgotten{30 * 24};
 struct Expiry {
   enum class Of : uint8_t { authority, server, tenant } of = Of::server;
   std::string tenant;  // of a tenant's
+  std::string user;    // the user of the tenant that it was given to; empty: no particular user
   CredentialKind kind = CredentialKind::certificate;
-  WallTime expires;  // WallTime::max(): never
+  std::string id;        // a certificate's serial, a token's id
+  bool renewed = false;  // its owner has another of its kind that counts for longer: nobody needs to act
+  WallTime expires;      // WallTime::max(): never
 };
 
-// For each tenant the credential with the latest expiry: a renewed one makes its predecessor's end irrelevant. Revoked
-// ones and tokens of jobs do not count, nor those that ended long ago.
+// Each credential, by tenant, user, kind and end. Revoked ones and tokens of jobs do not count, nor those that ended
+// long ago or had been renewed when they ended.
 std::vector<Expiry> expiries_of(const Register& credentials, WallTime now);
 // Those of authority, server and tenants, in this order. The error names the file.
 tl::expected<std::vector<Expiry>, std::string> expiries(const std::filesystem::path& directory, WallTime now);
 
 // "the server's certificate expires on 2026-12-05 17:00 UTC, in 12 days: gpuwire admin renew"; empty: it is not due
-// within kExpiryNotice.
+// within kExpiryNotice, or has been renewed.
 std::string expiry_line(const Expiry& what, WallTime now);
 const char* name_of(Expiry::Of what);
+const char* name_of(CredentialKind kind);
 
 }  // namespace gpuwire::server

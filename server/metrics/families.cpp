@@ -97,10 +97,11 @@ void add_server(Writer& out, const Snapshot& snapshot) {
   out.counter("gpuwire_audit_lines_lost_total", "Lines of the audit log that could not be written")
       .add(double(server.audit_lines_lost));
   Family ends = out.gauge("gpuwire_certificate_expires_seconds",
-                          "When the authority, the server's certificate and each tenant's newest certificate or token "
-                          "expire, in seconds since 1970");
+                          "When the authority, the server's certificate and the newest certificate and token of each "
+                          "tenant and user expire, in seconds since 1970");
   for (const CertificateMetrics& one : server.certificates)
-    ends.add(one.expires_unix_s, {{"of", one.of}, {"tenant", one.tenant}});
+    if (!one.renewed)
+      ends.add(one.expires_unix_s, {{"of", one.of}, {"tenant", one.tenant}, {"user", one.user}, {"kind", one.kind}});
 }
 
 void add_gpus(Writer& out, const Snapshot& snapshot) {

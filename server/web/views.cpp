@@ -299,13 +299,18 @@ Html health_part(const Figures& figures) {
 }
 
 Html certificates_part(const Figures& figures) {
-  Table table("Certificates and tokens", {{"Of"}, {"Ends"}, {"In", true}, {"What to do"}});
+  Table table("Certificates and tokens", {{"Of"}, {"Kind"}, {"Ends"}, {"In", true}, {"What to do"}});
   const Snapshot& now = figures.interval.now();
   for (const CertificateMetrics& one : now.server.certificates) {
-    const Html of = one.of == "tenant" ? Html("tenant ") + name(one.tenant) : Html("the " + one.of);
-    table.add(
-        {of, date_words(one.expires_unix_s), time_words(one.expires_unix_s - now.taken_unix_s),
-         one.warning.empty() ? Html("nothing") : Html::markup("<strong>") + one.warning + Html::markup("</strong>")});
+    const bool of_tenant = one.of == "tenant";
+    const Html of = !of_tenant         ? Html("the " + one.of)
+                    : one.user.empty() ? Html("tenant ") + name(one.tenant)
+                                       : Html("user ") + owner_name(one.tenant, one.user);
+    const Html to_do = one.renewed           ? Html("nothing: it has been renewed")
+                       : one.warning.empty() ? Html("nothing")
+                                             : Html::markup("<strong>") + one.warning + Html::markup("</strong>");
+    table.add({of, of_tenant ? one.kind : "certificate", date_words(one.expires_unix_s),
+               time_words(one.expires_unix_s - now.taken_unix_s), to_do});
   }
   return table.html("This server uses none.");
 }

@@ -214,19 +214,24 @@ class Renewal(TenantsCase):
 
     def test_ends_are_told_and_all_is_renewed_while_a_session_runs(self):
         almost = self.add("anna", "--days", "3")
+        for user, days in (("cleo", "4"), ("dave", "300")):
+            self.admin("add-tenant", "anna", "--user", user, "--days", days, "--token", "--out", self.path(user))
         old = self.path("anna.pem")
         with open(old, encoding="utf-8") as file:
             serial = file.readline().split("certificate ")[1].split(",")[0]
         self.admin("revoke", serial)
         due = ("the certificate authority expires on", "the server's certificate expires on",
-               "the certificate of tenant anna expires on")
+               "the certificate of tenant anna expires on", "the token of tenant anna for user cleo expires on")
         status = self.gpuwire("status", "--control", self.path("control")).stdout
         checked = self.gpuwire("serve", "--config", self.path("server.toml"), "--check-config", "--device",
                                "software").stderr
         for line in due:
             self.assertIn(line, status)
             self.assertIn(line, checked)
-        for line in due[:2]:
+        self.assertNotIn("for user dave", status + checked)
+        for owner in ("anna", "anna/cleo", "anna/dave"):
+            self.assertRegex(status, rf"(?m)^(certificate|token) +{owner} ")
+        for line in (*due[:2], due[3]):
             wait_until(lambda line=line: line in self.server_log(), RUN_LIMIT_SECONDS, line)
         ran = self.vector_add("--identity", almost)
         self.assert_passed(ran)
@@ -240,6 +245,7 @@ class Renewal(TenantsCase):
         self.assertEqual(running.stdout.readline(), "working\n")
         self.admin("renew", "--ca")
         new = self.add("anna", "--days", "300")
+        self.admin("add-tenant", "anna", "--user", "cleo", "--token", "--out", self.path("cleo-2"))
         for identity, trusted in ((almost, None), (new, None), (new, almost), (almost, new)):
             more = ["--ca", trusted] if trusted else []
             wait_until(lambda used=("--identity", identity, *more): self.vector_add(*used).returncode == 0,

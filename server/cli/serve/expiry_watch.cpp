@@ -1,7 +1,9 @@
 #include "server/cli/serve/expiry_watch.hpp"
 
+#include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
 namespace gpuwire::server {
@@ -28,6 +30,18 @@ const std::vector<CertificateMetrics>& ExpiryWatch::figures() {
   return figures_;
 }
 
+size_t keep_those_that_end_first(std::vector<CertificateMetrics>& figures) {
+  const size_t more = figures.size() - std::min(figures.size(), kCertificatesShownMax);
+  if (more == 0) return 0;
+  std::vector<double> ends;
+  for (const CertificateMetrics& one : figures) ends.push_back(one.expires_unix_s);
+  std::ranges::nth_element(ends, ends.begin() + ptrdiff_t(kCertificatesShownMax - 1));
+  const double last = ends[kCertificatesShownMax - 1];
+  std::erase_if(figures, [&](const CertificateMetrics& one) { return one.expires_unix_s > last; });
+  figures.resize(kCertificatesShownMax);
+  return more;
+}
+
 void ExpiryWatch::poll() {
   polled_at_ = changed();
   figures_.clear();
@@ -46,22 +60,34 @@ void ExpiryWatch::poll() {
     figures_.push_back({.of = name_of(one.of),
                         .tenant = one.tenant,
                         .expires_unix_s = std::chrono::duration<double>(one.expires.time_since_epoch()).count(),
-                        .warning = expiry_line(one, now)});
+                        .warning = expiry_line(one, now),
+                        .user = one.user,
+                        .kind = one.of == Expiry::Of::tenant ? name_of(one.kind) : "",
+                        .id = one.id,
+                        .renewed = one.renewed});
   }
   log(figures_, now);
+  left_out_ = keep_those_that_end_first(figures_);
 }
 
 void ExpiryWatch::log(const std::vector<CertificateMetrics>& figures, WallTime now) {
   std::map<std::string, WallTime> logged;
+  std::vector<const CertificateMetrics*> due;
   for (const CertificateMetrics& one : figures) {
     if (one.warning.empty()) continue;
-    const std::string key = one.of + " " + one.tenant;
+    const std::string key = fmt::format("{} {} {} {}", one.of, one.tenant, one.user, one.kind);
     auto before = logged_.find(key);
-    const bool due = before == logged_.end() || now - before->second >= kExpiryLogged;
-    if (due) spdlog::warn("{}", one.warning);
-    logged[key] = due ? now : before->second;
+    const bool is_due = before == logged_.end() || now - before->second >= kExpiryLogged;
+    if (is_due) due.push_back(&one);
+    logged[key] = is_due ? now : before->second;
   }
   logged_ = std::move(logged);
+  std::stable_sort(due.begin(), due.end(),
+                   [](const auto* a, const auto* b) { return a->expires_unix_s < b->expires_unix_s; });
+  for (size_t i = 0; i < std::min(due.size(), kExpiryLinesMax); ++i) spdlog::warn("{}", due[i]->warning);
+  if (due.size() > kExpiryLinesMax)
+    spdlog::warn("{} more credentials expire soon, or have expired: gpuwire admin list shows all",
+                 due.size() - kExpiryLinesMax);
 }
 
 }  // namespace gpuwire::server

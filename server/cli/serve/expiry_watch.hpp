@@ -18,6 +18,10 @@ namespace gpuwire::server {
 
 // Between two looks at the identity's folder; and between two lines of the log about the same end.
 inline constexpr std::chrono::hours kExpiryPoll{1}, kExpiryLogged{24};
+inline constexpr size_t kExpiryLinesMax = 32;  // of the log, after one look
+
+// Leaves kCertificatesShownMax at most; returns how many are left out.
+size_t keep_those_that_end_first(std::vector<CertificateMetrics>& figures);
 
 // On the broker's thread.
 class ExpiryWatch {
@@ -32,7 +36,9 @@ class ExpiryWatch {
   void start();
 
   // The expiries, as of now if a file of the folder has changed since the last check, otherwise as of that check.
+  // Of more than kCertificatesShownMax those that end last are left out.
   const std::vector<CertificateMetrics>& figures();
+  size_t left_out() const { return left_out_; }
 
  private:
   void poll();
@@ -41,6 +47,7 @@ class ExpiryWatch {
 
   const Sources sources_;
   std::vector<CertificateMetrics> figures_;
+  size_t left_out_ = 0;
   std::filesystem::file_time_type polled_at_{};  // the folder's time of change at the last look
   std::string failure_;                          // of the last look; logged when it is another one
   std::map<std::string, WallTime> logged_;       // by credential: the time of its last log line

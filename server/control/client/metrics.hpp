@@ -30,7 +30,11 @@ struct CertificateMetrics {
   std::string of;      // authority, server, tenant
   std::string tenant;  // of a tenant: whose
   double expires_unix_s = 0;
-  std::string warning;  // one line, when it is near or past; else empty
+  std::string warning;    // one line, when it is near or past; else empty
+  std::string user = {};  // of a tenant's: which user of the tenant; empty: no particular user
+  std::string kind = {};  // of a tenant's: certificate or token
+  std::string id = {};    // of a tenant's: a certificate's serial, a token's id
+  bool renewed = false;   // its owner has another of its kind that counts for longer
   bool operator==(const CertificateMetrics&) const = default;
 };
 
@@ -46,6 +50,7 @@ struct ServerMetrics {
   uint64_t sessions_left_out = 0;  // of Snapshot::sessions
   uint64_t audit_lines_lost = 0;
   std::vector<CertificateMetrics> certificates;
+  uint64_t certificates_left_out = 0;  // of `certificates`: those that end last
   bool operator==(const ServerMetrics&) const = default;
 };
 
@@ -169,7 +174,7 @@ struct SessionMetrics {
   bool operator==(const SessionMetrics&) const = default;
 };
 
-inline constexpr size_t kSessionsShownMax = 4096;
+inline constexpr size_t kSessionsShownMax = 4096, kCertificatesShownMax = 512;
 
 struct Snapshot {
   uint64_t taken_ns = 0;  // on a clock that never goes back, of the server's host

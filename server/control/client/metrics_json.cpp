@@ -15,12 +15,14 @@ void each_field(Is<HistogramMetrics> auto& f, auto&& visit) {
 }
 void each_field(Is<CertificateMetrics> auto& f, auto&& visit) {
   visit("of", f.of), visit("tenant", f.tenant), visit("expires_unix_s", f.expires_unix_s), visit("warning", f.warning);
+  visit("user", f.user), visit("kind", f.kind), visit("id", f.id), visit("renewed", f.renewed);
 }
 void each_field(Is<ServerMetrics> auto& f, auto&& visit) {
   visit("release", f.release), visit("pid", f.pid), visit("started_unix_s", f.started_unix_s),
       visit("counted_since_unix_s", f.counted_since_unix_s), visit("devices", f.devices), visit("listen", f.listen);
   visit("sessions_max", f.sessions_max), visit("draining", f.draining), visit("sessions_left_out", f.sessions_left_out);
-  visit("audit_lines_lost", f.audit_lines_lost), visit("certificates", f.certificates);
+  visit("audit_lines_lost", f.audit_lines_lost), visit("certificates", f.certificates),
+      visit("certificates_left_out", f.certificates_left_out);
 }
 void each_field(Is<SideBySideMetrics> auto& f, auto&& visit) {
   visit("trials", f.trials), visit("turns", f.turns), visit("together", f.together), visit("expected", f.expected);

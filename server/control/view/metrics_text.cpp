@@ -288,6 +288,37 @@ void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
   lines.insert(lines.end(), warnings.begin(), warnings.end());
 }
 
+std::string day_of(double unix_s) {
+  const auto seconds = std::time_t(unix_s);
+  std::tm day{};
+  gmtime_r(&seconds, &day);
+  return fmt::format("{:04}-{:02}-{:02}", day.tm_year + 1900, day.tm_mon + 1, day.tm_mday);
+}
+
+// The authority, the server's certificate, and each credential of the tenants and their users.
+void append_certificates(std::vector<std::string>& lines, const Snapshot& now, size_t width) {
+  TextTable table({{"CREDENTIAL"},
+                   {"OF", Align::left, 2 * kNameColumns},
+                   {"EXPIRES"},
+                   {"IN", Align::right},
+                   {"RENEWED", Align::left, kNameColumns, 1},
+                   {"ID", Align::left, 2 * kNameColumns, 2}});
+  for (const CertificateMetrics& one : now.server.certificates) {
+    const bool of_tenant = one.of == "tenant";
+    const double left_s = one.expires_unix_s - now.taken_unix_s;
+    table.add({of_tenant ? one.kind : "certificate",
+               !of_tenant         ? "the " + one.of
+               : one.user.empty() ? one.tenant
+                                  : fmt::format("{}/{}", one.tenant, one.user),
+               day_of(one.expires_unix_s), left_s > 0 ? duration(left_s) : "expired", one.renewed ? "yes" : "-",
+               one.id.empty() ? "-" : one.id});
+  }
+  append(lines, table, width);
+  if (now.server.certificates_left_out)
+    lines.push_back(fmt::format("{} more credentials, which expire later: gpuwire admin list shows all",
+                                now.server.certificates_left_out));
+}
+
 void append_expiries(std::vector<std::string>& lines, const Snapshot& now) {
   std::vector<std::string> warnings;
   for (const CertificateMetrics& one : now.server.certificates)
@@ -348,6 +379,7 @@ std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width) {
   append_history(lines, snapshot, width);
   append_users(lines, snapshot, true, width);
   for (std::string& line : session_lines(snapshot, width)) lines.push_back(std::move(line));
+  append_certificates(lines, snapshot, width);
   append_warnings(lines, snapshot);
   append_expiries(lines, snapshot);
   return lines;
@@ -390,11 +422,9 @@ std::vector<std::string> tenant_lines(const Snapshot& snapshot, const std::strin
   if (found->host_memory_limit_bytes)
     lines.push_back(fmt::format("host memory {} of {}", size_of(found->host_memory_used_bytes),
                                 size_of(found->host_memory_limit_bytes)));
-  for (const CertificateMetrics& one : snapshot.server.certificates) {
-    if (one.of != "tenant" || one.tenant != tenant) continue;
+  if (const auto ends_unix_s = identity_expires_unix_s(snapshot, tenant, user))
     lines.push_back(
-        fmt::format("identity    the newest expires in {}", duration(one.expires_unix_s - snapshot.taken_unix_s)));
-  }
+        fmt::format("identity    the newest expires in {}", duration(*ends_unix_s - snapshot.taken_unix_s)));
   for (std::string& line : lines) line = escaped(line);
   return lines;
 }

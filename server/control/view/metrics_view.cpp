@@ -134,6 +134,15 @@ std::vector<size_t> session_spec(const Interval& interval, SortKey sort) {
   return order;
 }
 
+std::optional<double> identity_expires_unix_s(const Snapshot& snapshot, const std::string& tenant,
+                                              const std::string& user) {
+  std::optional<double> latest;
+  for (const CertificateMetrics& one : snapshot.server.certificates)
+    if (one.of == "tenant" && one.tenant == tenant && one.user == user)
+      latest = std::max(latest.value_or(one.expires_unix_s), one.expires_unix_s);
+  return latest;
+}
+
 Json tenant_json(const Snapshot& snapshot, const std::string& tenant, const std::string& user) {
   Json shown = Json::object();
   Snapshot seen = snapshot;
@@ -144,8 +153,8 @@ Json tenant_json(const Snapshot& snapshot, const std::string& tenant, const std:
   for (Json& one : all["tenants"])
     if (one.value("name", std::string()) == tenant) shown = std::move(one);
   if (!user.empty()) shown["user"] = user;
-  for (const CertificateMetrics& one : snapshot.server.certificates)
-    if (one.of == "tenant" && one.tenant == tenant) shown["identity_expires_unix_s"] = one.expires_unix_s;
+  if (const auto ends_unix_s = identity_expires_unix_s(snapshot, tenant, user))
+    shown["identity_expires_unix_s"] = *ends_unix_s;
   return shown;
 }
 

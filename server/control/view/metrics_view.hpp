@@ -59,6 +59,10 @@ std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width);
 // The lines of the sessions and of the queue, each behind an empty line; nothing: there are none.
 std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width);
 
+// The end of the newest credential of the tenant without a user's name, or of this user of it; nothing: there is none.
+std::optional<double> identity_expires_unix_s(const Snapshot& snapshot, const std::string& tenant,
+                                              const std::string& user);
+
 // The server's view of a tenant: class, limits, use, expiry of its credential. Nothing: the snapshot has no such
 // tenant. `user`: the user of the tenant who asks, and who gets nothing of other users; empty: no particular user, who
 // gets all.

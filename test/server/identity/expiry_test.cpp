@@ -40,11 +40,39 @@ TEST_CASE("an end is told from 30 days before it on, with what to do") {
       .of = Expiry::Of::tenant, .tenant = "bob", .kind = CredentialKind::token, .expires = kNow + 2 * kDay};
   CHECK(expiry_line(token, kNow) ==
         "the token of tenant bob expires on 2027-01-17 08:00 UTC, in 2 days: gpuwire admin add-tenant bob --token");
+  Expiry of_user{.of = Expiry::Of::tenant, .tenant = "course", .user = "anna", .expires = kNow + 2 * kDay};
+  CHECK(expiry_line(of_user, kNow) ==
+        "the certificate of tenant course for user anna expires on 2027-01-17 08:00 UTC, in 2 days: "
+        "gpuwire admin add-tenant course --user anna");
+  of_user.renewed = true;
+  CHECK(expiry_line(of_user, kNow) == "");
 }
 
-TEST_CASE("of a tenant the credential that counts longest is told, and neither revoked ones nor those of jobs") {
+TEST_CASE("each credential is told, and one is renewed by a later one of its owner and kind alone") {
   Register credentials;
-  credentials.add(credential("anna", "1", kNow + 3 * kDay));
+  auto add = [&](const char* tenant, const char* user, CredentialKind kind, const char* id, WallTime expires) {
+    Credential one = credential(tenant, id, expires);
+    one.user = user, one.kind = kind;
+    REQUIRE(credentials.add(one));
+  };
+  constexpr auto certificate = CredentialKind::certificate, token = CredentialKind::token;
+  add("course", "ben", certificate, "1", kNow + 3 * kDay);
+  add("course", "anna", certificate, "2", kNow + 300 * kDay);
+  add("course", "anna", certificate, "3", kNow + 4 * kDay);
+  add("course", "anna", token, "4", kNow + 5 * kDay);
+  add("course", "", certificate, "5", kNow + 400 * kDay);
+  std::vector<std::string> told;
+  for (const Expiry& one : expiries_of(credentials, kNow))
+    told.push_back(one.tenant + "/" + one.user + " " + name_of(one.kind) + " " + one.id +
+                   (one.renewed ? " renewed" : ""));
+  CHECK(told == std::vector<std::string>{"course/ certificate 5", "course/anna certificate 3 renewed",
+                                         "course/anna certificate 2", "course/anna token 4",
+                                         "course/ben certificate 1"});
+}
+
+TEST_CASE("neither revoked credentials nor those of jobs are told, nor what ended long ago or was renewed in time") {
+  Register credentials;
+  credentials.add(credential("anna", "1", kNow - kDay));
   credentials.add(credential("anna", "2", kNow + 300 * kDay));
   credentials.add(credential("ben", "3", kNow + 3 * kDay));
   Credential revoked = credential("ben", "4", kNow + 300 * kDay);
@@ -58,11 +86,10 @@ TEST_CASE("of a tenant the credential that counts longest is told, and neither r
   credentials.add(credential("emil", "7", kNow - 29 * kDay));
   auto found = expiries_of(credentials, kNow);
   REQUIRE(found.size() == 3);
-  CHECK(found[0].tenant == "anna");
-  CHECK(found[0].expires == kNow + 300 * kDay);
-  CHECK(found[1].tenant == "ben");
-  CHECK(found[1].expires == kNow + 3 * kDay);
-  CHECK(found[2].tenant == "emil");
+  CHECK(found[0].id == "2");
+  CHECK(found[1].id == "3");
+  CHECK_FALSE(found[1].renewed);
+  CHECK(found[2].id == "7");
 }
 
 TEST_CASE("a folder tells of authority, server and tenants, and another date after each is renewed") {
@@ -83,6 +110,6 @@ TEST_CASE("a folder tells of authority, server and tenants, and another date aft
   REQUIRE(renew_authority_of(folder, 1000, kNow));
   REQUIRE(renew_server(folder, {}, false, 100, kNow));
   REQUIRE(add_certificate(folder, "anna", 50, {}, kNow));
-  CHECK(ends() == std::vector<long>{1000, 100, 50});
+  CHECK(ends() == std::vector<long>{1000, 100, 5, 50});
   CHECK_FALSE(expiries(temporary.path() / "nowhere", kNow));
 }

@@ -21,7 +21,16 @@ bool has_line(const std::string& text, const std::string& line) {
 
 TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
   Snapshot snapshot = sample_snapshot();
+  for (const bool renewed : {false, true})
+    snapshot.server.certificates.push_back({.of = "tenant",
+                                            .tenant = "c",
+                                            .expires_unix_s = renewed ? 4.0 : 5.0,
+                                            .warning = "",
+                                            .user = "a",
+                                            .kind = "token",
+                                            .renewed = renewed});
   std::string text = metrics_text(&snapshot);
+  CHECK(text.find(R"(kind="token"} 4)") == std::string::npos);  // the series is the newest one's
   for (const char* line : {"gpuwire_up 1",
                            R"(gpuwire_gpu_seconds_total{tenant="alice",gpu="0"} 6)",
                            R"(gpuwire_gpu_seconds_total{tenant="bob",gpu="0"} 3)",
@@ -29,7 +38,8 @@ TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
                            R"(gpuwire_device_system_seconds_total{gpu="0"} 0.1)",
                            R"(gpuwire_device_lease_hand_overs_total{gpu="0"} 120)",
                            R"(gpuwire_device_regime_seconds_total{gpu="0",regime="lease"} 4)",
-                           R"(gpuwire_certificate_expires_seconds{of="server",tenant=""} 1790000000)",
+                           R"(gpuwire_certificate_expires_seconds{of="server",tenant="",user="",kind=""} 1790000000)",
+                           R"(gpuwire_certificate_expires_seconds{of="tenant",tenant="c",user="a",kind="token"} 5)",
                            R"(gpuwire_device_spare_workers{gpu="0"} 3)",
                            R"(gpuwire_device_spare_memory_bytes{gpu="0"} 1610612736)",
                            R"(gpuwire_worker_waits_total{tenant="alice"} 2)",

@@ -47,7 +47,7 @@ TEST_CASE("no name of a program, tenant, host, device or reason is markup in any
   snapshot.refused[kHostile] = 1;
   snapshot.server.devices = snapshot.server.release = kHostile;
   snapshot.server.listen = {kHostile};
-  snapshot.server.certificates.push_back({"tenant", kHostile, 1, kHostile});
+  snapshot.server.certificates.push_back({"tenant", kHostile, 1, kHostile, kHostile, kHostile, kHostile});
   for (const ViewName& view : kViews) {
     for (const Visitor& visitor : {Visitor{}, Visitor{kHostile}}) {
       const std::string html = document(view.view, visitor, snapshot, kHostile);
@@ -153,4 +153,24 @@ TEST_CASE("the server's view tells what needs attention, or that nothing does") 
   const std::string html = document(View::server, {}, snapshot);
   CHECK(html.find("Nothing needs attention") == std::string::npos);
   CHECK(html.find("the server&#39;s certificate expires soon") != std::string::npos);
+}
+
+TEST_CASE("the queue says when a program may expect to start, and nothing where that is not known") {
+  Snapshot snapshot = sample_snapshot();
+  CHECK(document(View::overview, {}, snapshot).find("about ") == std::string::npos);
+  snapshot.sessions.back().start_in_s = 42;
+  CHECK(document(View::overview, {}, snapshot).find("about 42 s") != std::string::npos);
+}
+
+TEST_CASE("the server's view lists each user's credential") {
+  Snapshot snapshot = sample_snapshot();
+  auto add = [&](const char* user, const char* kind, bool renewed) {
+    snapshot.server.certificates.push_back(
+        {"tenant", "course", snapshot.taken_unix_s + 1, "", user, kind, "1", renewed});
+  };
+  add("anna", "certificate", true), add("ben", "token", false);
+  const std::string html = document(View::server, {}, snapshot);
+  for (const char* part : {"user <bdi>course/anna</bdi>", "<td>nothing: it has been renewed</td>",
+                           "user <bdi>course/ben</bdi>", "<td>token</td>"})
+    CHECK_MESSAGE(html.find(part) != std::string::npos, std::string(part));
 }

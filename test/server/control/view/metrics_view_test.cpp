@@ -64,6 +64,9 @@ SESSION  PROGRAM                 TENANT  STATE        AGE  GPUS           MEMORY
 PLACE  SESSION  TENANT  CLASS  WAITS  FOR                PROGRAM
     1        6  bob     batch    10s  20.0 GiB on 1 GPU  eval@node8
 
+CREDENTIAL   OF          EXPIRES           IN  RENEWED  ID
+certificate  the server  2026-09-21  1041d15h  -        -
+
 session 4 of bob: a kernel runs for 70 s
 )";
 
@@ -83,6 +86,47 @@ TEST_CASE("status has a line for each certificate that expires soon") {
   snapshot.server.certificates.push_back(
       {.of = "tenant", .tenant = "bob", .expires_unix_s = 1, .warning = "the token of tenant bob expires"});
   CHECK(text_of(status_lines(snapshot, 0)).ends_with("\n\nthe token of tenant bob expires\n"));
+}
+
+TEST_CASE("status lists each credential with its end, and says how many it leaves out") {
+  Snapshot snapshot = sample_snapshot();
+  const double now = snapshot.taken_unix_s, day = 86'400;
+  snapshot.server.certificates = {
+      {.of = "tenant", .tenant = "course", .expires_unix_s = now + 5 * day, .warning = "", .kind = "token", .id = "a1"},
+      {.of = "tenant",
+       .tenant = "course",
+       .expires_unix_s = now + 9 * day,
+       .warning = "",
+       .user = "anna",
+       .kind = "certificate",
+       .id = "0b",
+       .renewed = true},
+      {.of = "tenant",
+       .tenant = "course",
+       .expires_unix_s = now - day,
+       .warning = "",
+       .user = "ben",
+       .kind = "certificate",
+       .id = "0c"}};
+  snapshot.server.certificates_left_out = 7;
+  const std::string text = text_of(status_lines(snapshot, 0));
+  for (const char* line : {"\ntoken        course       ", "  5d00h  -        a1\n", "\ncertificate  course/anna  ",
+                           "  9d00h  yes      0b\n", "\ncertificate  course/ben   ", "  expired  -        0c\n",
+                           "\n7 more credentials, which expire later: gpuwire admin list shows all\n"})
+    CHECK_MESSAGE(text.find(line) != std::string::npos, line << text);
+}
+
+TEST_CASE("who one is says the end of one's own newest credential, and not another user's") {
+  Snapshot snapshot = sample_snapshot();
+  auto add = [&](const char* user, double expires_unix_s) {
+    snapshot.server.certificates.push_back(
+        {.of = "tenant", .tenant = "bob", .expires_unix_s = expires_unix_s, .warning = "", .user = user});
+  };
+  add("", 5e9), add("anna", 3e9), add("anna", 2e9), add("ben", 4e9);
+  CHECK(identity_expires_unix_s(snapshot, "bob", "") == 5e9);
+  CHECK(identity_expires_unix_s(snapshot, "bob", "anna") == 3e9);
+  CHECK_FALSE(identity_expires_unix_s(snapshot, "bob", "carl"));
+  CHECK(tenant_json(snapshot, "bob", "ben").at("identity_expires_unix_s") == 4e9);
 }
 
 TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
