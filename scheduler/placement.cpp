@@ -31,7 +31,7 @@ std::vector<DeviceIndex> Placement::State::allowed(const PlacementRequest& reque
 
 std::vector<DeviceIndex> Placement::State::possible(const PlacementRequest& request) const {
   std::vector<DeviceIndex> found = allowed(request);
-  std::erase_if(found, [&](DeviceIndex device) { return most(request.tenant, device) < request.memory_bytes; });
+  std::erase_if(found, [&](DeviceIndex device) { return most(request, device) < request.memory_bytes; });
   return found;
 }
 
@@ -42,11 +42,11 @@ std::string Placement::State::never(const PlacementRequest& request) const {
   size_t can = possible(request).size();
   if (can >= request.gpus) return {};
   uint64_t largest = 0;
-  for (DeviceIndex device : allowed(request)) largest = std::max(largest, most(request.tenant, device));
+  for (DeviceIndex device : allowed(request)) largest = std::max(largest, most(request, device));
   std::string of_each = request.gpus == 1 ? "" : fmt::format(" on each of {}", gpus_text(request.gpus));
-  return fmt::format("{}{} asked for, and the tenant can never have that much: {} at most on a GPU{}",
-                     bytes_text(request.memory_bytes), of_each, bytes_text(largest),
-                     can ? fmt::format(", and enough on {} only", gpus_text(can)) : "");
+  return fmt::format("{}{} asked for, and the {} can never have that much: {} at most on a GPU{}",
+                     bytes_text(request.memory_bytes), of_each, largest == user_most(request) ? "user" : "tenant",
+                     bytes_text(largest), can ? fmt::format(", and enough on {} only", gpus_text(can)) : "");
 }
 
 size_t Placement::State::sessions_on(DeviceIndex device, const Gone& gone) const {
@@ -73,8 +73,13 @@ std::map<TenantId, size_t> Placement::State::sessions_by_tenant() const {
 
 // What is reserved or guaranteed is said in full, used or not: figures that stay the same while programs run.
 std::string Placement::State::why_no_memory(const PlacementRequest& request) const {
+  const std::vector<DeviceIndex> among = possible(request);
+  const auto within =
+      std::count_if(among.begin(), among.end(), [&](DeviceIndex device) { return user_has_room(request, device); });
+  if (size_t(within) < request.gpus)
+    return fmt::format("the user has reached the limit of memory ({} on a GPU)", bytes_text(user_most(request)));
   uint64_t most = 0, reserved = 0, guaranteed = 0;
-  for (DeviceIndex device : possible(request)) {
+  for (DeviceIndex device : among) {
     most = std::max(most, devices[device].bytes);
     if (memory.reserved) reserved += memory.reserved(device);
     if (memory.guaranteed_to_others) guaranteed += memory.guaranteed_to_others(request.tenant, device);

@@ -38,12 +38,13 @@ struct PlacementRequest {
   SessionId session{};
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
-  unsigned gpus = 1;                 // > 0
-  uint64_t memory_bytes = 0;         // reserved on each of them from the start to the end; 0: whatever there is
-  std::vector<DeviceIndex> allowed;  // empty: all
-  unsigned tenant_sessions_max = 0;  // 0: no bound
-  std::string user = {};             // who of the tenant; empty: nobody in particular
-  unsigned user_sessions_max = 0;    // 0: no bound
+  unsigned gpus = 1;                   // > 0
+  uint64_t memory_bytes = 0;           // reserved on each of them from the start to the end; 0: whatever there is
+  std::vector<DeviceIndex> allowed;    // empty: all
+  unsigned tenant_sessions_max = 0;    // 0: no bound
+  std::string user = {};               // who of the tenant; empty: nobody in particular
+  unsigned user_sessions_max = 0;      // 0: no bound
+  uint64_t user_memory_max_bytes = 0;  // of each GPU, for the user's sessions together; 0: no bound
 };
 
 struct Placed {

@@ -41,9 +41,22 @@ uint64_t Placement::State::gained(TenantId tenant, DeviceIndex device, const Gon
   return sum;
 }
 
+bool Placement::State::user_has_room(const PlacementRequest& request, DeviceIndex device, const Gone& gone) const {
+  const uint64_t most = user_most(request);
+  if (most == UINT64_MAX) return true;
+  uint64_t has = 0;
+  for (const auto& [session, one] : running) {
+    if (one.tenant == request.tenant && one.user == request.user && !gone.contains(one) &&
+        std::count(one.devices.begin(), one.devices.end(), device))
+      has += held_by(session, one, device);
+  }
+  return request.memory_bytes <= difference(most, has);
+}
+
 bool Placement::State::has_memory(const PlacementRequest& request, DeviceIndex device, const Gone& gone) const {
   const uint64_t wanted = request.memory_bytes;
   if (wanted == 0) return true;
+  if (!user_has_room(request, device, gone)) return false;
   const auto room_beside = [&](uint64_t bytes, uint64_t taken) { return taken <= bytes && bytes - taken >= wanted; };
   if (!room_beside(devices[device].bytes, promised(device, nullptr, gone)) ||
       !room_beside(most(request.tenant, device), promised(device, &request.tenant, gone)))
@@ -62,10 +75,14 @@ bool Placement::State::fits(const PlacementRequest& request, const Gone& gone) c
 
 // Its tenant's own sessions are in its way: without them it would fit, or nobody else's end helps while they are there.
 bool Placement::State::waits_for_own(const PlacementRequest& request) const {
-  if (fits(request, {.tenant = request.tenant})) return true;
+  return fits(request, {.tenant = request.tenant}) || beyond_own_limit(request);
+}
+
+bool Placement::State::beyond_own_limit(const PlacementRequest& request) const {
   const std::vector<DeviceIndex> among = possible(request);
   const auto within_limit = std::count_if(among.begin(), among.end(), [&](DeviceIndex device) {
-    return difference(most(request.tenant, device), held(request.tenant, device)) >= request.memory_bytes;
+    return difference(most(request.tenant, device), held(request.tenant, device)) >= request.memory_bytes &&
+           user_has_room(request, device);
   });
   return size_t(within_limit) < request.gpus;
 }

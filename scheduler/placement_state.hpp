@@ -99,6 +99,8 @@ struct Placement::State {
   // Sum of Need: what it would take there that others may be waiting for.
   uint8_t takes(const PlacementRequest& request, DeviceIndex device) const;
   bool waits_for_own(const PlacementRequest& request) const;
+  // What its tenant may have at most does not hold the request beside what the tenant has: nobody else's end helps.
+  bool beyond_own_limit(const PlacementRequest& request) const;
   // A gang that does not fit as long as sessions run that were there before it, whoever else goes.
   bool waits_for_older(const Waiting& waiting) const {
     return waiting.request.gpus > 1 && !fits(waiting.request, {.tenant = {}, .after = waiting.newer_from});
@@ -117,6 +119,15 @@ struct Placement::State {
   uint64_t most(TenantId tenant, DeviceIndex device) const {
     return std::min(devices[device].bytes, memory.most ? memory.most(tenant, device) : UINT64_MAX);
   }
+  // The same within the user's bound.
+  uint64_t most(const PlacementRequest& request, DeviceIndex device) const {
+    return std::min(most(request.tenant, device), user_most(request));
+  }
+  static uint64_t user_most(const PlacementRequest& request) {
+    return request.user_memory_max_bytes && !request.user.empty() ? request.user_memory_max_bytes : UINT64_MAX;
+  }
+  // Does the user's bound hold the request beside what the user's sessions have of the device?
+  bool user_has_room(const PlacementRequest& request, DeviceIndex device, const Gone& gone = {}) const;
   std::string why_no_memory(const PlacementRequest& request) const;
   std::vector<DeviceIndex> least_loaded(std::vector<DeviceIndex> candidates, const PlacementRequest& request) const;
   // `owed`: what somebody in front is. Devices, or an obstacle.

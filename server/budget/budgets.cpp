@@ -212,11 +212,11 @@ void Budgets::poll_later() {
 // --- figures -------------------------------------------------------------------------------------------------------
 
 void Budgets::add(Snapshot& snapshot) {
-  if (!opened_) return;
   const Month now = month();
   for (TenantMetrics& figures : snapshot.tenants) {
     auto tenant = tenants_.find(figures.name);
-    if (tenant == tenants_.end()) continue;
+    // Where nobody has a budget, nobody's use is counted.
+    if (tenant == tenants_.end() || !(opened_ || bounds_memory_of_users(tenant->second))) continue;
     figures.budget_ns = count(time_of(tenant->second.budget));
     figures.budget_used_ns = count(book_.used(figures.name, now));
     figures.budget_hard = tenant->second.budget.hard;

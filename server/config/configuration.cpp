@@ -36,6 +36,12 @@ UserConfiguration bounds_of_user(const TenantConfiguration& tenant, const std::s
   return found == tenant.users.end() ? tenant.each_user : found->second;
 }
 
+bool bounds_memory_of_users(const TenantConfiguration& tenant) {
+  return tenant.each_user.memory_limit_bytes != 0 ||
+         std::any_of(tenant.users.begin(), tenant.users.end(),
+                     [](const auto& one) { return one.second.memory_limit_bytes != 0; });
+}
+
 bool has_budget(const TenantConfiguration& tenant) {
   return tenant.budget.ms != 0 || tenant.each_user.budget.ms != 0 ||
          std::any_of(tenant.users.begin(), tenant.users.end(),

@@ -31,7 +31,8 @@ struct MonthlyBudget {
 
 // One user's part of a tenant's resources.
 struct UserConfiguration {
-  unsigned sessions_max = 0;  // that run at once; 0: no bound but the tenant's
+  unsigned sessions_max = 0;        // that run at once; 0: no bound but the tenant's
+  uint64_t memory_limit_bytes = 0;  // of each GPU; 0: no bound but the tenant's
   MonthlyBudget budget;
   bool operator==(const UserConfiguration&) const = default;
 };
@@ -122,6 +123,8 @@ tl::expected<uint64_t, std::string> parse_budget(std::string_view text);
 UserConfiguration bounds_of_user(const TenantConfiguration& tenant, const std::string& user);
 // Whether anybody has a budget: the tenant, or a user of it.
 bool has_budget(const TenantConfiguration& tenant);
+// Whether a user of the tenant has a bound of memory of its own.
+bool bounds_memory_of_users(const TenantConfiguration& tenant);
 // Whether memory is kept for the tenant, on any GPU.
 bool has_guarantee(const TenantConfiguration& tenant);
 

@@ -91,6 +91,11 @@ void read_budget(Section& section, MonthlyBudget& out) {
 
 void read_user(Section section, UserConfiguration& out) {
   section.count("sessions_max", out.sessions_max, 0, kSessionsMax);
+  if (const toml::table* memory = section.table("memory")) {
+    Section of_memory(section.mistakes(), memory, section.name() + ", memory");
+    of_memory.bytes("limit", out.memory_limit_bytes);
+    of_memory.finish();
+  }
   read_budget(section, out.budget);
   section.finish();
 }

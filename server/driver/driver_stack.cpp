@@ -31,8 +31,8 @@ tl::expected<DriverStack, std::string> DriverStack::open(ipc::SessionDescriptors
     front = &stack.gated_->table;
   }
   if (descriptors.tenant_page) {
-    auto ledger = WorkerLedger::open(std::move(descriptors.tenant_page), spec, *front, settings.software,
-                                     settings.broker, settings.requests);
+    auto ledger = WorkerLedger::open(std::move(descriptors.tenant_page), std::move(descriptors.user_page), spec, *front,
+                                     settings.software, settings.broker, settings.requests);
     if (!ledger) return tl::unexpected(ledger.error());
     stack.ledger_ = std::move(*ledger);
     front = &stack.ledger_->table();

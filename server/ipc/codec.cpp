@@ -218,6 +218,8 @@ void fields(auto& io, SessionSpec& spec) {
   FIELD(kTlsKey, TlsKey, spec.tls_key);
   FIELD(kPlain, HostMemoryBytes, spec.host_memory_bytes);
   FIELD(kPlain, LedgerSlot, spec.ledger_slot);
+  FIELD(kPlain, LedgerUser, spec.ledger_user);
+  FIELD(kPlain, UserLimitBytes, spec.user_limit_bytes);
   FIELD(kPlain, Identified, spec.identified);
   FIELD(kPlain, ResumeGraceMs, spec.resume_grace_ms);
   FIELD(kPlain, HangUpGraceMs, spec.hang_up_grace_ms);
@@ -265,6 +267,7 @@ void fields(auto& io, Serve& serve) {
   FIELD(kPlace, TenantPage, serve.descriptors.tenant_page);
   FIELD(kPlace, ChunkMemory, serve.descriptors.chunk_memory);
   FIELD(kPlace, ChunkDisk, serve.descriptors.chunk_disk);
+  FIELD(kPlace, UserPage, serve.descriptors.user_page);
 }
 void fields(auto& io, Stop& stop) {
   FIELD(kText, Why, stop.why);

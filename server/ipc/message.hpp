@@ -79,7 +79,7 @@ struct ResumeRefused {
 
 // The objects that come with a session; a part without one leaves its own empty.
 struct SessionDescriptors {
-  OwnedDescriptor client, session_page, doorbell, tenant_page, chunk_memory, chunk_disk;
+  OwnedDescriptor client, session_page, doorbell, tenant_page, chunk_memory, chunk_disk, user_page;
 };
 struct Serve {
   std::array<uint8_t, 16> wire_id{};

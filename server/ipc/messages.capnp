@@ -117,6 +117,7 @@ struct Serve {
   tenantPage @5 :Place;
   chunkMemory @6 :Place;            # the tenant's chunk stores
   chunkDisk @7 :Place;
+  userPage @8 :Place;
 }
 
 struct SessionSpec {
@@ -132,6 +133,8 @@ struct SessionSpec {
   hangUpGraceMs @9 :UInt32;         # the same where the connection was ended and not lost, by the program's end or by something between
   lanesMax @10 :UInt32;             # further connections for bulk; below 2: none
   chunksCharged @11 :Bool;          # the chunk store's memory counts as the tenant's already; else the session that fills it answers for it
+  ledgerUser @12 :UInt64;           # whose the session is in the tenant's page of users; 0: no particular user's
+  userLimitBytes @13 :UInt64;       # of each device, for this user's sessions together; 0: no bound but the tenant's
 
   struct Device {
     index @0 :UInt32;               # of the server: which column of the tenant's page

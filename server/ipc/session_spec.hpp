@@ -28,6 +28,8 @@ struct SessionSpec {
   bool chunks_charged = false;  // the chunk store's memory counts as the tenant's already; else the session that fills
                                 // it answers for it
   uint32_t ledger_slot = 0;     // which slot of the tenant's page is the session's
+  uint64_t ledger_user = 0;     // whose it is in the tenant's page of users; 0: no particular user's
+  uint64_t user_limit_bytes = 0;  // of each device, for this user's sessions together; 0: no bound but the tenant's
 };
 
 }  // namespace gpuwire::server

@@ -236,18 +236,19 @@ const char* beyond_words(uint64_t budget_ns, bool hard) {
 // Tenants with a budget or with users; a tenant, or a user of one, is shown its own by the broker.
 Html budgets_part(const Figures& figures) {
   Table table("GPU time of this month (UTC) and budgets",
-              {{"Tenant"}, {"User"}, {"Sessions", true}, {"GPU time"}, {"Beyond the budget"}});
+              {{"Tenant"}, {"User"}, {"Sessions", true}, {"GPU memory", true}, {"GPU time"}, {"Beyond the budget"}});
   for (const TenantMetrics& tenant : figures.interval.now().tenants) {
     if (tenant.budget_ns == 0 && tenant.users.empty()) continue;
     uint64_t sessions = 0;
     for (const auto& [state, count] : tenant.sessions) sessions += count;
-    table.add({name(tenant.name), "all", Html::number(sessions),
+    table.add({name(tenant.name), "all", Html::number(sessions), memory_words(tenant),
                budget_words(tenant.budget_used_ns, tenant.budget_ns, tenant.name),
                beyond_words(tenant.budget_ns, tenant.budget_hard)});
     for (const UserMetrics& user : tenant.users)
       table.add({name(tenant.name), name(user.name),
                  user.sessions_max ? fmt::format("{} of {}", user.sessions, user.sessions_max)
                                    : std::to_string(user.sessions),
+                 limit_words(user.memory_used_bytes, user.memory_limit_bytes),
                  budget_words(user.budget_used_ns, user.budget_ns, tenant.name + "/" + user.name),
                  beyond_words(user.budget_ns, user.budget_hard)});
   }

@@ -478,10 +478,11 @@ std::unique_ptr<Management> open_management(const WorkerOptions& options, const 
 
 // Null: NVML shows the devices as they are.
 tl::expected<std::unique_ptr<ManagementView>, std::string> open_management_view(OwnedDescriptor tenant_page,
+                                                                                OwnedDescriptor user_page,
                                                                                 const SessionSpec& spec,
                                                                                 Management* management) {
   if (!management || !tenant_page) return nullptr;
-  auto view = ManagementView::open(std::move(tenant_page), spec, management->library().devices());
+  auto view = ManagementView::open(std::move(tenant_page), std::move(user_page), spec, management->library().devices());
   if (view) (*view)->put_before(management->library().table());
   return view;
 }
@@ -533,8 +534,9 @@ int run(WorkerOptions options) {
       broker.ended(EndCause::internal, why);
       return 1;
     };
-    auto view = open_management_view(management ? std::move(descriptors.tenant_page) : OwnedDescriptor(), spec,
-                                     management.get());
+    auto view =
+        open_management_view(management ? std::move(descriptors.tenant_page) : OwnedDescriptor(),
+                             management ? std::move(descriptors.user_page) : OwnedDescriptor(), spec, management.get());
     if (!view) return refuse(view.error());
     DriverStack stack;  // none before a driver that is only asked for facts
     if (!options.management) {

@@ -187,6 +187,46 @@ class Users(unittest.TestCase):
         since = self.own("ben", "usage", "--server", self.address, "--json", "--by", "user", "--since", own[0]["day"])
         self.assertEqual(json.loads(since), own)
 
+    def holds(self, user, mib):
+        """A program of the user that holds so much memory; None: it could not have it."""
+        line = command(self.address, os.path.join(BUILD, "bench", "sharing", "memory_clearing"), "hold", str(mib))
+        at = line.index("--server")
+        holder = subprocess.Popen(line[:at] + line[at + 2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True, env=self.environment(user))
+        self.addCleanup(holder.communicate)
+        self.addCleanup(holder.kill)
+        if "holds" in holder.stdout.readline():
+            return holder
+        holder.communicate()
+        return None
+
+    def test_a_users_bound_of_memory_holds_beside_others_and_over_a_server_that_is_killed(self):
+        self.make_users("anna", "ben")
+        self.configure('each_user.memory.limit = "600MiB"')
+        self.start()
+        first = self.holds("anna", 400)
+        self.assertTrue(first, self.log()[-6000:])
+        self.assertIsNone(self.holds("anna", 400))
+        self.assertTrue(self.holds("ben", 400))
+        shown = {user["name"]: user for user in self.tenant()["users"]}
+        self.assertEqual({user["memory_limit_bytes"] for user in shown.values()}, {600 << 20})
+        self.assertGreaterEqual(shown["anna"]["memory_used_bytes"], 400 << 20)
+        self.assertRegex(self.ask("status", "--control", self.path("control")), r"course +anna +1 +4\d\d / 600 MiB")
+        self.assertRegex(self.own("anna", "info", "--quick", "--server", self.address),
+                         r"memory +you: 4\d\d MiB of 600 MiB on a GPU")
+        ran = subprocess.run([GPUWIRE, "run", "--memory", "601MiB", "--server", self.address, "--", *command(
+            self.address, "neighbour")[-1:]], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
+                             env=self.environment("anna"))
+        self.assertIn("601 MiB asked for, and the user can never have that much: 600 MiB at most on a GPU", ran.stderr)
+        self.stop(signal.SIGKILL)
+        self.start()
+        wait_until(lambda: len(self.sessions("anna")) == 1 and len(self.sessions("ben")) == 1, RUN_LIMIT_SECONDS,
+                   "the sessions are the next server's")
+        self.assertIsNone(self.holds("anna", 400))
+        first.communicate()
+        wait_until(lambda: not self.sessions("anna"), RUN_LIMIT_SECONDS, "the first one's memory is back")
+        self.assertTrue(self.holds("anna", 400))
+
     def test_a_hard_budget_queues_with_the_reason_over_a_restart_until_a_reload_raises_it(self):
         self.make_users("anna", "ben")
         keys = 'budget_hard = true\nbudget = "%s"\n'

@@ -85,7 +85,7 @@ scheduler::Placement::Memory Admission::placement_memory() const {
   };
   memory.reserved = [this](DeviceIndex device) { return memory_->reserved_bytes(device); };
   memory.reserve = [this](const scheduler::PlacementRequest& request, const std::vector<DeviceIndex>& devices) {
-    return memory_->reserve(request.session, request.tenant, devices, request.memory_bytes);
+    return memory_->reserve(request.session, request.tenant, request.user, devices, request.memory_bytes);
   };
   return memory;
 }
@@ -152,6 +152,7 @@ scheduler::ServiceClass Admission::class_of(const SessionRecord& session, const 
 
 scheduler::PlacementRequest Admission::placement_request(const SessionRecord& session, const Tenant& tenant,
                                                          unsigned gpus) {
+  const UserConfiguration bounds = bounds_of_user(tenant.settings, session.user);
   return {.session = session.number,
           .tenant = tenant.id,
           .service_class = class_of(session, tenant),
@@ -160,7 +161,8 @@ scheduler::PlacementRequest Admission::placement_request(const SessionRecord& se
           .allowed = allowed(session, tenant),
           .tenant_sessions_max = tenant.settings.sessions_max,
           .user = session.user,
-          .user_sessions_max = bounds_of_user(tenant.settings, session.user).sessions_max};
+          .user_sessions_max = bounds.sessions_max,
+          .user_memory_max_bytes = bounds.memory_limit_bytes};
 }
 
 // As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all:

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "scheduler/types.hpp"
 
@@ -23,7 +24,8 @@ class SessionMemory {
   virtual uint64_t reserved_bytes(scheduler::DeviceIndex device) const = 0;
   // From now on so many bytes of each of the devices are the session's alone, until it ends or release() is called.
   // False: they are not to be had on all of them any more, and nothing has changed.
-  virtual bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
+  // `user`: whose of the tenant the session is; empty: no particular user's.
+  virtual bool reserve(scheduler::SessionId session, scheduler::TenantId tenant, const std::string& user,
                        std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) = 0;
   // One that never began. Nothing happens when nothing is reserved.
   virtual void release(scheduler::SessionId session) = 0;

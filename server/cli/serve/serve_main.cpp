@@ -283,10 +283,10 @@ int serve(const ServeOptions& options) {
       io, broker, *configuration,
       options.config_file.empty() ? Observation::Reload{} : [&](bool confirmed) { return reloader.reload(confirmed); });
   if (!observation) return fail(1, observation.error());
+  (*observation)->monitor().add_source(budgets);  // first: it names the users, to whom the ledger adds
   (*observation)->monitor().add_source(ledger);
   (*observation)->monitor().add_source(scheduler);
   (*observation)->monitor().add_source(chunks);
-  (*observation)->monitor().add_source(budgets);
   if (*keeping) (*observation)->keep_totals(io, **keeping);
   reloader.observe([&](const auto& result) { (*observation)->reloaded(result); });
   auto listening = [&](const std::vector<ListenAddress>& where, const std::string& devices) {

@@ -105,6 +105,8 @@ struct UserMetrics {
   uint64_t budget_ns = 0;     // of GPU time in a month; 0: none
   uint64_t budget_used_ns = 0;
   bool budget_hard = false;
+  uint64_t memory_used_bytes = 0;   // on the GPU where the user's sessions use most
+  uint64_t memory_limit_bytes = 0;  // on each; 0: no bound but the tenant's
   bool operator==(const UserMetrics&) const = default;
 };
 

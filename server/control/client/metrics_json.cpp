@@ -47,6 +47,7 @@ void each_field(Is<TenantDeviceMetrics> auto& f, auto&& visit) {
 void each_field(Is<UserMetrics> auto& f, auto&& visit) {
   visit("name", f.name), visit("sessions", f.sessions), visit("sessions_max", f.sessions_max);
   visit("budget_ns", f.budget_ns), visit("budget_used_ns", f.budget_used_ns), visit("budget_hard", f.budget_hard);
+  visit("memory_used_bytes", f.memory_used_bytes), visit("memory_limit_bytes", f.memory_limit_bytes);
 }
 void each_field(Is<TenantMetrics> auto& f, auto&& visit) {
   visit("name", f.name), visit("class", f.service_class), visit("weight", f.weight),

@@ -208,9 +208,11 @@ void append_users(std::vector<std::string>& lines, const Snapshot& now, bool all
   TextTable table({{"TENANT", Align::left, kNameColumns, 0, kNameColumnsMin},
                    {"USER", Align::left, kNameColumns, 0, kNameColumnsMin},
                    {"SESSIONS", Align::right},
+                   {"MEMORY", Align::right, kNameColumns, 2},
                    {"GPU HOURS THIS MONTH", Align::right},
                    {"BEYOND", Align::left, kNameColumns, 1}});
-  auto used = [](uint64_t used_ns, uint64_t budget_ns) {
+  auto used = [](uint64_t used_ns, uint64_t budget_ns) -> std::string {
+    if (used_ns == 0 && budget_ns == 0) return "-";
     return budget_ns ? hours_of(used_ns, budget_ns) : fmt::format("{:.4g} h", double(used_ns) / 3600e9);
   };
   auto beyond = [](uint64_t budget_ns, bool hard) { return budget_ns == 0 ? "-" : hard ? "waits" : "scavenger"; };
@@ -218,14 +220,15 @@ void append_users(std::vector<std::string>& lines, const Snapshot& now, bool all
     if (tenant.budget_ns == 0 && tenant.users.empty()) continue;
     uint64_t sessions = 0;
     for (const auto& [state, count] : tenant.sessions) sessions += count;
-    table.add({tenant.name, "(all)", std::to_string(sessions), used(tenant.budget_used_ns, tenant.budget_ns),
-               beyond(tenant.budget_ns, tenant.budget_hard)});
+    table.add({tenant.name, "(all)", std::to_string(sessions), tenant_memory(tenant),
+               used(tenant.budget_used_ns, tenant.budget_ns), beyond(tenant.budget_ns, tenant.budget_hard)});
     for (const UserMetrics& user : tenant.users) {
       if (!all && user.sessions == 0) continue;
       table.add(
           {tenant.name, user.name,
            user.sessions_max ? fmt::format("{} / {}", user.sessions, user.sessions_max) : std::to_string(user.sessions),
-           used(user.budget_used_ns, user.budget_ns), beyond(user.budget_ns, user.budget_hard)});
+           memory_of_limit(user.memory_used_bytes, user.memory_limit_bytes), used(user.budget_used_ns, user.budget_ns),
+           beyond(user.budget_ns, user.budget_hard)});
     }
   }
   append(lines, table, width);
@@ -409,6 +412,9 @@ std::vector<std::string> tenant_lines(const Snapshot& snapshot, const std::strin
                  fmt::format("user        {}, {}{} programs run or wait", one->name, one->sessions,
                              one->sessions_max ? fmt::format(" of {}", one->sessions_max) : std::string()));
     budget("you", one->budget_used_ns, one->budget_ns, one->budget_hard);
+    if (one->memory_limit_bytes)
+      lines.push_back(fmt::format("memory      you: {} of {} on a GPU", size_of(one->memory_used_bytes),
+                                  size_of(one->memory_limit_bytes)));
   } else if (!user.empty()) {
     lines.insert(lines.begin() + 1, fmt::format("user        {}", user));
   }

@@ -59,6 +59,7 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     for (const Tenant& tenant : tenants.all()) {
       TenantState& state = tenants_[tenant.id];
       state.name = tenant.settings.name;
+      state.settings = tenant.settings;
       state.host_bytes = tenant.settings.host_memory_bytes ? tenant.settings.host_memory_bytes : settings_.host_bytes;
       for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
         scheduler::MemoryShare share =
@@ -74,6 +75,7 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
   }
   for (auto& [tenant, state] : tenants_) {
     write_host_allowance(state);
+    for (const auto& [session, slot] : state.slots) write_user(state, session, slot);
     for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
   }
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
@@ -92,7 +94,10 @@ tl::expected<BrokerLedger::TenantState*, std::string> BrokerLedger::with_page(Te
   if (state.page) return &state;
   auto page = SharedPage<TenantPage>::create();
   if (!page) return tl::unexpected(page.error());
+  auto users = SharedPage<UserPage>::create();
+  if (!users) return tl::unexpected(users.error());
   state.page.emplace(std::move(*page));
+  state.users.emplace(std::move(*users));
   TenantPage& fresh = **state.page;
   fresh.slots = state.slots_used = kLeftSlot + 1;
   keep(state);
@@ -123,18 +128,22 @@ void BrokerLedger::charge_chunks(TenantId tenant, uint64_t bytes) {
 // A page without its record counts as one that does not outlive the broker.
 void BrokerLedger::keep(TenantState& state) {
   if (!settings_.keeping) return;
-  auto record = SharedPage<AllowancePage>::create();
+  if (!state.kept) {
+    auto record = SharedPage<AllowancePage>::create();
+    if (record) state.kept.emplace(std::move(*record));
+  }
   KeptEntry entry{.session = false, .name = kKeptPrefix + state.name, .text = {}, .descriptors = {}};
-  entry.descriptors.emplace_back(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (record) entry.descriptors.emplace_back(::fcntl(record->descriptor(), F_DUPFD_CLOEXEC, 0));
-  if (!record || !entry.descriptors[0] || !entry.descriptors[1])
-    return spdlog::warn("tenant {}: no descriptors: its sessions will not outlive this process", state.name);
-  state.kept.emplace(std::move(*record));
-  settings_.keeping->put(std::move(entry));
+  bool all = bool(state.kept);
+  for (const int page : {state.page->descriptor(), all ? state.kept->descriptor() : -1, state.users->descriptor()})
+    all &= bool(entry.descriptors.emplace_back(::fcntl(page, F_DUPFD_CLOEXEC, 0)));
+  if (all) return settings_.keeping->put(std::move(entry));
+  state.kept.reset();
+  spdlog::warn("tenant {}: no descriptors: its sessions will not outlive this process", state.name);
 }
 
 void BrokerLedger::let_page_go(TenantState& state) {
   state.page.reset();
+  state.users.reset();
   state.kept.reset();
   if (settings_.keeping) settings_.keeping->remove(kKeptPrefix + state.name);
 }
@@ -161,18 +170,24 @@ void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirector
   for (const Tenant& tenant : tenants.all()) {
     auto entry = std::find_if(entries.begin(), entries.end(),
                               [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
-    if (entry == entries.end() || entry->descriptors.size() != 2) continue;
+    // A server of before there were bounds of users has kept two: its sessions are bound by their tenant alone.
+    if (entry == entries.end() || entry->descriptors.size() < 2 || entry->descriptors.size() > 3) continue;
     auto page = SharedPage<TenantPage>::map(std::move(entry->descriptors[0]));
     auto record = SharedPage<AllowancePage>::map(std::move(entry->descriptors[1]));
     TenantState& state = tenants_[tenant.id];
     state.name = tenant.settings.name;
+    state.settings = tenant.settings;
+    auto users = entry->descriptors.size() == 3 ? SharedPage<UserPage>::map(std::move(entry->descriptors[2]))
+                                                : SharedPage<UserPage>::create();
     // Without them its sessions are not adopted, and end.
-    if (!page || !record) {
-      spdlog::error("tenant {}: {}", state.name, page ? record.error() : page.error());
+    if (!page || !record || !users) {
+      spdlog::error("tenant {}: {}", state.name, !page ? page.error() : !record ? record.error() : users.error());
       continue;
     }
     state.page.emplace(std::move(*page));
+    state.users.emplace(std::move(*users));
     state.kept.emplace(std::move(*record));
+    if (entry->descriptors.size() == 2) keep(state);
     for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device)
       ledger_->restore(tenant.id, device, (*state.kept)->bytes[device]);
   }
@@ -190,6 +205,8 @@ tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session
   if (!right) return tl::unexpected(std::string("its account of memory cannot be found again"));
   state.slots[session.number] = kept.ledger_slot;
   if (session.management) return {};
+  if (!session.user.empty()) state.user_of[session.number] = session.user;
+  write_user(state, session.number, kept.ledger_slot);
   PageSlot& slot = (*state.page)->slot[kept.ledger_slot];
   slot.client_pid = session.client_pid;
   slot.session = uint64_t(session.number);
@@ -221,7 +238,9 @@ void BrokerLedger::all_adopted() {
     }
     TenantPage& page = **state.page;
     for (uint32_t slot = 0; slot < kPageSlotsMax; ++slot) {
-      if (!held[slot]) clear_slot(page, slot);
+      if (held[slot]) continue;
+      clear_slot(page, slot);
+      (*state.users)->user[slot] = 0;
     }
     page.slots = state.slots_used;
     for (DeviceIndex device = 0; device < ledger_->device_count() && device < kPageDevicesMax; ++device) {
@@ -252,10 +271,15 @@ tl::expected<void, std::string> BrokerLedger::hand_page(const SessionRecord& ses
   TenantState& state = tenants_[session.tenant_id];
   descriptors.tenant_page.reset(::fcntl(state.page->descriptor(), F_DUPFD_CLOEXEC, 0));
   if (!descriptors.tenant_page) return tl::unexpected(std::string("no descriptor is left"));
+  descriptors.user_page.reset(::fcntl(state.users->descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptors.user_page) return tl::unexpected(std::string("no descriptor is left"));
   spec.ledger_slot = slot;
+  spec.ledger_user = user_key(session.user);
+  spec.user_limit_bytes = user_limit(state, session.user);
   spec.host_memory_bytes = state.host_bytes;
   for (SessionSpec::Device& device : spec.devices) {
     uint64_t limit = ledger_->share(session.tenant_id, device.index).limit_bytes;
+    if (spec.user_limit_bytes) limit = std::min(limit, spec.user_limit_bytes);
     if (device.index < totals_.size() && limit < totals_[device.index]) device.limit_bytes = limit;
   }
   state.slots[session.number] = slot;
@@ -273,7 +297,7 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   auto slot = reserved == of.slots.end() ? free_slot(of) : std::optional(reserved->second);
   if (!slot) return tl::unexpected(fmt::format("tenant {} has {} sessions already", session.tenant, kPageSlotsMax - 1));
   TenantPage& page = **of.page;
-  take_slot(of, session.number, *slot);
+  take_slot(of, session.number, session.user, *slot);
   page.slot[*slot].client_pid = session.client_pid;
   auto handed = hand_page(session, *slot, spec, descriptors);
   if (!handed) give_back_all(session.number, session.tenant_id);
@@ -282,12 +306,22 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
 }
 
 // Before any worker writes there: sums have to include it from now on.
-void BrokerLedger::take_slot(TenantState& state, SessionId session, uint32_t slot) {
+void BrokerLedger::take_slot(TenantState& state, SessionId session, const std::string& user, uint32_t slot) {
   TenantPage& page = **state.page;
+  if (!user.empty()) state.user_of[session] = user;
+  write_user(state, session, slot);
   state.slots_used = std::max(state.slots_used, slot + 1);
   page.slots = state.slots_used;
   page.slot[slot].session = uint64_t(session);
   state.slots[session] = slot;
+}
+
+void BrokerLedger::write_user(TenantState& state, SessionId session, uint32_t slot) {
+  if (!state.users || slot == kLeftSlot) return;
+  const auto user = state.user_of.find(session);
+  const std::string name = user == state.user_of.end() ? std::string() : user->second;
+  (*state.users)->limit[slot] = user_limit(state, name);
+  (*state.users)->user[slot] = user_key(name);
 }
 
 tl::expected<void, std::string> BrokerLedger::attach_management(const SessionRecord& session, SessionSpec& spec,
@@ -314,9 +348,11 @@ bool BrokerLedger::give_back_all(SessionId session, TenantId tenant) {
   TenantPage& page = **state.page;
   auto slot = state.slots.extract(session);
   if (!slot) return false;
+  state.user_of.erase(session);
   if (slot.mapped() != kLeftSlot) {
     for (auto& [device, reserved] : state.reserved) reserved[slot.mapped()] = 0;
     clear_slot(page, slot.mapped());
+    (*state.users)->user[slot.mapped()] = 0;
   }
   forget_poll();
   bool imports = std::any_of(state.slots.begin(), state.slots.end(),
@@ -334,7 +370,8 @@ bool BrokerLedger::give_back_all(SessionId session, TenantId tenant) {
 
 // --- reservations --------------------------------------------------------------------------------------------------
 
-bool BrokerLedger::reserve(SessionId session, TenantId tenant, std::span<const DeviceIndex> devices, uint64_t bytes) {
+bool BrokerLedger::reserve(SessionId session, TenantId tenant, const std::string& user,
+                           std::span<const DeviceIndex> devices, uint64_t bytes) {
   if (!ledger_ || bytes >= kPageBytesMax) return false;
   forget_poll();
   auto state = with_page(tenant);
@@ -344,9 +381,9 @@ bool BrokerLedger::reserve(SessionId session, TenantId tenant, std::span<const D
   }
   auto slot = free_slot(**state);
   if (!slot) return false;
-  take_slot(**state, session, *slot);
+  take_slot(**state, session, user, *slot);
   bool all = std::all_of(devices.begin(), devices.end(), [&](DeviceIndex device) {
-    return device < kPageDevicesMax && reserve_on(**state, tenant, device, *slot, bytes);
+    return device < kPageDevicesMax && reserve_on(**state, tenant, session, device, *slot, bytes);
   });
   if (!all) {
     give_back_all(session, tenant);
@@ -362,20 +399,25 @@ bool BrokerLedger::reserve(SessionId session, TenantId tenant, std::span<const D
 // The page's allowance is lowered by the reservation before the reservation is in the page, and raised afterwards. So
 // workers can never take memory that is about to be reserved, and none that is refused meanwhile reports "over the
 // limit" wrongly: it asks, and its question comes after this.
-bool BrokerLedger::reserve_on(TenantState& state, TenantId tenant, DeviceIndex device, uint32_t slot, uint64_t bytes) {
+// A user's bound is checked before, and again when the reservation is in the page: a worker of the user that takes
+// memory meanwhile either is in that sum, or has seen the reservation, and asks for what was taken back again.
+bool BrokerLedger::reserve_on(TenantState& state, TenantId tenant, SessionId session, DeviceIndex device, uint32_t slot,
+                              uint64_t bytes) {
   TenantPage& page = **state.page;
   for (unsigned attempt = 0; attempt < kReserveAttemptsMax; ++attempt) {
     const uint64_t has = held(state, device), limit = ledger_->share(tenant, device).limit_bytes;
-    if (bytes > limit || has > limit - bytes) return false;
+    if (bytes > limit || has > limit - bytes || beyond_user_limit(state, session, device, bytes)) return false;
     const uint64_t before = ledger_->allowance(tenant, device);
     const auto allowance = raise_in_ledger(tenant, device, has, bytes);
     if (!allowance) return false;
     const uint64_t meanwhile = std::min(before, *allowance - bytes);
     page.column[device].allowance = meanwhile;
-    const bool there_is_room = held(state, device) <= meanwhile;
+    bool there_is_room = held(state, device) <= meanwhile;
     if (there_is_room) {
       state.reserved[device][slot] = bytes;
       page.column[device].reserved[slot] = bytes;
+      there_is_room = !beyond_user_limit(state, session, device, 0);
+      if (!there_is_room) state.reserved[device][slot] = page.column[device].reserved[slot] = 0;
     }
     write_allowance(state, device, *allowance);
     if (there_is_room) return true;
@@ -435,6 +477,33 @@ bool BrokerLedger::beyond_limit(TenantId tenant, DeviceIndex device, uint64_t by
   return bytes > limit || held_now(tenant, device) > limit - bytes;
 }
 
+uint64_t BrokerLedger::held_of_user(const TenantState& state, const std::string& user, DeviceIndex device) const {
+  if (!state.page || device >= kPageDevicesMax) return 0;
+  const PageColumn& column = (*state.page)->column[device];
+  const auto reserved = state.reserved.find(device);
+  uint64_t sum = 0;
+  for (const auto& [session, name] : state.user_of) {
+    const auto slot = state.slots.find(session);
+    if (name != user || slot == state.slots.end() || slot->second == kLeftSlot) continue;
+    sum += std::max(bounded(column.used[slot->second].load()),
+                    reserved == state.reserved.end() ? 0 : reserved->second[slot->second]);
+  }
+  return bounded(sum);
+}
+
+uint64_t BrokerLedger::used_of_user(const TenantState& state, const std::string& user, DeviceIndex device) const {
+  if (!state.page || !state.users || device >= kPageDevicesMax) return 0;
+  return used_by_user(**state.page, **state.users, device, user_key(user));
+}
+
+bool BrokerLedger::beyond_user_limit(const TenantState& state, SessionId session, DeviceIndex device,
+                                     uint64_t bytes) const {
+  const auto user = state.user_of.find(session);
+  if (user == state.user_of.end()) return false;
+  const uint64_t limit = user_limit(state, user->second);
+  return limit != 0 && (bytes > limit || held_of_user(state, user->second, device) > limit - bytes);
+}
+
 uint64_t BrokerLedger::held_bytes(SessionId session, TenantId tenant, DeviceIndex device) const {
   auto found = tenants_.find(tenant);
   if (found == tenants_.end() || !found->second.page || device >= kPageDevicesMax) return 0;
@@ -459,10 +528,12 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   if (found->second.page) write_allowance(found->second, device, ledger_->allowance(tenant, device));
 }
 
-BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, DeviceIndex device, uint64_t bytes, bool ahead) {
+BrokerLedger::Raised BrokerLedger::raise(TenantId tenant, SessionId session, DeviceIndex device, uint64_t bytes,
+                                         bool ahead) {
   auto found = tenants_.find(tenant);
   if (found == tenants_.end() || !found->second.page) return Raised::over_limit;
-  if (beyond_limit(tenant, device, bytes)) return Raised::over_limit;
+  if (beyond_limit(tenant, device, bytes) || beyond_user_limit(found->second, session, device, bytes))
+    return Raised::over_limit;
   const uint64_t has = held_now(tenant, device);
   auto allowance = ahead ? ledger_->raise(tenant, device, has, bytes) : raise_in_ledger(tenant, device, has, bytes);
   if (!allowance && ahead) return Raised::over_limit;
@@ -578,7 +649,7 @@ bool BrokerLedger::on_message(const SessionRecord& session, ipc::Message& messag
     answer(session.number, wanted->request, false);
     return true;
   }
-  Raised raised = raise(session.tenant_id, wanted->column, wanted->bytes, wanted->ahead);
+  Raised raised = raise(session.tenant_id, session.number, wanted->column, wanted->bytes, wanted->ahead);
   const size_t of_session = waiters_.count_if([&](const Waiter& waiter) { return waiter.session == session.number; });
   std::chrono::milliseconds most = raised == Raised::prewarmed_end ? kPrewarmedEnd : settings_.shortage;
   if (raised == Raised::short_of_memory)
@@ -603,8 +674,10 @@ void BrokerLedger::poll_waiters() {
   std::map<std::pair<TenantId, uint32_t>, uint64_t> too_much;
   waiters_.visit_all([&](ipc::RequestId, const Waiter& waiter) {
     auto [least, first] = too_much.try_emplace({waiter.tenant, waiter.column}, UINT64_MAX);
-    if (waiter.bytes >= least->second && !beyond_limit(waiter.tenant, waiter.column, waiter.bytes)) return false;
-    Raised raised = raise(waiter.tenant, waiter.column, waiter.bytes, false);
+    if (waiter.bytes >= least->second && !beyond_limit(waiter.tenant, waiter.column, waiter.bytes) &&
+        !beyond_user_limit(tenants_[waiter.tenant], waiter.session, waiter.column, waiter.bytes))
+      return false;
+    Raised raised = raise(waiter.tenant, waiter.session, waiter.column, waiter.bytes, false);
     if (may_come(raised)) {
       least->second = std::min(least->second, waiter.bytes);
       return false;
@@ -659,7 +732,9 @@ void BrokerLedger::add(const SessionRecord& session, SessionMetrics& figures) {
   auto tenant = tenants_.find(session.tenant_id);
   if (tenant == tenants_.end() || !tenant->second.page || session.devices.empty()) return;
   scheduler::MemoryShare share = ledger_->share(session.tenant_id, session.devices.front());
-  figures.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
+  const uint64_t of_user = user_limit(tenant->second, session.user);
+  const uint64_t limit = of_user ? std::min(share.limit_bytes, of_user) : share.limit_bytes;
+  figures.memory_limit_bytes = limit == UINT64_MAX ? 0 : limit;
   auto slot = tenant->second.slots.find(session.number);
   if (slot == tenant->second.slots.end() || slot->second == kLeftSlot) return;
   for (SessionDeviceMetrics& device : figures.devices) {
@@ -684,6 +759,11 @@ void BrokerLedger::add(const TenantState& state, TenantId tenant, TenantMetrics&
     device.memory_limit_bytes = share.limit_bytes == UINT64_MAX ? 0 : share.limit_bytes;
     device.memory_guaranteed_bytes = share.guaranteed_bytes;
     device.memory_allowance_bytes = ledger_->allowance(tenant, device.device);
+  }
+  for (UserMetrics& user : figures.users) {
+    user.memory_limit_bytes = user_limit(state, user.name);
+    for (const TenantDeviceMetrics& device : figures.devices)
+      user.memory_used_bytes = std::max(user.memory_used_bytes, used_of_user(state, user.name, device.device));
   }
 }
 

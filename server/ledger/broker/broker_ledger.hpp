@@ -22,6 +22,7 @@
 #include "server/control/metrics_source.hpp"
 #include "server/ipc/request_table.hpp"
 #include "server/ledger/page/tenant_page.hpp"
+#include "server/ledger/page/user_page.hpp"
 
 namespace gpuwire::server {
 
@@ -80,7 +81,7 @@ class BrokerLedger final : public SessionAttachments,
   uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
                       scheduler::DeviceIndex device) const override;
   uint64_t reserved_bytes(scheduler::DeviceIndex device) const override;
-  bool reserve(scheduler::SessionId session, scheduler::TenantId tenant,
+  bool reserve(scheduler::SessionId session, scheduler::TenantId tenant, const std::string& user,
                std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) override;
   void release(scheduler::SessionId session) override;
   size_t prewarmed_max(scheduler::DeviceIndex device) const override;
@@ -97,12 +98,15 @@ class BrokerLedger final : public SessionAttachments,
  private:
   struct TenantState {
     std::string name;
+    TenantConfiguration settings;                    // for the bounds of its users
     uint64_t host_bytes = 0;                         // of host memory; 0: no bound
     uint64_t chunk_bytes = 0;                        // of it: the chunk store's
     std::optional<SharedPage<TenantPage>> page;      // while it has sessions
+    std::optional<SharedPage<UserPage>> users;       // beside it
     std::optional<SharedPage<AllowancePage>> kept;   // of the page's allowances, where something outlives the broker
     uint32_t slots_used = 0;                         // those from here on were never given out since the page was made
     std::map<scheduler::SessionId, uint32_t> slots;  // kLeftSlot: a management session, which has none
+    std::map<scheduler::SessionId, std::string> user_of;  // of those with a user; the page has a copy
     // The reservations for the sessions of the slots. The page has a copy, which workers can write.
     std::map<scheduler::DeviceIndex, ReservedBytes> reserved;
   };
@@ -125,9 +129,21 @@ class BrokerLedger final : public SessionAttachments,
                                             ipc::SessionDescriptors& descriptors);
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;
-  void take_slot(TenantState& state, scheduler::SessionId session, uint32_t slot);
-  bool reserve_on(TenantState& state, scheduler::TenantId tenant, scheduler::DeviceIndex device, uint32_t slot,
-                  uint64_t bytes);
+  void take_slot(TenantState& state, scheduler::SessionId session, const std::string& user, uint32_t slot);
+  // Writes to the page of users whose the session of the slot is, and that user's bound.
+  static void write_user(TenantState& state, scheduler::SessionId session, uint32_t slot);
+  // 0: no bound but the tenant's.
+  static uint64_t user_limit(const TenantState& state, const std::string& user) {
+    return bounds_of_user(state.settings, user).memory_limit_bytes;
+  }
+  // What the user's sessions hold of the device, used or reserved.
+  uint64_t held_of_user(const TenantState& state, const std::string& user, scheduler::DeviceIndex device) const;
+  uint64_t used_of_user(const TenantState& state, const std::string& user, scheduler::DeviceIndex device) const;
+  // Would the session's user have more than its bound with `bytes` more?
+  bool beyond_user_limit(const TenantState& state, scheduler::SessionId session, scheduler::DeviceIndex device,
+                         uint64_t bytes) const;
+  bool reserve_on(TenantState& state, scheduler::TenantId tenant, scheduler::SessionId session,
+                  scheduler::DeviceIndex device, uint32_t slot, uint64_t bytes);
   // False: it has nothing here.
   bool give_back_all(scheduler::SessionId session, scheduler::TenantId tenant);
   void write_host_allowance(TenantState& state);
@@ -154,7 +170,8 @@ class BrokerLedger final : public SessionAttachments,
   std::optional<uint64_t> raise_in_ledger(scheduler::TenantId tenant, scheduler::DeviceIndex device,
                                           uint64_t held_bytes, uint64_t bytes);
   // `ahead`: only from free memory, without the memory of spares and without memory that others could give back.
-  Raised raise(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes, bool ahead);
+  Raised raise(scheduler::TenantId tenant, scheduler::SessionId session, scheduler::DeviceIndex device, uint64_t bytes,
+               bool ahead);
   // For how long clients of other tenants may hold memory that was allocated ahead of their programs.
   std::chrono::seconds held_ahead_by_others(scheduler::TenantId tenant) const;
   // Has spares end that hold `bytes`, which a tenant wants.

@@ -33,16 +33,26 @@ int memory_info_2(nvmlDevice device, void* memory) {
 }  // namespace
 
 tl::expected<std::unique_ptr<ManagementView>, std::string> ManagementView::open(OwnedDescriptor page,
+                                                                                OwnedDescriptor users,
                                                                                 const SessionSpec& spec,
                                                                                 std::span<const nvmlDevice> devices) {
   auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
-  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), spec, devices));
+  SharedPage<UserPage> of_users;
+  if (users) {
+    auto mapped = SharedPage<UserPage>::map(std::move(users));
+    if (!mapped) return tl::unexpected(mapped.error());
+    of_users = std::move(*mapped);
+  }
+  return std::unique_ptr<ManagementView>(new ManagementView(std::move(*mapping), std::move(of_users), spec, devices));
 }
 
-ManagementView::ManagementView(SharedPage<TenantPage> page, const SessionSpec& spec,
+ManagementView::ManagementView(SharedPage<TenantPage> page, SharedPage<UserPage> users, const SessionSpec& spec,
                                std::span<const nvmlDevice> devices)
-    : page_(std::move(page)) {
+    : page_(std::move(page)),
+      users_(std::move(users)),
+      user_(spec.ledger_user),
+      user_limit_bytes_(users_.get() ? spec.user_limit_bytes : 0) {
   for (size_t i = 0; i < devices.size() && i < spec.devices.size(); ++i) {
     if (spec.devices[i].index < kPageDevicesMax) columns_.emplace_back(devices[i], spec.devices[i].index);
   }
@@ -65,9 +75,16 @@ ManagementView::Metrics ManagementView::of(nvmlDevice device, Metrics library) c
   uint64_t used = used_by_all(*page_, found->second), held = held_by_all(*page_, found->second),
            reach = std::max(bounded(column.allowance.load()), bounded(column.reach.load()));
   uint64_t total = std::min<uint64_t>(library.total, bounded(column.limit.load()));
-  used = std::min(used, total);
   uint64_t left = std::min(reach, total);
-  return {total, std::min<uint64_t>({library.free, left - std::min(left, held), total - used}), used};
+  left -= std::min(left, held);
+  if (user_limit_bytes_) {
+    used = used_by_user(*page_, *users_, found->second, user_);
+    held = held_by_user(*page_, *users_, found->second, user_);
+    total = std::min<uint64_t>(total, user_limit_bytes_);
+    left = std::min(left, user_limit_bytes_ - std::min(user_limit_bytes_, held));
+  }
+  used = std::min(used, total);
+  return {total, std::min<uint64_t>({library.free, left, total - used}), used};
 }
 
 }  // namespace gpuwire::server

@@ -11,14 +11,16 @@
 #include "nvml/table.hpp"
 #include "server/ipc/session_spec.hpp"
 #include "server/ledger/page/tenant_page.hpp"
+#include "server/ledger/page/user_page.hpp"
 
 namespace gpuwire::server {
 
 // One at a time in a process: NVML's functions have no room for an argument of ours. Executor thread only.
 class ManagementView {
  public:
-  // `devices`: the library's, as the session spec counts them.
-  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, const SessionSpec& spec,
+  // `users`: the page of the tenant's users, or none. `devices`: the library's, as the session spec counts them.
+  static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, OwnedDescriptor users,
+                                                                         const SessionSpec& spec,
                                                                          std::span<const nvmlDevice> devices);
   ~ManagementView();
   ManagementView(const ManagementView&) = delete;
@@ -30,14 +32,18 @@ class ManagementView {
   struct Metrics {
     unsigned long long total, free, used;
   };
-  // The library's figures, cut to the tenant's allowance; free and used are no more than the total.
+  // The library's figures, cut to the tenant's allowance, or to the user's bound; free and used are no more than the
+  // total.
   Metrics of(nvmlDevice device, Metrics library) const;
   const nvml::Table& bare() const { return bare_; }
 
  private:
-  ManagementView(SharedPage<TenantPage> page, const SessionSpec& spec, std::span<const nvmlDevice> devices);
+  ManagementView(SharedPage<TenantPage> page, SharedPage<UserPage> users, const SessionSpec& spec,
+                 std::span<const nvmlDevice> devices);
 
   SharedPage<TenantPage> page_;
+  SharedPage<UserPage> users_;
+  const uint64_t user_, user_limit_bytes_;  // the limit: 0 where there is none
   std::vector<std::pair<nvmlDevice, uint32_t>> columns_;
   nvml::Table bare_{};
 };

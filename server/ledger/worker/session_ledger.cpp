@@ -67,6 +67,23 @@ void SessionLedger::note_peak(PageColumn& column) const {
       std::memory_order_relaxed);
 }
 
+uint64_t SessionLedger::user_limit(uint32_t column) const {
+  if (!users_ || user_ == 0 || column == kHostColumn) return kPageBytesMax;
+  const uint64_t limit = bounded(users_->limit[slot_].load());
+  return limit ? limit : kPageBytesMax;
+}
+
+uint64_t SessionLedger::left_of_user(uint32_t column) const {
+  const uint64_t limit = user_limit(column);
+  if (limit == kPageBytesMax) return kPageBytesMax;
+  return limit - std::min(limit, held_by_user(page_, *users_, column, user_));
+}
+
+bool SessionLedger::user_within_limit(uint32_t column) const {
+  const uint64_t limit = user_limit(column);
+  return limit == kPageBytesMax || held_by_user(page_, *users_, column, user_) <= limit;
+}
+
 bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   PageColumn& of = page_.column[column];
   std::lock_guard lock(mutex_);
@@ -79,11 +96,11 @@ bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   }
   const Turn turn(page_, slot_);
   const uint64_t more = growth(column, bytes), held = held_by_all(page_, column), allowance = allowed(of);
-  if (held > allowance || more > allowance - held) return false;
+  if (held > allowance || more > allowance - held || more > left_of_user(column)) return false;
   // Said first, looked at again then: see lower_allowance(). The words of workers that did not wait for their turn are
   // seen in the same way.
   of.used[slot_].fetch_add(bytes);
-  if (held_by_all(page_, column) <= allowed(of)) {
+  if (held_by_all(page_, column) <= allowed(of) && user_within_limit(column)) {
     note_peak(of);
     return true;
   }
@@ -91,10 +108,11 @@ bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   return false;
 }
 
-bool SessionLedger::others_keep(uint32_t column) const {
+bool SessionLedger::others_keep(uint32_t column, bool of_user) const {
   if (column == kHostColumn || page_.slot[slot_].keeps.load() != 0) return false;
   const uint32_t slots = std::min(page_.slots.load(), kPageSlotsMax);
   for (uint32_t other = 0; other < slots; ++other) {
+    if (of_user && users_->user[other].load() != user_) continue;
     if (page_.slot[other].keeps.load() != 0 && page_.column[column].used[other].load() != 0) return true;
   }
   return false;
@@ -104,8 +122,10 @@ SessionLedger::Ahead::Ahead(Grant grant) noexcept { t_ahead = grant; }
 SessionLedger::Ahead::~Ahead() { t_ahead.reset(); }
 
 bool SessionLedger::leaves_enough(uint32_t column, uint64_t bytes) const {
-  const uint64_t more = growth(column, bytes), limit = this->limit(column);
-  return more == 0 || held_by_all(page_, column) + more <= limit - limit / kGrantLeaves;
+  const uint64_t more = growth(column, bytes), limit = tenant_limit(column), of_user = user_limit(column);
+  if (more == 0) return true;
+  if (of_user != kPageBytesMax && left_of_user(column) < more + of_user / kGrantLeaves) return false;
+  return held_by_all(page_, column) + more <= limit - limit / kGrantLeaves;
 }
 
 bool SessionLedger::reserve_ahead(uint32_t column, uint64_t bytes) {
@@ -123,14 +143,18 @@ bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
   std::optional<Clock::time_point> until;  // for which others' kept memory is waited
   for (unsigned asked = 0;;) {
     if (try_reserve(column, bytes)) return true;
-    const uint64_t limit = this->limit(column), more = growth(column, bytes);
-    if (more > limit) return false;
-    if (held_by_all(page_, column) > limit - more) {
+    const uint64_t limit = tenant_limit(column), more = growth(column, bytes);
+    if (more > limit || more > user_limit(column)) return false;
+    const bool beyond_tenant = held_by_all(page_, column) > limit - more;
+    if (beyond_tenant || more > left_of_user(column)) {
       if (!until)
         until = Clock::now() + std::max<Clock::duration>(kept_wait_, held_ahead(page_, slot_, page_seconds()));
-      if (!others_keep(column) || Clock::now() >= *until) return false;
-      std::this_thread::sleep_for(kCachedMemoryPoll);
-      continue;
+      if (others_keep(column, !beyond_tenant) && Clock::now() < *until) {
+        std::this_thread::sleep_for(kCachedMemoryPoll);
+        continue;
+      }
+      // The broker may have been in the middle of a reservation for the user that it takes back: it has the last word.
+      if (beyond_tenant) return false;
     }
     if (!source_ || asked++ == kAllowanceAsksMax) return false;
     // Refused, but somebody may have given back meanwhile.
@@ -150,7 +174,8 @@ uint64_t SessionLedger::available(uint32_t column) const {
   const uint64_t reach =
       std::min(bounded(of.limit.load()), std::max(bounded(of.allowance.load()), bounded(of.reach.load())));
   const uint64_t used = bounded(of.used[slot_].load()), held = held_by_all(page_, column);
-  return reserved_[column] - std::min(reserved_[column], used) + (reach - std::min(reach, held));
+  return reserved_[column] - std::min(reserved_[column], used) +
+         std::min(reach - std::min(reach, held), left_of_user(column));
 }
 
 }  // namespace gpuwire::server

@@ -1,12 +1,14 @@
 // One session's hold on its tenant's page: reserves before the driver is called, gives back when the driver has.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <mutex>
 
 #include "server/ledger/page/tenant_page.hpp"
+#include "server/ledger/page/user_page.hpp"
 
 namespace gpuwire::server {
 
@@ -42,6 +44,13 @@ class SessionLedger {
   SessionLedger(const SessionLedger&) = delete;
   SessionLedger& operator=(const SessionLedger&) = delete;
 
+  // The session is one of this user's (user_key()), whose bound holds for it, too. Before the first reservation; the
+  // page outlives the ledger.
+  void set_user(const UserPage& users, uint64_t user) {
+    users_ = &users;
+    user_ = user;
+  }
+
   // While an object exists on a thread, the thread reserves from the session's reservation, or from the tenant's
   // existing grant, as long as a part of the tenant's limit (kGrantLeaves) stays free for its later requests: no wait
   // happens. The broker is not asked either, unless the grant may grow: a starting program has no grant beyond its
@@ -55,7 +64,8 @@ class SessionLedger {
     Ahead& operator=(const Ahead&) = delete;
   };
 
-  // From the session's reservation first. False: it would exceed the tenant's limit, or the memory belongs to others.
+  // From the session's reservation first. False: it would exceed the tenant's limit or the user's, or the memory
+  // belongs to others.
   bool reserve(uint32_t column, uint64_t bytes);
   void give_back(uint32_t column, uint64_t bytes);
   // This much of the held memory may outlive the session in the hands of others. It stays charged when it is released
@@ -72,10 +82,18 @@ class SessionLedger {
   // nobody holds.
   uint64_t available(uint32_t column) const;
   uint64_t used_by_tenant(uint32_t column) const { return used_by_all(page_, column); }
-  uint64_t limit(uint32_t column) const { return bounded(page_.column[column].limit.load()); }
+  // The tenant's or the user's, whichever is less.
+  uint64_t limit(uint32_t column) const { return std::min(tenant_limit(column), user_limit(column)); }
   uint64_t context_bytes(uint32_t column) const { return bounded(page_.column[column].context_bytes.load()); }
 
  private:
+  uint64_t tenant_limit(uint32_t column) const { return bounded(page_.column[column].limit.load()); }
+  // kPageBytesMax: none.
+  uint64_t user_limit(uint32_t column) const;
+  // What the user may have beyond what the user's sessions hold.
+  uint64_t left_of_user(uint32_t column) const;
+  // Do the user's sessions hold no more than the user may have?
+  bool user_within_limit(uint32_t column) const;
   bool try_reserve(uint32_t column, uint64_t bytes);
   bool reserve_ahead(uint32_t column, uint64_t bytes);
   bool leaves_enough(uint32_t column, uint64_t bytes) const;
@@ -84,9 +102,12 @@ class SessionLedger {
   void note_peak(PageColumn& column) const;
   // May clients of other sessions of the tenant give such memory back by themselves? Not while the own client may: it
   // gives back first, and asks again.
-  bool others_keep(uint32_t column) const;
+  // `of_user`: only the own user's count.
+  bool others_keep(uint32_t column, bool of_user) const;
 
   TenantPage& page_;
+  const UserPage* users_ = nullptr;
+  uint64_t user_ = 0;
   const uint32_t slot_;
   AllowanceSource* const source_;
   // A copy: later writes of other workers to the page give this session nothing.

@@ -15,29 +15,40 @@ std::vector<uint32_t> columns_of(const SessionSpec& spec) {
 
 }  // namespace
 
-tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(OwnedDescriptor page,
+tl::expected<std::unique_ptr<WorkerLedger>, std::string> WorkerLedger::open(OwnedDescriptor page, OwnedDescriptor users,
                                                                             const SessionSpec& spec,
                                                                             const DriverTable& driver, bool software,
                                                                             ipc::Channel& broker,
                                                                             ipc::BlockingRequests& requests) {
   auto mapping = SharedPage<TenantPage>::map(std::move(page));
   if (!mapping) return tl::unexpected(mapping.error());
+  SharedPage<UserPage> of_users;
+  if (users) {
+    auto mapped = SharedPage<UserPage>::map(std::move(users));
+    if (!mapped) return tl::unexpected(mapped.error());
+    of_users = std::move(*mapped);
+  }
   if (spec.ledger_slot == kLeftSlot || spec.ledger_slot >= kPageSlotsMax)
     return tl::unexpected(fmt::format("slot {} of the tenant's page", spec.ledger_slot));
   for (const SessionSpec::Device& device : spec.devices) {
     if (device.index >= kPageDevicesMax)
       return tl::unexpected(fmt::format("device {}: a server has {} at most", device.index, kPageDevicesMax));
   }
-  return std::unique_ptr<WorkerLedger>(new WorkerLedger(std::move(*mapping), spec, driver, software, broker, requests));
+  return std::unique_ptr<WorkerLedger>(
+      new WorkerLedger(std::move(*mapping), std::move(of_users), spec, driver, software, broker, requests));
 }
 
-WorkerLedger::WorkerLedger(SharedPage<TenantPage> page, const SessionSpec& spec, const DriverTable& driver,
-                           bool software, ipc::Channel& broker, ipc::BlockingRequests& requests)
+WorkerLedger::WorkerLedger(SharedPage<TenantPage> page, SharedPage<UserPage> users, const SessionSpec& spec,
+                           const DriverTable& driver, bool software, ipc::Channel& broker,
+                           ipc::BlockingRequests& requests)
     : bare_(driver),
       page_(std::move(page)),
+      users_(std::move(users)),
       asker_(broker, requests),
       ledger_(*page_, spec.ledger_slot, &asker_),
-      driver_(driver, ledger_, {.columns = columns_of(spec), .software = software}) {}
+      driver_(driver, ledger_, {.columns = columns_of(spec), .software = software}) {
+  if (users_.get()) ledger_.set_user(*users_, spec.ledger_user);
+}
 
 bool WorkerLedger::charge_warm_primary() {
   if (driver_.charge_warm_primary()) return true;

@@ -32,9 +32,10 @@ class HostAccount final : public HostMemory {
 // Made once, before the session; lives as long as the process.
 class WorkerLedger {
  public:
-  // `driver` and the objects that lead to the broker outlive it. The error ends the session: its memory would not be
-  // charged.
-  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, const SessionSpec& spec,
+  // `users`: the page of the tenant's users; none from a server that bounds no users. `driver` and the objects that
+  // lead to the broker outlive it. The error ends the session: its memory would not be charged.
+  static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, OwnedDescriptor users,
+                                                                       const SessionSpec& spec,
                                                                        const DriverTable& driver, bool software,
                                                                        ipc::Channel& broker,
                                                                        ipc::BlockingRequests& requests);
@@ -64,11 +65,12 @@ class WorkerLedger {
   void rest() { driver_.rest(); }
 
  private:
-  WorkerLedger(SharedPage<TenantPage> page, const SessionSpec& spec, const DriverTable& driver, bool software,
-               ipc::Channel& broker, ipc::BlockingRequests& requests);
+  WorkerLedger(SharedPage<TenantPage> page, SharedPage<UserPage> users, const SessionSpec& spec,
+               const DriverTable& driver, bool software, ipc::Channel& broker, ipc::BlockingRequests& requests);
 
   const DriverTable& bare_;
   SharedPage<TenantPage> page_;
+  SharedPage<UserPage> users_;
   AllowanceAsker asker_;
   SessionLedger ledger_;
   HostAccount host_{ledger_};

@@ -19,8 +19,8 @@ struct FreeMemory final : server::SessionMemory {
   }
   uint64_t held_bytes(scheduler::SessionId, scheduler::TenantId, scheduler::DeviceIndex) const override { return 0; }
   uint64_t reserved_bytes(scheduler::DeviceIndex) const override { return reserved; }
-  bool reserve(scheduler::SessionId session, scheduler::TenantId, std::span<const scheduler::DeviceIndex>,
-               uint64_t) override {
+  bool reserve(scheduler::SessionId session, scheduler::TenantId, const std::string&,
+               std::span<const scheduler::DeviceIndex>, uint64_t) override {
     if (gone) return false;
     holders.insert(session);
     return true;

@@ -232,6 +232,26 @@ TEST_CASE("budgets are GPU time in a month, and a user's own words stand before 
   CHECK(configuration->tenants[2].budget.ms == 500 * kHourMs);
 }
 
+TEST_CASE("a user's bound of memory is that of each user, or the user's own, or none but the tenant's") {
+  auto configuration = read(
+      "[tenants.course]\nmemory.limit = '80GiB'\n[tenants.course.each_user]\nmemory.limit = '10GiB'\n"
+      "[tenants.course.users.anna]\nmemory.limit = '20GiB'\n[tenants.course.users.ben]\nmemory.limit = 0\n"
+      "[tenants.course.users.carl]\nsessions_max = 1\n[tenants.free]\n");
+  REQUIRE(configuration.has_value());
+  const TenantConfiguration& course = configuration->tenants[0];
+  auto limit = [&](const char* user) { return bounds_of_user(course, user).memory_limit_bytes >> 30; };
+  CHECK(limit("dora") == 10);
+  CHECK(limit("anna") == 20);
+  CHECK(limit("ben") == 0);
+  CHECK(limit("carl") == 10);
+  CHECK(limit("") == 0);
+  CHECK(bounds_memory_of_users(course));
+  CHECK_FALSE(bounds_memory_of_users(configuration->tenants[1]));
+  auto wrong = read("[tenants.course.each_user]\nmemory.guaranteed = '1GiB'\nmemory.limit = 5\n");
+  REQUIRE_FALSE(wrong.has_value());
+  CHECK(wrong.error().size() == 2);
+}
+
 TEST_CASE("a budget or a user that cannot be is a mistake with its line") {
   for (const char* budget : {"'200h'", "'/month'", "'0h/month'", "'soon/month'", "200", "'200/month'", "'200h/year'"})
     CHECK(names(mistakes("[tenants.course]\nbudget = " + std::string(budget) + "\n"), "2", "such as \"200h/month\""));

@@ -46,10 +46,13 @@ inline std::vector<Said> one_of_each() {
                    .hang_up_grace_ms = 6,
                    .lanes_max = 4,
                    .chunks_charged = true,
-                   .ledger_slot = 3};
+                   .ledger_slot = 3,
+                   .ledger_user = 4,
+                   .user_limit_bytes = 5};
   broker(Serve{{9, 8, 7},
                spec,
-               {a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor()}});
+               {a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(), a_descriptor(),
+                a_descriptor()}});
   broker(Stop{"maintenance", StopKind::kernel_time});
   broker(Warn{"a kernel runs for long"});
   broker(Answer{10, true, a_descriptor()});

@@ -384,12 +384,12 @@ TEST_CASE("a reservation is made when the spares in its way are gone, and who wa
   fixture.ledger.prewarmed_changed(0, 1 + 9);
   CHECK(fixture.free_bytes("a") == 1000 * kMiB);
   const std::vector<uint32_t> devices{0};
-  CHECK_FALSE(fixture.ledger.reserve(SessionId(7), a, devices, 800 * kMiB));
+  CHECK_FALSE(fixture.ledger.reserve(SessionId(7), a, {}, devices, 800 * kMiB));
   CHECK(fixture.prewarmed.most[0] == 1 + 2);
   const unsigned before = fixture.control.reconsidered;
   fixture.ledger.prewarmed_changed(0, 1 + 2);
   CHECK(fixture.control.reconsidered == before + 1);
-  CHECK(fixture.ledger.reserve(SessionId(7), a, devices, 800 * kMiB));
+  CHECK(fixture.ledger.reserve(SessionId(7), a, {}, devices, 800 * kMiB));
 }
 
 // --- a broker that follows another ---------------------------------------------------------------------------------

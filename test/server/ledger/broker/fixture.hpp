@@ -45,20 +45,24 @@ inline TenantConfiguration tenant(const std::string& name, uint64_t guaranteed, 
 class Worker final : public AllowanceSource {
  public:
   Worker(BrokerLedger& broker, Control& control, const TenantDirectory& tenants, const std::string& tenant,
-         uint64_t number, std::vector<uint32_t> devices, uint64_t reserved_bytes = 0)
+         uint64_t number, std::vector<uint32_t> devices, uint64_t reserved_bytes = 0, const std::string& user = {})
       : broker_(broker), control_(control) {
     record.number = SessionId(number);
     record.tenant = tenant;
     record.tenant_id = tenants.find(tenant)->id;
+    record.user = user;
     record.devices = devices;
     record.memory_bytes = reserved_bytes;
-    if (reserved_bytes) REQUIRE(broker.reserve(record.number, record.tenant_id, devices, reserved_bytes));
+    if (reserved_bytes) REQUIRE(broker.reserve(record.number, record.tenant_id, user, devices, reserved_bytes));
     for (uint32_t device : devices) spec.devices.push_back({.index = device});
     ipc::SessionDescriptors descriptors;
     REQUIRE(broker.attach(record, spec, descriptors));
     REQUIRE(descriptors.tenant_page);
     page_.emplace(SharedPage<TenantPage>::map(std::move(descriptors.tenant_page)).value());
     ledger = std::make_unique<SessionLedger>(**page_, spec.ledger_slot, this);
+    REQUIRE(descriptors.user_page);
+    users_.emplace(SharedPage<UserPage>::map(std::move(descriptors.user_page)).value());
+    ledger->set_user(**users_, spec.ledger_user);
   }
 
   bool ask(uint32_t column, uint64_t bytes) override { return ask(column, bytes, false); }
@@ -70,6 +74,7 @@ class Worker final : public AllowanceSource {
     return control_.answers.contains(record.number) && control_.answers[record.number];
   }
   TenantPage& page() { return **page_; }
+  UserPage& users() { return **users_; }
 
   SessionRecord record;
   SessionSpec spec;
@@ -80,6 +85,7 @@ class Worker final : public AllowanceSource {
   BrokerLedger& broker_;
   Control& control_;
   std::optional<SharedPage<TenantPage>> page_;
+  std::optional<SharedPage<UserPage>> users_;
 };
 
 struct Fixture {
@@ -92,8 +98,8 @@ struct Fixture {
     ledger.tenants_changed(tenants);
   }
   std::unique_ptr<Worker> begin(const std::string& tenant, std::vector<uint32_t> devices = {0},
-                                uint64_t reserved_bytes = 0) {
-    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, devices, reserved_bytes);
+                                uint64_t reserved_bytes = 0, const std::string& user = {}) {
+    return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, devices, reserved_bytes, user);
   }
   uint64_t free_bytes(const std::string& tenant, uint32_t device = 0) {
     return ledger.free_bytes(tenants.find(tenant)->id, device);
@@ -138,9 +144,9 @@ struct CachedFixture {
     ledger.devices_known(devices);
     ledger.tenants_changed(tenants);
   }
-  std::unique_ptr<Worker> begin(const std::string& tenant, uint64_t reserved_bytes = 0) {
+  std::unique_ptr<Worker> begin(const std::string& tenant, uint64_t reserved_bytes = 0, const std::string& user = {}) {
     return std::make_unique<Worker>(ledger, control, tenants, tenant, ++number, std::vector<uint32_t>{0},
-                                    reserved_bytes);
+                                    reserved_bytes, user);
   }
 
   boost::asio::io_context io;

@@ -43,7 +43,7 @@ TEST_CASE(
   Fixture fixture({tenant("a", 0, 600 * kMiB), tenant("b", 300 * kMiB, 0)});
   auto user = fixture.begin("b");
   auto reserve = [&](uint64_t number, std::vector<uint32_t> devices, uint64_t bytes) {
-    return fixture.ledger.reserve(SessionId(number), fixture.tenants.find("a")->id, devices, bytes);
+    return fixture.ledger.reserve(SessionId(number), fixture.tenants.find("a")->id, {}, devices, bytes);
   };
   CHECK_FALSE(reserve(90, {0}, 601 * kMiB));
   CHECK(reserve(91, {0}, 600 * kMiB));
@@ -147,7 +147,7 @@ TEST_CASE("a reservation goes on under the next broker, whatever stands in the p
 TEST_CASE("a session that reserves and then has no worker gives everything back") {
   CachedFixture fixture({tenant("a", 0, 0)});
   std::vector<uint32_t> devices{0, 1};
-  REQUIRE(fixture.ledger.reserve(SessionId(5), fixture.tenants.find("a")->id, devices, 100 * kMiB));
+  REQUIRE(fixture.ledger.reserve(SessionId(5), fixture.tenants.find("a")->id, {}, devices, 100 * kMiB));
   CHECK(fixture.keeper.entries.size() == 1);
   fixture.ledger.release(SessionId(5));
   CHECK(fixture.keeper.entries.empty());
@@ -219,7 +219,7 @@ class Scenario {
       const uint64_t free = fixture_.ledger.free_bytes(who.id, 0);
       const SessionId nobody{++fixture_.number};
       std::vector<uint32_t> devices{0};
-      CHECK_FALSE(fixture_.ledger.reserve(nobody, who.id, devices, free + 1));
+      CHECK_FALSE(fixture_.ledger.reserve(nobody, who.id, {}, devices, free + 1));
       if (free < reserved) return;
     }
     sessions_.push_back({fixture_.begin(who.settings.name, {0}, reserved)});

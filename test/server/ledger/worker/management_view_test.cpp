@@ -30,18 +30,27 @@ struct Shown {
   nvml::Memory2 second{};
 };
 
-// A tenant that has `used` and may have `limit`.
-Shown shown_to_tenant(uint64_t used, uint64_t limit) {
+struct OfUser {
+  uint64_t used = 0, limit = 0;  // of `used`; 0: no bound
+};
+
+// A tenant that has `used` and may have `limit`, and one of its users.
+Shown shown_to_tenant(uint64_t used, uint64_t limit, OfUser user = {}) {
   auto page = SharedPage<TenantPage>::create();
   REQUIRE(page);
-  (*page)->slots = 2;
+  (*page)->slots = 3;
   (*page)->column[0].limit = limit;
   (*page)->column[0].allowance = used;
   (*page)->column[0].reach = limit;
-  (*page)->column[0].used[1] = used;
+  (*page)->column[0].used[1] = used - user.used;
+  (*page)->column[0].used[2] = user.used;
+  auto users = SharedPage<UserPage>::create();
+  REQUIRE(users);
+  (*users)->user[2] = user_key("anna");
   const std::array<nvmlDevice, 1> devices{};
-  auto view =
-      ManagementView::open(OwnedDescriptor(::dup(page->descriptor())), SessionSpec{.devices = {{.index = 0}}}, devices);
+  const SessionSpec spec{.devices = {{.index = 0}}, .ledger_user = user_key("anna"), .user_limit_bytes = user.limit};
+  auto view = ManagementView::open(OwnedDescriptor(::dup(page->descriptor())),
+                                   OwnedDescriptor(::dup(users->descriptor())), spec, devices);
   REQUIRE(view);
   nvml::Table table{};
   table.nvmlDeviceGetMemoryInfo = memory_info;
@@ -68,6 +77,16 @@ TEST_CASE("what NVML tells a tenant adds up, whoever has the rest of the device"
       CHECK(shown.second.reserved + shown.second.free + shown.second.used == shown.second.total);
     }
   }
+}
+
+TEST_CASE("what NVML tells a user of a tenant is the user's part of it") {
+  const Shown shown = shown_to_tenant(20 * kGiB, 60 * kGiB, {.used = 5 * kGiB, .limit = 8 * kGiB});
+  CHECK(shown.second.total == 8 * kGiB);
+  CHECK(shown.second.used == 5 * kGiB);
+  CHECK(shown.second.free == 3 * kGiB);
+  const Shown short_of = shown_to_tenant(59 * kGiB, 60 * kGiB, {.used = 5 * kGiB, .limit = 8 * kGiB});
+  CHECK(short_of.second.free == 1 * kGiB);  // the tenant has no more
+  CHECK(shown_to_tenant(20 * kGiB, 60 * kGiB, {.used = 5 * kGiB}).second.total == 60 * kGiB);
 }
 
 }  // namespace
