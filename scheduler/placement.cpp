@@ -107,7 +107,8 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
                                                                          const Needs& owed) const {
   const PlacementRequest& request = waiting.request;
   if (places)
-    if (std::string why = places(request.tenant, sessions_by_tenant()); !why.empty()) return Obstacle{why, true};
+    if (std::string why = places(request.tenant, sessions_by_tenant()); !why.empty())
+      return Obstacle{.why = why, .own = true, .awaits_end = true};
   if (request.tenant_sessions_max && sessions_of(request.tenant) >= request.tenant_sessions_max)
     return Obstacle{fmt::format("the tenant has reached its limit of sessions ({})", request.tenant_sessions_max),
                     true};
@@ -133,6 +134,7 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
   else if (both < request.gpus) obstacle.why = "the GPUs have reached their limit of sessions";
   else obstacle.why = "other programs are ahead", obstacle.held_back = true;
   obstacle.own = both < request.gpus && waits_for_own(request);
+  obstacle.awaits_end = !beyond_own_limit(request);
   if (memory_not_owed < request.gpus) obstacle.lacks |= kMemory;
   if (sessions_not_owed < request.gpus) obstacle.lacks |= kSession;
   if (obstacle.lacks == 0) obstacle.lacks = kEverything;
@@ -317,9 +319,9 @@ std::vector<std::pair<SessionId, Queued>> Placement::waiting() const {
   std::vector<std::pair<SessionId, Queued>> all;
   state_->walk([&](size_t i, auto& what) {
     auto* obstacle = std::get_if<State::Obstacle>(&what);
-    all.emplace_back(
-        state_->queue[i].request.session,
-        Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start", state_->queue[i].round});
+    all.emplace_back(state_->queue[i].request.session,
+                     Queued{i + 1, state_->queue.size(), obstacle ? obstacle->why : "it is about to start",
+                            state_->queue[i].round, obstacle && obstacle->awaits_end});
     return false;
   });
   return all;

@@ -54,8 +54,9 @@ struct Queued {
   size_t place = 1;
   size_t waiting = 1;
   std::string why;
-  uint64_t round = 0;  // of its tenant's turns
-};                     // place counts from 1
+  uint64_t round = 0;       // of its tenant's turns
+  bool awaits_end = false;  // of any programs on its GPUs; false: its tenant's limits, or its budget, hold it up
+};                          // place counts from 1
 struct NeverFits {
   std::string reason;
 };  // one line for the client

@@ -50,9 +50,10 @@ struct Placement::State {
   // Why a request does not start now.
   struct Obstacle {
     std::string why;
-    bool own = false;        // its tenant's own limits or sessions: holds up nobody else
-    bool held_back = false;  // it fits, but for what is kept for others
-    uint8_t lacks = 0;       // sum of Need, on the devices that are possible for it
+    bool own = false;         // its tenant's own limits or sessions: holds up nobody else
+    bool held_back = false;   // it fits, but for what is kept for others
+    bool awaits_end = false;  // it begins as programs on its GPUs end, whoever's they are
+    uint8_t lacks = 0;        // sum of Need, on the devices that are possible for it
   };
   // Sessions that are thought away: a tenant's, or those that have begun after an arrival.
   struct Gone {

@@ -131,6 +131,7 @@ Html queue_part(const Figures& figures) {
                                      {"Tenant"},
                                      {"Class"},
                                      {"Waits since", true},
+                                     {"Expected to start in", true},
                                      {"Waits for"},
                                      {"Half of this tenant's waits were", true},
                                      {"Action"}});
@@ -140,8 +141,9 @@ Html queue_part(const Figures& figures) {
     if (session.place == 0) continue;
     table.add({Html::number(session.place), Html::number(session.id), program_of(session),
                owner_name(session.tenant, session.user), session.service_class,
-               time_words(now.taken_unix_s - session.since_unix_s), session.waits_for, usual_wait(now, session.tenant),
-               end_link(figures.visitor, session)});
+               time_words(now.taken_unix_s - session.since_unix_s),
+               session.start_in_s ? "about " + time_words(*session.start_in_s) : "-", session.waits_for,
+               usual_wait(now, session.tenant), end_link(figures.visitor, session)});
   }
   return table.html(figures.visitor.administrator() ? "Nobody waits." : "None of your sessions waits.");
 }

@@ -180,6 +180,9 @@ class SeveralServers(unittest.TestCase):
         program = self.start(self.both)
         self.assertIn(f"using {self.second.address}", program.stderr.readline())
         self.assertIn("place 1 of 1", program.stderr.readline())
+        waiting, = (one for one in self.programs(self.second) if one["place"] == 1)
+        self.assertLessEqual(waiting["start_in_s"], second["start_in_s"] + RUN_LIMIT_SECONDS)
+        self.assertRegex(self.gpuwire("queue", "--server", self.second.address).stdout, r"STARTS IN .*\n +1 .* ~\d+s ")
         for one in (*programs, program):
             self.assert_passes(one)
 

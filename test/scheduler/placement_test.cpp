@@ -109,4 +109,70 @@ TEST_CASE("who waits for its own tenant's session to end holds up nobody") {
   CHECK(devices_of(placement.ask(asks(3))).size() == 1);
 }
 
+TEST_CASE("who waits for its own user's memory is told so, holds up nobody, and begins when the user has room") {
+  Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB}});
+  std::map<SessionId, uint64_t> used;
+  Placement::Memory memory;
+  memory.held_by = [&](SessionId session, DeviceIndex) { return used[session]; };
+  placement.set_memory(std::move(memory));
+  auto ask = [&](uint64_t session, uint64_t gib, const char* user, uint64_t most_gib = 40) {
+    PlacementRequest request = asks(session, gib);
+    request.tenant = TenantId(1), request.user = user, request.user_memory_max_bytes = most_gib * kGiB;
+    return placement.ask(request);
+  };
+  CHECK(reason_of(ask(1, 41, "anna")) ==
+        "41 GiB asked for, and the user can never have that much: 40 GiB at most on a GPU");
+  CHECK(devices_of(ask(2, 0, "anna")).size() == 1);
+  used[SessionId(2)] = 15 * kGiB;  // it has not reserved them
+  CHECK(devices_of(ask(3, 20, "anna")).size() == 1);
+  const PlacementAnswer waits = ask(4, 10, "anna");
+  REQUIRE(place_of(waits) == 1);
+  CHECK(std::get<Queued>(waits).why == "the user has reached the limit of memory (40 GiB on a GPU)");
+  CHECK_FALSE(std::get<Queued>(waits).awaits_end);
+  CHECK(devices_of(ask(5, 40, "ben")).size() == 1);
+  CHECK(devices_of(ask(6, 30, "", 0)).size() == 1);
+  CHECK(placement.start_waiting().empty());
+  placement.leave(SessionId(2));
+  CHECK(placement.start_waiting().size() == 1);
+}
+
+TEST_CASE("a program awaits the end of others only where nothing of its own tenant holds it up") {
+  struct Row {
+    const char* what;
+    bool awaits;
+    std::function<void(PlacementRequest&)> change;
+    uint64_t most_gib = 100, held_gib = 0;
+    const char *held = "", *place = "";
+  };
+  const auto nothing = [](PlacementRequest&) {};
+  for (const Row& row :
+       {Row{"no place on the GPU", true, nothing}, Row{"no place at the server", true, nothing, 100, 0, "", "full"},
+        Row{"no memory", true, [](PlacementRequest& asked) { asked.memory_bytes = 60 * kGiB; }},
+        Row{"the tenant's memory", false, [](PlacementRequest& asked) { asked.memory_bytes = 30 * kGiB; }, 40, 20},
+        Row{"the tenant's sessions", false, [](PlacementRequest& asked) { asked.tenant_sessions_max = 1; }},
+        Row{"the user's sessions", false,
+            [](PlacementRequest& asked) { asked.user = "anna", asked.user_sessions_max = 1; }},
+        Row{"a budget", false, nothing, 100, 0, "the budget is used up"}}) {
+    CAPTURE(row.what);
+    Placement placement(std::vector<Placement::Device>{{.bytes = 100 * kGiB, .sessions_max = 2}});
+    Placement::Memory memory;
+    memory.most = [&](TenantId, DeviceIndex) { return row.most_gib * kGiB; };
+    memory.held = [&](TenantId, DeviceIndex) { return row.held_gib * kGiB; };
+    placement.set_memory(std::move(memory));
+    placement.set_held([&](SessionId session) { return session == SessionId(3) ? row.held : ""; });
+    placement.set_places(
+        [&](TenantId, const std::map<TenantId, size_t>& running) { return running.size() == 2 ? row.place : ""; });
+    PlacementRequest own = asks(1);
+    own.tenant = TenantId(3), own.user = "anna";
+    REQUIRE(devices_of(placement.ask(own)).size() == 1);
+    REQUIRE(devices_of(placement.ask(asks(2, row.most_gib == 100 ? 50 : 0))).size() == 1);
+    PlacementRequest asked = asks(3);
+    row.change(asked);
+    const PlacementAnswer answer = placement.ask(asked);
+    REQUIRE(place_of(answer) == 1);
+    CHECK(std::get<Queued>(answer).awaits_end == row.awaits);
+    CHECK(placement.waiting().front().second.awaits_end == row.awaits);
+  }
+}
+
 }  // namespace gpuwire::scheduler

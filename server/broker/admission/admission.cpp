@@ -264,8 +264,9 @@ AdmissionPreview Admission::preview(LoginRequest request) {
   if (waiting_of(tenant->id) >= tenant->settings.queued_max)
     return {.answer = AdmissionRefused{RefusalCause::busy, too_many_wait(*tenant)}, .devices = {}};
   auto& queued = std::get<scheduler::Queued>(answer);
-  return {.answer = AdmissionQueued{queued.place, queued.waiting, std::move(queued.why), queued.round},
-          .devices = allowed(session, *tenant)};
+  return {
+      .answer = AdmissionQueued{queued.place, queued.waiting, std::move(queued.why), queued.round, queued.awaits_end},
+      .devices = allowed(session, *tenant)};
 }
 
 void Admission::ask_again(SessionId number, unsigned gpus, uint64_t round) {
@@ -440,9 +441,19 @@ void Admission::notify_places() {
 
 void Admission::notify(SessionId session, const scheduler::Queued& queued) {
   const SessionRecord* record = registry_.find(session);
-  if (!record || !waiting_.contains(session)) return;
+  auto one = waiting_.find(session);
+  if (!record || one == waiting_.end()) return;
+  one->second.awaits_end = queued.awaits_end;
   if (record->place == queued.place && record->waiting == queued.waiting && record->why == queued.why) return;
-  events_.queued(session, AdmissionQueued{queued.place, queued.waiting, queued.why, queued.round});
+  events_.queued(session, AdmissionQueued{queued.place, queued.waiting, queued.why, queued.round, queued.awaits_end});
+}
+
+std::vector<DeviceIndex> Admission::awaited_gpus(SessionId number) {
+  auto one = waiting_.find(number);
+  const SessionRecord* session = registry_.find(number);
+  const Tenant* tenant = session ? tenants_.find(session->tenant) : nullptr;
+  if (one == waiting_.end() || !one->second.awaits_end || !tenant) return {};
+  return allowed(*session, *tenant);
 }
 
 void Admission::over(SessionId session) {

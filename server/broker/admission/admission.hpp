@@ -43,7 +43,8 @@ struct LoginRequest {
 struct AdmissionQueued {
   size_t place = 1, waiting = 1;  // place counts from 1
   std::string why;
-  uint64_t round = 0;  // of its tenant's turns: what ask_again() is told
+  uint64_t round = 0;       // of its tenant's turns: what ask_again() is told
+  bool awaits_end = false;  // scheduler::Queued's
 };
 struct AdmissionGranted {};
 struct AdmissionRefused {
@@ -124,6 +125,10 @@ class Admission {
   // From now on everybody who asks is refused, and so is who waits, or is about to start.
   void close(RefusalCause cause, std::string reason);
 
+  // The GPUs on which a waiting session begins as programs there end; none: it does not wait, or its tenant's limits or
+  // its budget hold it up.
+  std::vector<scheduler::DeviceIndex> awaited_gpus(scheduler::SessionId session);
+
   // How many GPUs a session of the tenant gets that does not say; 0 before the devices are known.
   size_t usual_gpus(const Tenant& tenant) const;
 
@@ -131,7 +136,8 @@ class Admission {
   struct Waiting {
     unsigned gpus = 0;  // as asked for
     Clock::time_point since;
-    bool vacant = false;  // its client has lost its connection with an earlier broker, and is not back
+    bool vacant = false;      // its client has lost its connection with an earlier broker, and is not back
+    bool awaits_end = false;  // as it was notified last
   };
   std::vector<scheduler::DeviceIndex> allowed(const Tenant& tenant) const;
   // Of these, those that are of the type that it wants, and that it may use as one of its job.

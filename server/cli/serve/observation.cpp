@@ -122,7 +122,11 @@ tl::expected<WebCode, std::string> Observation::make_web_code() {
 
 Snapshot Observation::snapshot() {
   monitor_.server().certificates = expiries_.figures();
-  return monitor_.snapshot();
+  monitor_.server().certificates_left_out = expiries_.left_out();
+  Snapshot now = monitor_.snapshot();
+  answers_.add_starts(
+      now, [this](uint64_t session) { return broker_.admission().awaited_gpus(scheduler::SessionId(session)); });
+  return now;
 }
 
 ControlSources Observation::sources(Reload reload) {

@@ -115,9 +115,17 @@ std::string TenantAnswers::check(const LoginRequest& asking) {
   const AdmissionPreview preview = sources_.preview(asking);
   const Snapshot now = take_snapshot();
   std::optional<double> start_after_s;
-  if (auto* queued = std::get_if<AdmissionQueued>(&preview.answer))
+  if (auto* queued = std::get_if<AdmissionQueued>(&preview.answer); queued && queued->awaits_end)
     start_after_s = run_times_.start_after_s(ages_s(now, preview.devices), queued->place);
   return start_offer(preview, Interval(before(), now), start_after_s);
+}
+
+void TenantAnswers::add_starts(Snapshot& snapshot, const AwaitedGpus& awaited_gpus) const {
+  for (SessionMetrics& session : snapshot.sessions) {
+    if (session.place == 0) continue;
+    if (const std::vector<double> ages = ages_s(snapshot, awaited_gpus(session.id)); !ages.empty())
+      session.start_in_s = run_times_.start_after_s(ages, session.place);
+  }
 }
 
 tl::expected<std::string, std::string> TenantAnswers::end(const LoginRequest& asking, std::istream& words) {

@@ -49,6 +49,11 @@ class TenantAnswers {
   // A line of the audit log.
   void note(std::string_view event, const LogFields& fields);
 
+  // Adds when those who wait may expect to start, as `check` says it of one that would wait; nothing where nothing is
+  // known. `awaited_gpus`: Admission's.
+  using AwaitedGpus = std::function<std::vector<scheduler::DeviceIndex>(uint64_t session)>;
+  void add_starts(Snapshot& snapshot, const AwaitedGpus& awaited_gpus) const;
+
   // `query`: as in schema/login.capnp. The error refuses.
   tl::expected<std::string, std::string> answer(const LoginRequest& asking, const std::string& query);
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -157,6 +158,7 @@ struct SessionMetrics {
   double since_unix_s = 0;  // begun, or queued
   uint64_t place = 0;       // in the queue, from 1; 0: it does not wait
   std::string waits_for;
+  std::optional<double> start_in_s;  // in the queue: until it may expect to start; nothing: not known
   std::vector<SessionDeviceMetrics> devices;
   uint64_t memory_limit_bytes = 0;  // on each; 0: the whole device
   uint64_t gpu_time_ns = 0;         // since it began

@@ -75,7 +75,7 @@ void each_field(Is<SessionMetrics> auto& f, auto&& visit) {
   visit("host", f.host), visit("security", f.security), visit("credential", f.credential),
       visit("client_pid", f.client_pid), visit("worker_pid", f.worker_pid);
   visit("since_unix_s", f.since_unix_s), visit("place", f.place), visit("waits_for", f.waits_for),
-      visit("devices", f.devices);
+      visit("start_in_s", f.start_in_s), visit("devices", f.devices);
   visit("memory_limit_bytes", f.memory_limit_bytes), visit("gpu_time_ns", f.gpu_time_ns),
       visit("gate_open", f.gate_open);
   visit("holds_lease", f.holds_lease), visit("leases", f.leases), visit("held", f.held), visit("held_by", f.held_by),
@@ -107,10 +107,16 @@ Json written(const T& value) {
 template <Described T>
 Json written(const T& value);
 template <class T>
+Json written(const std::optional<T>& value);
+template <class T>
 Json written(const std::vector<T>& values);
 template <class T>
 Json written(const std::map<std::string, T>& values);
 
+template <class T>
+Json written(const std::optional<T>& value) {
+  return value ? written(*value) : Json(nullptr);
+}
 template <Described T>
 Json written(const T& value) {
   Json out = Json::object();
@@ -136,6 +142,11 @@ void read(const Json& json, T& value) {
 }
 template <Described T>
 void read(const Json& json, T& value);
+template <class T>
+void read(const Json& json, std::optional<T>& value) {
+  value.reset();
+  if (!json.is_null()) read(json, value.emplace());
+}
 template <class T>
 void read(const Json& json, std::vector<T>& values);
 template <class T>

@@ -117,15 +117,35 @@ void append(std::vector<std::string>& lines, const TextTable& table, size_t widt
 }
 
 // The waiting programs, in the order of the queue.
-TextTable queue_table() {
-  return TextTable({{"PLACE", Align::right},
-                    {"SESSION", Align::right},
-                    {"TENANT", Align::left, kNameColumns},
-                    {"CLASS", Align::left, kNameColumns, 2},
-                    {"WAITS", Align::right},
-                    {"FOR", Align::left, 40, 0, 0, true},
-                    {"PROGRAM", Align::left, kNameColumns, 1}});
-}
+class QueueTable {
+ public:
+  explicit QueueTable(const Snapshot& now)
+      : now_(now), estimates_(std::ranges::any_of(now.sessions, [](const auto& one) { return bool(one.start_in_s); })) {
+    std::vector<TextTable::Column> columns{{"PLACE", Align::right},
+                                           {"SESSION", Align::right},
+                                           {"TENANT", Align::left, kNameColumns},
+                                           {"CLASS", Align::left, kNameColumns, 2},
+                                           {"WAITS", Align::right}};
+    if (estimates_) columns.push_back({"STARTS IN", Align::right});
+    columns.push_back({"FOR", Align::left, 40, 0, 0, true});
+    columns.push_back({"PROGRAM", Align::left, kNameColumns, 1});
+    table_.emplace(std::move(columns));
+  }
+  void add(const SessionMetrics& session) {
+    std::vector<std::string> cells{std::to_string(session.place), std::to_string(session.id), owner_of(session),
+                                   session.service_class, duration(now_.taken_unix_s - session.since_unix_s)};
+    if (estimates_) cells.push_back(session.start_in_s ? "~" + duration(*session.start_in_s) : "-");
+    cells.push_back(session.waits_for);
+    cells.push_back(who(session));
+    table_->add(std::move(cells));
+  }
+  const TextTable& table() const { return *table_; }
+
+ private:
+  const Snapshot& now_;
+  const bool estimates_;
+  std::optional<TextTable> table_;
+};
 
 std::vector<std::string> heading(const Snapshot& now) {
   const ServerMetrics& server = now.server;
@@ -256,13 +276,12 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
                    {"IN/s", Align::right, kNameColumns, 5},
                    {"OUT/s", Align::right, kNameColumns, 5},
                    {"RTT", Align::right, kNameColumns, 10}});
-  TextTable queue = queue_table();
+  QueueTable queue(now);
   for (size_t i : session_spec(interval, sort)) {
     const SessionMetrics& session = now.sessions[i];
     std::string age = duration(now.taken_unix_s - session.since_unix_s);
     if (session.place != 0) {
-      queue.add({std::to_string(session.place), std::to_string(session.id), owner_of(session), session.service_class,
-                 age, session.waits_for, who(session)});
+      queue.add(session);
       continue;
     }
     table.add({std::to_string(session.id), who(session), owner_of(session), session.service_class, state_of(session),
@@ -275,7 +294,7 @@ void append_sessions(std::vector<std::string>& lines, const Interval& interval, 
                microseconds(session.round_trip_us)});
   }
   append(lines, table, width);
-  append(lines, queue, width);
+  append(lines, queue.table(), width);
 }
 
 void append_warnings(std::vector<std::string>& lines, const Snapshot& now) {
@@ -447,21 +466,19 @@ std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width) {
                       {"RESERVED", Align::right, kNameColumns, 1},
                       {"BY", Align::left, kNameColumns, 3},
                       {"FROM", Align::left, 40, 2}});
-  TextTable queue = queue_table();
+  QueueTable queue(snapshot);
   Interval once(snapshot, snapshot);
   for (size_t i : session_spec(once, SortKey::id)) {
     const SessionMetrics& session = snapshot.sessions[i];
     std::string age = duration(snapshot.taken_unix_s - session.since_unix_s);
-    if (session.place != 0)
-      queue.add({std::to_string(session.place), std::to_string(session.id), owner_of(session), session.service_class,
-                 age, session.waits_for, who(session)});
+    if (session.place != 0) queue.add(session);
     else
       sessions.add({std::to_string(session.id), who(session), owner_of(session), state_of(session), age,
                     gpus_of(session), memory_of_limit(used_of(session), session.memory_limit_bytes),
                     reserved_of(session), session.security, session.peer});
   }
   append(lines, sessions, width);
-  append(lines, queue, width);
+  append(lines, queue.table(), width);
   return lines;
 }
 

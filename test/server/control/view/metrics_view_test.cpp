@@ -138,6 +138,25 @@ TEST_CASE("80 columns show what a session is and has, and leave out the rest") {
                                text.find('\n', text.find("TENANT  CLASS")) - text.find("TENANT  CLASS"))) <= 80);
 }
 
+TEST_CASE("the queue has a column for when programs may expect to start, where the server knows it of any") {
+  Snapshot snapshot = sample_snapshot();
+  CHECK(text_of(session_lines(snapshot, 0)).find("STARTS IN") == std::string::npos);
+  SessionMetrics second = snapshot.sessions.back();
+  second.id = 7, second.place = 2;
+  snapshot.sessions.back().start_in_s = 754;
+  snapshot.sessions.push_back(second);
+  const std::string expected =
+      "PLACE  SESSION  TENANT  CLASS  WAITS  STARTS IN  FOR                PROGRAM\n"
+      "    1        6  bob     batch    10s    ~12m34s  20.0 GiB on 1 GPU  eval@node8\n"
+      "    2        7  bob     batch    10s          -  20.0 GiB on 1 GPU  eval@node8\n";
+  CHECK(text_of(session_lines(snapshot, 0)).ends_with(expected));
+  CHECK(text_of(top_lines(Interval(snapshot, snapshot), SortKey::gpu, 0)).find(expected) != std::string::npos);
+  const Json json = to_json(snapshot).at("sessions");
+  CHECK(json.at(2).at("start_in_s") == 754);
+  CHECK(json.at(3).at("start_in_s").is_null());
+  CHECK(snapshot_from_json(to_json(snapshot)).value() == snapshot);
+}
+
 TEST_CASE("Why a program waits is cut no further than the screen is wide") {
   Snapshot snapshot = sample_snapshot();
   auto waiting = std::ranges::find_if(snapshot.sessions, [](const SessionMetrics& one) { return one.place != 0; });
