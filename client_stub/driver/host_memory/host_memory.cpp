@@ -55,6 +55,12 @@ constexpr unsigned kAllocFlags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVI
 constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP |
                                     CU_MEMHOSTREGISTER_IOMEMORY | CU_MEMHOSTREGISTER_READ_ONLY;
 
+bool registers_read_only(const Caller& caller) {
+  const auto& attributes = process()->devices[size_t(caller.state->device)].facts->attributes;
+  constexpr size_t kIndex = CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED;
+  return kIndex < attributes.size() && attributes[kIndex] != 0;
+}
+
 CUresult allocate(void** pp, size_t bytes, unsigned flags) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
@@ -132,6 +138,7 @@ CUresult cuMemHostRegister_v2(void* p, size_t bytesize, unsigned int Flags) {
   if (caller.error) return caller.error;
   if (!p || bytesize == 0 || (Flags & ~kRegisterFlags)) return CUDA_ERROR_INVALID_VALUE;
   if (Flags & CU_MEMHOSTREGISTER_IOMEMORY) return CUDA_ERROR_NOT_SUPPORTED;
+  if ((Flags & CU_MEMHOSTREGISTER_READ_ONLY) && !registers_read_only(caller)) return CUDA_ERROR_NOT_SUPPORTED;
   AddressRange range{.base = reinterpret_cast<uint64_t>(p),
                      .bytes = bytesize,
                      .kind = RangeKind::host_registered,

@@ -127,7 +127,9 @@ CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes
 CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
-  Region region{bytes, std::vector<std::byte>(bytes), range && range->kind == RangeKind::host_registered};
+  Region region{.bytes = bytes, .shadow = std::vector<std::byte>(bytes)};
+  region.registered = range && range->kind == RangeKind::host_registered;
+  region.read_only = region.registered && (range->host_flags & CU_MEMHOSTREGISTER_READ_ONLY);
   auto create = [&] {
     return send::call_region_create(*caller.session, caller.context, {.address = base, .bytes = bytes});
   };
@@ -373,8 +375,10 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
   // The changes are looked at before the memory that they name.
   const bool fits = offset <= region.bytes && bytes <= region.bytes - offset &&
                     (mask.empty() || mask.size() == wire::change_mask_bytes(bytes));
-  if (fits && bytes != 0 && region.registered &&
-      (!bring_late(address, region) || !is_usable(address + offset, bytes, Use::writing))) {
+  if (region.read_only) {
+    memory = region.shadow.data();  // the program's bytes differ from these, and go to the device once more
+  } else if (fits && bytes != 0 && region.registered &&
+             (!bring_late(address, region) || !is_usable(address + offset, bytes, Use::writing))) {
     store_without_rights(address, region, offset, brought, mask);
     memory = region.shadow.data();  // that alone is written below
   }

@@ -82,6 +82,7 @@ class HostRegions final : public SessionPart {
     std::vector<std::byte>
         shadow;               // the content of the server's copy, as far as known here; empty: there is only one copy
     bool registered = false;  // the program's own: it may unmap it, or take its rights, without a word
+    bool read_only = false;   // registered so: what the device writes there does not come here
     // The bytes of the shadow that the device wrote, and that the memory lacks, because it could not be written: bit
     // i % 8 of byte i / 8. Empty: none.
     std::vector<uint8_t> late;

@@ -83,6 +83,20 @@ TEST_CASE("A mapping that may only be read, even in part, is registered for read
   munmap(mapped, 3 * kPage);
 }
 
+TEST_CASE("A registration for reading alone is refused where the device's attribute says that it has none") {
+  RegionProcess process;
+  std::vector<std::byte> memory(100);
+  auto& offered = process.session->facts().devices[0].attributes[CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED];
+  offered = 0;
+  CHECK(custom::cuMemHostRegister_v2(memory.data(), memory.size(), CU_MEMHOSTREGISTER_READ_ONLY) ==
+        CUDA_ERROR_NOT_SUPPORTED);
+  CHECK(custom::cuMemHostRegister_v2(memory.data(), memory.size(), 0) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
+  offered = 1;
+  CHECK(custom::cuMemHostRegister_v2(memory.data(), memory.size(), CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
+  CHECK(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
+}
+
 TEST_CASE(
     "A pointer among copied bytes makes the memory a region before the next work, and a pointer in that memory does "
     "so, too") {
@@ -290,6 +304,22 @@ TEST_CASE("Registered memory that has lost its rights is read and written as the
     process.fill(process.memory, 4);
     CHECK(process.writes() == 1);
   }
+}
+
+TEST_CASE("What the device writes to memory that is registered for reading alone does not come, and is undone there") {
+  RegionProcess process;
+  std::vector<std::byte> memory(64, std::byte{1});
+  REQUIRE(custom::cuMemHostRegister_v2(memory.data(), memory.size(), CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
+  device_pointer(memory.data());
+  process.fill(memory.data(), 4);
+  CHECK(process.count(SessionOrdinal::region_write) == 1);
+  process.receive(memory.data(), 5, {std::byte{40}});
+  CHECK(memory[5] == std::byte{1});
+  process.fill(memory.data(), 4);
+  CHECK(process.count(SessionOrdinal::region_write) == 2);
+  auto frames = process.session->frames();
+  CHECK(frames[frames.size() - 2].bulk == std::vector<std::byte>{std::byte{1}});
+  CHECK(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
 }
 
 TEST_CASE("What the device wrote to a shared mapping that may not be written comes when it may, and stays the newest") {

@@ -146,6 +146,40 @@ TEST_CASE("The program's own memory can be registered once, and is then the devi
   CHECK(cuMemHostUnregister(own.data()) == CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
+TEST_CASE("Memory that is registered for reading alone is read by kernels, and a kernel that writes there faults") {
+  constexpr char kCopyWord[] = R"(
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry copy_word(.param .u64 to, .param .u64 from)
+{
+  .reg .b64 %rd<3>;
+  .reg .b32 %r<2>;
+  ld.param.u64 %rd1, [to];
+  ld.param.u64 %rd2, [from];
+  ld.global.u32 %r1, [%rd2];
+  st.global.u32 [%rd1], %r1;
+  ret;
+}
+)";
+  const CurrentContext context;
+  int offered = 0;
+  CHECK(cuDeviceGetAttribute(&offered, CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 0) == CUDA_SUCCESS);
+  CHECK(offered == 1);
+  std::vector<unsigned> own(64, 7);
+  REQUIRE(cuMemHostRegister(own.data(), own.size() * 4, CU_MEMHOSTREGISTER_READ_ONLY) == CUDA_SUCCESS);
+  const CUfunction copy_word = function(load(kCopyWord), "copy_word");
+  CUdeviceptr device = allocate(4), host = reinterpret_cast<CUdeviceptr>(own.data());
+  void* reading[] = {&device, &host};
+  CHECK(launch(copy_word, reading) == CUDA_SUCCESS);
+  CHECK(read(device, 1)[0] == 7);
+  write(device, {8});
+  void* writing[] = {&host, &device};
+  CHECK(launch(copy_word, writing) == CUDA_SUCCESS);
+  CHECK(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(own[0] == 7);
+}
+
 TEST_CASE("Managed memory is one memory for host and device") {
   const CurrentContext context;
   CUdeviceptr address = 0;
