@@ -268,15 +268,13 @@ bool HostRegions::bring_late(uint64_t base, Region& region) noexcept {
 void HostRegions::store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
                                        std::span<const uint8_t> mask) {
   if (!is_mapped(base + offset, bytes.size())) return;  // what is mapped there next is other memory
-  std::vector<std::byte> now(bytes.size());
+  std::vector<uint8_t> missing(mask.begin(), mask.end());
+  if (mask.empty()) missing.assign(wire::change_mask_bytes(bytes.size()), 0xff);
   // Bytes that are late come first.
-  if (region.late.empty() && read_without_rights(base + offset, now)) {
-    wire::write_changed(now.data(), bytes, mask);
-    if (write_without_rights(base + offset, now)) return;
-  }
+  if (region.late.empty() && write_without_rights(base + offset, bytes, missing)) return;
   region.late.resize(wire::change_mask_bytes(region.bytes));
   for (size_t i = 0; i < bytes.size(); ++i) {
-    if (mask.empty() || (mask[i / 8] >> (i % 8) & 1)) region.late[(offset + i) / 8] |= uint8_t(1 << (offset + i) % 8);
+    if (missing[i / 8] >> (i % 8) & 1) region.late[(offset + i) / 8] |= uint8_t(1 << (offset + i) % 8);
   }
 }
 

@@ -39,19 +39,19 @@ bool knows_populate() noexcept {
 }
 
 // The process's memory as a file, whose reads and writes pass over the rights of private mappings.
+int open_memory(int flags) noexcept { return ::open("/proc/self/mem", flags | O_CLOEXEC); }
+
+// Returns how many bytes were moved before the first that could not be. `move` is pread() or pwrite().
 template <class Move>
-bool move_all(int flags, uint64_t address, size_t bytes, Move move) noexcept {
-  const int file = ::open("/proc/self/mem", flags | O_CLOEXEC);
-  if (file < 0) return false;
+size_t move_all(size_t bytes, Move move) noexcept {
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t moved = move(file, done, off_t(address + done));
+    const ssize_t moved = move(done);
     if (moved < 0 && errno == EINTR) continue;
     if (moved <= 0) break;
     done += size_t(moved);
   }
-  ::close(file);
-  return done == bytes;
+  return done;
 }
 
 struct Mapping {
@@ -152,15 +152,32 @@ bool is_usable(uint64_t address, uint64_t bytes, Use use) noexcept {
 }
 
 bool read_without_rights(uint64_t address, std::span<std::byte> out) noexcept {
-  return move_all(O_RDONLY, address, out.size(), [&](int file, size_t done, off_t at) {
-    return ::pread(file, out.data() + done, out.size() - done, at);
+  const int file = open_memory(O_RDONLY);
+  if (file < 0) return false;
+  const size_t read = move_all(out.size(), [&](size_t done) {
+    return ::pread(file, out.data() + done, out.size() - done, off_t(address + done));
   });
+  ::close(file);
+  return read == out.size();
 }
 
-bool write_without_rights(uint64_t address, std::span<const std::byte> bytes) noexcept {
-  return move_all(O_WRONLY, address, bytes.size(), [&](int file, size_t done, off_t at) {
-    return ::pwrite(file, bytes.data() + done, bytes.size() - done, at);
-  });
+bool write_without_rights(uint64_t address, std::span<const std::byte> bytes, std::span<uint8_t> mask) noexcept {
+  const int file = open_memory(O_WRONLY);
+  if (file < 0) return false;
+  auto marked = [&](size_t at) { return (mask[at / 8] >> (at % 8) & 1) != 0; };
+  bool all = true;
+  for (size_t first = 0, end = 0; all && first < bytes.size(); first = end) {
+    end = first + 1;
+    if (!marked(first)) continue;
+    while (end < bytes.size() && marked(end)) ++end;
+    const size_t written = move_all(end - first, [&](size_t done) {
+      return ::pwrite(file, bytes.data() + first + done, end - first - done, off_t(address + first + done));
+    });
+    for (size_t at = first; at < first + written; ++at) mask[at / 8] &= uint8_t(~(1u << at % 8));
+    all = written == end - first;
+  }
+  ::close(file);
+  return all;
 }
 
 bool may_be_written(uint64_t address, uint64_t bytes) noexcept { return is_allowed(address, bytes, Use::writing); }

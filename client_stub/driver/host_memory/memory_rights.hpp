@@ -20,7 +20,10 @@ bool is_usable(uint64_t address, uint64_t bytes, Use use) noexcept;
 // As the device uses pinned memory, whatever rights its mapping has by now. False, and perhaps done in part: the memory
 // is not there any more, is behind the end of its file, or is a shared mapping that may not be written.
 bool read_without_rights(uint64_t address, std::span<std::byte> out) noexcept;
-bool write_without_rights(uint64_t address, std::span<const std::byte> bytes) noexcept;
+
+// Writes those of `bytes` whose bits are set in the mask (bit i % 8 of byte i / 8), and no other: the program may be
+// writing to their neighbours. Clears the bits of the bytes that are written, up to the first that cannot be.
+bool write_without_rights(uint64_t address, std::span<const std::byte> bytes, std::span<uint8_t> mask) noexcept;
 
 // The two ways to ask, for tests. `mappings`: an open /proc/self/maps, from its beginning.
 // One question for each mapping of the range, however many the process has. None: the system is older than Linux 6.11.

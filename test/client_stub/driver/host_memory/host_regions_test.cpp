@@ -322,6 +322,37 @@ TEST_CASE("What the device writes to memory that is registered for reading alone
   CHECK(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
 }
 
+TEST_CASE("A byte of the device that is in place stays the program's to change while another cannot be written yet") {
+  const int file = memfd_create("second page", MFD_CLOEXEC);
+  REQUIRE(ftruncate(file, 4096) == 0);
+  {
+    RegisteredPages process;
+    std::byte* const second = process.memory + 4096;
+    REQUIRE(mmap(second, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == second);
+    process.protect(PROT_READ);
+    auto receive = [&](uint64_t second_byte) {
+      std::vector<uint8_t> mask(4096 / 8 + 1);
+      mask[0] = 1;
+      mask[4096 / 8] = uint8_t(second_byte);
+      process.receive(process.memory, 4, std::vector<std::byte>(4096 + 1, std::byte{40}), mask);
+      CHECK(process.memory[4] == std::byte{40});
+      CHECK(second[4] == std::byte{0});
+      process.protect(PROT_READ | PROT_WRITE);
+      process.memory[4] = std::byte{50};
+      process.fill(process.memory, 4);
+      CHECK(process.memory[4] == std::byte{50});
+    };
+    // What lies between the changed bytes is not written, so that it does not matter whether that is possible.
+    receive(0);
+    process.memory[4] = std::byte{40};
+    process.fill(process.memory, 4);
+    process.protect(PROT_READ);
+    receive(1);
+    CHECK(process.writes() == 3);
+  }
+  close(file);
+}
+
 TEST_CASE("What the device wrote to a shared mapping that may not be written comes when it may, and stays the newest") {
   const int file = memfd_create("shared", MFD_CLOEXEC);
   REQUIRE(ftruncate(file, RegisteredPages::kBytes) == 0);

@@ -76,13 +76,32 @@ TEST_CASE("memory is usable where an ordinary access would succeed, and private 
   for (size_t number : {0, 2, 3}) {
     CAPTURE(number);
     std::array<std::byte, 3> read{};
-    REQUIRE(write_without_rights(pages.at(number, 10), bytes));
+    std::array<uint8_t, 1> mask{0b111};
+    REQUIRE(write_without_rights(pages.at(number, 10), bytes, mask));
+    CHECK(mask[0] == 0);
     REQUIRE(read_without_rights(pages.at(number, 10), read));
     CHECK(read == bytes);
   }
   std::array<std::byte, 3> read{};
   CHECK_FALSE(read_without_rights(pages.at(4), read));
-  CHECK_FALSE(write_without_rights(pages.at(4), bytes));
+  std::array<uint8_t, 1> mask{0b111};
+  CHECK_FALSE(write_without_rights(pages.at(4), bytes, mask));
+  CHECK(mask[0] == 0b111);
+}
+
+TEST_CASE("Bytes are written without rights one by one: those between them, and behind one that cannot be, stay") {
+  Pages pages;
+  std::array<std::byte, 16> bytes;
+  bytes.fill(std::byte{9});
+  // The page behind the first eight bytes is not there.
+  std::array<uint8_t, 2> mask{0b1011'0001, 0b0000'0011};
+  CHECK_FALSE(write_without_rights(pages.at(4) - 8, bytes, mask));
+  CHECK(mask == std::array<uint8_t, 2>{0, 0b11});
+  const std::byte* memory = pages.begin + 4 * pages.page - 8;
+  for (size_t at = 0; at < 8; ++at) {
+    CAPTURE(at);
+    CHECK(memory[at] == std::byte((0b1011'0001 >> at & 1) ? 9 : 0));
+  }
 }
 
 TEST_CASE("memory behind the end of its file is not usable, nor is a shared mapping written without its rights") {
@@ -97,7 +116,9 @@ TEST_CASE("memory behind the end of its file is not usable, nor is a shared mapp
   REQUIRE(::mprotect(mapped, page, PROT_READ) == 0);
   CHECK(is_usable(address, page, Use::reading));
   CHECK_FALSE(is_usable(address, page, Use::writing));
-  CHECK_FALSE(write_without_rights(address, std::array{std::byte{1}}));
+  std::array<uint8_t, 1> mask{1};
+  CHECK_FALSE(write_without_rights(address, std::array{std::byte{1}}, mask));
+  CHECK(mask[0] == 1);
   ::munmap(mapped, 2 * page);
   ::close(file);
 }
