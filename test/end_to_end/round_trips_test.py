@@ -46,6 +46,9 @@ class RoundTrips(ServerCase):
     def test_a_step_with_a_blocking_copy_of_a_batch_waits_for_nothing(self):
         self.assert_waits_per_step(0, "blocking_pageable")
 
+    def test_a_blocking_copy_waits_for_nothing_beside_streams_that_do_not_wait_for_the_null_stream(self):
+        self.assert_waits_per_step(0, "blocking_pageable_beside")
+
     def test_replaying_a_graph_waits_for_nothing(self):
         self.assert_waits_per_step(0, "graph")
 

@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
   std::string mode = argc > 1 ? argv[1] : "step";
   int steps = argc > 2 ? std::atoi(argv[2]) : 10;
   if (mode == "sizes") return finish(sizes(steps));
-  // What waits for no other stream makes blocking copies wait.
+  const bool copies_block = mode == "blocking_pageable" || mode == "blocking_pageable_beside";
   Step step(mode == "blocking_pageable" ? cudaStreamDefault : cudaStreamNonBlocking);
   bool right = true;
   if (mode == "new_kernels") {
@@ -249,7 +249,7 @@ int main(int argc, char** argv) {
                                       cudaMemcpyHostToDevice, step.copies));
         std::fill(values.begin(), values.end(), -1.f);
       }
-      if (mode == "blocking_pageable") {
+      if (copies_block) {
         std::vector<float> values(kBatchFloats, float(i));
         CHECK_RUNTIME(cudaMemcpy(step.large, values.data(), kBatchFloats * sizeof(float), cudaMemcpyHostToDevice));
         std::fill(values.begin(), values.end(), -1.f);
@@ -267,7 +267,7 @@ int main(int argc, char** argv) {
     }
     right = right && converged(step.item());
     if (mode == "large_pageable") right = right && step.pageable_arrived(float(steps - 1), kPageableFloats);
-    if (mode == "blocking_pageable") right = right && step.pageable_arrived(float(steps - 1), kBatchFloats);
+    if (copies_block) right = right && step.pageable_arrived(float(steps - 1), kBatchFloats);
     if (mode == "large_pinned") right = right && step.large_arrived();
   }
   return finish(right);
