@@ -475,6 +475,9 @@ class LoadsThatWait(ServerCase):
     def test_calls_do_not_stand_behind_a_load_of_another_thread_that_waits_for_a_host_function(self):
         self.assert_passed(run(self.server.address, "loads_beside_functions"))
 
+    def test_host_functions_get_a_lock_that_threads_hold_in_calls_which_do_not_stand_behind_loads(self):
+        self.assert_passed(run(self.server.address, "callbacks_locked"))
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
