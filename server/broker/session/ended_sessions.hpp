@@ -12,9 +12,9 @@
 
 namespace gpuwire::server {
 
-// The newest of each tenant; as long as this broker runs. A cause is told to a client that shows the session's identity,
-// 128 random bits that its own client alone was told, and that is of the same tenant: the session's secret was its
-// worker's, and is gone with it. The broker's thread only.
+// The newest of each tenant; as long as this broker runs. A cause is told to a client that shows the session's
+// identity, 128 random bits that its own client alone was told, and that is of the same tenant: the session's secret
+// was its worker's, and is gone with it. The broker's thread only.
 class EndedSessions {
  public:
   using WireId = std::array<uint8_t, 16>;
