@@ -13,8 +13,8 @@
 
 namespace gpuwire::server {
 
-// A linker of NVIDIA's driver belongs to the thread that made it: libnvidia-ptxjitcompiler of driver 580 keeps memory of
-// each link in that thread's pool. Of links that were made on one thread and completed on another, each second one
+// A linker of NVIDIA's driver belongs to the thread that made it: libnvidia-ptxjitcompiler of driver 580 keeps memory
+// of each link in that thread's pool. Of links that were made on one thread and completed on another, each second one
 // failed with CUDA_ERROR_SYSTEM_NOT_READY or CUDA_ERROR_UNKNOWN, or ended the process, at once or at exit().
 // Linking takes as long as compiling does, so the executor is not that thread.
 //
