@@ -65,7 +65,7 @@ FIGURES = {
 }
 
 
-# What copies are to reach of as many plain streams.
+# Copies are to reach this share of the rate of as many plain streams.
 LINK_SHARE = 0.9
 
 

@@ -157,7 +157,7 @@ void Notices::copy_came(uint64_t sequence, uint64_t offset, bool last, bool well
   auto begun = copied_.find(sequence);
   const uint64_t before = begun == copied_.end() ? 0 : begun->second, bytes = std::exchange(copied_bytes_, 0);
   if (bytes != 0 && offset != before) throw std::runtime_error("a copy whose bytes do not follow each other");
-  // Who has a place for one byte more is waiting for it.
+  // A sink with a place for one more byte waits for it.
   const bool more_due = session_.pending_copies.sink(sequence, before + bytes, 1).bytes != 0;
   if (!last && more_due) {
     copied_[sequence] = before + bytes;

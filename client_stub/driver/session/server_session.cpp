@@ -31,8 +31,8 @@
 
 namespace gpuwire::client {
 
-// In the order in which they are told of the session's end. What work looks at before it is sent comes first, and
-// graph_records and in_flight after graph_memory, whose blocks they hold.
+// The members stand in the order in which they are told of the session's end. Those that are asked before work is sent
+// come first, and graph_records and in_flight after graph_memory, whose blocks they hold.
 struct ServerSession::Storage {
   Storage(ServerSession& of, SessionParts& all) : session(of), parts(all) {}
 
