@@ -195,12 +195,12 @@ CUresult before_work(const Caller& caller) noexcept {
 }
 
 void note_address(const Caller& caller, uint64_t address) noexcept {
-  caller.server->pinned_pointers.scan_address(address);
+  if (!caller.for_graph_copies) caller.server->pinned_pointers.scan_address(address);
   caller.server->cached_memory.scan_address(address);
 }
 
 void note_addresses_in(const Caller& caller, std::span<const std::byte> data) noexcept {
-  caller.server->pinned_pointers.scan_words(data);
+  if (!caller.for_graph_copies) caller.server->pinned_pointers.scan_words(data);
   caller.server->cached_memory.scan_words(data);
 }
 

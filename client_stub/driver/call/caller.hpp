@@ -33,6 +33,9 @@ struct Caller {
       0;  // the handle of the context whose memory and modules those of the current one are: owner()
   ContextState* state = nullptr;  // the current context, context.hpp; set for Needs::context and living_context
   CUresult error = CUDA_SUCCESS;  // not success: return it, and nothing else is set
+  // Pinned memory at the addresses of this call is used by copies of a graph alone, and its region is made (to_places):
+  // no kernel is given a pointer to it here.
+  bool for_graph_copies = false;
 };
 
 Caller enter(Needs needs) noexcept;

@@ -41,7 +41,7 @@ CUresult post_reading(const Caller& caller, uint64_t wire_stream, const std::sha
 template <class PostCopy>
 CUresult copy_behind_reading(const Caller& caller, uint64_t wire_stream, std::vector<GraphUse> uses,
                              PostCopy&& post_copy) {
-  auto source = std::make_shared<const GraphUses>(GraphUses{std::move(uses), {}, true});
+  auto source = std::make_shared<const GraphUses>(GraphUses{std::move(uses), {}, {}, true});
   if (CUresult error = before_work(caller)) return error;
   MemoryInFlight::Sending sending(caller, wire_stream, source, Awaits::nothing);
   // The present content of the source is probably most of its final content.

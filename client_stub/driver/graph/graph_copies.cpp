@@ -1,5 +1,7 @@
 #include "client_stub/driver/graph/graph_copies.hpp"
 
+#include <optional>
+
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client/session_sends.hpp"
@@ -20,16 +22,20 @@
 namespace gpuwire::client {
 namespace {
 
-// Pinned memory that is small or asked to be mapped is likely to be given to kernels of the same graph, so copies in
-// graphs use it where kernels do.
-constexpr uint64_t kSharedWithKernelsBytesMax = 64u << 10;
-
-bool is_mapped_for_both(const Place& place, Shared shared) {
-  if (place.kind == PlaceKind::region) return true;
+// Pinned memory that the server has, or gets, at the same address: kernels of the same graph may use it, too, so its
+// copies use it where kernels do.
+bool is_at_same_address(const Caller& caller, const Place& place, Shared shared, bool written,
+                        std::vector<GraphUse>& uses) {
+  if (place.kind == PlaceKind::region) {
+    // Launches bring its content at that time to the device.
+    place.entry.server->pinned_pointers.scan_address(place.address);
+    return true;
+  }
   if (shared == Shared::as_it_is || place.kind != PlaceKind::pinned || !place.whole) return false;
-  static_assert(CU_MEMHOSTALLOC_DEVICEMAP == CU_MEMHOSTREGISTER_DEVICEMAP);
-  bool likely = (place.entry.host_flags & CU_MEMHOSTALLOC_DEVICEMAP) || place.entry.bytes <= kSharedWithKernelsBytesMax;
-  return likely && reach_pinned(place.entry) == CUDA_SUCCESS;
+  const AddressRange& entry = place.entry;
+  if (entry.server->host_regions.mirror_for_graphs(caller, entry.base, entry.bytes)) return false;
+  uses.push_back({nullptr, place.address, place.bytes, written, entry.base});
+  return true;
 }
 
 // One range of the program's memory; `address` becomes where the server has it.
@@ -37,11 +43,8 @@ CUresult to_place(const Caller& caller, const Place& place, bool written, uint64
                   std::vector<GraphUse>& uses, Shared shared = Shared::with_kernels) {
   address = place.address;
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (place.bytes == 0 || place.on_device()) return CUDA_SUCCESS;
-  if (is_mapped_for_both(place, shared)) {
-    caller.server->pinned_pointers.scan_address(address);  // launches bring its content at that time to the device
+  if (place.bytes == 0 || place.on_device() || is_at_same_address(caller, place, shared, written, uses))
     return CUDA_SUCCESS;
-  }
   GraphUse use;
   uint64_t at_server = 0;
   if (CUresult error = caller.server->graph_memory.use(caller, address, place.bytes, written, use, at_server))
@@ -64,21 +67,44 @@ bool in_program(const Side& side) {
          (side.type == CU_MEMORYTYPE_UNIFIED && !classify(side.device, 1).on_device());
 }
 
-CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written,
-                       uint64_t& pointer, std::vector<GraphUse>& uses, Shared shared) {
-  uint64_t base = side.type == CU_MEMORYTYPE_HOST ? side.host : side.device;
+// Where the copied bytes of a side lie, from its pointer on: [first, last).
+struct Extent {
+  uint64_t first = 0, last = 0;
+};
+std::optional<Extent> extent_of(const Side& side, const CUDA_MEMCPY3D& copy) {
   uint64_t row_end = side.x_bytes + copy.WidthInBytes, slice_end = side.y + copy.Height;
   // A single row needs no pitch, a single slice no height.
   uint64_t pitch = side.pitch ? side.pitch : row_end, height = side.height ? side.height : slice_end;
-  if (base == 0 || pitch < row_end || (copy.Depth > 1 && height < slice_end)) return CUDA_ERROR_INVALID_VALUE;
+  if (pitch < row_end || (copy.Depth > 1 && height < slice_end)) return std::nullopt;
   uint64_t first = (side.z * height + side.y) * pitch + side.x_bytes;
   uint64_t last = ((side.z + copy.Depth - 1) * height + side.y + copy.Height - 1) * pitch + row_end;
+  return Extent{first, last};
+}
+
+CUresult side_to_place(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written,
+                       uint64_t& pointer, std::vector<GraphUse>& uses, Shared shared) {
+  const uint64_t base = side.type == CU_MEMORYTYPE_HOST ? side.host : side.device;
+  const std::optional<Extent> extent = extent_of(side, copy);
+  if (base == 0 || !extent) return CUDA_ERROR_INVALID_VALUE;
+  const auto [first, last] = *extent;
   uint64_t address = 0;
   if (CUresult error = to_place(caller, classify(base + first, last - first), written, address, uses, shared))
     return error;
   pointer = address - first;
   side.type = CU_MEMORYTYPE_HOST;
   return CUDA_SUCCESS;
+}
+
+// A side that the program takes for the device's may be pinned memory, by its device pointer.
+void note_device_side(const Caller& caller, const Side& side, const CUDA_MEMCPY3D& copy, bool written,
+                      std::vector<GraphUse>& uses, Shared shared) {
+  if (side.type != CU_MEMORYTYPE_DEVICE) return;
+  const std::optional<Extent> extent = extent_of(side, copy);
+  if (!extent) return;
+  const Place place = classify(side.device + extent->first, extent->last - extent->first);
+  const bool pinned = place.kind == PlaceKind::pinned || place.kind == PlaceKind::region;
+  if (pinned && !is_at_same_address(caller, place, shared, written, uses))
+    place.entry.server->pinned_pointers.scan_address(place.address);
 }
 
 }  // namespace
@@ -95,10 +121,14 @@ CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphU
   if (in_program(source)) {
     if (CUresult error = side_to_place(caller, source, copy, false, pointer, uses, shared)) return error;
     copy.srcHost = reinterpret_cast<const void*>(pointer);
+  } else {
+    note_device_side(caller, source, copy, false, uses, shared);
   }
   if (in_program(destination)) {
     if (CUresult error = side_to_place(caller, destination, copy, true, pointer, uses, shared)) return error;
     copy.dstHost = reinterpret_cast<void*>(pointer);
+  } else {
+    note_device_side(caller, destination, copy, true, uses, shared);
   }
   return CUDA_SUCCESS;
 }
@@ -140,7 +170,7 @@ CUresult capture_linear(const Caller& caller, uint64_t capture, const Places& pl
     if (CUresult error = to_place(caller, places.destination, true, destination, uses)) return error;
   }
   caller.server->graph_records.add(capture, 0, uses);
-  return forward::cuMemcpyAsync(caller, destination, source, places.source.bytes,
+  return forward::cuMemcpyAsync(for_graph_copies(caller), destination, source, places.source.bytes,
                                 reinterpret_cast<CUstream>(wire_stream));
 }
 
@@ -148,7 +178,7 @@ CUresult capture_box(const Caller& caller, uint64_t capture, CUDA_MEMCPY3D copy,
   std::vector<GraphUse> uses;
   if (CUresult error = to_places(caller, copy, uses)) return error;
   caller.server->graph_records.add(capture, 0, uses);
-  return forward::cuMemcpy3DAsync_v2(caller, &copy, reinterpret_cast<CUstream>(wire_stream));
+  return forward::cuMemcpy3DAsync_v2(for_graph_copies(caller), &copy, reinterpret_cast<CUstream>(wire_stream));
 }
 
 namespace custom {
@@ -178,7 +208,8 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
   if (!out) return CUDA_ERROR_INVALID_VALUE;
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
-  CUresult result = forward::cuGraphAddMemcpyNode(caller, out, graph, dependencies, count, &translated.copy, context);
+  CUresult result = forward::cuGraphAddMemcpyNode(for_graph_copies(caller), out, graph, dependencies, count,
+                                                  &translated.copy, context);
   if (result == CUDA_SUCCESS)
     caller.server->graph_records.add(reinterpret_cast<uint64_t>(graph), word_of(*out), translated.uses);
   return leave(caller, result);
@@ -200,7 +231,7 @@ CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* param
   uint64_t graph = caller.server->graph_records.graph_of(word_of(node));
   // The graph of a node that the program did not get from us is unknown, so no graph counts its memory.
   if (!graph && !translated.uses.empty()) return CUDA_ERROR_NOT_SUPPORTED;
-  CUresult result = forward::cuGraphMemcpyNodeSetParams(caller, node, &translated.copy);
+  CUresult result = forward::cuGraphMemcpyNodeSetParams(for_graph_copies(caller), node, &translated.copy);
   if (result == CUDA_SUCCESS && graph) caller.server->graph_records.replace(graph, word_of(node), translated.uses);
   return leave(caller, result);
 }
@@ -211,7 +242,8 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
   if (caller.error) return caller.error;
   Translated translated(caller, parameters);
   if (translated.error) return translated.error;
-  CUresult result = forward::cuGraphExecMemcpyNodeSetParams(caller, exec, node, &translated.copy, context);
+  CUresult result =
+      forward::cuGraphExecMemcpyNodeSetParams(for_graph_copies(caller), exec, node, &translated.copy, context);
   if (result == CUDA_SUCCESS)
     caller.server->graph_records.replace(reinterpret_cast<uint64_t>(exec), word_of(node), translated.uses);
   return leave(caller, result);
@@ -241,7 +273,9 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
     return leave(on.caller, result);
   }
   if (!known_handle(wire::HandleKind::graph_exec, handle)) return CUDA_ERROR_INVALID_VALUE;
-  if (uses->blocks.size() > wire::kListItemsMax) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (uses->blocks.size() > wire::kListItemsMax || uses->pinned.size() > wire::kListItemsMax)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  server.host_regions.restore_for_graphs(on.caller, uses->pinned);
   // The program's changes elsewhere are sent as before every call that is sent to a stream.
   if (CUresult error = before_work(on.caller)) return error;
   for (const GraphUse& use : uses->ranges) {
@@ -251,14 +285,15 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
   // From here on a function of the program that runs for this launch finds it under way.
   MemoryInFlight::Sending sending(on.caller, on.wire_stream, uses, awaits);
   server.graph_memory.push(on.caller, uses->ranges);
+  server.host_regions.push_for_graphs(on.caller, uses->pinned);
   server.host_regions.push(on.caller);  // the memory that it may have pointed to
   uint64_t sequence = 0;
-  CUresult result =
-      send::post_graph_launch(*on.caller.session, on.caller.context,
-                              {.exec = handle, .stream = on.wire_stream, .blocks = uses->blocks}, &sequence, [&] {
-                                note_foreign_records(on.caller, sequence);
-                                sending.sent(sequence);  // so that the program waits for the returning data
-                              });
+  CUresult result = send::post_graph_launch(
+      *on.caller.session, on.caller.context,
+      {.exec = handle, .stream = on.wire_stream, .blocks = uses->blocks, .ranges = uses->pinned}, &sequence, [&] {
+        note_foreign_records(on.caller, sequence);
+        sending.sent(sequence);  // so that the program waits for the returning data
+      });
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
   return leave(on.caller, result);
 }

@@ -21,7 +21,12 @@ enum class Shared : uint8_t {
 // Memory that the server holds at the same address stays as it is.
 CUresult to_places(const Caller& caller, CUDA_MEMCPY3D& copy, std::vector<GraphUse>& uses,
                    Shared shared = Shared::with_kernels);
-// The reverse, for parameters from the server.
+// For the call that sends such parameters.
+inline Caller for_graph_copies(Caller caller) noexcept {
+  caller.for_graph_copies = true;
+  return caller;
+}
+// The reverse of to_places(), for parameters from the server.
 void to_program_memory(const Caller& caller, CUDA_MEMCPY3D& copy) noexcept;
 
 // The capture that a stream takes part in; 0: none. Costs one atomic load while nothing in the context is captured.

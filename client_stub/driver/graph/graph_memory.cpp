@@ -170,7 +170,9 @@ void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noe
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
-    for (const GraphUse& use : uses) find_changes(*use.block, use.address, use.bytes, changes);
+    for (const GraphUse& use : uses) {
+      if (use.block) find_changes(*use.block, use.address, use.bytes, changes);
+    }
   }
   post_writes(caller, changes);
 } catch (const std::bad_alloc&) {
@@ -181,6 +183,7 @@ void GraphMemory::push(const Caller& caller, std::span<const GraphUse> uses) noe
 void GraphMemory::push_launched(const Caller& caller) noexcept try {
   const auto launched = session_.in_flight.launched();
   if (launched.empty()) return;
+  for (const auto& uses : launched) session_.host_regions.push_for_graphs(caller, uses->pinned);
   std::vector<MirroredChange> changes;
   std::unordered_set<const GraphBlock*> seen;
   std::lock_guard sending(sending_);
@@ -188,6 +191,7 @@ void GraphMemory::push_launched(const Caller& caller) noexcept try {
     std::lock_guard lock(mutex_);
     for (const auto& uses : launched) {
       for (const GraphUse& use : uses->ranges) {
+        if (!use.block) continue;
         GraphBlock& block = *use.block;
         if (seen.insert(&block).second && is_usable(block.base, block.bytes, Use::reading))
           find_changes(block, block.base, block.bytes, changes);

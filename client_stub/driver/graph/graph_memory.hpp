@@ -39,11 +39,13 @@ struct GraphBlock : std::enable_shared_from_this<GraphBlock> {
   bool written = false;           // some node copies into it
 };
 
-// The range that a node copies from or to.
+// The range that a node copies from or to. Without a block it is in a region of pinned memory, which the server has at
+// the same address (HostRegions): kernels may use it, too.
 struct GraphUse {
   std::shared_ptr<GraphBlock> block;
   uint64_t address = 0, bytes = 0;
   bool written = false;
+  uint64_t region = 0;  // the address of that region
 };
 
 // All ranges that the copies of a graph use, each once. Held by the executable graph and by its launches in flight
@@ -51,6 +53,7 @@ struct GraphUse {
 struct GraphUses {
   std::vector<GraphUse> ranges;
   std::vector<uint64_t> blocks;  // numbers, each once
+  std::vector<uint64_t> pinned;  // the ranges without a block: addresses, each followed by a number of bytes
   bool late = false;             // the source of a late copy, which a function of ours sends: no other has to
 };
 
@@ -68,7 +71,7 @@ class GraphMemory final : public SessionPart {
   // The program's address behind one of the server's; 0: it is in no block.
   uint64_t home(uint64_t place) const noexcept;
 
-  // Sends the program's changes in these. When it returns, the following frames find them.
+  // Sends the program's changes in those that have a block. When it returns, the following frames find them.
   void push(const Caller& caller, std::span<const GraphUse> uses) noexcept;
   // The same for all that work under way may still use (MemoryInFlight): a host function may have changed any.
   void push_launched(const Caller& caller) noexcept;

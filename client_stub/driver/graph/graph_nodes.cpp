@@ -275,7 +275,7 @@ CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, 
       CUgraphNodeParams with_places = parameters;
       std::vector<GraphUse> uses;
       if (CUresult error = to_places(caller, with_places.memcpy.copyParams, uses)) return error;
-      CUresult result = add_plain(caller, target, out, &with_places);
+      CUresult result = add_plain(for_graph_copies(caller), target, out, &with_places);
       if (!result) caller.server->graph_records.add(word_of(target.graph), word_of(*out), uses);
       return result;
     }

@@ -6,6 +6,8 @@
 #include <tuple>
 #include <utility>
 
+#include "protocol/wire/limits.hpp"
+
 namespace gpuwire::client {
 namespace {
 
@@ -185,6 +187,30 @@ Awaits GraphRecords::awaits_of(uint64_t owner) const noexcept {
 
 namespace {
 
+// The ranges of regions as a launch names them. `ranges` is in the order of addresses; those of one region that lie no
+// further apart than `gap` bytes are named as one.
+std::vector<uint64_t> pinned_of(const std::vector<GraphUse>& ranges, uint64_t gap) {
+  std::vector<uint64_t> pinned;
+  uint64_t region = 0;
+  for (const GraphUse& use : ranges) {
+    if (use.block) continue;
+    if (!pinned.empty() && use.region == region) {
+      uint64_t& bytes = pinned.back();
+      const uint64_t begin = pinned[pinned.size() - 2];
+      if (use.address <= begin + bytes || use.address - (begin + bytes) <= gap) {
+        bytes = std::max(bytes, use.address + use.bytes - begin);
+        continue;
+      }
+    }
+    pinned.insert(pinned.end(), {use.address, use.bytes});
+    region = use.region;
+  }
+  return pinned;
+}
+
+// Memory is compared in such pieces, so that a gap between two ranges costs no more than a range.
+constexpr uint64_t kGapBytesMax = 4096;
+
 // In the order of addresses, and each range once.
 std::shared_ptr<const GraphUses> each_once(std::vector<GraphUse> ranges) {
   auto key = [](const GraphUse& use) { return std::tuple(use.address, use.bytes, use.block.get(), use.written); };
@@ -193,10 +219,14 @@ std::shared_ptr<const GraphUses> each_once(std::vector<GraphUse> ranges) {
       std::unique(ranges.begin(), ranges.end(), [&](const GraphUse& a, const GraphUse& b) { return key(a) == key(b); }),
       ranges.end());
   std::vector<uint64_t> blocks;
-  for (const GraphUse& use : ranges) blocks.push_back(use.block->number);
+  for (const GraphUse& use : ranges) {
+    if (use.block) blocks.push_back(use.block->number);
+  }
+  std::vector<uint64_t> pinned = pinned_of(ranges, kGapBytesMax);
+  if (pinned.size() > wire::kListItemsMax) pinned = pinned_of(ranges, UINT64_MAX);
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-  return std::make_shared<const GraphUses>(GraphUses{std::move(ranges), std::move(blocks), false});
+  return std::make_shared<const GraphUses>(GraphUses{std::move(ranges), std::move(blocks), std::move(pinned), false});
 }
 
 }  // namespace

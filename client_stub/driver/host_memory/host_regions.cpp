@@ -103,46 +103,82 @@ CUresult reach_pinned(const AddressRange& pinned) noexcept {
   return CUDA_SUCCESS;
 }
 
-bool HostRegions::knows(uint64_t base) const noexcept {
+bool HostRegions::knows(uint64_t base, Users users) const noexcept {
   std::lock_guard lock(mutex_);
-  return regions_.contains(base);
+  return regions_.contains(base) || (users == Users::graphs && for_graphs_.contains(base));
 }
 
 CUresult HostRegions::mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept try {
   for (;;) {
-    if (knows(base)) return CUDA_SUCCESS;
+    if (knows(base, Users::kernels)) return CUDA_SUCCESS;
     const bool arrived = await_arrivals(caller, base, bytes);
     std::lock_guard making(making_);
-    if (knows(base)) return CUDA_SUCCESS;
+    if (knows(base, Users::kernels)) return CUDA_SUCCESS;
     if (!pinned_.contains(base)) return CUDA_ERROR_INVALID_VALUE;
     // Another thread may have sent a copy there meanwhile.
-    if (!arrived || !caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes))
-      return make(caller, base, bytes);
+    if (arrived && caller.server->pending_copies.touches(reinterpret_cast<const void*>(base), bytes)) continue;
+    return open_to_kernels(caller, base) ? CUDA_SUCCESS : make(caller, base, bytes, Users::kernels);
   }
 } catch (const std::bad_alloc&) {
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+// Bytes that are still to arrive here go to the server with the launch that follows their arrival.
+CUresult HostRegions::mirror_for_graphs(const Caller& caller, uint64_t base, uint64_t bytes) noexcept try {
+  if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_for_kernels)))
+    return CUDA_ERROR_NOT_SUPPORTED;
+  if (knows(base, Users::graphs)) return CUDA_SUCCESS;
+  std::lock_guard making(making_);
+  if (knows(base, Users::graphs)) return CUDA_SUCCESS;
+  return pinned_.contains(base) ? make(caller, base, bytes, Users::graphs) : CUDA_ERROR_INVALID_VALUE;
+} catch (const std::bad_alloc&) {
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 // With making_.
-CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes) {
+CUresult HostRegions::make(const Caller& caller, uint64_t base, uint64_t bytes, Users users) {
   if (!caller.session->facts().knows(uint32_t(wire::SessionOrdinal::region_create))) return CUDA_ERROR_NOT_SUPPORTED;
   auto range = address_map().find(base);
   Region region{.bytes = bytes, .shadow = std::vector<std::byte>(bytes)};
   region.registered = range && range->kind == RangeKind::host_registered;
   region.read_only = region.registered && (range->host_flags & CU_MEMHOSTREGISTER_READ_ONLY);
   auto create = [&] {
-    return send::call_region_create(*caller.session, caller.context, {.address = base, .bytes = bytes});
+    const wire::message::RegionCreate what{.address = base, .bytes = bytes};
+    return users == Users::kernels ? send::call_region_create(*caller.session, caller.context, what)
+                                   : send::call_region_for_graphs(*caller.session, caller.context, what);
   };
   CUresult result = create();
   if (result == CUDA_ERROR_OUT_OF_MEMORY && session_.shared_staging.make_room(caller)) result = create();
   if (result) return result;
   {
     std::lock_guard lock(mutex_);
-    add(base, std::move(region));
+    if (users == Users::kernels) add(base, std::move(region));
+    else for_graphs_.emplace(base, std::move(region));
   }
-  // Only now: until then another thread that is given a pointer to it still comes here, and waits.
-  pinned_.remove(base);
+  // Only now: until then another thread that is given a pointer to it still comes here, and waits. That of graphs waits
+  // for such a pointer.
+  if (users == Users::kernels) pinned_.remove(base);
   return CUDA_SUCCESS;
+}
+
+// With making_.
+bool HostRegions::open_to_kernels(const Caller& caller, uint64_t base) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!for_graphs_.contains(base)) return false;
+  }
+  // When it cannot be sent the session is over, and the region with it.
+  static_cast<void>(send::post_region_for_kernels(*caller.session, caller.context, {.address = base}));
+  {
+    std::lock_guard lock(mutex_);
+    if (auto found = for_graphs_.find(base); found != for_graphs_.end()) {
+      Region region = std::move(found->second);
+      for_graphs_.erase(found);
+      add(base, std::move(region));
+    }
+  }
+  pinned_.remove(base);
+  return true;
 }
 
 namespace {
@@ -224,7 +260,7 @@ void HostRegions::add(uint64_t base, Region region) {
   if (mirrored) mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-void HostRegions::remove(std::map<uint64_t, Region>::iterator which) noexcept {
+void HostRegions::remove(Regions::iterator which) noexcept {
   if (!which->second.shared())
     mirrored_.store(mirrored_.load(std::memory_order_relaxed) - 1, std::memory_order_relaxed);
   regions_.erase(which);
@@ -240,21 +276,29 @@ void HostRegions::note_bounds() noexcept {
 
 // A program that unmaps registered memory is wrong, and natively gets away with it; one that takes the memory's rights
 // for a while is right. The device has the pages in both cases.
-void HostRegions::find_changes(uint64_t base, Region& region, std::vector<MirroredChange>& changes) {
-  const auto* memory = reinterpret_cast<const std::byte*>(base);
+void HostRegions::find_changes(uint64_t base, Region& region, uint64_t offset, uint64_t bytes,
+                               std::vector<MirroredChange>& changes) {
+  const auto* memory = reinterpret_cast<const std::byte*>(base + offset);
   std::vector<std::byte> read;
   if (region.registered) {
     if (!bring_late(base, region)) return;
-    if (!is_usable(base, region.bytes, Use::reading)) {
-      read.resize(region.bytes);
-      if (!read_without_rights(base, read)) return;
+    if (!is_usable(base + offset, bytes, Use::reading)) {
+      read.resize(bytes);
+      if (!read_without_rights(base + offset, read)) return;
       memory = read.data();
     }
   }
-  wire::take_changes(memory, region.shadow, [&](wire::ByteChanges& found) {
-    pinned_.scan_around(region.shadow, base, found.offset, found.bytes.size());
-    changes.push_back({base, 0, std::move(found)});
+  wire::take_changes(memory, std::span(region.shadow).subspan(offset, bytes), [&](wire::ByteChanges& found) {
+    pinned_.scan_around(region.shadow, base, offset + found.offset, found.bytes.size());
+    changes.push_back({base, offset, std::move(found)});
   });
+}
+
+HostRegions::Regions::value_type* HostRegions::find(Regions& regions, uint64_t address) noexcept {
+  auto at = regions.upper_bound(address);
+  if (at == regions.begin()) return nullptr;
+  --at;
+  return address - at->first < at->second.bytes ? &*at : nullptr;
 }
 
 bool HostRegions::bring_late(uint64_t base, Region& region) noexcept {
@@ -293,15 +337,17 @@ void HostRegions::end(const Caller& caller, uint64_t base) noexcept {
     std::lock_guard making(making_);
     pinned_.remove(base);
   }
-  if (!any()) return;
   std::lock_guard sending(sending_);
   {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(base);
-    if (found == regions_.end()) return;
-    pinned_.note_former(base, found->second.bytes);
-    pinned_.remove_table(base);
-    remove(found);
+    if (found != regions_.end()) {
+      pinned_.note_former(base, found->second.bytes);
+      pinned_.remove_table(base);
+      remove(found);
+    } else if (for_graphs_.erase(base) == 0) {
+      return;
+    }
   }
   // When it cannot be sent the session is over, and the region with it.
   static_cast<void>(send::post_region_destroy(*caller.session, caller.context, {.address = base}));
@@ -346,18 +392,57 @@ void HostRegions::push_changes(const Caller& caller) noexcept try {
     std::lock_guard lock(mutex_);
     if (mirrored_.load(std::memory_order_relaxed) == 0) return;
     for (auto& [base, region] : regions_) {
-      if (!region.shared()) find_changes(base, region, changes);
+      if (!region.shared()) find_changes(base, region, 0, region.bytes, changes);
     }
   }
   // The order of the program's writes is unknown. A kernel that waits for a word, and then reads data that were written
   // before, finds them.
   std::stable_partition(changes.begin(), changes.end(),
                         [](const MirroredChange& change) { return change.bytes.bytes.size() > kSignalBytesMax; });
+  post(caller, changes);
+} catch (const std::bad_alloc&) {
+  // The call that follows sends its work without; the bytes that were not noted as sent go with the next one.
+}
+
+void HostRegions::push_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept try {
+  if (ranges.empty()) return;
+  std::vector<MirroredChange> changes;
+  std::lock_guard sending(sending_);
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i + 1 < ranges.size(); i += 2) {
+      auto* found = find(for_graphs_, ranges[i]);
+      if (!found) continue;  // it is for kernels by now, and was sent with all of those; or it is gone
+      auto& [base, region] = *found;
+      const uint64_t offset = ranges[i] - base;
+      find_changes(base, region, offset, std::min(ranges[i + 1], region.bytes - offset), changes);
+    }
+  }
+  post(caller, changes);
+} catch (const std::bad_alloc&) {
+  // As above.
+}
+
+void HostRegions::restore_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept try {
+  std::vector<uint64_t> missing;
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < ranges.size(); i += 2) {
+      if (!find(for_graphs_, ranges[i]) && !find(regions_, ranges[i])) missing.push_back(ranges[i]);
+    }
+  }
+  for (uint64_t address : missing) {
+    const auto entry = address_map().find(address);
+    if (entry && is_host(entry->kind)) static_cast<void>(mirror_for_graphs(caller, entry->base, entry->bytes));
+  }
+} catch (const std::bad_alloc&) {
+  // The server refuses the launch.
+}
+
+void HostRegions::post(const Caller& caller, const std::vector<MirroredChange>& changes) {
   post_changes(changes, [&](const wire::message::RegionChange& change, const Bulk& bulk) {
     return send::post_region_write(*caller.session, caller.context, change, bulk);
   });
-} catch (const std::bad_alloc&) {
-  // The call that follows sends its work without; the bytes that were not noted as sent go with the next one.
 }
 
 BulkSink HostRegions::sink(size_t bytes) { return mirrored_sink(incoming_, bytes); }
@@ -365,8 +450,9 @@ BulkSink HostRegions::sink(size_t bytes) { return mirrored_sink(incoming_, bytes
 void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint8_t> mask, size_t bytes) {
   if (bytes > incoming_.size()) return;
   std::lock_guard lock(mutex_);
-  auto found = regions_.find(address);
-  if (found == regions_.end() || found->second.shared()) return;  // it has just been freed
+  auto* found = find(regions_, address);
+  if (!found) found = find(for_graphs_, address);
+  if (!found || found->first != address || found->second.shared()) return;  // it has just been freed
   Region& region = found->second;
   const std::span<const std::byte> brought = std::span(incoming_).first(bytes);
   auto* memory = reinterpret_cast<std::byte*>(address);
@@ -386,6 +472,7 @@ void HostRegions::stored(uint64_t address, uint64_t offset, std::span<const uint
 void HostRegions::ended(SessionEnd) noexcept {
   std::lock_guard lock(mutex_);
   regions_.clear();
+  for_graphs_.clear();
   note_bounds();
   mirrored_.store(0, std::memory_order_relaxed);
 }

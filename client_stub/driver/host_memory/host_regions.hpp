@@ -45,6 +45,16 @@ class HostRegions final : public SessionPart {
   // Makes pinned memory [base, base + bytes) a region; success when it is one already. CUDA_ERROR_NOT_SUPPORTED: the
   // server's addresses are taken. CUDA_ERROR_INVALID_VALUE: it is not pinned (pinned_pointers), or no more.
   CUresult mirror(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
+  // The same for copies of graphs alone, at this address at the server: kernels are not expected to use the memory, so
+  // its changes go there with the launches that name it (push_for_graphs), and it counts as a region in no other
+  // question. A pointer that the device is given makes it an ordinary one. Both kinds in one: a graph's copies and its
+  // kernels must find the same bytes. CUDA_ERROR_NOT_SUPPORTED: also for a server that knows no such regions.
+  CUresult mirror_for_graphs(const Caller& caller, uint64_t base, uint64_t bytes) noexcept;
+  // `ranges`: addresses in such regions, each followed by a number of bytes. Sends the program's changes there; when it
+  // returns, the following frames find them.
+  void push_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept;
+  // Makes those regions again whose memory was unregistered and is pinned once more.
+  void restore_for_graphs(const Caller& caller, std::span<const uint64_t> ranges) noexcept;
   // Is this range within one region?
   bool holds(uint64_t address, uint64_t bytes) const noexcept;
   // The memory is pinned no more: its region ends at both sides, if it was one, and it will not become one.
@@ -88,19 +98,28 @@ class HostRegions final : public SessionPart {
     std::vector<uint8_t> late;
     bool shared() const noexcept { return shadow.empty(); }
   };
+  using Regions = std::map<uint64_t, Region>;
+  enum class Users : uint8_t { kernels, graphs };
   // With mutex_.
   void add(uint64_t base, Region region);
-  void remove(std::map<uint64_t, Region>::iterator which) noexcept;
+  void remove(Regions::iterator which) noexcept;
   void note_bounds() noexcept;
-  // With mutex_: compares a region that is not shared with its shadow. Without effect where the memory is not there.
-  void find_changes(uint64_t base, Region& region, std::vector<MirroredChange>& changes);
+  // With mutex_. The region that holds the address, or null.
+  static Regions::value_type* find(Regions& regions, uint64_t address) noexcept;
+  // With mutex_: compares bytes [offset, offset + bytes) of a region that is not shared with its shadow. Without effect
+  // where the memory is not there.
+  void find_changes(uint64_t base, Region& region, uint64_t offset, uint64_t bytes,
+                    std::vector<MirroredChange>& changes);
+  void post(const Caller& caller, const std::vector<MirroredChange>& changes);
   // Writes the bytes of the device that came while the memory could not be written. False: it still cannot be.
   static bool bring_late(uint64_t base, Region& region) noexcept;
   // Stores bytes of the device in memory without the rights for it, or notes them for bring_late().
   static void store_without_rights(uint64_t base, Region& region, uint64_t offset, std::span<const std::byte> bytes,
                                    std::span<const uint8_t> mask);
-  bool knows(uint64_t base) const noexcept;
-  CUresult make(const Caller& caller, uint64_t base, uint64_t bytes);
+  bool knows(uint64_t base, Users users) const noexcept;
+  CUresult make(const Caller& caller, uint64_t base, uint64_t bytes, Users users);
+  // False: it is no region for graphs.
+  bool open_to_kernels(const Caller& caller, uint64_t base);
   void push_now(const Caller& caller) noexcept;
   void push_changes(const Caller& caller) noexcept;
   void scan_tables();
@@ -115,9 +134,10 @@ class HostRegions final : public SessionPart {
   // Held while changes are found and sent, so that two threads do not send in the wrong order. The thread that reads
   // the connection never takes it.
   mutable std::mutex sending_;
-  mutable std::mutex mutex_;            // a leaf: the members below
-  std::map<uint64_t, Region> regions_;  // by base
-  std::vector<std::byte> incoming_;     // bulk of the notice being read; the reading thread only
+  mutable std::mutex mutex_;         // a leaf: the members below
+  Regions regions_;                  // by base
+  Regions for_graphs_;               // the same of those that only graphs use; all_shared() and the like leave them out
+  std::vector<std::byte> incoming_;  // bulk of the notice being read; the reading thread only
   // Size of regions_, changed under the lock. Relaxed: a thread that has the region's pointer got it after the region
   // was made, from the thread that made it or by synchronising with it.
   std::atomic<size_t> count_{0};

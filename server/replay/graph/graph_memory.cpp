@@ -13,6 +13,7 @@
 #include "server/replay/call/reply.hpp"
 #include "server/replay/context/context.hpp"
 #include "server/replay/copy/copy.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
 #include "server/replay/session/replay_state.hpp"
 #include "server/replay/stream/stream_rest.hpp"
 #include "server/session_handlers.hpp"
@@ -218,30 +219,51 @@ void graph_memory_write(Replay& replay, Call& call) {
 
 namespace {
 
+// The client's memory that a launch uses.
+struct LaunchedMemory {
+  std::vector<uint64_t> blocks;
+  std::vector<HostRegions::Range> ranges;
+
+  bool begin(ReplayState& state) const {
+    if (!state.graph_memory().launched(blocks)) return false;
+    if (state.host_regions().launched(ranges)) return true;
+    state.graph_memory().ended(blocks);
+    return false;
+  }
+  void end(ReplayState& state) const {
+    state.graph_memory().ended(blocks);
+    state.host_regions().ended(ranges);
+  }
+  // With what it wrote.
+  void deliver_and_end(ReplayState& state) const {
+    if (ranges.empty()) state.graph_memory().deliver();
+    else state.host_regions().deliver();
+    end(state);
+  }
+};
+
 // Sees to it that the launch just made is counted as ended once it is. Without an event the stream is waited for.
-void end_when_done(Replay& replay, Context& context, CUstream stream, std::vector<uint64_t> blocks) {
+void end_when_done(Replay& replay, Context& context, CUstream stream, LaunchedMemory memory) {
   PooledEvent event = context.events->take();
   CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result == CUDA_SUCCESS) {
     CUevent native = event.get();
     auto held = std::make_shared<PooledEvent>(std::move(event));
-    auto done = [&replay, held, blocks](CUresult) {
-      replay.state().graph_memory().deliver();
-      replay.state().graph_memory().ended(blocks);
-    };
+    auto done = [&replay, held, memory](CUresult) { memory.deliver_and_end(replay.state()); };
     if (replay.watcher().watch(context.native, native, done)) return;
   }
   drive(replay.driver().cuStreamSynchronize, stream);
-  replay.state().graph_memory().deliver();
-  replay.state().graph_memory().ended(blocks);
+  memory.deliver_and_end(replay.state());
 }
 
 }  // namespace
 
 void graph_launch(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::GraphLaunch>();
-  auto list = params.getBlocks();
-  if (list.size() > wire::kListItemsMax) throw ProtocolFault{"graph_launch: too many blocks"};
+  auto blocks = params.getBlocks(), ranges = params.getRanges();
+  if (blocks.size() > wire::kListItemsMax || ranges.size() > wire::kListItemsMax)
+    throw ProtocolFault{"graph_launch: too many blocks"};
+  if (ranges.size() % 2 != 0) throw ProtocolFault{"graph_launch: an address without a number of bytes"};
   Context* context = replay.state().contexts().current();
   void* exec = nullptr;
   CUstream stream = nullptr;
@@ -251,16 +273,13 @@ void graph_launch(Replay& replay, Call& call) {
     return finish(replay, call, CUDA_ERROR_INVALID_HANDLE);
   }
   context = replay.state().contexts().enter_stream(stream);
-  std::vector<uint64_t> blocks;
-  for (uint64_t number : list) blocks.push_back(number);
-  GraphMemory& memory = replay.state().graph_memory();
-  if (!memory.launched(blocks)) return finish(replay, call, CUDA_ERROR_INVALID_VALUE);
+  LaunchedMemory memory;
+  for (uint64_t number : blocks) memory.blocks.push_back(number);
+  for (unsigned i = 0; i < ranges.size(); i += 2) memory.ranges.push_back({ranges[i], ranges[i + 1]});
+  if (!memory.begin(replay.state())) return finish(replay, call, CUDA_ERROR_INVALID_VALUE);
   CUresult result = drive(replay.driver().cuGraphLaunch, static_cast<CUgraphExec>(exec), stream);
-  if (result != CUDA_SUCCESS) {
-    memory.ended(blocks);
-  } else {
-    end_when_done(replay, *context, stream, std::move(blocks));
-  }
+  if (result != CUDA_SUCCESS) memory.end(replay.state());
+  else end_when_done(replay, *context, stream, std::move(memory));
   finish(replay, call, result);
 }
 

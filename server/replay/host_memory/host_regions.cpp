@@ -128,9 +128,9 @@ CUresult HostRegions::check_new(uint64_t address, uint64_t bytes) const {
   return overlaps ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
+CUresult HostRegions::create(uint64_t address, uint64_t bytes, Users users) {
   if (CUresult error = check_new(address, bytes)) return error;
-  Region region{.bytes = bytes};
+  Region region{.bytes = bytes, .users = users};
   region.charge = HostCharge(replay_.host_memory());
   if (!region.charge.grow(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = add_pages(page_floor(address), page_ceiling(address + bytes))) return error;
@@ -143,8 +143,18 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes) {
   std::memset(reinterpret_cast<void*>(address), 0, bytes);
   std::lock_guard lock(mutex_);
   regions_.emplace(address, std::move(region));
-  mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  if (users == Users::kernels)
+    mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   return CUDA_SUCCESS;
+}
+
+bool HostRegions::open_to_kernels(uint64_t address) {
+  std::lock_guard lock(mutex_);
+  auto found = regions_.find(address);
+  if (found == regions_.end() || !found->second.shadow) return false;
+  if (std::exchange(found->second.users, Users::kernels) == Users::graphs)
+    mirrored_.store(mirrored_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  return true;
 }
 
 CUresult HostRegions::create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory) {
@@ -169,7 +179,8 @@ CUresult HostRegions::destroy(uint64_t address) {
     auto found = regions_.find(address);
     if (found == regions_.end()) return CUDA_ERROR_INVALID_VALUE;
     bytes = found->second.bytes;
-    if (found->second.shadow) mirrored_.store(mirrored_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+    if (found->second.shadow && found->second.users == Users::kernels)
+      mirrored_.store(mirrored_.load(std::memory_order_relaxed) - 1, std::memory_order_release);
     regions_.erase(found);
   }
   drop_pages(page_floor(address), page_ceiling(address + bytes));
@@ -185,6 +196,33 @@ bool HostRegions::holds_shared(uint64_t address, uint64_t bytes) const {
   return !region.shadow && offset < region.bytes && bytes <= region.bytes - offset;
 }
 
+HostRegions::Regions::iterator HostRegions::find_mirrored(const Range& range) {
+  auto at = regions_.upper_bound(range.address);
+  if (at == regions_.begin()) return regions_.end();
+  const auto& [base, region] = *--at;
+  const uint64_t offset = range.address - base;
+  const bool inside = offset < region.bytes && range.bytes <= region.bytes - offset;
+  return inside && region.shadow ? at : regions_.end();
+}
+
+bool HostRegions::launched(const std::vector<Range>& ranges) {
+  std::lock_guard lock(mutex_);
+  for (const Range& range : ranges) {
+    if (find_mirrored(range) == regions_.end()) return false;
+  }
+  for (const Range& range : ranges) ++launched_[range];
+  launched_count_.store(launched_.size(), std::memory_order_release);
+  return true;
+}
+
+void HostRegions::ended(const std::vector<Range>& ranges) {
+  std::lock_guard lock(mutex_);
+  for (const Range& range : ranges) {
+    if (auto found = launched_.find(range); found != launched_.end() && --found->second == 0) launched_.erase(found);
+  }
+  launched_count_.store(launched_.size(), std::memory_order_release);
+}
+
 bool HostRegions::write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes,
                         std::span<const uint8_t> mask) {
   std::lock_guard lock(mutex_);
@@ -197,32 +235,61 @@ bool HostRegions::take_next(Place& place, Place& of, std::vector<wire::ByteChang
   std::lock_guard lock(mutex_);
   auto at = regions_.lower_bound(place.address);
   if (at != regions_.end() && at->first != place.address) place.offset = 0;
-  while (at != regions_.end() && (!at->second.shadow || place.offset >= at->second.bytes)) {
+  while (at != regions_.end() &&
+         (!at->second.shadow || at->second.users == Users::graphs || place.offset >= at->second.bytes)) {
     ++at;
     place.offset = 0;
   }
   if (at == regions_.end()) return false;
-  auto& [address, region] = *at;
-  const uint64_t bytes = std::min<uint64_t>(region.bytes - place.offset, wire::kRegionPieceBytes);
-  wire::take_changes(reinterpret_cast<const std::byte*>(address + place.offset),
-                     region.shadow.bytes().subspan(place.offset, bytes),
-                     [&](wire::ByteChanges& found) { changes.push_back(std::move(found)); });
-  of = {address, place.offset};
-  place = {address, place.offset + bytes};
+  of = {at->first, place.offset};
+  const uint64_t bytes = std::min<uint64_t>(at->second.bytes - place.offset, wire::kRegionPieceBytes);
+  compare(at, of.offset, bytes, changes);
+  place = {at->first, place.offset + bytes};
   return true;
+}
+
+bool HostRegions::take_next_launched(Range& range, Place& place, Place& of, std::vector<wire::ByteChanges>& changes) {
+  std::lock_guard lock(mutex_);
+  auto at = launched_.lower_bound(range);
+  auto region = regions_.end();
+  for (; at != launched_.end(); ++at, place.offset = 0) {
+    if (at->first != range) place.offset = 0;
+    range = at->first;
+    if (place.offset >= range.bytes) continue;
+    region = find_mirrored(range);
+    // A region that is for kernels by now has been compared as a whole.
+    if (region != regions_.end() && region->second.users == Users::graphs) break;
+  }
+  if (at == launched_.end()) return false;
+  const uint64_t bytes = std::min<uint64_t>(range.bytes - place.offset, wire::kRegionPieceBytes);
+  of = {region->first, range.address - region->first + place.offset};
+  compare(region, of.offset, bytes, changes);
+  place.offset += bytes;
+  return true;
+}
+
+void HostRegions::compare(Regions::iterator region, uint64_t offset, uint64_t bytes,
+                          std::vector<wire::ByteChanges>& changes) {
+  wire::take_changes(reinterpret_cast<const std::byte*>(region->first + offset),
+                     region->second.shadow.bytes().subspan(offset, bytes),
+                     [&](wire::ByteChanges& found) { changes.push_back(std::move(found)); });
+}
+
+void HostRegions::send(const Place& of, const std::vector<wire::ByteChanges>& changes) {
+  for (const wire::ByteChanges& change : changes)
+    notify::region_data(replay_.outbox(),
+                        {.address = of.address, .offset = of.offset + change.offset, .changed = change.mask},
+                        change.bytes);
 }
 
 void HostRegions::deliver() {
   replay_.state().graph_memory().deliver();
-  if (!any_mirrored()) return;
+  if (!any_mirrored() && !any_launched()) return;
   std::lock_guard delivering(delivering_);
   std::vector<wire::ByteChanges> changes;
-  for (Place place, of; take_next(place, of, changes); changes.clear()) {
-    for (const wire::ByteChanges& change : changes)
-      notify::region_data(replay_.outbox(),
-                          {.address = of.address, .offset = of.offset + change.offset, .changed = change.mask},
-                          change.bytes);
-  }
+  Range range;
+  for (Place place, of; take_next_launched(range, place, of, changes); changes.clear()) send(of, changes);
+  for (Place place, of; take_next(place, of, changes); changes.clear()) send(of, changes);
 }
 
 void HostRegions::clear() {
@@ -230,14 +297,29 @@ void HostRegions::clear() {
   for (auto& [first, pages] : pages_) unmap(first, pages.end);
   pages_.clear();
   regions_.clear();
+  launched_.clear();
   mapped_bytes_ = 0;
   mirrored_.store(0, std::memory_order_release);
+  launched_count_.store(0, std::memory_order_release);
 }
 
-void region_create(Replay& replay, Call& call) {
+namespace {
+
+void create_region(Replay& replay, Call& call, HostRegions::Users users) {
   auto params = call.message.getRoot<schema::RegionCreate>();
   if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
-  finish(replay, call, replay.state().host_regions().create(params.getAddress(), params.getBytes()));
+  finish(replay, call, replay.state().host_regions().create(params.getAddress(), params.getBytes(), users));
+}
+
+}  // namespace
+
+void region_create(Replay& replay, Call& call) { create_region(replay, call, HostRegions::Users::kernels); }
+void region_for_graphs(Replay& replay, Call& call) { create_region(replay, call, HostRegions::Users::graphs); }
+
+void region_for_kernels(Replay& replay, Call& call) {
+  const uint64_t address = call.message.getRoot<schema::RegionDestroy>().getAddress();
+  const bool found = replay.state().host_regions().open_to_kernels(address);
+  finish(replay, call, found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
 void region_share(Replay& replay, Call& call) {

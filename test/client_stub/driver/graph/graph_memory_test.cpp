@@ -5,6 +5,7 @@
 
 #include "client_stub/driver/handle/handle_table.hpp"
 #include "client_stub/driver/copy/memory_in_flight.hpp"
+#include "client_stub/driver/host_memory/host_regions.hpp"
 #include "schema/api_memory.capnp.h"
 #include "schema/session.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
@@ -220,7 +221,7 @@ TEST_CASE("An event that was recorded behind a launch tells that it has ended") 
 TEST_CASE("Memory that a launch uses is given up when the launch has ended") {
   GraphProcess process;
   void* pinned = nullptr;
-  constexpr size_t kBytes = 256u << 10;  // too large to be a host region unasked
+  constexpr size_t kBytes = 256u << 10;
   REQUIRE(custom::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
   CUDA_MEMCPY3D copy = process.to_device(pinned, kBytes);
   std::swap(copy.srcMemoryType, copy.dstMemoryType);
@@ -235,6 +236,119 @@ TEST_CASE("Memory that a launch uses is given up when the launch has ended") {
   const auto frames = process.session->frames();
   REQUIRE(frames.size() > before);
   CHECK(frames[before].kind == wire::FrameKind::called);
+}
+
+namespace {
+
+// A graph that copies `kBytes` from the middle of pinned memory.
+struct PinnedCopy : GraphProcess {
+  static constexpr size_t kPinnedBytes = 256u << 10, kOffset = 8192, kBytes = 100'000;
+
+  PinnedCopy() {
+    void* memory = nullptr;
+    REQUIRE(custom::cuMemAllocHost_v2(&memory, kPinnedBytes) == CUDA_SUCCESS);
+    pinned = static_cast<std::byte*>(memory);
+    CUDA_MEMCPY3D copy = to_device(pinned + kOffset, kBytes);
+    CUgraphNode node = nullptr;
+    REQUIRE(custom::cuGraphAddMemcpyNode(&node, graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+    exec = instantiate();
+  }
+  void launch() const { REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS); }
+  void use_in_kernel() const {
+    REQUIRE(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(pinned), 1, 16, nullptr, false) == CUDA_SUCCESS);
+  }
+
+  std::byte* pinned = nullptr;
+  CUgraphExec exec = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("A graph copies pinned memory at its own address, and a launch alone sends the bytes that it copies") {
+  PinnedCopy process;
+  CHECK(process.count(SessionOrdinal::region_for_graphs) == 1);
+  CHECK(process.count(SessionOrdinal::graph_memory_create) == 0);
+  process.pinned[PinnedCopy::kOffset] = std::byte{1};
+  process.pinned[0] = std::byte{2};
+  REQUIRE(custom::cuMemsetD8Async(process.device, 1, 16, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_write) == 0);
+  process.launch();
+  REQUIRE(process.count(SessionOrdinal::region_write) == 1);
+  process.session->newest().read<schema::GraphLaunch>([&](schema::GraphLaunch::Reader launch) {
+    CHECK(launch.getBlocks().size() == 0);
+    REQUIRE(launch.getRanges().size() == 2);
+    CHECK(launch.getRanges()[0] == reinterpret_cast<uint64_t>(process.pinned) + PinnedCopy::kOffset);
+    CHECK(launch.getRanges()[1] == PinnedCopy::kBytes);
+  });
+  process.launch();
+  CHECK(process.count(SessionOrdinal::region_write) == 1);
+}
+
+TEST_CASE("Pinned memory that a graph copies and a kernel is given a pointer to has one copy at the server") {
+  PinnedCopy process;
+  process.launch();
+  process.pinned[0] = std::byte{2};
+  process.use_in_kernel();
+  CHECK(process.count(SessionOrdinal::region_for_kernels) == 1);
+  CHECK(process.count(SessionOrdinal::region_create) == 0);
+  CHECK(process.count(SessionOrdinal::region_write) == 1);
+  process.use_in_kernel();
+  CHECK(process.count(SessionOrdinal::region_for_kernels) == 1);
+  // All work may use it now.
+  process.pinned[PinnedCopy::kOffset] = std::byte{3};
+  process.launch();
+  CHECK(process.count(SessionOrdinal::region_write) == 2);
+}
+
+TEST_CASE("What a graph writes to pinned memory arrives there") {
+  PinnedCopy process;
+  process.launch();
+  HostRegions& regions = test::part<client::HostRegions>();
+  CHECK_FALSE(regions.holds(reinterpret_cast<uint64_t>(process.pinned), 1));
+  BulkSink sink = regions.sink(1);
+  *static_cast<std::byte*>(sink.data) = std::byte{9};
+  regions.stored(reinterpret_cast<uint64_t>(process.pinned), PinnedCopy::kOffset, {}, 1);
+  CHECK(process.pinned[PinnedCopy::kOffset] == std::byte{9});
+  process.launch();
+  CHECK(process.count(SessionOrdinal::region_write) == 0);
+}
+
+TEST_CASE("A region for graphs ends with its pinned memory, and begins again when the memory is registered again") {
+  GraphProcess process;
+  std::vector<std::byte> memory(64);
+  auto register_memory = [&] {
+    REQUIRE(custom::cuMemHostRegister_v2(memory.data(), memory.size(), 0) == CUDA_SUCCESS);
+  };
+  register_memory();
+  CUDA_MEMCPY3D copy = process.to_device(memory.data(), memory.size());
+  CUgraphNode node = nullptr;
+  REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
+  CUgraphExec exec = process.instantiate();
+  REQUIRE(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_destroy) == 1);
+  register_memory();
+  memory[5] = std::byte{5};
+  REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.count(SessionOrdinal::region_for_graphs) == 2);
+  CHECK(process.count(SessionOrdinal::region_write) == 1);
+}
+
+TEST_CASE("Ranges of one region that lie near each other are named as one") {
+  GraphProcess process;
+  void* pinned = nullptr;
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);
+  CUgraphNode node = nullptr;
+  for (size_t at : {0, 64, 32, 4000, 500'000, 500'050}) {
+    CUDA_MEMCPY3D part = process.to_device(static_cast<std::byte*>(pinned) + at, 64);
+    REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &part, nullptr) == CUDA_SUCCESS);
+  }
+  REQUIRE(custom::cuGraphLaunch(process.instantiate(), nullptr, false) == CUDA_SUCCESS);
+  process.session->newest().read<schema::GraphLaunch>([&](schema::GraphLaunch::Reader launch) {
+    REQUIRE(launch.getRanges().size() == 4);
+    CHECK(launch.getRanges()[1] == 4064);
+    CHECK(launch.getRanges()[2] == reinterpret_cast<uint64_t>(pinned) + 500'000);
+    CHECK(launch.getRanges()[3] == 114);
+  });
 }
 
 TEST_CASE("A graph of many copies is sent by blocks that are named once") {

@@ -1,9 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 
 #include "protocol/wire/limits.hpp"
 #include "server/replay/graph/graph_memory.hpp"
+#include "server/replay/host_memory/host_regions.hpp"
 #include "test/server/replay/fake_session.hpp"
 
 using namespace gpuwire;
@@ -55,9 +58,29 @@ struct Fixture {
         },
         bytes);
   }
-  void launch(std::initializer_list<uint64_t> blocks) {
+  // A region for graphs, of the client's memory at an address that is free here.
+  std::byte* create_region(uint64_t bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    munmap(memory, bytes);
+    uint64_t sequence = session.call<schema::RegionCreate>(SessionOrdinal::region_for_graphs,
+                                                           [&](schema::RegionCreate::Builder params) {
+                                                             params.setAddress(reinterpret_cast<uint64_t>(memory));
+                                                             params.setBytes(bytes);
+                                                           });
+    REQUIRE(session.result(sequence) == CUDA_SUCCESS);
+    return static_cast<std::byte*>(memory);
+  }
+  void open_to_kernels(const std::byte* region) {
+    session.post<schema::RegionDestroy>(SessionOrdinal::region_for_kernels,
+                                        [&](auto params) { params.setAddress(reinterpret_cast<uint64_t>(region)); });
+  }
+  void launch(std::initializer_list<uint64_t> blocks, std::initializer_list<uint64_t> ranges = {}) {
     session.post<schema::GraphLaunch>(SessionOrdinal::graph_launch, [&](schema::GraphLaunch::Builder params) {
       params.setExec(exec);
+      auto named = params.initRanges(unsigned(ranges.size()));
+      unsigned next = 0;
+      for (uint64_t word : ranges) named.set(next++, word);
       auto list = params.initBlocks(unsigned(blocks.size()));
       unsigned at = 0;
       for (uint64_t block : blocks) list.set(at++, block);
@@ -100,6 +123,50 @@ TEST_CASE_FIXTURE(Fixture, "What a graph wrote leaves once, when the launch is d
   memory[0] = std::byte{1};
   session.state().graph_memory().deliver();
   CHECK(session.notices(NoticeOrdinal::graph_memory_data).size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "What a graph wrote to a region leaves with the end of the launch that names the bytes") {
+  std::byte* region = create_region(64 * 1024);
+  const auto address = reinterpret_cast<uint64_t>(region);
+  g_target = region + 8192;
+  launch({}, {address + 8190, 100});
+  region[0] = std::byte{1};  // in no range
+  driver.release();
+  session.watcher().poll();
+  auto sent = session.notices(NoticeOrdinal::region_data);
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0]->bulk == std::vector<std::byte>(4, std::byte{9}));
+  CHECK(sent[0]->as<schema::RegionChange>().getAddress() == address);
+  CHECK(sent[0]->as<schema::RegionChange>().getOffset() == 8192);
+  region[8192] = std::byte{2};
+  session.state().host_regions().deliver();
+  CHECK(session.notices(NoticeOrdinal::region_data).size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "All of a region for graphs is compared once it is for kernels, too") {
+  std::byte* region = create_region(64 * 1024);
+  region[5] = std::byte{1};
+  session.state().host_regions().deliver();
+  CHECK(session.notices(NoticeOrdinal::region_data).empty());
+  open_to_kernels(region);
+  open_to_kernels(region);
+  session.state().host_regions().deliver();
+  CHECK(session.notices(NoticeOrdinal::region_data).size() == 1);
+  open_to_kernels(region + 1);
+  CHECK(session.failed.size() == 1);
+}
+
+TEST_CASE_FIXTURE(Fixture, "A launch that names bytes of no region is refused, and one that lacks a length ends") {
+  std::byte* region = create_region(4096);
+  const auto address = reinterpret_cast<uint64_t>(region);
+  create(1, 16);
+  launch({1}, {address + 4000, 97});
+  CHECK(session.failed.size() == 1);
+  launch({1}, {address, 1, address + 4096, 1});
+  CHECK(session.failed.size() == 2);
+  CHECK_FALSE(session.state().graph_memory().any_running());
+  CHECK_FALSE(session.state().host_regions().any_launched());
+  CHECK_THROWS_AS(launch({}, {address}), server::ProtocolFault);
 }
 
 TEST_CASE_FIXTURE(Fixture, "A block that a launch uses goes when that is done") {
