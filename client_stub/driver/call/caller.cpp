@@ -34,7 +34,7 @@ Caller enter(Needs needs) noexcept {
       caller.error = CUDA_ERROR_INVALID_CONTEXT;
       return caller;
     }
-    caller.error = context_health(*context);
+    caller.error = health_at_entry(*context);
     if (caller.error && !(needs == Needs::living_context && is_sticky(caller.error))) [[unlikely]]
       return caller;
     caller.error = CUDA_SUCCESS;
@@ -62,7 +62,7 @@ Caller enter_context(ContextState& context) noexcept {
   caller.server = context.server;
   caller.session = &caller.server->connection();
   caller.error = caller.session->state();
-  if (caller.error == CUDA_SUCCESS) caller.error = context_health(context);
+  if (caller.error == CUDA_SUCCESS) caller.error = health_at_entry(context);
   if (caller.error) return caller;
   caller.state = &context;
   caller.context_handle = context.base->handle;
@@ -78,10 +78,7 @@ CUresult leave(const Caller& caller, CUresult result) noexcept {
       return result;
     return CUresult(context->deferred.exchange(0, std::memory_order_relaxed));
   }
-  if (is_sticky(result)) {
-    int32_t none = 0;
-    context->base->sticky.compare_exchange_strong(none, result, std::memory_order_relaxed);
-  }
+  if (is_sticky(result)) note_fault(*context, result);
   return result;
 }
 

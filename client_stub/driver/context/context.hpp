@@ -41,9 +41,10 @@ struct ContextState {
   std::atomic<bool> destroyed{false};
   std::atomic<uint32_t> flags{0};
 
-  // CUresult of the fault that ended the context's usefulness, 0: none; that of `base` counts. Never leaves it again
-  // but by a reset of a primary context.
+  // CUresult of the fault that ended the context's usefulness, 0: none, kPerhapsFaulty: another context of the device
+  // has had one; that of `base` counts. A fault never leaves it again but by a reset of a primary context.
   std::atomic<int32_t> sticky{0};
+  static constexpr int32_t kPerhapsFaulty = INT32_MAX;
   // First failure of a posted call that no call has reported yet. Written by the notice handler, taken by leave().
   std::atomic<int32_t> deferred{0};
 
@@ -113,12 +114,19 @@ ContextState* find_context(CUcontext context) noexcept;
 // `context`, or the current one for NULL; null: neither. `error` says why.
 ContextState* context_or_current(CUcontext context, CUresult& error) noexcept;
 
-// enter()'s result for a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
+// What is known of a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
 inline CUresult context_health(const ContextState& context) noexcept {
   if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]]
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  return CUresult(context.base->sticky.load(std::memory_order_relaxed));
+  const int32_t sticky = context.base->sticky.load(std::memory_order_relaxed);
+  return sticky == ContextState::kPerhapsFaulty ? CUDA_SUCCESS : CUresult(sticky);
 }
+// The same for a call of the program that enters the context: asks the server's driver where a fault of another context
+// may have reached this one. Without locks.
+CUresult health_at_entry(ContextState& context) noexcept;
+// The context has had a fault, whose first report counts. A fault leaves all contexts that the device has at that time
+// unusable (as measured on driver 580); which those were, only the server's driver knows. Any thread; sends nothing.
+void note_fault(ContextState& context, CUresult fault) noexcept;
 
 using gpuwire::cuda_abi::is_sticky;
 

@@ -8,6 +8,7 @@
 #include "client_stub/driver/session/process.hpp"
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/memory/cached_memory.hpp"
+#include "client_stub/driver/stream/host_callbacks.hpp"
 
 namespace gpuwire::client {
 
@@ -62,6 +63,47 @@ ThreadState* thread_state() noexcept {
 
 ContextState* find_context(CUcontext context) noexcept {
   return handles().find<ContextState>(wire::HandleKind::context, reinterpret_cast<uint64_t>(context));
+}
+
+namespace {
+
+// Of a context that is perhaps faulty.
+CUresult ask_for_fault(ContextState& context) noexcept {
+  if (in_host_callback()) return CUDA_SUCCESS;  // such a function may ask nothing; the next call does
+  Caller caller;
+  caller.server = context.server;
+  caller.session = &context.server->connection();
+  caller.state = &context;
+  caller.context_handle = context.base->handle;
+  caller.context = uint32_t(context.handle);
+  size_t free_bytes = 0, total_bytes = 0;
+  const CUresult result = forward::cuMemGetInfo_v2(caller, &free_bytes, &total_bytes);
+  int32_t perhaps = ContextState::kPerhapsFaulty;
+  context.base->sticky.compare_exchange_strong(perhaps, is_sticky(result) ? result : 0, std::memory_order_relaxed);
+  return context_health(context);
+}
+
+}  // namespace
+
+CUresult health_at_entry(ContextState& context) noexcept {
+  if (context.base->sticky.load(std::memory_order_relaxed) == ContextState::kPerhapsFaulty &&
+      context.alive.load(std::memory_order_relaxed)) [[unlikely]]
+    return ask_for_fault(context);
+  return context_health(context);
+}
+
+void note_fault(ContextState& context, CUresult fault) noexcept {
+  std::atomic<int32_t>& sticky = context.base->sticky;
+  int32_t before = sticky.load(std::memory_order_relaxed);
+  do {
+    if (before != 0 && before != ContextState::kPerhapsFaulty) return;
+  } while (!sticky.compare_exchange_weak(before, fault, std::memory_order_relaxed));
+  handles().for_each(wire::HandleKind::context, context.server, [&](uint64_t, void* object) {
+    auto* other = static_cast<ContextState*>(object);
+    if (!other || other->device != context.device || !other->alive.load(std::memory_order_relaxed)) return;
+    int32_t none = 0;
+    other->base->sticky.compare_exchange_strong(none, ContextState::kPerhapsFaulty, std::memory_order_relaxed);
+  });
 }
 
 ContextState* context_or_current(CUcontext context, CUresult& error) noexcept {

@@ -73,7 +73,8 @@ void completion(ServerSession& session, const schema::Completion::Reader& done) 
 void deferred_error(const ServerSession& session, const schema::DeferredError::Reader& error) noexcept {
   const CUresult result = cuda_abi::from_peer(error.getResult());
   auto note = [&](ContextState& context) {
-    keep_first(error.getSticky() || is_sticky(result) ? context.base->sticky : context.deferred, result);
+    if (error.getSticky() || is_sticky(result)) note_fault(context, result);
+    else keep_first(context.deferred, result);
   };
   if (ContextState* context = error.getContext() ? context_of_frame(error.getContext()) : nullptr) {
     note(*context);

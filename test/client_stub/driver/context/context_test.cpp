@@ -15,6 +15,8 @@ using test::FakeProcess;
 
 namespace {
 
+constexpr uint32_t kMemGetInfo = 1804;
+
 CUcontext primary_of(int device) { return as_cuda(process()->device(device)->primary); }
 
 CUcontext retained(int device) {
@@ -161,7 +163,30 @@ TEST_CASE("after a fault either that or what is wrong with the arguments comes f
   CHECK(fake.session->total() == sent + 1);
 }
 
-TEST_CASE("a sticky error stays with its context alone") {
+TEST_CASE("After a fault the server is asked once of each other context of the device whether it is faulty, too") {
+  FakeProcess fake;
+  retained(0);
+  CUcontext other = nullptr;
+  REQUIRE(custom::cuCtxCreate_v2(&other, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuCtxSetCurrent(primary_of(0)) == CUDA_SUCCESS);
+  CHECK(leave(enter(Needs::context), CUDA_ERROR_ILLEGAL_ADDRESS) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(custom::cuCtxSetCurrent(other) == CUDA_SUCCESS);
+  const size_t before = fake.session->total();
+  SUBCASE("the driver says that it is well") {
+    CHECK(custom::cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(fake.session->total() == before + 1);
+    CHECK(custom::cuCtxSynchronize() == CUDA_SUCCESS);
+    CHECK(fake.session->total() == before + 1);
+  }
+  SUBCASE("the driver says that it is not") {
+    fake.session->answer_with(kMemGetInfo, CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(custom::cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(fake.session->total() == before + 1);
+  }
+}
+
+TEST_CASE("a sticky error stays with the contexts of its device") {
   FakeProcess fake(2);
   retained(0);
   retained(1);
