@@ -120,6 +120,13 @@ bool AddressMap::update(uint64_t address, const std::function<void(AddressRange&
   return true;
 }
 
+void AddressMap::update_within(uint64_t base, uint64_t bytes, const std::function<void(AddressRange&)>& change) {
+  std::unique_lock lock(mutex_);
+  for (auto at = ranges_.lower_bound(base); at != ranges_.end() && at->first - base < bytes; ++at) {
+    if (at->second.bytes <= bytes - (at->first - base)) change(at->second);
+  }
+}
+
 void AddressMap::take_all(const std::function<bool(const AddressRange&)>& accept,
                           const std::function<void(const AddressRange&)>& removed) {
   std::vector<AddressRange> taken;

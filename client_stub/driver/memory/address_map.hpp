@@ -48,7 +48,12 @@ struct AddressRange {
   bool sync_memops = false;
   bool others_know = false;  // was shown to other processes, which may use it when it is freed here
   bool reserved = false;     // its pages are kept in address_reservations()
+  // Of a range in mapped_parts(): the devices whose kernels may touch it, a bit for each of the program's ordinals, as
+  // cuMemSetAccess has set them. All other memory is accessible from its allocation on.
+  uint64_t readable_by = ~uint64_t{0};
+  uint64_t writable_by = ~uint64_t{0};
 
+  bool is_accessible() const noexcept { return readable_by != 0; }
   uint64_t end() const noexcept { return base + bytes; }
   bool contains(uint64_t address, uint64_t count) const noexcept {
     return address >= base && count <= bytes && address - base <= bytes - count;
@@ -73,6 +78,8 @@ class AddressMap {
   std::optional<AddressRange> take(uint64_t base, const std::function<bool(const AddressRange&)>& accept);
   // Changes the range that holds `address`; base and bytes must stay. False: there is none.
   bool update(uint64_t address, const std::function<void(AddressRange&)>& change);
+  // Changes each range that lies in [base, base + bytes); their bases and bytes must stay.
+  void update_within(uint64_t base, uint64_t bytes, const std::function<void(AddressRange&)>& change);
   // Takes out all ranges that `accept` chooses, and shows each to `removed`.
   void take_all(const std::function<bool(const AddressRange&)>& accept,
                 const std::function<void(const AddressRange&)>& removed);

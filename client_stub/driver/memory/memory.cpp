@@ -2,6 +2,7 @@
 // put aside, and another one is asked for.
 #include <algorithm>
 #include <atomic>
+#include <span>
 #include <vector>
 
 #include "client/forward.hpp"
@@ -152,6 +153,19 @@ BlockUse use_on_stream(const Caller& caller, uint64_t bytes, uint64_t pool, CUst
           .stream = resolve_stream(caller, stream, per_thread, error)};
 }
 
+// Precondition: the server's driver has accepted these rights.
+void set_access(AddressRange& part, std::span<const CUmemAccessDesc> rights) {
+  for (const CUmemAccessDesc& right : rights) {
+    if (right.location.type != CU_MEM_LOCATION_TYPE_DEVICE || right.location.id < 0 || right.location.id >= 64)
+      continue;
+    const uint64_t device = uint64_t{1} << right.location.id;
+    part.readable_by =
+        right.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ? part.readable_by & ~device : part.readable_by | device;
+    part.writable_by =
+        right.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? part.writable_by | device : part.writable_by & ~device;
+  }
+}
+
 bool is_freed(RangeKind kind) {
   return kind == RangeKind::device || kind == RangeKind::pool || kind == RangeKind::managed;
 }
@@ -249,7 +263,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr 
   if (!asks && (!caller.error || is_sticky(caller.error))) return CUDA_SUCCESS;  // before a fault
   if (caller.error) return caller.error;
   auto range = allocation_at(dptr);
-  if (!range) return CUDA_ERROR_NOT_FOUND;
+  // A mapping without access is not found (measured on driver 580).
+  if (!range || !range->is_accessible()) return CUDA_ERROR_NOT_FOUND;
   if (pbase) *pbase = range->base;
   if (psize) *psize = range->bytes;
   return CUDA_SUCCESS;
@@ -394,7 +409,9 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                            .bytes = size,
                            .kind = RangeKind::mapped,
                            .device = caller.server->allocation_holders.device_of(handle),
-                           .server = caller.server});
+                           .server = caller.server,
+                           .readable_by = 0,
+                           .writable_by = 0});
   return leave(caller, result);
 }
 
@@ -405,6 +422,15 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   if (result == CUDA_SUCCESS)
     mapped_parts().take_all([&](const AddressRange& part) { return part.base >= ptr && part.end() <= ptr + size; },
                             [](const AddressRange&) {});
+  return leave(caller, result);
+}
+
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
+  Caller caller = enter(Needs::initialised);
+  if (caller.error) return caller.error;
+  CUresult result = forward::cuMemSetAccess(caller, ptr, size, desc, count);
+  if (result == CUDA_SUCCESS)
+    mapped_parts().update_within(ptr, size, [&](AddressRange& part) { set_access(part, {desc, count}); });
   return leave(caller, result);
 }
 

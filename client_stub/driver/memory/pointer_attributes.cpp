@@ -17,20 +17,27 @@ AddressRange whole_of(const AddressRange& range) {
   return address_map().find(range.base).value_or(range);
 }
 
+uint32_t access_flags(const AddressRange& range) {
+  if (range.writable_by != 0) return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+  return range.is_accessible() ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
+}
+
 }  // namespace
 
 CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, const std::optional<AddressRange>& range,
                            void* data) {
   const bool known = range.has_value();
   const bool host = known && is_host(range->kind);
+  const bool accessible = known && range->is_accessible();
   const bool managed = known && is_managed(range->kind);
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return store<uint64_t>(data, known ? range->context : 0, known);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return store<uint32_t>(data, !known ? 0 : host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE, known);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      // Pinned memory has its own address on the device, too.
-      return store<uint64_t>(data, known ? pointer : 0, known);
+      // Pinned memory has its own address on the device, too. A mapping that no device may access has none (measured on
+      // driver 580).
+      return store<uint64_t>(data, accessible ? pointer : 0, accessible);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       // Ordinary host memory is its own host pointer (measured on driver 580).
       return store<uint64_t>(data, !known || host || managed ? pointer : 0, host || managed);
@@ -52,9 +59,8 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return store<uint32_t>(data, 0, known);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return store<uint32_t>(
-          data, known && !host ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE,
-          known);
+      return store<uint32_t>(data, known && !host ? access_flags(*range) : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE,
+                             known);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return store<uint64_t>(data, known && range->kind == RangeKind::pool ? range->owner : 0, known);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return store<uint64_t>(data, known ? range->buffer_id : 0, known);

@@ -256,7 +256,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr 
   }
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address);
-    if (!range || range->kind == MemoryKind::heap) {
+    // A mapping without access is not found (measured on driver 580).
+    if (!range || range->kind == MemoryKind::heap || range->readable_by == 0) {
       return CUDA_ERROR_NOT_FOUND;
     }
     if (begin != nullptr) {

@@ -31,7 +31,9 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(out, type_of(range));
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(out, address);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      // A mapping that no device may access has none (measured on driver 580).
+      return range.readable_by != 0 ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return host_accessible(range) ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, false);
@@ -45,8 +47,9 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give_flag(out, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return give(out, range.writable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
-                                              : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+      return give(out, range.writable_by != 0   ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+                       : range.readable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
+                                                : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(out, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give(out, static_cast<size_t>(range.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));

@@ -81,6 +81,20 @@ TEST_CASE("The address map finds, for every address, the range that a list of al
   }
 }
 
+TEST_CASE("A change of a stretch of addresses reaches the ranges that lie in it whole") {
+  AddressMap map;
+  for (uint64_t base : {100, 110, 120, 140}) map.insert({.base = base, .bytes = 10});
+  map.update_within(105, 45, [](AddressRange& range) { range.owner = 1; });
+  map.update_within(120, 9, [](AddressRange& range) { range.owner = 2; });
+  map.update_within(140, UINT64_MAX, [](AddressRange& range) { range.device = 3; });
+  CHECK(map.find(100)->owner == 0);
+  CHECK(map.find(110)->owner == 1);
+  CHECK(map.find(120)->owner == 1);
+  CHECK(map.find(140)->owner == 1);
+  CHECK(map.find(140)->device == 3);
+  CHECK(map.find(120)->device == -1);
+}
+
 TEST_CASE("Every range that is inserted gets a buffer id of its own") {
   AddressMap map;
   map.insert({.base = 100, .bytes = 10});

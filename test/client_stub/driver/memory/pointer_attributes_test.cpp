@@ -25,6 +25,37 @@ Value attribute(CUpointer_attribute which, CUdeviceptr pointer) {
   return out.value;
 }
 
+CUresult set_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags, int device = 0) {
+  const CUmemAccessDesc right{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags};
+  return custom::cuMemSetAccess(address, bytes, &right, 1);
+}
+
+// Whether kernels have an address for the memory, which cuMemGetAddressRange must answer alike.
+bool is_found(CUdeviceptr address) {
+  CUdeviceptr pointer = 1, base = 0;
+  const CUresult result = custom::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address);
+  CHECK(pointer == (result == CUDA_SUCCESS ? address : 1));
+  CHECK((result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE));
+  CHECK(custom::cuMemGetAddressRange_v2(&base, nullptr, address) ==
+        (result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND));
+  return result == CUDA_SUCCESS;
+}
+
+// Two mappings of one granule each, beside each other at kBase.
+constexpr uint64_t kGranule = 2u << 20;
+void map_two() {
+  address_map().insert({.base = kBase, .bytes = 2 * kGranule, .kind = RangeKind::mapped});
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(custom::cuMemCreate(&handle, kGranule, &prop, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemMap(kBase, kGranule, 0, handle, 0) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemMap(kBase + kGranule, kGranule, 0, handle, 0) == CUDA_SUCCESS);
+}
+
+constexpr uint32_t kMemSetAccess = 2306;  // protocol/api/virtual_memory.toml
+
 }  // namespace
 
 TEST_CASE("Attributes of device memory come from the map, without a question to the server") {
@@ -81,6 +112,7 @@ TEST_CASE("Of a reserved range each mapping is told by itself, and what has none
         attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, kBase + 5 * kPart));
   CUdeviceptr base = 0;
   size_t bytes = 0;
+  REQUIRE(set_access(kBase + 3 * kPart, 3 * kPart, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_SUCCESS);
   CHECK(custom::cuMemGetAddressRange_v2(&base, &bytes, inside) == CUDA_SUCCESS);
   CHECK(base == kBase + 3 * kPart);
   CHECK(bytes == 2 * kPart);
@@ -97,6 +129,68 @@ TEST_CASE("Of a reserved range each mapping is told by itself, and what has none
   CHECK(custom::cuMemUnmap(kBase + 3 * kPart, 3 * kPart) == CUDA_SUCCESS);
   unknown(inside);
   unknown(kBase + 5 * kPart);
+}
+
+TEST_CASE("A mapping has a device address while a device may access it, and its other attributes all the time") {
+  test::DeviceProcess process;
+  map_two();
+  auto flags = [](CUdeviceptr address) { return attribute<uint32_t>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address); };
+  CHECK_FALSE(is_found(kBase + 5));
+  CHECK(flags(kBase + 5) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, kBase + 5) == CU_MEMORYTYPE_DEVICE);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, kBase + 5) == kGranule);
+  const auto id = attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, kBase);
+
+  REQUIRE(set_access(kBase, kGranule, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_SUCCESS);
+  CHECK(is_found(kBase + 5));
+  CHECK(flags(kBase + 5) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+  CHECK_FALSE(is_found(kBase + kGranule));
+
+  REQUIRE(set_access(kBase, 2 * kGranule, CU_MEM_ACCESS_FLAGS_PROT_READ) == CUDA_SUCCESS);
+  CHECK(is_found(kBase));
+  CHECK(is_found(kBase + kGranule));
+  CHECK(flags(kBase) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+
+  REQUIRE(set_access(kBase + kGranule, kGranule, CU_MEM_ACCESS_FLAGS_PROT_NONE) == CUDA_SUCCESS);
+  CHECK(is_found(kBase));
+  CHECK_FALSE(is_found(kBase + kGranule));
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_BUFFER_ID, kBase) == id);
+}
+
+TEST_CASE("Access that the server's driver refuses changes nothing, and of two devices one is enough") {
+  test::DeviceProcess process(2);
+  map_two();
+  process.session->answer_with(kMemSetAccess, CUDA_ERROR_INVALID_VALUE);
+  CHECK(set_access(kBase, kGranule, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_ERROR_INVALID_VALUE);
+  CHECK_FALSE(is_found(kBase));
+  process.session->answer_with(kMemSetAccess, CUDA_SUCCESS);
+  for (int device : {0, 1})
+    REQUIRE(set_access(kBase, kGranule, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, device) == CUDA_SUCCESS);
+  REQUIRE(set_access(kBase, kGranule, CU_MEM_ACCESS_FLAGS_PROT_NONE, 0) == CUDA_SUCCESS);
+  CHECK(is_found(kBase));
+  REQUIRE(set_access(kBase, kGranule, CU_MEM_ACCESS_FLAGS_PROT_NONE, 1) == CUDA_SUCCESS);
+  CHECK_FALSE(is_found(kBase));
+}
+
+TEST_CASE("What is mapped again has no access, whatever was there before") {
+  test::DeviceProcess process;
+  map_two();
+  REQUIRE(set_access(kBase, 2 * kGranule, CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CUDA_SUCCESS);
+  REQUIRE(custom::cuMemUnmap(kBase, 2 * kGranule) == CUDA_SUCCESS);
+  map_two();
+  CHECK_FALSE(is_found(kBase));
+}
+
+TEST_CASE("Asked for several attributes at once, a mapping without access has the device address 0") {
+  test::DeviceProcess process;
+  map_two();
+  uint64_t device = 9;
+  uint32_t type = 9;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_MEMORY_TYPE};
+  void* data[] = {&device, &type};
+  CHECK(custom::cuPointerGetAttributes(2, attributes, data, kBase) == CUDA_SUCCESS);
+  CHECK(device == 0);
+  CHECK(type == CU_MEMORYTYPE_DEVICE);
 }
 
 TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribute and defaults for several") {

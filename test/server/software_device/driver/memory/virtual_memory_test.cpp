@@ -81,6 +81,48 @@ TEST_CASE("Memory that may only be read faults a kernel that writes") {
   CHECK(cuMemAddressFree(address, kPage) == CUDA_SUCCESS);
 }
 
+TEST_CASE("A mapping without access has no device address, and no range, but it is device memory") {
+  const CurrentContext context;
+  const auto properties = on_device(0);
+  CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(cuMemAddressReserve(&address, kPage, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(address, kPage, 0, handle, 0) == CUDA_SUCCESS);
+  auto set = [&](int device, CUmemAccess_flags flags) {
+    const auto right = access(device, flags);
+    REQUIRE(cuMemSetAccess(address, kPage, &right, 1) == CUDA_SUCCESS);
+  };
+  auto answers_are = [&](CUresult attribute, CUresult range, unsigned flags) {
+    CUdeviceptr pointer = 1, base = 1;
+    size_t bytes = 0;
+    CHECK(cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address + 5) == attribute);
+    CHECK(pointer == (attribute == CUDA_SUCCESS ? address + 5 : 1));
+    CHECK(cuMemGetAddressRange(&base, &bytes, address + 5) == range);
+    CHECK(bytes == (range == CUDA_SUCCESS ? kPage : 0));
+    unsigned known_flags = 9, type = 9;
+    CHECK(cuPointerGetAttribute(&known_flags, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, address) == CUDA_SUCCESS);
+    CHECK(known_flags == flags);
+    CHECK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_SUCCESS);
+    CHECK(type == CU_MEMORYTYPE_DEVICE);
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_DEVICE_POINTER};
+    void* to[] = {&pointer};
+    CHECK(cuPointerGetAttributes(1, which, to, address) == CUDA_SUCCESS);
+    CHECK(pointer == (attribute == CUDA_SUCCESS ? address : 0));
+  };
+  answers_are(CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+  set(0, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  answers_are(CUDA_SUCCESS, CUDA_SUCCESS, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ);
+  set(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  set(0, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  answers_are(CUDA_SUCCESS, CUDA_SUCCESS, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+  set(1, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  answers_are(CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE);
+  CHECK(cuMemUnmap(address, kPage) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuMemAddressFree(address, kPage) == CUDA_SUCCESS);
+}
+
 TEST_CASE("Physical memory counts, and is refused in units that no page has") {
   const CurrentContext context;
   auto properties = on_device(0);
