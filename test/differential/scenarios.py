@@ -103,11 +103,12 @@ def virtual_memory(sequence, thread):
         handles.append(handle)
         yield
     access = structure("CUmemAccessDesc", {**on_device(0), "flags": 3})
+    denied = structure("CUmemAccessDesc", on_device(0))
     mapped = {}
     for _ in range(sequence.random.randrange(4, 14)):
         page, handle = sequence.random.randrange(pages), sequence.random.choice(handles)
         place = space.at(page * PAGE)
-        action = sequence.pick("map", "map", "unmap", "access", "write", "free", "get", "retain")
+        action = sequence.pick("map", "map", "unmap", "access", "deny", "ask", "write", "free", "get", "retain")
         if action == "map":
             right = sequence.risky(thread, "cuMemMap", (place, 0, space.at(page * PAGE + 4096)), (PAGE, 0, 2 * PAGE),
                                    (0, PAGE), (handle, 0), (0, 1), probability=0.15)
@@ -123,6 +124,14 @@ def virtual_memory(sequence, thread):
             if sequence.risky(thread, "cuMemSetAccess", place, (PAGE, 0), (access, 0), (1, 0), probability=0.15):
                 space.needs.append(sequence.call(thread, "cuMemsetD8_v2", place, page + 1, PAGE))
                 mapped[page] = True
+        elif action == "deny" and page in mapped:
+            sequence.call(thread, "cuCtxSynchronize")  # what still works there would fault
+            sequence.call(thread, "cuMemSetAccess", place, PAGE, denied, 1)
+            mapped[page] = False
+        elif action == "ask":
+            sequence.call(thread, "cuPointerGetAttribute", ">base", 3, place)
+            sequence.call(thread, "cuMemGetAddressRange_v2", ">base", "?u64", place)
+            sequence.call(thread, "cuPointerGetAttributes", 2, "[u32 2 8]", "[?i32 ?u32]", place)
         elif action == "write" and mapped.get(page):
             sequence.call(thread, "cuMemGetAccess", "?u64", structure("CUmemLocation", {"type": 1, "id": 0}), place)
             sequence.call(thread, "cuMemsetD32_v2", place, 99, 1024)

@@ -18,10 +18,10 @@ CUmemAllocationProp on_the_device() {
   return properties;
 }
 
-void allow(CUdeviceptr address, size_t bytes) {
+void allow(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE) {
   CUmemAccessDesc access{};
   access.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  access.flags = flags;
   CHECK_DRIVER(cuMemSetAccess(address, bytes, &access, 1));
 }
 
@@ -82,6 +82,39 @@ void two_addresses(size_t granularity) {
   CHECK_DRIVER(cuMemAddressFree(second, granularity));
 }
 
+// Whether the address has one for kernels; cuMemGetAddressRange must answer alike.
+bool has_device_address(CUdeviceptr address, size_t granularity) {
+  CUdeviceptr pointer = 0, base = 0;
+  size_t bytes = 0;
+  const CUresult attribute = cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address + 12);
+  const CUresult range = cuMemGetAddressRange(&base, &bytes, address + 12);
+  if (attribute == CUDA_SUCCESS) {
+    EXPECT(pointer == address + 12);
+    EXPECT(range == CUDA_SUCCESS && base == address && bytes == granularity);
+    return true;
+  }
+  EXPECT(attribute == CUDA_ERROR_INVALID_VALUE);
+  EXPECT(range == CUDA_ERROR_NOT_FOUND);
+  return false;
+}
+
+void access_is_given_and_taken(size_t granularity) {
+  const auto properties = on_the_device();
+  CUmemGenericAllocationHandle memory;
+  CUdeviceptr address;
+  CHECK_DRIVER(cuMemCreate(&memory, granularity, &properties, 0));
+  CHECK_DRIVER(cuMemAddressReserve(&address, granularity, 0, 0, 0));
+  CHECK_DRIVER(cuMemMap(address, granularity, 0, memory, 0));
+  EXPECT(!has_device_address(address, granularity));
+  allow(address, granularity);
+  EXPECT(has_device_address(address, granularity));
+  allow(address, granularity, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  EXPECT(!has_device_address(address, granularity));
+  CHECK_DRIVER(cuMemUnmap(address, granularity));
+  CHECK_DRIVER(cuMemRelease(memory));
+  CHECK_DRIVER(cuMemAddressFree(address, granularity));
+}
+
 void refusals(size_t granularity) {
   const auto properties = on_the_device();
   CUmemGenericAllocationHandle memory;
@@ -99,6 +132,7 @@ int main() {
   EXPECT(granularity > 0);
   grows_in_place(granularity);
   two_addresses(granularity);
+  access_is_given_and_taken(granularity);
   refusals(granularity);
   std::printf("PASSED\n");
 }
