@@ -19,6 +19,10 @@ namespace {
 constexpr const char* kSoftwareDevicesVariable = "GPUWIRE_SOFTWARE_DEVICES";
 constexpr const char* kSoftwareMemoryVariable = "GPUWIRE_SOFTWARE_MEMORY_BYTES";
 
+// The software device's function that has it refuse what NVIDIA's driver does not survive
+// (../../software_device/README.md).
+constexpr const char* kSoftwareSetStrict = "gpuwire_software_set_strict";
+
 // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue ..." -> "NVIDIA 580.159.04"
 std::string nvidia_name(int version) {
   std::ifstream file("/proc/driver/nvidia/version");
@@ -111,6 +115,9 @@ tl::expected<DriverLibrary, DriverLibrary::OpenError> DriverLibrary::open_one(co
       !table.cuCtxSetCurrent)
     return tl::unexpected(
         OpenError{fmt::format("{} is no CUDA driver: it lacks cuInit or another basic function", library)});
+  if (software) {
+    if (void* set_strict = driver.symbol(kSoftwareSetStrict)) reinterpret_cast<void (*)(int)>(set_strict)(1);
+  }
   if (CUresult result = table.cuInit(0)) return failed("cuInit", result);
   if (CUresult result = table.cuDriverGetVersion(&driver.version_)) return failed("cuDriverGetVersion", result);
   if (CUresult result = table.cuDeviceGetCount(&driver.device_count_)) return failed("cuDeviceGetCount", result);

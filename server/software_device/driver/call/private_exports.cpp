@@ -1,5 +1,6 @@
 // The functions beside the driver API that the remote worker uses, found with dlsym.
 #include "server/software_device/driver/launch/output.hpp"
+#include "server/software_device/driver/module/link.hpp"
 #include "server/software_device/driver/stream/work_observer.hpp"
 
 // Sends the output of device code to `sink` (fd 1: printf, 2: assertions and faults) instead of to this process; null:
@@ -13,3 +14,7 @@ extern "C" void gpuwire_software_set_output(void (*sink)(void* user, int fd, con
 extern "C" void gpuwire_software_observe_work(const gpuwire::software_device::WorkObserver* observer) {
   gpuwire::software_device::set_work_observer(*observer);
 }
+
+// Not 0: calls that NVIDIA's driver does not survive are refused, though it would take most of them (README.md, "Strict
+// mode").
+extern "C" void gpuwire_software_set_strict(int on) { gpuwire::software_device::set_strict_links(on != 0); }

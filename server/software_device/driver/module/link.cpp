@@ -1,5 +1,8 @@
 // The linker: PTX texts that need each other, made into one image that cuModuleLoadData takes.
+#include "server/software_device/driver/module/link.hpp"
+
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -16,7 +19,18 @@ namespace {
 
 constexpr uint64_t kLinkKind = 64;  // beyond those of HandleKind
 
+// A flag alone: nothing is published through it.
+constinit std::atomic<bool> strict_links{false};
+
+// The calling thread's; unlike std::thread::id no later thread has it.
+uint64_t thread_number() noexcept {
+  static constinit std::atomic<uint64_t> last{0};  // a counter alone
+  thread_local const uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  return number;
+}
+
 struct Link {
+  const uint64_t thread = thread_number();  // that made it
   JitOptions options;
   std::vector<std::string> texts;
   std::string image;  // once it is complete
@@ -28,11 +42,20 @@ HandleTable<CUlinkState, Link>& links() {
   return *table;
 }
 
+bool usable_here(const Link& link) noexcept {
+  if (!strict_links.load(std::memory_order_relaxed) || link.thread == thread_number()) {
+    return true;
+  }
+  log_refusal("a link is used on another thread than the one that made it, which may end a process on NVIDIA's driver");
+  return false;
+}
+
 template <typename Body>
 CUresult with_link(CUlinkState state, Body&& body) noexcept {
   const auto link = links().find(state);
-  return with_arguments_first([&] { return link == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; },
-                              [&](Context&) -> CUresult { return body(*link); });
+  return with_arguments_first(
+      [&] { return link == nullptr || !usable_here(*link) ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; },
+      [&](Context&) -> CUresult { return body(*link); });
 }
 
 CUresult add_text(Link& link, CUjitInputType type, std::string text, const char* name) {
@@ -53,6 +76,12 @@ CUresult add_text(Link& link, CUjitInputType type, std::string text, const char*
 }
 
 }  // namespace
+
+namespace gpuwire::software_device {
+
+void set_strict_links(bool strict) noexcept { strict_links.store(strict, std::memory_order_relaxed); }
+
+}  // namespace gpuwire::software_device
 
 CUresult cuLinkCreate_v2(unsigned int count, CUjit_option* options, void** values, CUlinkState* out) {
   return with_context([&](Context&) -> CUresult {

@@ -21,6 +21,10 @@ struct Machine {
     options.nvidia_device_files = {folder.path() / "nvidiactl"};
     options.software_library = GPUWIRE_TEST_WORKING_DRIVER;
   }
+  // How often the driver that works was made strict.
+  static int made_strict(const DriverLibrary& driver) {
+    return reinterpret_cast<int (*)()>(driver.symbol("fake_driver_made_strict"))();
+  }
   void add_device_file() const { std::ofstream(options.nvidia_device_files[0]) << "a device"; }
 };
 
@@ -53,6 +57,21 @@ TEST_CASE("the software device is taken without being asked for where NVIDIA's l
   auto driver = DriverLibrary::open(machine.options);
   REQUIRE(driver);
   CHECK(driver->software());
+}
+
+TEST_CASE("the software device is made strict, and NVIDIA's driver is left as it is") {
+  Machine machine;
+  machine.options.nvidia_library = GPUWIRE_TEST_WORKING_DRIVER;
+  auto nvidia = DriverLibrary::open(machine.options);
+  REQUIRE(nvidia);
+  const int before = Machine::made_strict(*nvidia);
+  machine.options.device = DeviceChoice::software;
+  auto software = DriverLibrary::open(machine.options);
+  REQUIRE(software);
+  CHECK(Machine::made_strict(*software) == before + 1);
+  machine.options.device = DeviceChoice::cuda;
+  REQUIRE(DriverLibrary::open(machine.options));
+  CHECK(Machine::made_strict(*software) == before + 1);
 }
 
 TEST_CASE("a library that is no driver is an error, not a machine without one") {

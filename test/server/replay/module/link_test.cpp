@@ -1,4 +1,5 @@
 // The linker of a session, and the thread on which it runs.
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -32,8 +33,25 @@ struct Fixture {
   FakeDriver driver;
   FakeSession session{driver};
 
-  Fixture() {
+  // `library`: a real driver's functions, in place of those that only note who calls them.
+  explicit Fixture(const server::DriverTable* library = nullptr) {
     steps.clear();
+    library ? void(driver.table = *library) : take_notes();
+    session.enter_primary();
+    const auto text = std::as_bytes(std::span(kPtx));
+    session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
+      params.setDigest(digest());
+      params.setBytes(text.size());
+    });
+    session.post<schema::ModuleData>(
+        SessionOrdinal::module_data,
+        [&](schema::ModuleData::Builder params) {
+          params.setDigest(digest());
+          params.setLast(true);
+        },
+        text);
+  }
+  void take_notes() {
     driver.table.cuLinkCreate_v2 = [](unsigned, CUjit_option*, void**, CUlinkState* out) -> CUresult {
       note("create");
       *out = reinterpret_cast<CUlinkState>(uintptr_t{1});
@@ -55,19 +73,6 @@ struct Fixture {
       note("destroy");
       return CUDA_SUCCESS;
     };
-    session.enter_primary();
-    const auto text = std::as_bytes(std::span(kPtx));
-    session.call<schema::ModuleOffer>(SessionOrdinal::module_offer, [&](schema::ModuleOffer::Builder params) {
-      params.setDigest(digest());
-      params.setBytes(text.size());
-    });
-    session.post<schema::ModuleData>(
-        SessionOrdinal::module_data,
-        [&](schema::ModuleData::Builder params) {
-          params.setDigest(digest());
-          params.setLast(true);
-        },
-        text);
   }
   static kj::ArrayPtr<const capnp::byte> digest() {
     static const server::Digest made = server::sha256(std::as_bytes(std::span(kPtx)));
@@ -92,9 +97,10 @@ struct Fixture {
     return answer(session.call<schema::LinkState>(SessionOrdinal::link_complete,
                                                   [&](schema::LinkState::Builder params) { params.setState(link); }));
   }
-  void destroy(uint64_t link) {
-    session.call<schema::LinkState>(SessionOrdinal::link_destroy,
-                                    [&](schema::LinkState::Builder params) { params.setState(link); });
+  CUresult destroy(uint64_t link) {
+    const uint64_t sequence = session.call<schema::LinkState>(
+        SessionOrdinal::link_destroy, [&](schema::LinkState::Builder params) { params.setState(link); });
+    return CUresult(session.reply(sequence)->as<schema::Result>().getResult());
   }
   void check_one_thread() const {
     REQUIRE(!steps.empty());
@@ -127,3 +133,30 @@ TEST_CASE_FIXTURE(Fixture, "links that a session leaves behind are destroyed on 
   CHECK(steps.back().call == "destroy");
   check_one_thread();
 }
+
+#ifdef GPUWIRE_TEST_SOFTWARE_CUDA
+
+TEST_CASE("the software device, which refuses links that change threads, takes the links of a session") {
+  void* library = ::dlopen(GPUWIRE_TEST_SOFTWARE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(library);
+  reinterpret_cast<void (*)(int)>(::dlsym(library, "gpuwire_software_set_strict"))(1);
+  server::DriverTable table;
+  REQUIRE(server::load_driver_table(library, table) > 400);
+  REQUIRE(table.cuInit(0) == CUDA_SUCCESS);
+  {
+    Fixture fixture(&table);
+    for (uint64_t link : {1, 2}) REQUIRE(fixture.create(link) == CUDA_SUCCESS);
+    for (uint64_t link : {2, 1}) {
+      CHECK(fixture.add(link) == CUDA_SUCCESS);
+      CHECK(fixture.complete(link) == CUDA_SUCCESS);
+    }
+    CHECK(fixture.destroy(1) == CUDA_SUCCESS);
+    // The device is strict indeed: the thread that executes the session's frames is another one.
+    server::Link* link = fixture.session.state().links().find(2);
+    REQUIRE(link);
+    CHECK(table.cuLinkDestroy(link->native) == CUDA_ERROR_INVALID_HANDLE);
+    CHECK(fixture.session.end());
+  }
+}
+
+#endif
