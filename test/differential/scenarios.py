@@ -131,7 +131,7 @@ def virtual_memory(sequence, thread):
         elif action == "ask":
             sequence.call(thread, "cuPointerGetAttribute", ">base", 3, place)
             sequence.call(thread, "cuMemGetAddressRange_v2", ">base", "?u64", place)
-            sequence.call(thread, "cuPointerGetAttributes", 2, "[u32 2 8]", "[?i32 ?u32]", place)
+            sequence.call(thread, "cuPointerGetAttributes", 4, "[u32 2 8 12 16]", "[?i32 ?u32 ?u64 ?u32]", place)
         elif action == "write" and mapped.get(page):
             sequence.call(thread, "cuMemGetAccess", "?u64", structure("CUmemLocation", {"type": 1, "id": 0}), place)
             sequence.call(thread, "cuMemsetD32_v2", place, 99, 1024)

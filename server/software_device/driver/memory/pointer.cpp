@@ -27,6 +27,12 @@ CUresult give(void* out, const T& value) {
 // Booleans are four bytes at this boundary: cudart reads a whole word.
 CUresult give_flag(void* out, bool value) { return give(out, value ? 1u : 0u); }
 
+// A mapping's range is the whole reservation that contains it (measured on driver 580).
+AddressReservations::Range whole_of(const MemoryRange& range) {
+  const AddressReservations::Range own{range.begin, range.bytes};
+  return range.kind == MemoryKind::mapped ? driver().reservations.find(range.begin).value_or(own) : own;
+}
+
 CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr address, const MemoryRange& range) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.context);
@@ -41,8 +47,8 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give_flag(out, range.kind == MemoryKind::managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(out, range.device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give_flag(out, false);
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(out, static_cast<size_t>(range.bytes));
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(out, static_cast<CUdeviceptr>(whole_of(range).begin));
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(out, static_cast<size_t>(whole_of(range).bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED: return give_flag(out, true);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give_flag(out, false);

@@ -127,6 +127,15 @@ bool AddressReservations::covers(uint64_t address, uint64_t bytes) {
   return address - range->first <= range->second && bytes <= range->second - (address - range->first);
 }
 
+std::optional<AddressReservations::Range> AddressReservations::find(uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  auto range = ranges_.upper_bound(address);
+  if (range == ranges_.begin() || address - (--range)->first >= range->second) {
+    return std::nullopt;
+  }
+  return Range{range->first, range->second};
+}
+
 }  // namespace gpuwire::software_device
 
 CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* properties,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include <cuda.h>
 
@@ -35,6 +36,11 @@ class AddressReservations {
   uint64_t reserve(uint64_t bytes, uint64_t alignment, uint64_t hint);
   bool release(uint64_t address, uint64_t bytes);
   bool covers(uint64_t address, uint64_t bytes);
+  struct Range {
+    uint64_t begin = 0, bytes = 0;
+  };
+  // The range that holds the address.
+  std::optional<Range> find(uint64_t address);
 
  private:
   std::mutex mutex_;

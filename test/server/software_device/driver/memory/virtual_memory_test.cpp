@@ -123,6 +123,29 @@ TEST_CASE("A mapping without access has no device address, and no range, but it 
   CHECK(cuMemAddressFree(address, kPage) == CUDA_SUCCESS);
 }
 
+TEST_CASE("The range of a mapping is its reservation, as a pointer's attributes have it") {
+  const CurrentContext context;
+  const auto properties = on_device(0);
+  CUdeviceptr address = 0;
+  CUmemGenericAllocationHandle handle = 0;
+  REQUIRE(cuMemAddressReserve(&address, 4 * kPage, 0, 0, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemCreate(&handle, kPage, &properties, 0) == CUDA_SUCCESS);
+  REQUIRE(cuMemMap(address + 2 * kPage, kPage, 0, handle, 0) == CUDA_SUCCESS);
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                 CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR, CU_POINTER_ATTRIBUTE_MAPPING_SIZE};
+  CUdeviceptr start = 0, base = 0;
+  size_t bytes = 0, mapped_bytes = 0;
+  void* to[] = {&start, &bytes, &base, &mapped_bytes};
+  CHECK(cuPointerGetAttributes(4, which, to, address + 2 * kPage + 5) == CUDA_SUCCESS);
+  CHECK(start == address);
+  CHECK(bytes == 4 * kPage);
+  CHECK(base == address + 2 * kPage);
+  CHECK(mapped_bytes == kPage);
+  CHECK(cuMemUnmap(address, 4 * kPage) == CUDA_SUCCESS);
+  CHECK(cuMemRelease(handle) == CUDA_SUCCESS);
+  CHECK(cuMemAddressFree(address, 4 * kPage) == CUDA_SUCCESS);
+}
+
 TEST_CASE("Physical memory counts, and is refused in units that no page has") {
   const CurrentContext context;
   auto properties = on_device(0);
