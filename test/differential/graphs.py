@@ -185,6 +185,8 @@ def captured(sequence, thread):
     block = allocate(sequence, thread, 4096)
     # What is captured in the other stream may run beside it, so it writes elsewhere.
     beside = allocate(sequence, thread, 4096)
+    # Work that is given beside the capture may still run when the graph does.
+    apart = allocate(sequence, thread, 4096)
     module = load(sequence, thread)
     fill = function_of(sequence, thread, module, "fill")
     host = sequence.host(thread, HOST_BYTES)
@@ -226,7 +228,7 @@ def captured(sequence, thread):
                 lambda: sequence.call(thread, "cuMemAlloc_v2", ">unsafe", 64),
                 lambda: sequence.call(thread, "cuStreamSynchronize", stream),
                 lambda: sequence.call(thread, "cuEventSynchronize", event),
-                lambda: sequence.call(thread, "cuMemsetD8Async", block, 1, 16, 0),
+                lambda: sequence.call(thread, "cuMemsetD8Async", apart, 1, 16, 0),
                 lambda: sequence.call(thread, "~cuStreamQuery", stream),
             )()
         elif action == "ask":
