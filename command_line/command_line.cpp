@@ -1,8 +1,11 @@
 #include "command_line/command_line.hpp"
 
+#include <algorithm>
 #include <cstdio>
-#include <regex>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -46,28 +49,72 @@ std::string meant(const CLI::App& top) {
   return {};
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // 0.1 for 0.100000.
-std::string shortly(const std::string& number) {
-  static const std::regex kZeros(R"(\.0+$|(\.\d*[1-9])0+$)");
-  return std::regex_replace(number, kZeros, "$1");
+std::string shortly(std::string_view number) {
+  const size_t point = number.find('.');
+  if (point == std::string_view::npos) return std::string(number);
+  for (char c : number.substr(point + 1))
+    if (!is_digit(c)) return std::string(number);
+  while (number.ends_with('0')) number.remove_suffix(1);
+  if (number.ends_with('.')) number.remove_suffix(1);
+  return std::string(number);
 }
 
-// CLI11's words for a value that is none, in ours: what it must be, and what was said.
+bool is_option(std::string_view name) {
+  const auto may_stand_in_name = [](char c) {
+    return c == '-' || c == '_' || is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  return name.size() >= 2 && name.front() == '-' && std::all_of(name.begin(), name.end(), may_stand_in_name);
+}
+
+using Halves = std::optional<std::pair<std::string_view, std::string_view>>;
+
+// What stands before and behind `separator`, where it stands last.
+Halves split(std::string_view text, std::string_view separator) {
+  const size_t at = text.rfind(separator);
+  if (at == std::string_view::npos) return std::nullopt;
+  return std::pair(text.substr(0, at), text.substr(at + separator.size()));
+}
+
+// "[0.5 - 2]" and "0.5 to 2".
+Halves bounds(std::string_view range) {
+  if (range.starts_with('[')) range.remove_prefix(1);
+  if (range.ends_with(']')) range.remove_suffix(1);
+  const Halves halves = split(range, range.find(" to ") == std::string_view::npos ? " - " : " to ");
+  if (!halves || halves->first.empty() || halves->second.empty()) return std::nullopt;
+  if (halves->first.find(' ') != std::string_view::npos || halves->second.find_first_of(" ]") != std::string_view::npos)
+    return std::nullopt;
+  return halves;
+}
+
+// CLI11's words for a value that is none, in ours: what it must be, and what was said. Three sentences do not need
+// std::regex, which takes longer to compile than the whole file.
 std::string in_our_words(const std::string& text) {
-  static const std::regex kNotAmong(R"((--?[\w-]+): (.*) not in \{(.*)\})");
-  static const std::regex kNotInRange(R"((--?[\w-]+): Value (.*) not in range \[?([^ ]+)(?: - | to )([^ \]]+)\]?)");
-  std::smatch parts;
-  if (std::regex_match(text, parts, kNotAmong)) {
-    std::string words = std::regex_replace(parts[3].str(), std::regex(","), ", ");
-    if (size_t last = words.rfind(", "); last != std::string::npos) words.replace(last, 2, " or ");
-    return parts[1].str() + " must be " + words + ", got " + parts[2].str();
+  constexpr std::string_view kNotConverted = "Could not convert: ", kValue = "Value ";
+  if (text.starts_with(kNotConverted)) {
+    const std::string_view rest = std::string_view(text).substr(kNotConverted.size());
+    const size_t equals = rest.find(" = ");
+    if (equals == std::string_view::npos || !is_option(rest.substr(0, equals))) return text;
+    return std::string(rest.substr(0, equals)) + " must be a number, got " + std::string(rest.substr(equals + 3));
   }
-  static const std::regex kNoNumber(R"(Could not convert: (--?[\w-]+) = (.*))");
-  if (std::regex_match(text, parts, kNoNumber)) return parts[1].str() + " must be a number, got " + parts[2].str();
-  if (std::regex_match(text, parts, kNotInRange))
-    return parts[1].str() + " must be from " + shortly(parts[3]) + " to " + shortly(parts[4]) + ", got " +
-           parts[2].str();
-  return text;
+  const size_t colon = text.find(": ");
+  if (colon == std::string::npos || !is_option(std::string_view(text).substr(0, colon))) return text;
+  const std::string option = text.substr(0, colon);
+  const std::string_view mistake = std::string_view(text).substr(colon + 2);
+  if (const Halves among = split(mistake, " not in {"); among && among->second.ends_with('}')) {
+    std::string words;
+    for (char c : among->second.substr(0, among->second.size() - 1)) words += c == ',' ? ", " : std::string(1, c);
+    if (size_t last = words.rfind(", "); last != std::string::npos) words.replace(last, 2, " or ");
+    return option + " must be " + words + ", got " + std::string(among->first);
+  }
+  const Halves ranged = split(mistake, " not in range ");
+  if (!ranged || !ranged->first.starts_with(kValue)) return text;
+  const Halves lowest_highest = bounds(ranged->second);
+  if (!lowest_highest) return text;
+  return option + " must be from " + shortly(lowest_highest->first) + " to " + shortly(lowest_highest->second) +
+         ", got " + std::string(ranged->first.substr(kValue.size()));
 }
 
 bool lacks_command(const CLI::App& app) { return app.get_require_subcommand_min() > app.get_subcommands().size(); }

@@ -88,6 +88,11 @@ TEST_CASE("the bounds of a number are told without zeros that say nothing") {
   CHECK(has(Sample().parse({"--interval", "0", "revoke"}).err, "--interval must be from 0.1 to 3600, got 0\n"));
 }
 
+TEST_CASE("a value that is none is refused with what it must be") {
+  CHECK(has(Sample().parse({"--interval", "soon", "revoke"}).err, "--interval must be from 0.1 to 3600, got soon\n"));
+  CHECK(has(Sample().parse({"--sort", "size", "revoke"}).err, "--sort must be gpu or memory, got size\n"));
+}
+
 TEST_CASE("a mistake in a subcommand points to the subcommand's help") {
   auto outcome = Sample().parse({"add-tenant"});
   CHECK(outcome.code == kUsageError);
