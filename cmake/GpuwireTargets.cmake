@@ -114,6 +114,12 @@ gpuwire_precompiled_kind(standard)
 gpuwire_precompiled_kind(loop)
 gpuwire_precompiled_kind(session LINK gpuwire_capnp gpuwire_cuda_header DEPENDS gpuwire_schema_headers)
 
+# gpuwire_configure_again_with_new_headers(): for a folder that is left out because a package is missing. A build
+# configures once more when a package has put headers there: make demo installs fewer packages than make test.
+function(gpuwire_configure_again_with_new_headers)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS /usr/include)
+endfunction()
+
 # gpuwire_library(NAME SOURCES... LINK targets... [PRECOMPILED kind] [EACH_ALONE]): a static library with the common
 # options. EACH_ALONE: its files are no units of a folder (UnityBuild.cmake).
 function(gpuwire_library name)

@@ -1,6 +1,13 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that gpuwire is built with, when they are missing. Prints nothing when all are there.
+# usage: install_packages.sh [--build-only]: with it none of those that only some tests, plug-ins and packages need.
 set -eu
+build_only=""
+case ${1:-} in
+  "") ;;
+  --build-only) build_only=1 ;;
+  *) echo "usage: $0 [--build-only]" >&2; exit 2 ;;
+esac
 wanted="g++ cmake ninja-build python3 ccache capnproto libcapnp-dev libboost-dev libssl-dev zlib1g-dev doctest-dev
   libspdlog-dev
 libfmt-dev libcli11-dev libtomlplusplus-dev libexpected-dev liblz4-dev libzstd-dev libxxhash-dev
@@ -15,6 +22,8 @@ rdma="libucx-dev"
 
 # For the RPM packages of `make packages` and their test: 6 MB.
 rpm="rpm"
+
+[ -z "$build_only" ] || optional="" rdma="" rpm=""
 
 # lacking PACKAGE...: those that are not installed.
 lacking() {

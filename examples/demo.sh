@@ -8,14 +8,14 @@ if [ -z "$nvcc" ]; then
   echo "make demo needs nvcc of the CUDA Toolkit 13, and found none in PATH or /usr/local/cuda/bin" >&2
   exit 1
 fi
-cmake/install_packages.sh
+cmake/install_packages.sh --build-only
 
 build=build
 [ -f $build/build.ninja ] || cmake --preset release >$build.configure.log 2>&1 ||
   { cat $build.configure.log >&2; exit 1; }
 rm -f $build.configure.log
 targets="gpuwire gpuwire-run gpuwire-info gpuwire-serve gpuwire-login gpuwire-keeper gpuwire-worker cuda_stub
-  gpuwire_software_cuda gpuwire_examples"
+  gpuwire_software_cuda gpuwire_example_vector_add"
 [ -x $build/lib/gpuwire/commands/gpuwire-worker ] || echo "building (the first time takes some minutes)"
 # Ninja shows its progress on a terminal; elsewhere only what goes wrong.
 if [ -t 1 ]; then
