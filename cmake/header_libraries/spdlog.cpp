@@ -1,4 +1,6 @@
 // The parts of spdlog that gpuwire uses, compiled once (fmt.cpp says why).
+#include "cmake/header_libraries/compiled_fmt.hpp"
+
 #include <spdlog/common-inl.h>
 #include <spdlog/details/backtracer-inl.h>
 #include <spdlog/details/log_msg-inl.h>

@@ -50,11 +50,4 @@
 #include <fmt/format.h>
 #include <tl/expected.hpp>
 
-// The function that formats a message is compiled once, with fmt (cmake/header_libraries/fmt.cpp). spdlog's headers
-// call it in a template of their own; without this declaration each unit that logs compiles all conversions of fmt,
-// which takes a sixth of the unit's time.
-FMT_BEGIN_NAMESPACE
-namespace detail {
-extern template void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(char)>, locale_ref);
-}  // namespace detail
-FMT_END_NAMESPACE
+#include "cmake/header_libraries/compiled_fmt.hpp"
