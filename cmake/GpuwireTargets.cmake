@@ -77,10 +77,11 @@ elseif(GPUWIRE_SANITIZE STREQUAL "thread")
   add_link_options(-fsanitize=thread)
 endif()
 
-# fmt, spdlog, Asio and toml++, compiled once (header_libraries/fmt.cpp). Below the sanitizers' options, which they
-# need, too.
+# fmt, spdlog, Asio, toml++ and nlohmann's JSON, compiled once (header_libraries/fmt.cpp). Below the sanitizers'
+# options, which they need, too.
 add_library(gpuwire_header_libraries STATIC ${CMAKE_CURRENT_LIST_DIR}/header_libraries/asio.cpp
-  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/fmt.cpp ${CMAKE_CURRENT_LIST_DIR}/header_libraries/json.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/header_libraries/spdlog.cpp
   ${CMAKE_CURRENT_LIST_DIR}/header_libraries/toml.cpp)
 target_include_directories(gpuwire_header_libraries PRIVATE ${CMAKE_SOURCE_DIR})
 target_compile_definitions(gpuwire_header_libraries PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL

@@ -3,9 +3,9 @@
 #include <sstream>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "command_line/command.hpp"
+#include "protocol/units/json.hpp"
 
 namespace gpuwire {
 namespace {
@@ -52,6 +52,6 @@ Json described(const CLI::App& app) {
 
 }  // namespace
 
-std::string describe(const Command& command) { return described(*command.app_).dump(2); }
+std::string describe(const Command& command) { return dump_json(described(*command.app_), 2); }
 
 }  // namespace gpuwire

@@ -1,7 +1,5 @@
 #include "client_stub/launcher/ask_command.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -21,6 +19,7 @@
 #include "command_line/terminal/terminal.hpp"
 #include "command_line/terminal/top_view.hpp"
 #include "protocol/units/day.hpp"
+#include "protocol/units/json.hpp"
 #include "protocol/wire/questions.hpp"
 #include "protocol/wire/terminal_text.hpp"
 
@@ -126,14 +125,14 @@ int ask_all(std::string_view view, const AskOptions& options, const std::vector<
       std::printf("%s%s\n%s", server == servers.front() ? "" : "\n", server.c_str(), harmless(answer).c_str());
       continue;
     }
-    auto told = nlohmann::ordered_json::parse(answer, nullptr, false);
+    auto told = parse_ordered_json(answer);
     if (told.is_discarded()) {
       code = fail(view, server + ": the server's answer cannot be read");
       continue;
     }
     all.push_back({{"server", server}, {"answer", std::move(told)}});
   }
-  if (options.json) std::puts(all.dump(2, ' ', true, nlohmann::ordered_json::error_handler_t::replace).c_str());
+  if (options.json) std::puts(dump_json(all, 2, true, JsonErrorHandler::replace).c_str());
   return code;
 }
 

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "client_stub/launcher/session_options.hpp"
 #include "client_stub/session/ask.hpp"
 #include "client_stub/session/printable.hpp"
 #include "command_line/command_line.hpp"
+#include "protocol/units/json.hpp"
 #include "protocol/wire/questions.hpp"
 
 namespace gpuwire::launcher {
@@ -66,7 +66,7 @@ std::string text_of(const nlohmann::json& object, const char* key) {
 std::optional<std::string> own_user(const std::string& server) {
   std::string answer, error;
   if (client::ask_server(server, "me json", answer, error) != CUDA_SUCCESS) return fail(error), std::nullopt;
-  const auto me = nlohmann::json::parse(answer, nullptr, false);
+  const auto me = parse_json(answer);
   if (!me.is_object()) return fail(server + ": the server's answer cannot be read"), std::nullopt;
   return text_of(me, "user");
 }
@@ -77,7 +77,7 @@ bool add_programs(const std::string& server, std::vector<Program>& programs) {
   const std::optional<std::string> user = own_user(server);
   if (!user) return false;
   if (client::ask_server(server, "queue json", answer, error) != CUDA_SUCCESS) return fail(error), false;
-  const auto sessions = nlohmann::json::parse(answer, nullptr, false);
+  const auto sessions = parse_json(answer);
   if (!sessions.is_array()) return fail(server + ": the server's list of programs cannot be read"), false;
   for (const auto& one : sessions) {
     if (!one.is_object() || !one.contains("id") || !one["id"].is_number_unsigned()) continue;

@@ -2,9 +2,8 @@
 
 #include <cstring>
 
-#include <nlohmann/json.hpp>
-
 #include "client_stub/launcher/info.hpp"
+#include "protocol/units/json.hpp"
 #include "protocol/wire/limits.hpp"
 
 namespace gpuwire::launcher {
@@ -80,8 +79,7 @@ std::string info_json(const Info& info) {
                                             attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR))},
          {"multiprocessors", attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)},
          {"memory_bytes", device.total_bytes}});
-  if (auto tenant = nlohmann::ordered_json::parse(info.tenant, nullptr, false); tenant.is_object())
-    out["tenant"] = std::move(tenant);
+  if (auto tenant = parse_ordered_json(info.tenant); tenant.is_object()) out["tenant"] = std::move(tenant);
   out["transport"] = info.way.road;
   out["lanes"] = info.way.lanes;
   out["connect_ms"] = info.way.connect_ms;
@@ -91,7 +89,7 @@ std::string info_json(const Info& info) {
     out["to_server_bytes_per_s"] = info.way.to_server_bytes_per_s;
     out["from_server_bytes_per_s"] = info.way.from_server_bytes_per_s;
   }
-  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return dump_json(out, 2, false, JsonErrorHandler::replace) + "\n";
 }
 
 }  // namespace gpuwire::launcher

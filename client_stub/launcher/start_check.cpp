@@ -11,11 +11,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "client_stub/launcher/session_options.hpp"
 #include "client_stub/session/server_list.hpp"
 #include "client_stub/session/several_servers.hpp"
+#include "protocol/units/json.hpp"
 
 namespace gpuwire::launcher {
 
@@ -141,7 +141,7 @@ StartCheck start_check(std::span<const std::string> servers, std::span<const Ser
     Json out = {{"answer", word_of(best)},
                 {"server", chosen.empty() ? Json(nullptr) : Json(chosen)},
                 {"servers", std::move(all)}};
-    text = out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    text = dump_json(out, 2, false, JsonErrorHandler::replace) + "\n";
   }
   return {.exit_code = exit_code_of(best), .text = std::move(text)};
 }

@@ -4,7 +4,8 @@
 #include <cstdio>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "protocol/units/json.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -108,11 +109,11 @@ std::string BudgetBook::text() const {
   for (const auto& [account, months] : accounts_)
     for (const auto& [month, ns] : months) accounts[account][month.text()] = ns;
   for (const auto& [session, ns] : sessions_) sessions[session] = ns;
-  return json{{"format", kFormat}, {"accounts", accounts}, {"sessions", sessions}}.dump(1) + "\n";
+  return dump_json(json{{"format", kFormat}, {"accounts", accounts}, {"sessions", sessions}}, 1) + "\n";
 }
 
 tl::expected<BudgetBook, std::string> BudgetBook::parse(const std::string& text) {
-  const json root = json::parse(text, nullptr, false);
+  const json root = parse_json(text);
   BudgetBook book;
   try {
     if (root.at("format") != kFormat) return tl::unexpected(fmt::format("its format is not {}", kFormat));

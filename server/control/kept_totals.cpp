@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include "protocol/units/json.hpp"
 #include "server/broker/keeper/kept_session.hpp"
 #include "server/control/client/metrics_json.hpp"
 #include "server/ipc/limits.hpp"
@@ -81,7 +82,7 @@ std::map<std::string, std::string> totals_of(const Snapshot& snapshot) {
 }
 
 bool add_total(const std::string& text, Snapshot& totals) {
-  Json json = Json::parse(text, nullptr, false);
+  Json json = parse_ordered_json(text);
   if (json.is_discarded()) return false;
   auto one = snapshot_from_json(json);
   if (!one) return false;

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "protocol/units/json.hpp"
 #include "server/control/client/limits.hpp"
 #include "server/log/escape.hpp"
 
@@ -151,7 +152,7 @@ Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources) {
 ControlAnswer answer_request(std::string_view line, const ControlPeer& peer, const ControlSources& sources) {
   if (!peer.everything && peer.tenants.empty())
     return {failed_answer("only root, the server's user and the users of its tenants may ask this server")};
-  Json request = Json::parse(line, nullptr, false);
+  Json request = parse_ordered_json(line);
   if (!request.is_object()) return {failed_answer("a request is one JSON object on one line")};
   std::string name = text_member(request, "command");
   auto command = std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& one) { return one.name == name; });

@@ -5,7 +5,8 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
+
+#include "protocol/units/json.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -104,7 +105,7 @@ std::vector<Credential> revoke_matching(std::vector<Credential>& credentials, bo
 }  // namespace
 
 tl::expected<Register, std::string> Register::parse(const std::string& text) {
-  json root = json::parse(text, nullptr, false);
+  json root = parse_json(text);
   if (root.is_discarded() || !root.is_object()) return tl::unexpected(std::string("no JSON object"));
   if (auto format = root.find("format"); format == root.end() || *format != kFormat)
     return tl::unexpected(fmt::format("its format is not {}", kFormat));
@@ -131,7 +132,7 @@ tl::expected<Register, std::string> Register::parse(const std::string& text) {
 std::string Register::text() const {
   json entries = json::array();
   for (const Credential& credential : credentials_) entries.push_back(json_of(credential));
-  return json{{"format", kFormat}, {"credentials", entries}}.dump(2) + "\n";
+  return dump_json(json{{"format", kFormat}, {"credentials", entries}}, 2) + "\n";
 }
 
 bool Register::add(Credential credential) {

@@ -9,6 +9,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "protocol/units/json.hpp"
 #include "server/log/escape.hpp"
 
 namespace gpuwire::server {
@@ -69,7 +70,7 @@ void cut_strings(LogFields& value) {
 
 std::string json_line(LogFields fields) {
   cut_strings(fields);
-  return fields.dump(-1, ' ', true, LogFields::error_handler_t::replace);
+  return dump_json(fields, -1, true, JsonErrorHandler::replace);
 }
 
 std::string utc_time(std::chrono::system_clock::time_point when) {

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "protocol/units/json.hpp"
 #include "protocol/wire/questions.hpp"
 #include "server/cli/serve/start_offer.hpp"
 #include "server/control/view/metrics_view.hpp"
@@ -24,7 +25,7 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-std::string indented(const Json& json) { return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n"; }
+std::string indented(const Json& json) { return dump_json(json, 2, true, JsonErrorHandler::replace) + "\n"; }
 
 }  // namespace
 

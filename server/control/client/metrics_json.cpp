@@ -3,6 +3,8 @@
 #include <concepts>
 #include <type_traits>
 
+#include "protocol/units/json.hpp"
+
 namespace gpuwire::server {
 namespace {
 
@@ -184,6 +186,6 @@ tl::expected<Snapshot, std::string> snapshot_from_json(const Json& json) {
   return snapshot;
 }
 
-std::string dump(const Json& json) { return json.dump(-1, ' ', true, Json::error_handler_t::replace); }
+std::string dump(const Json& json) { return dump_json(json, -1, true, JsonErrorHandler::replace); }
 
 }  // namespace gpuwire::server

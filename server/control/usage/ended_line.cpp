@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
+#include "protocol/units/json.hpp"
 
 namespace gpuwire::server {
 namespace {
@@ -33,7 +33,7 @@ std::vector<unsigned> gpus_of(const AuditJson& line) {
 std::optional<EndedLine> read_ended_line(std::string_view line) {
   constexpr size_t kDayBytes = 10;  // of "2026-11-23T17:00:00.000Z"
   if (line.size() > kUsageLineBytesMax || line.find("\"ended\"") == std::string_view::npos) return std::nullopt;
-  const auto json = AuditJson::parse(line, nullptr, false);
+  const auto json = parse_json(line);
   if (!json.is_object() || json.value("management", AuditJson(false)) == true || text_of(json, "event") != "ended")
     return {};
   EndedLine ended{.time = text_of(json, "time"),

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "protocol/units/json.hpp"
 #include "server/control/usage/ended_line.hpp"
 #include "server/log/escape.hpp"
 
@@ -86,7 +86,7 @@ std::string usage_json(const UsageRows& rows, UsageBy by) {
     row["bytes_out"] = usage.bytes_out;
     all.push_back(std::move(row));
   }
-  return all.dump(2, ' ', true, Json::error_handler_t::replace) + "\n";
+  return dump_json(all, 2, true, JsonErrorHandler::replace) + "\n";
 }
 
 std::string usage_csv(const UsageRows& rows, UsageBy by) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "protocol/units/json.hpp"
 #include "server/control/requests.hpp"
 #include "server/identity/register.hpp"
 
@@ -55,7 +56,7 @@ WebAnswers::WebAnswers(ControlSources sources, SignIns::TenantOfToken tenant_of_
     : sources_(std::move(sources)), clock_(clock), sign_ins_(std::move(tenant_of_token), std::move(counts), clock) {}
 
 Json WebAnswers::answer(std::string_view line) {
-  const Json request = Json::parse(line, nullptr, false);
+  const Json request = parse_ordered_json(line);
   if (!request.is_object()) return failed_answer("a request is one JSON object on one line");
   const std::string command = text_in(request, "command"), ticket = text_in(request, "ticket");
   if (command == "sign_in") return sign_in(request);
