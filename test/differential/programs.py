@@ -354,6 +354,14 @@ class Program:
             operation.task.access.write(stream.number, number)
             operation.task.wanted = True
 
+    def is_read_early(self, stream, operation):
+        """NVIDIA's driver reads up to 16 KiB of pinned memory in the very call, if the stream has no earlier work of
+        its own: work of the NULL stream that comes before may not have written it yet (as measured on driver 580)."""
+        if self.sequence.software or operation.kind not in ("copy", "pitched"):
+            return False
+        clock = self.order.clock_for(stream, implicitly=False)
+        return any(memory.locked and not memory.access.written_before(clock) for memory in operation.reads)
+
     def run(self, stream, operation):
         """Gives it to the stream, if all that it touches is ordered before. Whether it did."""
         clock = self.order.clock_for(stream, operation.kind != "record")
@@ -361,7 +369,7 @@ class Program:
                            if memory.kind == "pageable" and operation.kind in ("copy", "pitched")]
         at_once = pageable_source and not all(memory.access.written_before(self.order.host)
                                               for memory in pageable_source)
-        if at_once or not self.fits(operation, clock):
+        if at_once or self.is_read_early(stream, operation) or not self.fits(operation, clock):
             return False
         before = {memory: dict(memory.access.readers) for memory in pageable_source}
         self.call(operation.call[0], *[stream if word == "STREAM" else word for word in operation.call[1:]])
