@@ -53,13 +53,13 @@ Broker::Broker(asio::io_context& io, BrokerOptions options)
   sessions_.keep(options_.keeping);
   registry_.observe([this](const SessionEvent& event) {
     if (event.session.state == SessionState::queued) poll_queue();
-    // After the registry has forgotten it.
+    // Runs after the registry has removed the session.
     if (event.kind == SessionEvent::Kind::ended || event.kind == SessionEvent::Kind::refused)
       asio::post(io_, lifetime_.guard([this] { end_if_idle(); }));
   });
 }
 
-// Sessions that end are heard of; memory that a session frees while it goes on is not.
+// The ends of sessions cause events; memory that a running session frees causes none, so the queue is polled.
 void Broker::poll_queue() {
   if (std::exchange(polling_, true)) return;
   queue_timer_.expires_after(std::chrono::milliseconds(kQueuePollMs));
@@ -76,7 +76,7 @@ WorkerPool::Events Broker::pool_events() {
   WorkerPool::Events events = sessions_.pool_events();
   events.ready = [this](const Inventory& inventory) { worker_is_ready(inventory); };
   events.hopeless = [this](const std::string& reason) {
-    if (!accepting_) give_up(reason);  // else the next client is reason for another attempt
+    if (!accepting_) give_up(reason);  // else the next client causes another attempt
   };
   return events;
 }
@@ -99,8 +99,8 @@ tl::expected<void, std::string> Broker::start(Listening listening) {
   return {};
 }
 
-// A driver that is being reloaded, or a card that is being reset, comes back: until then whoever has it would lose a
-// session that still runs.
+// Waits for a driver that is being reloaded or a card that is being reset: a session on that card still runs, and would
+// be lost.
 bool Broker::await_gpus(const Inventory& inventory) {
   if (!options_.keeping) return false;
   if (!adoption_)
@@ -139,8 +139,7 @@ void Broker::meet_devices(const Inventory& inventory) {
   }
   devices_ = adoption_->devices(std::move(devices_));
   admission_.devices_known(devices_);
-  // Before anything of an earlier broker's is looked at by the pools, which tell sets of GPUs apart by how many there
-  // are.
+  // The pools need the number of devices before the first adopted session: they tell sets of GPUs apart by it.
   pools_.devices_known(devices_.size());
   const size_t adopted = adoption_->carry_on(devices_);
   adoption_.reset();
@@ -157,8 +156,8 @@ void Broker::give_up(std::string reason) {
   shut_down();
 }
 
-// The sets that the tenants' usual sessions get: one GPU each, or all. Other numbers of GPUs are rare and their sets
-// many.
+// Returns the sets of GPUs that the tenants' usual sessions get: one GPU each, or all. Other numbers are rare, and
+// their sets are many.
 std::vector<DeviceSet> Broker::sets_kept_ready() const {
   bool single = false, all = false;
   for (const Tenant& tenant : tenants_.all()) {

@@ -1,4 +1,4 @@
-// The broker: who comes in, who may, which worker serves whom. It touches no driver.
+// The broker accepts clients, admits their sessions, and assigns a worker to each. It touches no driver.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,8 @@ struct BrokerOptions {
   std::vector<ListenAddress> listen;
   WorkerCommand worker;
   std::string login_program;       // gpuwire-login
-  unsigned spare_workers = 1;      // the least of each usual set of GPUs; 0: none
-  unsigned spare_workers_max = 1;  // the most, where sessions come often; less than the least counts as that
+  unsigned spare_workers = 1;      // the minimum for each usual set of GPUs; 0: none
+  unsigned spare_workers_max = 1;  // the maximum, reached when sessions come often; never below the minimum
   unsigned drain_seconds = 30;
   uint32_t session_begin_ms = kSessionBeginMs;
   uint32_t gpu_return_ms = kGpuReturnMs;
@@ -39,14 +39,14 @@ struct BrokerOptions {
   Keeping* keeping = nullptr;  // outlives the broker; null: sessions end with it
 };
 
-// One thread: whoever runs the io_context. Ends (the io_context runs out of work) after a signal and the end of the
-// last session, or when no worker can be started at all.
+// One thread, which runs the io_context. The broker ends (the io_context runs out of work) after a signal and the end
+// of the last session, or when no worker can be started at all.
 class Broker {
  public:
   Broker(boost::asio::io_context& io, BrokerOptions options);
   ~Broker();
 
-  // Called once, when it accepts: where (with the ports that were picked), and the device summary.
+  // Called once, when the broker accepts: its addresses (with the ports that the kernel chose), and the device summary.
   using Listening = std::function<void(const std::vector<ListenAddress>& where, const std::string& devices)>;
   // Binds and starts the workers. The error names the address and the cause.
   tl::expected<void, std::string> start(Listening listening);
@@ -54,14 +54,14 @@ class Broker {
   // The first call stops accepting and gives running sessions drain_seconds; the second ends them. Also on SIGTERM and
   // SIGINT.
   void shut_down();
-  // Ends at once, and sessions go on without it, for the next broker: they have to be kept (BrokerOptions::keeping),
-  // else as shut_down(). Also on SIGUSR2.
+  // Ends at once, and leaves its sessions running for the next broker. Without BrokerOptions::keeping it acts as
+  // shut_down(). Also on SIGUSR2.
   void leave();
-  // Takes effect from now on; sessions that there are go on. Errors: it does not fit the devices, and nothing has
-  // changed.
+  // Applies the configuration from now on; existing sessions continue. The errors say why it does not fit the devices;
+  // then nothing has changed.
   tl::expected<void, ConfigurationErrors> reload(Configuration configuration);
 
-  // For the parts that look on or attach, before start().
+  // For observers and attachments, before start().
   SessionRegistry& registry() { return registry_; }
   const TenantDirectory& tenants() const { return tenants_; }
   Sessions& sessions() { return sessions_; }
@@ -69,12 +69,12 @@ class Broker {
   ConnectionManager& connections() { return connections_; }
   WorkerPools& workers() { return pools_; }
 
-  // A worker has told of them.
+  // A worker has reported the devices.
   bool knows_devices() const { return !devices_.empty(); }
-  // Its sessions, and what else was kept, are the next broker's.
+  // Its sessions and stored entries are left for the next broker.
   bool left() const { return left_; }
 
-  // Not empty: why the broker gave up by itself.
+  // Not empty: the reason why the broker gave up by itself.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -95,7 +95,7 @@ class Broker {
   boost::asio::signal_set signals_, leave_signal_;
   boost::asio::steady_timer drain_timer_;
   boost::asio::steady_timer queue_timer_;
-  boost::asio::steady_timer gpu_timer_;  // until the devices are asked for again
+  boost::asio::steady_timer gpu_timer_;  // until the next query of the devices
   TenantDirectory tenants_;
   SessionRegistry registry_;
   TenantLanes tenant_lanes_;
@@ -104,11 +104,11 @@ class Broker {
   WorkerPools pools_;
   ConnectionManager connections_;
   std::vector<ServerDevice> devices_;
-  std::optional<Adoption> adoption_;  // until the devices that its sessions need are there
+  std::optional<Adoption> adoption_;  // until the devices of its sessions are present
   std::optional<std::chrono::steady_clock::time_point> gpus_awaited_until_;
   Listening listening_;
   std::string failure_;
-  bool accepting_ = false;  // workers were ready once
+  bool accepting_ = false;  // a worker was ready once
   bool draining_ = false, stopping_ = false, left_ = false;
   bool polling_ = false;  // queue_timer_ runs
   Lifetime lifetime_;

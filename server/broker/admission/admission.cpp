@@ -15,9 +15,9 @@ using scheduler::TenantId;
 
 namespace {
 
-// Places that a session of `asking` has to leave free for the first session of others, out of `held`, the number of
-// sessions of each tenant. Each tenant with a guarantee has a place of its own; for all the others there is half of the
-// places at most, and only who has a session already leaves them free.
+// Returns the number of places that a session of `asking` has to leave free for the first sessions of other tenants.
+// `held`: the number of sessions of each tenant. Each tenant with a guarantee has a place of its own; for all the
+// others at most half of the places are reserved, and only a tenant that has a session already leaves them free.
 size_t places_kept(const std::vector<Tenant>& tenants, const Tenant& asking, const std::map<TenantId, size_t>& held,
                    size_t places) {
   auto has_none = [&](const Tenant& tenant) { return !held.contains(tenant.id) || held.at(tenant.id) == 0; };
@@ -35,7 +35,7 @@ std::string too_many_wait(const Tenant& tenant) {
   return fmt::format("the tenant has reached its limit of waiting programs ({})", tenant.settings.queued_max);
 }
 
-// Of a session that there is not, in preview(): the broker counts from 1, and never so far.
+// The number of preview()'s session, which does not exist: the broker counts from 1, and never so far.
 constexpr SessionId kPreviewed{UINT64_MAX};
 
 }  // namespace
@@ -165,8 +165,8 @@ scheduler::PlacementRequest Admission::placement_request(const SessionRecord& se
           .user_memory_max_bytes = bounds.memory_limit_bytes};
 }
 
-// As many as a program would get, so that a library that counts devices by NVML and opens them by CUDA finds them all:
-// those of the same client's session, or of the tenant's newest one, and then others.
+// Returns as many devices as a program would get, so that a library that counts devices by NVML and opens them by CUDA
+// finds them all: the devices of the same client's session, or of the tenant's newest one, and then others.
 std::vector<DeviceIndex> Admission::devices_to_show(const SessionRecord& session, const Tenant& tenant, unsigned gpus) {
   std::vector<DeviceIndex> may = allowed(session, tenant);
   size_t wanted = gpus ? gpus : usual_gpus(tenant);
@@ -286,10 +286,10 @@ void Admission::ask_again(SessionId number, unsigned gpus, uint64_t round) {
     placement_->revise(placement_request(session, *tenant, gpus));
   }
   waiting_[number] = {.gpus = gpus, .since = since(session), .vacant = true};
-  notify_places();  // so that its client is told the right one when it is back
+  notify_places();  // so that its returning client is told the current place
 }
 
-// On the clock that limits of waiting are judged by.
+// Returns the arrival on the clock of the waiting limits.
 Admission::Clock::time_point Admission::since(const SessionRecord& session) {
   auto waited = std::chrono::duration_cast<Clock::duration>(std::chrono::system_clock::now() - session.arrived);
   return Clock::now() - std::max(waited, Clock::duration::zero());
@@ -302,7 +302,7 @@ void Admission::client_is_back(SessionId session) {
   start_waiting();
 }
 
-// Empty: there is one. A program's is in the queue, from where it may go on at once.
+// Returns the reason; empty: there is a place. A program takes a place in the queue, from which it may start at once.
 std::string Admission::why_no_place(const Tenant& tenant, const SessionRecord& asking) const {
   const bool management = asking.management;
   std::map<TenantId, size_t> held = places_held(asking);
@@ -319,7 +319,7 @@ std::string Admission::why_no_place(const Tenant& tenant, const SessionRecord& a
                     : fmt::format("the server's queue is full: {} programs run or wait", all);
 }
 
-// Of a program that waits: for a place among those that run.
+// Returns why a waiting program has to wait for a place among the running ones.
 std::string Admission::why_not_now(TenantId id, const std::map<TenantId, size_t>& running) const {
   const Tenant* tenant = tenants_.find(id);
   size_t all = 0;
@@ -339,8 +339,8 @@ std::map<TenantId, size_t> Admission::places_held(const SessionRecord& asking) c
   return held;
 }
 
-// Two more than who asks, whose waiting programs count as well: nobody who has given up a place could ask for it back
-// in the same way.
+// The other tenant has two more places than the asking one, whose waiting programs count as well: so a tenant that has
+// given up a place cannot demand it back in the same way.
 void Admission::make_place(const Tenant& tenant, const SessionRecord& asking) {
   std::map<TenantId, size_t> running;
   size_t own = 0;
@@ -379,7 +379,7 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
       !job.job.empty() && !std::holds_alternative<scheduler::NeverFits>(answer)) {
     auto* placed = std::get_if<scheduler::Placed>(&answer);
     jobs_->settle(job, session, placed ? placed->devices : std::vector<DeviceIndex>{}, allowed(tenant));
-    // One that waits, waits for its job's GPUs only: others of the job may begin at the same moment.
+    // A waiting session waits for its job's GPUs only: other sessions of the job may begin at the same moment.
     if (!placed) placement_->revise(placement_request(session, tenant, gpus));
   }
   if (auto* never = std::get_if<scheduler::NeverFits>(&answer)) {
@@ -391,7 +391,7 @@ void Admission::place(const SessionRecord& session, const Tenant& tenant, unsign
   } else {
     waiting_[number] = {.gpus = gpus, .since = Clock::now()};
     if (!why_not_now(tenant.id, places_held(session)).empty()) make_place(tenant, session);
-    notify_places();  // those behind it, too
+    notify_places();  // the sessions behind it, too
   }
 }
 
@@ -405,7 +405,7 @@ void Admission::adopted(SessionId number) {
 
 void Admission::start_waiting() {
   start_again_ = true;
-  if (starting_ || !placement_ || !closed_.empty()) return;  // starting: what was started below has led back here
+  if (starting_ || !placement_ || !closed_.empty()) return;  // starting: a start below has called this again
   starting_ = true;
   auto may = [this](SessionId session) {
     auto one = waiting_.find(session);
@@ -422,7 +422,7 @@ void Admission::start_waiting() {
         events_.placed(session, std::move(placed.devices));
         continue;
       }
-      placement_->leave(session);  // gone while those before it started
+      placement_->leave(session);  // left while earlier ones started
       if (memory_) memory_->release(session);
     }
   }

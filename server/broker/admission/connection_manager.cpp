@@ -234,7 +234,7 @@ void ConnectionManager::requested(ipc::Login request) {
   if (auto found = connections_.find(connection); found != connections_.end()) found->second = *session;
 }
 
-// A tenant's question about its own; it takes no place and is no session.
+// Answers a tenant's query about its own sessions; the query takes no place and is no session.
 void ConnectionManager::queried(const ipc::Login& request) {
   if (!query_budget_.take(request.tenant)) {
     std::string why = fmt::format("{}: {} questions at once are answered, and {} a second; try again",
@@ -248,8 +248,7 @@ void ConnectionManager::queried(const ipc::Login& request) {
   else login_.refused(request.connection, answer ? "the answer is too long" : answer.error());
 }
 
-// The queue and quotas are not asked again: the session has what it has. Whether this is its own client, its worker
-// finds out.
+// Neither the queue nor quotas apply: the session keeps its resources. Its worker verifies that this is its own client.
 void ConnectionManager::requested_again(const ipc::Login& request) {
   auto session = parts_.sessions.resumable(request.resume, request.tenant);
   if (!session) {
@@ -315,18 +314,18 @@ void ConnectionManager::forget(ipc::ConnectionId connection) {
 
 namespace {
 
-// "192.0.2.7:41234" and "[2001:db8::7]:41234" without the port; what has none is as it is.
+// "192.0.2.7:41234" and "[2001:db8::7]:41234" without the port; an address without one is unchanged.
 std::string address_of(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 }  // namespace
 
-// Strangers cause these: many of a kind at once, or of one address in time, are told as a number, so that nobody can
-// fill a disk, or hide a wrong token among half-open connections.
+// Strangers can cause refusals at will. Many of one kind at once, or of one address over time, are reported as a count,
+// so that nobody can fill a disk, or hide a wrong token among half-open connections.
 void ConnectionManager::notify(ipc::TurnedAway refusal) {
   Told& kind = notified_[refusal.kind];
   auto now = std::chrono::steady_clock::now();
   kind.untold += refusal.untold;
-  logged_of_address_.settle(now, [](const std::string&, uint64_t) {});  // they stand in the number of their kind
+  logged_of_address_.settle(now, [](const std::string&, uint64_t) {});  // their kind's count includes them
   if (!logged_of_address_.take(refusal.kind + ' ' + address_of(refusal.peer), now)) {
     ++kind.untold;
     return;

@@ -1,4 +1,5 @@
-// How callers become sessions: the listener, the login process, the identity, and what the admission answers.
+// ConnectionManager turns callers into sessions: it owns the listener, the login process and the identity, and passes
+// on the admission's answers.
 #pragma once
 
 #include <chrono>
@@ -33,50 +34,50 @@ class ConnectionManager {
   struct Events {
     std::function<void(const std::string& reason)>
         failed;                     // the identity that the server was started with cannot be used
-    std::function<void()> emptied;  // nobody is at the door or waits any more
+    std::function<void()> emptied;  // no connection is pending or waits any more
   };
   // `login_program`: gpuwire-login.
   ConnectionManager(boost::asio::io_context& io, std::string login_program, Parts parts, Events events);
   ~ConnectionManager();
 
-  // Takes the addresses, reads the identity, starts the login process. The error names what cannot be had.
+  // Binds the addresses, reads the identity, starts the login process. The error names the part that failed.
   tl::expected<void, std::string> start(const std::vector<ListenAddress>& listen, const Configuration& configuration);
-  // Takes connections, and calls `opened`: at once, or when the login process has read the identity that the server was
-  // started with, so that nobody is told that there is none.
+  // Accepts connections, and calls `opened`: at once, or when the login process has read the identity that the server
+  // was started with, so that no caller is refused for want of an identity.
   void open(std::function<void()> opened);
   void close();
-  // Who may come as whom; another identity folder than the one before is used when it can be read.
+  // Applies the configuration's rules for callers; a new identity folder is used once it can be read.
   void configure(const Configuration& configuration);
-  // Empty: there is no identity.
+  // Returns the identity folder; empty: there is no identity.
   std::filesystem::path identity_directory() const {
     return identity_ ? identity_->directory() : std::filesystem::path();
   }
-  // What a credential of the identity says of the job that it was made for.
+  // Returns the job that a credential of the identity was made for.
   JobOfCredential job_of(const std::string& credential) const;
-  // The tenant's credential that this token is, if it counts now. The error is for whoever has shown it.
+  // Returns the tenant's credential of this token, if it is valid now. The error is a text for the token's sender.
   tl::expected<Credential, std::string> credential_of_token(const std::string& token);
-  // Whether the credential of this number counts now.
+  // Whether the credential of this number is valid now.
   bool counts(const std::string& credential);
-  // What `gpuwire admin` has changed counts from here on (it is found out without this, too).
+  // Applies changes by `gpuwire admin` at once (the broker notices them without this call, too).
   void refresh_identity();
 
-  // The tenant that this user is on a Unix socket; empty: none.
+  // Returns the tenant of this user on a Unix socket; empty: none.
   std::string unix_tenant_of(uid_t user) const;
-  // Who of that tenant the user is: as the configuration calls it, where that can be a name.
+  // Returns the tenant's name for this user, as the configuration has it, where that can be a name.
   std::string unix_name_of(uid_t user) const;
 
   pid_t login_process() const { return login_.pid(); }
   std::vector<ListenAddress> addresses() const { return door_.addresses(); }
   bool empty() const { return door_.empty() && connections_.empty() && returning_.empty(); }
 
-  // Callers that were refused before there was a session. `untold`: how many more there were, too many to be told one
-  // by one.
+  // Observes callers that were refused before they had a session. `untold`: the number of further refusals, which are
+  // reported as a count only.
   using RefusalObserver = std::function<void(const ipc::TurnedAway& refusal)>;
-  // What answers a tenant's questions, as Login::query has them; an error is a refusal. `asking`: who asks, and what a
-  // program of its would want. Before the first connection.
+  // Answers a tenant's queries (Login::query); an error is a refusal. `asking`: the caller, and the request that its
+  // program would make. Set before the first connection.
   using Query =
       std::function<tl::expected<std::string, std::string>(const LoginRequest& asking, const std::string& query)>;
-  // So often as QueryBudget says.
+  // QueryBudget bounds the rate of answers.
   void set_query(Query query, QueryBudget budget = QueryBudget()) {
     query_ = std::move(query);
     query_budget_ = std::move(budget);
@@ -108,16 +109,16 @@ class ConnectionManager {
   const Events events_;
   Listener door_;
   LoginProcess login_;
-  std::unique_ptr<IdentityWatch> identity_;  // null: no TLS and no tokens
+  std::unique_ptr<IdentityWatch> identity_;  // null: neither TLS nor tokens
   std::string first_error_;
-  std::function<void()> opened_;  // not empty: it opens when the identity has been read
-  bool identity_used_ = false;    // the login process has one
+  std::function<void()> opened_;  // set while opening waits for the identity to be read
+  bool identity_used_ = false;    // the login process has an identity
   bool allow_unencrypted_network_ = false;
   bool rdma_ = false;
   std::string open_tenant_;
   std::map<uid_t, std::string> unix_tenants_, unix_names_;
   std::map<ipc::ConnectionId, scheduler::SessionId>
-      connections_;  // known, and not yet served; bounded by the admission
+      connections_;  // with a session, not served yet; bounded by the admission
   std::map<ipc::ConnectionId, scheduler::SessionId>
       returning_;  // clients of running sessions, with a new connection; bounded by the login process
   std::vector<RefusalObserver> refusal_observers_;
@@ -127,7 +128,7 @@ class ConnectionManager {
     std::chrono::steady_clock::time_point since;
     uint32_t told = 0, untold = 0;  // since then
   };
-  std::map<std::string, Told> notified_;  // by kind
+  std::map<std::string, Told> notified_;  // by kind of refusal
   LineBudget logged_of_address_{
       {.at_once = kLoginAuditsOfAddressAtOnce, .refill = std::chrono::milliseconds(kLoginAuditsOfAddressRefillMs)}};
 };

@@ -45,7 +45,7 @@ void IdentityWatch::refresh() {
   if (now == read_) return;
   read_ = now;
   if (auto done = read(); !done) spdlog::error("{}; what was read before stays in force", done.error());
-  const std::function<void()> changed = changed_;  // outlives the watch, which it may destroy
+  const std::function<void()> changed = changed_;  // a copy: the call may destroy the watch
   changed();
 }
 

@@ -1,5 +1,5 @@
-// The broker's view of the identity folder: notices changes, has the valid credentials, and opens descriptors for the
-// login process.
+// IdentityWatch is the broker's view of the identity folder: it notices changes, has the valid credentials, and opens
+// descriptors for the login process.
 #pragma once
 
 #include <array>
@@ -21,18 +21,18 @@ namespace gpuwire::server {
 // The broker's thread only. Reads the register, never a key.
 class IdentityWatch {
  public:
-  // `changed`: one of the files is another one now; credentials() are those of now. May destroy the watch.
+  // `changed`: called after one of the files was replaced and credentials() was read again. It may destroy the watch.
   IdentityWatch(boost::asio::io_context& io, std::filesystem::path directory, std::function<void()> changed);
 
   // The error names the file and the reason.
   tl::expected<void, std::string> start();
   const std::filesystem::path& directory() const { return directory_; }
 
-  // Checks the files; calls `changed` if need be, before it returns. Cheap: called before each decision, so that a
-  // change by `gpuwire admin` counts at once, whether or not the kernel has reported it yet.
+  // Checks the files, and calls `changed` before it returns if one has changed. It is cheap and called before each
+  // decision, so that a change by `gpuwire admin` applies at once, whether or not the kernel has reported it yet.
   void refresh();
   const Register& credentials() const { return credentials_; }
-  // Opened for the login process.
+  // Opens the files for the login process.
   tl::expected<ipc::Identity, std::string> open_files() const;
 
  private:
@@ -50,7 +50,7 @@ class IdentityWatch {
 
   const std::filesystem::path directory_;
   const std::function<void()> changed_;
-  boost::asio::posix::stream_descriptor changes_;  // inotify; may be missing, then refresh() alone finds out
+  boost::asio::posix::stream_descriptor changes_;  // inotify; without it refresh() alone notices changes
   Stamps read_{};
   Register credentials_;
   Lifetime lifetime_;

@@ -20,7 +20,7 @@ JobDevices::Devices JobDevices::among(const JobOfCredential& job, const SessionR
     return may;
   }
   Devices& devices = settled_[job.job].devices;
-  // Nothing is remembered of sessions that an earlier broker began; and a reload may have taken GPUs away.
+  // The job may have sessions of an earlier broker, which are not in `settled_`; and a reload may have removed GPUs.
   std::erase_if(devices, [&](scheduler::DeviceIndex device) { return !holds(may, device); });
   if (devices.size() < job.gpus) {
     for (scheduler::DeviceIndex device : in_use(job.job))
@@ -55,7 +55,7 @@ JobDevices::Devices JobDevices::in_use(const std::string& job) const {
   return devices;
 }
 
-// With others of `may`, those that have the fewest sessions, up to this number.
+// Adds devices of `may`, those with the fewest sessions first, up to `gpus` in all.
 JobDevices::Devices JobDevices::filled(Devices devices, unsigned gpus, const Devices& may) const {
   std::map<scheduler::DeviceIndex, size_t> sessions;
   for (const auto& [number, session] : registry_.all())

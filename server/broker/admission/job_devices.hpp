@@ -1,5 +1,5 @@
-// Which GPUs the sessions of one job of a batch system share: as many as its token says, whatever each of its programs
-// asks for.
+// JobDevices has the GPUs that the sessions of one batch job share: as many as the job's token grants, whatever each of
+// its programs asks for.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@ namespace gpuwire::server {
 
 // The job of a credential.
 struct JobOfCredential {
-  std::string job;    // empty: of none
-  unsigned gpus = 0;  // that its sessions may have, all together
+  std::string job;    // empty: no job
+  unsigned gpus = 0;  // the bound for all its sessions together
 };
 
-// A job's GPUs are chosen with its first session, and are its own until its last one has ended. The broker's thread
-// only.
+// A job's GPUs are chosen with its first session, and stay its own until its last session has ended. The broker's
+// thread only.
 class JobDevices {
  public:
   using Devices = std::vector<scheduler::DeviceIndex>;
@@ -29,9 +29,9 @@ class JobDevices {
   JobOfCredential job_of(const SessionRecord& session) const {
     return session.credential.empty() ? JobOfCredential{} : job_of_(session.credential);
   }
-  // Those of `may` that this session of the job may use; all of them while the job has none.
+  // Returns the devices of `may` that this session of the job may use; all of them while the job has none.
   Devices among(const JobOfCredential& job, const SessionRecord& session, const Devices& may);
-  // The session is placed, or has to wait: its job's GPUs are settled. `devices`: its own, or none yet.
+  // Fixes the job's GPUs when a session is placed or has to wait. `devices`: the session's own, or none yet.
   void settle(const JobOfCredential& job, const SessionRecord& session, const Devices& devices, const Devices& may);
 
  private:
@@ -44,7 +44,7 @@ class JobDevices {
   const JobOf job_of_;
   struct Settled {
     Devices devices;            // ascending
-    scheduler::SessionId by{};  // the session with which they were chosen
+    scheduler::SessionId by{};  // the job's first session
   };
   std::map<std::string, Settled> settled_;  // by job
 };

@@ -26,8 +26,8 @@ using boost::system::error_code;
 using StreamSocket = asio::generic::stream_protocol::socket;
 using LocalAcceptor = asio::local::stream_protocol::acceptor;
 
-// The key by which connections are counted: an IPv4 address, or the half of an IPv6 address that names a network, since
-// the owner of one of its addresses has all.
+// Returns the key by which connections are counted: an IPv4 address, or the network half of an IPv6 address, since the
+// owner of one address of a network has all of them.
 std::string network_of(const asio::ip::address& address) {
   if (!address.is_v6()) return address.to_string();
   auto bytes = address.to_v6().to_bytes();
@@ -35,7 +35,7 @@ std::string network_of(const asio::ip::address& address) {
   return asio::ip::address_v6(bytes).to_string();
 }
 
-// The peer, as the kernel identifies it. Nothing: it has left already.
+// Returns the peer, as the kernel identifies it; nothing: it has closed the connection already.
 std::optional<Caller> caller_of(StreamSocket& socket) {
   error_code error;
   auto remote = socket.remote_endpoint(error);
@@ -62,7 +62,7 @@ std::optional<Caller> caller_of(StreamSocket& socket) {
   return caller;
 }
 
-// Does the other end lie on this machine, too? An address of its own is not loopback.
+// Whether the peer is on this machine, too: also through an address of the machine that is not loopback.
 bool is_on_this_machine(StreamSocket& socket) {
   error_code error;
   auto remote = socket.remote_endpoint(error);
@@ -76,7 +76,7 @@ bool is_on_this_machine(StreamSocket& socket) {
   return ends[0].address() == ends[1].address();
 }
 
-// A path that nobody listens on any more is left over from a server that was killed.
+// Removes a socket without a listener, which a killed server has left.
 void remove_stale_socket(const std::string& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) != 0 || !S_ISSOCK(facts.st_mode)) return;
@@ -89,9 +89,10 @@ void remove_stale_socket(const std::string& path) {
 
 }  // namespace
 
-// Reads the preface, or says why not and lingers until the client has read it. Everything within one time limit.
+// A PendingConnection reads the preface, or sends a refusal and lingers until the client has read it, all within one
+// time limit.
 class Listener::PendingConnection : public std::enable_shared_from_this<PendingConnection> {
-  // The pending connection stays for the callback, which is not called when the door has gone.
+  // The guard keeps the pending connection alive for the callback, and drops the callback when the listener is gone.
   template <class Callback>
   auto guard(Callback callback) {
     return listener_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](
@@ -268,7 +269,7 @@ void Listener::accept(BoundAddress<Acceptor>& bound) {
       return accept(bound);
     }
     if (out_of_descriptors(error.value()) && accept_to_refuse(bound)) return accept(bound);
-    // The connection stays in the kernel's queue, and trying again at once would only burn a core.
+    // The connection stays in the kernel's queue: a retry at once would only burn a core.
     spdlog::warn("accept: {}", error.message());
     bound.retry.expires_after(std::chrono::milliseconds(kAcceptRetryMs));
     bound.retry.async_wait(lifetime_.guard([this, &bound](error_code stopped) {
@@ -277,7 +278,7 @@ void Listener::accept(BoundAddress<Acceptor>& bound) {
   }));
 }
 
-// With a descriptor that was kept for this. False: none is left, or nobody waits any more.
+// Accepts with a reserved descriptor, to refuse with a text. False: no descriptor is left, or no connection waits.
 template <class Acceptor>
 bool Listener::accept_to_refuse(BoundAddress<Acceptor>& bound) {
   spares_.refill();
@@ -292,15 +293,15 @@ bool Listener::accept_to_refuse(BoundAddress<Acceptor>& bound) {
   return true;
 }
 
-// A client sends its preface at once, so the longest silent connection goes first, of the address that has most of
-// them: a flood of silent connections keeps nobody out.
+// A client sends its preface at once, so the longest silent connection of the address with most of them is dropped
+// first: a flood of silent connections keeps nobody out.
 void Listener::make_room(const std::string& address) {
   auto own = from_address_.find(address);
   if (own != from_address_.end() && own->second >= kHalfOpenPerAddressMax) return drop_oldest_of(address);
   if (pending_.size() >= kHalfOpenMax) drop_oldest_of(most_crowded());
 }
 
-// Of several with the same number, the one whose oldest pending connection has been here longest.
+// Returns the address with most pending connections; of several, the one with the oldest pending connection.
 std::string Listener::most_crowded() const {
   const std::string* crowded = nullptr;
   size_t most = 0;
@@ -323,7 +324,7 @@ void Listener::drop_oldest_of(const std::string& address) {
   leave(*dropped);
 }
 
-// Null: it has left already.
+// Returns null if the peer has closed the connection already.
 std::shared_ptr<Listener::PendingConnection> Listener::visit(StreamSocket socket) {
   auto caller = caller_of(socket);
   if (!caller) return nullptr;
@@ -349,7 +350,7 @@ void Listener::leave(PendingConnection& pending) {
   if (found == pending_.end()) return;
   auto count = from_address_.find(pending.caller().address);
   if (--count->second == 0) from_address_.erase(count);
-  auto kept = *found;  // until this call is over
+  auto kept = *found;  // alive until this call is over
   pending_.erase(found);
   spares_.refill();
   if (pending_.empty()) events_.emptied();

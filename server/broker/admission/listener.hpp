@@ -31,8 +31,8 @@ namespace gpuwire::server {
 struct Caller {
   std::string peer;                // for logs: "10.0.0.7:4711", "unix, user 1000"
   std::string address;             // the key by which connections are counted
-  bool local = false;              // of this machine: loopback, or a Unix socket
-  std::optional<uid_t> unix_user;  // on a Unix socket: as the kernel says
+  bool local = false;              // from this machine: loopback, or a Unix socket
+  std::optional<uid_t> unix_user;  // on a Unix socket: from the kernel
   uint32_t preface_flags = 0;
 };
 
@@ -41,32 +41,32 @@ class Listener {
  public:
   struct Refusal {
     wire::RefusalCode code;
-    std::string kind;    // one of few words, for the audit
+    std::string kind;    // one of a few words, for the audit
     std::string reason;  // one line
   };
   struct Events {
-    // Whether it comes in; then `enter` gets its socket, which waits.
+    // Returns a refusal, or nothing: then `enter` gets the socket, in blocking mode.
     std::function<std::optional<Refusal>(const Caller&)> judge;
     std::function<void(Caller, OwnedDescriptor)> enter;
     std::function<void(const Caller&, const Refusal&)> refused;
-    std::function<void()> emptied;  // nobody is in the doorway any more
+    std::function<void()> emptied;  // no connection is pending any more
   };
   Listener(boost::asio::io_context& io, Events events);
   ~Listener();
 
-  // Takes the addresses; connections wait until open(). The error names the address and the cause.
+  // Binds the addresses; connections wait in the kernel until open(). The error names the address and the cause.
   tl::expected<void, std::string> listen(const std::vector<ListenAddress>& addresses);
   void open();
   // Accepts no more connections; pending ones may still be read, refused or passed on.
   void close();
 
-  // With the ports that were picked.
+  // Returns the addresses, with the ports that the kernel chose.
   std::vector<ListenAddress> addresses() const;
   bool empty() const { return pending_.empty(); }
 
  private:
   class PendingConnection;
-  // One listening address. Each has its own back-off: a waiting one does not end another's.
+  // One listening address, with a back-off of its own: a delayed accept() on one address does not end another's delay.
   template <class Acceptor>
   struct BoundAddress {
     explicit BoundAddress(boost::asio::io_context& io) : acceptor(io), retry(io) {}
@@ -91,10 +91,10 @@ class Listener {
   const Events events_;
   std::list<BoundTcp> tcp_;
   std::list<BoundUnix> unix_;
-  std::vector<std::string> unix_paths_;  // ours, to be taken away
+  std::vector<std::string> unix_paths_;  // sockets that close() or the destructor removes
   SpareDescriptors spares_{kSpareDescriptors};
   std::list<std::shared_ptr<PendingConnection>> pending_;  // oldest first, at most kHalfOpenMax
-  std::map<std::string, size_t> from_address_;             // how many of these
+  std::map<std::string, size_t> from_address_;             // the number of pending connections
   bool closed_ = false;
   Lifetime lifetime_;
 };

@@ -22,7 +22,7 @@ LoginProcess::LoginProcess(boost::asio::io_context& io, std::string program, Eve
   await_children();
 }
 
-// It ends when it has sent all its refusals.
+// The process exits when it has sent all its refusals.
 LoginProcess::~LoginProcess() {
   channel_.reset();
   for (uint32_t waited_ms = 0; pid_ >= 0; waited_ms += kLoginExitStepMs) {
@@ -59,7 +59,7 @@ void LoginProcess::start() {
                                         if (!what.empty()) kill("it has said " + what);
                                       }});
   } catch (const boost::system::system_error& error) {
-    // All watches of this user are taken. When it has been reaped another one is started.
+    // The user has no inotify or epoll watch left. Another process is started when this one has been reaped.
     return kill("it cannot be watched: " + error.code().message());
   }
   events_.started();
@@ -74,7 +74,7 @@ void LoginProcess::send(ipc::Message message) {
     kill("it does not read");
 }
 
-// It is reaped, and started again, as after any other end.
+// The process is reaped and restarted, as after any other end.
 void LoginProcess::kill(const std::string& why) {
   spdlog::error("the login process is ended: {}", why);
   channel_.reset();
@@ -140,7 +140,7 @@ void LoginProcess::ended(const std::string& how) {
   start_later();
 }
 
-// At once the first time: a client that connects in between does not notice.
+// The first restart is immediate: a client that connects in between does not notice.
 void LoginProcess::start_later() {
   bool lived = std::chrono::steady_clock::now() - started_ > std::chrono::milliseconds(kLoginLivedMs);
   failures_ = lived ? 0 : failures_ + 1;

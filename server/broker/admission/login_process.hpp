@@ -1,4 +1,5 @@
-// The login process (../login) as the broker sees it: started, given connections, started again when it dies.
+// LoginProcess is the broker's side of the login process (../login): it starts the process, passes connections to it,
+// and restarts it when it dies.
 #pragma once
 
 #include <chrono>
@@ -18,35 +19,35 @@
 
 namespace gpuwire::server {
 
-// The broker's thread only. Owns the process: it goes with this object.
+// The broker's thread only. The object owns the process, and ends it in its destructor.
 class LoginProcess {
  public:
   struct Events {
     std::function<void(ipc::Login)> requested;
-    // For a connection for which there was a request, and that has not been passed on.
+    // A connection with a request has ended before it was passed on.
     std::function<void(ipc::ConnectionId, const std::string& why)> gone;
-    std::function<void(ipc::Passed)> passed;  // without its socket: this process had no descriptor for it
+    std::function<void(ipc::Passed)> passed;  // without its socket if this process had no descriptor for it
     std::function<void(const ipc::TurnedAway&)> turned_away;
-    // Empty: the identity that was sent last counts.
+    // Empty: the process uses the identity that was sent last.
     std::function<void(const std::string& error)> identity_read;
-    // A process is there and knows nothing yet: its identity is due.
+    // A process has started and needs its identity.
     std::function<void()> started;
   };
   LoginProcess(boost::asio::io_context& io, std::string program, Events events);
   ~LoginProcess();
 
   void start();
-  // Whether arrive() finds a running login process.
+  // Whether a login process runs, for arrive().
   bool available() const;
   pid_t pid() const { return pid_; }
 
   void send_identity(ipc::Identity identity) { send(std::move(identity)); }
-  // Gives the connection its number.
+  // Numbers the connection and passes it on.
   void arrive(ipc::Arrival arrival);
   void queued(ipc::Queued place);
   void admitted(ipc::ConnectionId connection);
   void refused(ipc::ConnectionId connection, const std::string& reason);
-  // The whole answer to a query.
+  // Sends the whole answer to a query.
   void told(ipc::ConnectionId connection, const std::string& text);
 
  private:
@@ -63,13 +64,13 @@ class LoginProcess {
   boost::asio::signal_set children_;
   boost::asio::steady_timer restart_timer_;
   std::unique_ptr<ipc::EventChannel> channel_;
-  std::unique_ptr<ChildOutput> output_;  // of the process that there is
+  std::unique_ptr<ChildOutput> output_;  // of the running process
   pid_t pid_ = -1;
   std::chrono::steady_clock::time_point started_;
   unsigned failures_ = 0;  // deaths in a row, each soon after its start
   ipc::ConnectionId last_ = 0;
   struct Requested {};
-  ipc::RequestTable<Requested> requested_{ipc::kRequestedMax};  // by connection: neither passed nor gone
+  ipc::RequestTable<Requested> requested_{ipc::kRequestedMax};  // by connection, until it is passed on or gone
   Lifetime lifetime_;
 };
 

@@ -1,4 +1,4 @@
-// Bounds how often each tenant's queries are answered: `gpuwire queue`, `top` and `usage` at a server.
+// QueryBudget bounds the rate of answers to each tenant's queries: `gpuwire queue`, `top` and `usage` at a server.
 #pragma once
 
 #include <algorithm>
@@ -12,17 +12,17 @@
 
 namespace gpuwire::server {
 
-// A bucket for each tenant: kQueriesAtOnce of them, and one more every kQueryRefillMs. An answer costs the broker's one
-// thread a look at all sessions, and waits in the login process until its client has taken it.
+// Each tenant has a bucket of kQueriesAtOnce answers, refilled by one every kQueryRefillMs. An answer costs the
+// broker's one thread a pass over all sessions, and waits in the login process until its client has read it.
 class QueryBudget {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   explicit QueryBudget(Clock clock = &std::chrono::steady_clock::now) : clock_(std::move(clock)) {}
 
-  // False: the tenant has asked too often, and is not to be answered now.
+  // Returns false if the tenant has asked too often: it must not be answered now.
   bool take(const std::string& tenant) {
     const auto now = clock_();
-    // A tenant with a full bucket is forgotten, so that there are as many buckets as tenants with recent queries.
+    // A full bucket is erased, so that only tenants with recent queries have one.
     std::erase_if(buckets_, [&](const auto& one) { return one.second.refilled(now) >= kQueriesAtOnce; });
     auto [at, added] = buckets_.try_emplace(tenant, Bucket{kQueriesAtOnce, now});
     Bucket& bucket = at->second;

@@ -1,4 +1,4 @@
-// What the admission has to know of memory, and the reservations that it makes before a session begins.
+// SessionMemory is the admission's view of memory, with the reservations that it makes before a session begins.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,27 @@ namespace gpuwire::server {
 // The broker's thread only.
 class SessionMemory {
  public:
-  // What may be given out on the device at all.
+  // Returns the bytes of the device that sessions may have in all.
   virtual uint64_t device_bytes(scheduler::DeviceIndex device) const = 0;
-  // How much could be reserved for this tenant now.
+  // Returns the bytes that could be reserved for this tenant now.
   virtual uint64_t free_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const = 0;
-  // What the tenant's sessions have of the device, used or reserved; and what one of them has.
+  // Returns the bytes of the device that the tenant's sessions have, used or reserved; the second one, those of one
+  // session.
   virtual uint64_t held_bytes(scheduler::TenantId tenant, scheduler::DeviceIndex device) const = 0;
   virtual uint64_t held_bytes(scheduler::SessionId session, scheduler::TenantId tenant,
                               scheduler::DeviceIndex device) const = 0;
-  // What is reserved for sessions, used by them or not.
+  // Returns the bytes reserved for sessions, whether they use them or not.
   virtual uint64_t reserved_bytes(scheduler::DeviceIndex device) const = 0;
-  // From now on so many bytes of each of the devices are the session's alone, until it ends or release() is called.
-  // False: they are not to be had on all of them any more, and nothing has changed.
-  // `user`: whose of the tenant the session is; empty: no particular user's.
+  // Reserves so many bytes of each of the devices for the session, until it ends or release() is called. Returns false,
+  // without any change, if one of the devices has too few free bytes by now. `user`: the tenant's user of the session;
+  // empty: no particular one.
   virtual bool reserve(scheduler::SessionId session, scheduler::TenantId tenant, const std::string& user,
                        std::span<const scheduler::DeviceIndex> devices, uint64_t bytes) = 0;
-  // One that never began. Nothing happens when nothing is reserved.
+  // Releases the reservation of a session that never began, if it has one.
   virtual void release(scheduler::SessionId session) = 0;
 
-  // While one exists, what was read of memory need not be read again: everybody who waits is judged by the same moment,
-  // at the cost of one. What is reserved or given back meanwhile counts at once.
+  // While a Poll exists, figures of memory may be cached: all waiting sessions are judged by one reading. Reservations
+  // and releases meanwhile count at once.
   class Poll {
    public:
     explicit Poll(SessionMemory* memory) : memory_(memory) {

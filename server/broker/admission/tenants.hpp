@@ -1,4 +1,4 @@
-// The tenants that the server knows now, by name and by the number that the scheduler's parts use.
+// TenantDirectory has the tenants that the server knows now, by name and by the scheduler's number.
 #pragma once
 
 #include <map>
@@ -22,18 +22,19 @@ class TenantDirectory {
  public:
   explicit TenantDirectory(std::vector<TenantConfiguration> tenants) { replace(std::move(tenants)); }
 
-  // A name keeps its number for as long as the server runs, also when it goes and comes back.
+  // Replaces the tenants. A name keeps its number for as long as the server runs, also when it is removed and added
+  // again.
   void replace(std::vector<TenantConfiguration> tenants);
 
-  // The number of a tenant with sessions from an earlier time: a tenant that the configuration does not name is entered
-  // as removed.
+  // Returns the number of a tenant with sessions of an earlier broker; a tenant that the configuration does not name is
+  // entered as removed.
   scheduler::TenantId remember(const std::string& name);
 
-  // Null: no such tenant, or not any more. Valid until replace().
+  // Returns null if the configuration names no such tenant (any more). Valid until replace().
   const Tenant* find(std::string_view name) const;
-  // Also a removed one. Never null for a number that this directory has given.
+  // Returns the tenant, a removed one included; never null for a number of this directory.
   const Tenant* find(scheduler::TenantId id) const;
-  // In the order of their numbers, those that have gone too.
+  // In the order of their numbers, removed tenants included.
   const std::vector<Tenant>& all() const { return tenants_; }
 
  private:

@@ -31,7 +31,7 @@ void Adoption::read(KeptEntry entry) {
     bool whole =
         session && entry.descriptors.size() == kKeptDescriptors && entry.name == kept_name(session->record.number);
     if (whole) return sessions_.push_back({std::move(*session), std::move(entry)});
-    // Its worker finds nobody at the other end, and ends it.
+    // The worker finds its pair closed, and ends the session.
     spdlog::error("what an earlier server has noted as {} cannot be read: {}; the session ends", entry.name,
                   session ? "descriptors are missing" : session.error());
     parts_.keeping.remove(entry.name);
@@ -49,7 +49,7 @@ void Adoption::read(KeptEntry entry) {
 std::string Adoption::missing(const std::vector<ServerDevice>& devices) const {
   std::set<std::string> names;
   for (const Found& found : sessions_) {
-    if (found.session.build != kept_build()) continue;  // it ends whatever its GPU does
+    if (found.session.build != kept_build()) continue;  // it ends in any case
     for (size_t i = 0; i < found.session.record.devices.size(); ++i) {
       const scheduler::DeviceIndex index = found.session.record.devices[i];
       if (index < devices.size() && devices[index].uuid == found.session.device_uuids[i]) continue;
@@ -70,7 +70,8 @@ std::vector<ServerDevice> Adoption::devices(std::vector<ServerDevice> devices) c
   return devices;
 }
 
-// Empty: it can go on. Nobody's pages and messages are touched that another release may have laid out.
+// Returns the reason; empty: the session can continue. Pages and messages that another release may have laid out are
+// not touched.
 std::string Adoption::unfit(const KeptSession& session, const std::vector<ServerDevice>& devices) const {
   if (session.build != kept_build())
     return "the server was upgraded, and the new release cannot carry on what the old one has begun";
@@ -104,7 +105,8 @@ size_t Adoption::carry_on(const std::vector<ServerDevice>& devices) {
   return sessions_.size();
 }
 
-// In the order in which they came. One that a worker has got meanwhile is among the sessions.
+// Queues the places in the order of their arrival. A place whose session has a worker by now is among the sessions
+// instead.
 void Adoption::queue_again() {
   std::ranges::sort(places_, {}, [](const KeptSession& one) { return one.record.number; });
   for (KeptSession& place : places_) {

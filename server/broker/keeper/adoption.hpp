@@ -1,4 +1,4 @@
-// Takes over the sessions that an earlier broker has left with the keeper.
+// Adoption takes over the sessions that an earlier broker has left with the keeper.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace gpuwire::server {
 
-// One use, when the devices are known and nobody has been let in yet. The broker's thread.
+// Used once, when the devices are known and no client has been admitted yet. The broker's thread only.
 class Adoption {
  public:
   struct Parts {
@@ -23,12 +23,13 @@ class Adoption {
   };
   Adoption(Parts parts, std::vector<KeptEntry> entries);
 
-  // The GPUs that sessions have and that are not among these, a line; empty: none. Asked as often as devices change.
+  // Returns one line with the GPUs of adopted sessions that are not among these; empty: all are present. May be called
+  // again after each change of the devices.
   std::string missing(const std::vector<ServerDevice>& devices) const;
-  // How the devices were before sessions took of them, where they are the same ones. Without sessions: `devices` as
-  // they are.
+  // Returns the devices as they were before sessions used them, where they are the same ones. Without sessions:
+  // `devices` unchanged.
   std::vector<ServerDevice> devices(std::vector<ServerDevice> devices) const;
-  // Tells the parts of the devices, and carries all sessions on. How many.
+  // Tells the parts the devices, and continues all sessions. Returns their number.
   size_t carry_on(const std::vector<ServerDevice>& devices);
 
  private:
@@ -43,7 +44,7 @@ class Adoption {
 
   const Parts parts_;
   std::vector<Found> sessions_;
-  std::vector<KeptSession> places_;  // in the queue
+  std::vector<KeptSession> places_;  // waiting sessions
   std::vector<KeptEntry> shares_, totals_, others_;
   std::vector<ServerDevice> devices_before_;
   uint64_t last_number_ = 0;

@@ -33,7 +33,7 @@ std::string failure(const std::filesystem::path& path) {
   return fmt::format("{}: {}", path.string(), std::strerror(errno));
 }
 
-// A process that was killed a moment ago lets go of its lock within that moment.
+// Retries for a moment: a process that was killed just now releases its lock within it.
 bool lock(int descriptor) {
   constexpr uint32_t kStepMs = 10;
   for (uint32_t waited_ms = 0; ::flock(descriptor, LOCK_EX | LOCK_NB) != 0; waited_ms += kStepMs) {
@@ -76,7 +76,7 @@ bool is_this_users(int socket) {
 
 constexpr std::chrono::milliseconds kAnswer{kKeeperAnswerMs};
 
-// With descriptors of its own.
+// Copies the entry with duplicated descriptors.
 KeptEntry copy_of(const KeptEntry& entry) {
   KeptEntry copy{
       .session = entry.session, .awaited = entry.awaited, .name = entry.name, .text = entry.text, .descriptors = {}};
@@ -99,8 +99,8 @@ tl::expected<std::unique_ptr<Keeping>, std::string> Keeping::open(boost::asio::i
 Keeping::Keeping(boost::asio::io_context& io, KeepingSettings settings)
     : io_(io), settings_(std::move(settings)), retry_(io) {}
 
-// A keeper without sessions ends with its broker, which waits for it, so that the starter of this program finds no
-// remainder of it.
+// A keeper without sessions ends with its broker. The broker waits for it, so that no process is left when the server
+// has exited.
 Keeping::~Keeping() {
   if (channel_) channel_->flush(kAnswer);
   channel_.reset();
@@ -112,7 +112,7 @@ Keeping::~Keeping() {
   if (lock_ && lasting_.empty()) clear_folder();
 }
 
-// The lock last: a process that waits for it finds out that it is no file any more.
+// The lock is removed last: a process that waits for it notices that the file is gone.
 void Keeping::clear_folder() {
   for (const char* name : {kKey, kSocket, kLock}) ::unlink((settings_.directory / name).c_str());
   if (settings_.temporary) ::rmdir(settings_.directory.c_str());
@@ -162,7 +162,8 @@ void Keeping::forget_entries() {
   lasting_.clear();
 }
 
-// Until all entries have come the keeper is waited for; then the loop listens. Empty: all have come; else why not.
+// Blocks until the keeper has sent all entries; then the event loop listens. Returns the error; empty: all have
+// arrived.
 std::string Keeping::take_entries(int keeper) {
   forget_entries();
   ipc::Channel channel(OwnedDescriptor(::fcntl(keeper, F_DUPFD_CLOEXEC, 0)), ipc::Speaker::keeper,
@@ -179,8 +180,9 @@ std::string Keeping::take_entries(int keeper) {
   return channel.fault().empty() ? "it hung up, or gave no answer" : channel.fault();
 }
 
-// A failure of this process, such as memory that ended, is no reason to lose the sessions: a keeper that is there is
-// asked again. One that still gives no answer ends its sessions when its time is over; there is no other way to them.
+// A failure of this process, such as lack of memory, must not lose the sessions: the broker asks an existing keeper
+// again. A keeper that still does not answer ends its sessions when its grace is over; nothing else has their
+// descriptors.
 bool Keeping::find_keeper() {
   key_ = read_key(settings_.directory / kKey);
   std::string why;
@@ -205,7 +207,7 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
     return tl::unexpected(failure(settings_.directory / kKey));
   OwnedDescriptor ours, theirs;
   if (!ipc::open_pair(ours, theirs)) return tl::unexpected(std::string("no socket pair for the keeper"));
-  // It outlives this process, and hears of nobody but brokers: the log is its own.
+  // The keeper outlives this process, and hears from brokers only: it logs by itself.
   auto child = spawn_child(settings_.program, {"--socket", (settings_.directory / kSocket).string()}, theirs.get(), -1);
   if (!child) return tl::unexpected(child.error());
   child_ = *child;
@@ -213,7 +215,7 @@ tl::expected<void, std::string> Keeping::start_keeper(bool await) {
     ipc::Channel channel(OwnedDescriptor(::fcntl(ours.get(), F_DUPFD_CLOEXEC, 0)), ipc::Speaker::keeper,
                          ipc::kKeeperWaitingMax);
     channel.send(ipc::Hello{ipc::kKeeperVersion, key_});
-    // It answers when it listens.
+    // The keeper answers once it listens.
     if (await && (!channel.send(ipc::Give{}) || !channel.await(kAnswer)))
       return tl::unexpected(fmt::format("{} does not answer", settings_.program));
   }
@@ -229,7 +231,7 @@ void Keeping::listen_to(OwnedDescriptor keeper) {
   set_grace(settings_.grace);
 }
 
-// Between its end and the next one's beginning sessions end with this broker.
+// Between the keeper's end and the next one's start, sessions would end with this broker.
 void Keeping::keeper_gone() {
   channel_.reset();
   if (child_ >= 0) ::waitpid(std::exchange(child_, -1), nullptr, WNOHANG);

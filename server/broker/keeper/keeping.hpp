@@ -1,5 +1,5 @@
-// The broker's side of its keeper (../keeper): stores the objects that sessions need to continue under the next broker,
-// and finds them again.
+// Keeping is the broker's side of its keeper (../keeper): it stores the objects that sessions need to continue under
+// the next broker, and finds them again.
 #pragma once
 
 #include <chrono>
@@ -21,19 +21,19 @@
 namespace gpuwire::server {
 
 struct KeepingSettings {
-  std::filesystem::path directory;     // of this server alone; made if it is not there
+  std::filesystem::path directory;     // of this server alone; created if missing
   std::string program;                 // gpuwire-keeper
-  std::chrono::milliseconds grace{0};  // how long sessions stay without a broker
-  bool temporary = false;              // the folder goes with the last session
+  std::chrono::milliseconds grace{0};  // the time that sessions stay without a broker
+  bool temporary = false;              // the folder is removed with the last session
 };
 
-// The store of entries. An entry that is stored before a worker has its client exists when the worker has it, whenever
-// the broker dies.
+// The store of entries. An entry that is stored before a worker gets its client exists once the worker has the client,
+// whenever the broker dies.
 class EntryStore {
  public:
-  // In the place of the one of this name.
+  // Replaces the entry of this name.
   virtual void put(KeptEntry entry) = 0;
-  // Another text; without effect when there is no such entry.
+  // Replaces the text; without effect when there is no such entry.
   virtual void note(const std::string& name, std::string text) = 0;
   virtual void remove(const std::string& name) = 0;
 
@@ -41,25 +41,25 @@ class EntryStore {
   ~EntryStore() = default;
 };
 
-// Holds a copy of all that is laid down, with descriptors of its own: a keeper that dies is started again, and gets it
-// anew. The broker's thread only. The folder holds: `lock`, held by the broker, with its process id; `key`, which shows
-// the keeper that somebody is a broker; `keeper`, its socket.
+// Keeping holds a copy of all stored entries, with descriptors of its own: a keeper that dies is restarted, and gets
+// them again. The broker's thread only. The folder has: `lock`, held by the broker, with its process id; `key`, by
+// which a broker authenticates itself to the keeper; `keeper`, the keeper's socket.
 class Keeping final : public EntryStore {
  public:
-  // Takes the folder, finds the keeper of an earlier broker and takes its entries, or starts a keeper. Blocks for the
-  // keeper's answer. Errors: the folder is not this user's alone, or another server's.
+  // Locks the folder, finds the keeper of an earlier broker and takes its entries, or starts a keeper. Blocks for the
+  // keeper's answer. Errors: the folder is accessible to other users, or belongs to another server.
   static tl::expected<std::unique_ptr<Keeping>, std::string> open(boost::asio::io_context& io,
                                                                   KeepingSettings settings);
   ~Keeping();
 
-  // The entries of an earlier broker, once.
+  // Returns the entries of an earlier broker, once.
   std::vector<KeptEntry> take() { return std::move(found_); }
   void set_grace(std::chrono::milliseconds grace);
 
   void put(KeptEntry entry) override;
   void note(const std::string& name, std::string text) override;
   void remove(const std::string& name) override;
-  // All that it stays for and whose name is one of these.
+  // Removes all entries for which the keeper stays and whose names `is_one` accepts.
   void remove_all(bool (*is_one)(const std::string& name));
 
  private:
@@ -70,12 +70,12 @@ class Keeping final : public EntryStore {
   bool find_keeper();
   std::string take_entries(int keeper);
   void forget_entries();
-  // `await`: returns when the next broker could find it.
+  // `await`: returns only when a next broker could find the keeper.
   tl::expected<void, std::string> start_keeper(bool await);
   void listen_to(OwnedDescriptor keeper);
   void start_again_later();
   void remember(const KeptEntry& entry);
-  // A keeper that does not read is none.
+  // A keeper that does not read counts as dead.
   void notify(ipc::Message message);
   void keeper_gone();
 

@@ -1,11 +1,12 @@
 @0xb7c64d2f1ae09583;
-# What a broker writes down of a session that has a worker, or waits for one, for the broker that comes after it: the text of its entry with the keeper. Fields are only ever added.
+# The entry of a session that has a worker or waits for one: a broker stores it with the keeper for its successor.
+# Fields are only ever added.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::server::kept");
 
 struct Session {
-  build @0 :Text;               # what the two ends share has this layout (kept_build())
+  build @0 :Text;               # the layout of messages and pages (kept_build())
   number @1 :UInt64;
   wireId @2 :Data;              # 16 bytes
   tenant @3 :Text;
@@ -21,21 +22,21 @@ struct Session {
   management @13 :Bool;
   begun @14 :Bool;              # its client has begun it
   detached @15 :Bool;
-  stopReason @16 :Text;         # not empty: it was told to end
+  stopReason @16 :Text;         # not empty: the session was told to end
   arrivedNs @17 :Int64;         # since the epoch
   begunNs @18 :Int64;
   detachedUntilNs @19 :Int64;
   resumeGraceMs @20 :UInt32;
   ledgerSlot @21 :UInt32;
-  hostBeforeBytes @22 :UInt64;  # what its process had of this machine's memory before it had the session
+  hostBeforeBytes @22 :UInt64;  # host memory of its process before it had the session
   pageBeganNs @23 :Int64;       # CLOCK_MONOTONIC, when its page was made
-  queued @24 :Bool;             # it waits in the queue, and has no worker
-  gpus @25 :UInt32;             # as its client has asked for
-  lanes @26 :UInt32;            # that it may have, of its tenant's
-  queueRound @27 :UInt64;       # while it waits: of its tenant's turns
+  queued @24 :Bool;             # the session waits in the queue, and has no worker
+  gpus @25 :UInt32;             # the number that its client asked for
+  lanes @26 :UInt32;            # the session's share of its tenant's lanes
+  queueRound @27 :UInt64;       # while queued: of its tenant's turns
   stopKind @28 :UInt8;          # with stopReason: StopKind
-  gpuType @29 :Text;            # while it waits: what the names of its GPUs are to have in them
-  user @30 :Text;               # who of the tenant; or none
+  gpuType @29 :Text;            # while queued: a part of the name that its GPUs must have
+  user @30 :Text;               # of the tenant; or none
 
   struct Device {
     index @0 :UInt32;           # of the server

@@ -67,7 +67,7 @@ KeptSession read(kept::Session::Reader root) {
 
 }  // namespace
 
-// Pages say themselves of which version they are, to the part that maps them.
+// Pages have versions of their own, which the part that maps them checks.
 std::string kept_build() { return fmt::format("IPC {}", ipc::kVersion); }
 
 std::string kept_name(scheduler::SessionId session) { return fmt::format("session/{}", uint64_t(session)); }
@@ -97,7 +97,7 @@ std::optional<ShareToken> token_of(const std::string& name) {
   return token;
 }
 
-// Two numbers, then whatever the user's name is.
+// The text is two numbers and the user's name, which may have any characters.
 std::string encode(const KeptShare& share) {
   return fmt::format("{} {} {}", uint64_t(share.session), share.kind, share.user);
 }

@@ -22,7 +22,7 @@ void BrokerSession::happen(SessionChange change, Details details) {
   act(step.action, details);
 }
 
-// Each of these may lead to another change before it returns, and so comes last.
+// Each call below may cause another change before it returns, and so comes last.
 void BrokerSession::act(SessionAction action, Details& details) {
   switch (action) {
     case SessionAction::nothing:
@@ -58,19 +58,19 @@ void BrokerSession::act(SessionAction action, Details& details) {
 void BrokerSession::queued(const AdmissionQueued& place) {
   if (phase_ != SessionPhase::queued) return;
   around_.registry.queued(number_, place.place, place.waiting, place.why);
-  // Which place it is, its number and its round say.
+  // The session's number and round give its place.
   if (std::exchange(round_, place.round) != place.round || entry_.empty()) keep_place();
   SessionAnswer told = answer_;  // a copy: the call may end the session
   if (told) told(number_, place);
 }
 
 void BrokerSession::worker_starting(size_t place, size_t waiting) {
-  if (phase_ != SessionPhase::starting) return;  // its client knows that it may begin, and waits for a second worker
+  if (phase_ != SessionPhase::starting) return;  // the client has its grant, and waits for a second worker
   SessionAnswer told = answer_;                  // as above
   if (told) told(number_, AdmissionQueued{place, waiting, "the GPU is free; its driver is still starting", round_});
 }
 
-// Its place outlives this broker: its client will ask for it with the session's identity.
+// The place outlives this broker: the client will ask for it with the session's identity.
 void BrokerSession::keep_place() {
   if (!around_.keeping) return;
   entry_ = kept_place_name(number_);
@@ -141,11 +141,11 @@ void BrokerSession::prepare_order() {
 void BrokerSession::grant() {
   around_.registry.granted(number_);
   limit_begin();
-  answer(AdmissionGranted{});  // the client may be here, or gone, before this returns
+  answer(AdmissionGranted{});  // the client may arrive or leave before this returns
 }
 
-// Each step until then has a limit of its own; this one holds for all of them, and for a worker that does not keep its
-// own. The session's page tells how long it is idle from its first frame on; until then it is idle here.
+// Each step until the begin has a limit of its own; this one bounds them together, also for a worker that ignores its
+// own. The session's page counts idle time from its first frame on; until then this timer does.
 void BrokerSession::limit_begin() {
   const Tenant* of = tenant(record());
   const uint64_t idle_ms = of ? of->settings.idle_time_max_ms : 0;
@@ -218,7 +218,7 @@ void BrokerSession::being_served(WorkerProcess& worker, const ipc::Serve& client
   entry.descriptors.resize(kKeptDescriptors);
   bool whole = true;
   auto keep = [&](KeptDescriptor which, int descriptor) {
-    if (descriptor < 0) return;  // it has none
+    if (descriptor < 0) return;  // the worker has none
     OwnedDescriptor& copy = entry.descriptors[size_t(which)];
     copy.reset(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
     whole = whole && copy;
@@ -287,7 +287,7 @@ void BrokerSession::client_arrived(OwnedDescriptor client, std::string tls_key) 
   happen(SessionChange::client_arrived);
 }
 
-// A session that was stopped meanwhile goes to its worker all the same, which alone can tell the client why.
+// A session that was stopped meanwhile goes to its worker all the same: only the worker can tell the client the reason.
 void BrokerSession::give() {
   spec_.tls_key = std::move(client_->tls_key);
   descriptors_.client = std::move(client_->socket);
@@ -312,7 +312,7 @@ void BrokerSession::on_message(ipc::Message& message) {
 
 bool BrokerSession::on_connection_message(const ipc::Message& message) {
   if (auto* detached = std::get_if<ipc::Detached>(&message)) {
-    // A worker's own figure: what it says in excess harms nobody, and is not shown.
+    // The worker's figure is cut to the granted grace.
     std::chrono::milliseconds grace(std::min<int64_t>(detached->grace_ms, spec_.resume_grace_ms));
     happen(SessionChange::detached, {.text = detached->why, .grace = grace});
     return true;

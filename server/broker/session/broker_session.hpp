@@ -1,5 +1,5 @@
-// One session from its client's login to its end: its place in the queue, its worker, what the parts attach, and the
-// answer to its client.
+// A BrokerSession is one session from its client's login to its end: its place in the queue, its worker, its
+// attachments, and the answer to its client.
 #pragma once
 
 #include <chrono>
@@ -22,71 +22,71 @@ namespace gpuwire::server {
 // How long a session stays without a connection.
 struct SessionGraces {
   std::chrono::milliseconds resume{0};   // 0: it ends with its connection
-  std::chrono::milliseconds hang_up{0};  // where the connection was ended and not lost
+  std::chrono::milliseconds hang_up{0};  // where the client has closed the connection
 };
 
-// What a session needs of the broker around it.
+// The parts of the broker that a session uses.
 struct SessionDeps {
   boost::asio::io_context& io;
   SessionRegistry& registry;
   Admission& admission;
   const std::vector<SessionAttachments*>& parts;
   std::function<WorkerPool&(const SessionRecord&)> pool_for;
-  uint32_t begin_ms;  // from the word that it is granted until its client has begun it
-  // Nothing happens to it any more. Must not destroy it before the call that led here is over.
+  uint32_t begin_ms;  // from the grant until the client has begun the session
+  // The session is over. Must not destroy it before the call that led here returns.
   std::function<void(scheduler::SessionId)> over;
   EntryStore* keeping = nullptr;           // null: nothing outlives the broker
-  std::vector<ServerDevice> devices = {};  // of the server, when they are known
+  std::vector<ServerDevice> devices = {};  // the server's, when they are known
   SessionGraces graces{};
-  std::optional<unsigned> lanes_max;         // SessionSpec's; without it the usual number for the connection
-  const TenantDirectory* tenants = nullptr;  // whose settings bound its times; null: nobody's
+  std::optional<unsigned> lanes_max;         // as in SessionSpec; without it the usual number for the connection
+  const TenantDirectory* tenants = nullptr;  // their settings bound the session's times; null: no bounds
 };
 
-// What its client is told: its place at first and whenever that changes, then that it is admitted or refused, once.
+// Sends an answer to the session's client: its place at first and after each change, then the grant or the refusal,
+// once.
 using SessionAnswer = std::function<void(scheduler::SessionId, const AdmissionAnswer&)>;
 
-// Its functions are what may happen to it; session_state.cpp has the table of what each leads to in which phase. Any of
-// them may be called at any time. The broker's thread only.
+// Each public function is an event of the session; session_state.cpp has the table of actions and next phases. Each may
+// be called in any phase. The broker's thread only.
 class BrokerSession {
  public:
-  // `gpus`: as in LoginRequest. `answer`: empty: its client is not there.
+  // `gpus`: as in LoginRequest. `answer`: empty while its client is away.
   BrokerSession(scheduler::SessionId number, const SessionDeps& around, unsigned gpus, SessionAnswer answer);
   BrokerSession(const BrokerSession&) = delete;
   BrokerSession& operator=(const BrokerSession&) = delete;
 
-  // It runs, as an earlier broker has noted. `unfit`: not empty: why it has to end; then the parts have nothing to do
-  // with it.
+  // Continues a running session of an earlier broker. `unfit`: not empty: why it has to end; then no part adopts it.
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
-  // It waits in the queue, as an earlier broker has noted, for its client, too: that has `return_ms` to come back.
+  // Continues a queued session of an earlier broker. It also waits for its client, which has `return_ms` to return.
   void adopt_waiting(uint64_t round, uint32_t return_ms);
-  // False: it does not wait for its client.
+  // Returns false if the session does not wait for its client.
   bool client_is_back(const LoginRequest& request, SessionAnswer answer);
 
-  // The admission's decisions.
+  // The admission's decisions arrive here.
   void queued(const AdmissionQueued& place);
-  // It has its GPUs, and waits for long for a worker.
+  // The session has its GPUs, and has waited long for a worker.
   void worker_starting(size_t place, size_t waiting);
   void placed(std::vector<scheduler::DeviceIndex> devices);
   void refused(RefusalCause cause, std::string why);
 
   void worker_reserved(pid_t worker);
-  // The worker is about to get the client. What the next broker has to know is laid down before.
+  // The worker is about to get the client. Stores the session's entry for the next broker before that.
   void being_served(WorkerProcess& worker, const ipc::Serve& client);
-  // The client's connection, after the word that the session is granted. `tls_key` as in SessionSpec.
+  // The client's connection arrives, after the grant. `tls_key` as in SessionSpec.
   void client_arrived(OwnedDescriptor client, std::string tls_key);
-  // The client has gone before its connection arrived.
+  // The client has left before its connection arrived.
   void client_gone(const std::string& why);
   void begun(const std::string& client);
   void on_message(ipc::Message& message);
   void stop(const StopOrder& order);
   void worker_over(uint32_t cause, const std::string& why);
 
-  // What the next broker has to know has changed.
+  // Updates the session's entry for the next broker.
   void note();
 
   SessionPhase phase() const { return phase_; }
   bool over() const { return phase_ == SessionPhase::over; }
-  // Not empty: why it is to end.
+  // Not empty: the reason for its ordered end.
   const std::string& stop_reason() const { return stop_.why; }
 
  private:
@@ -94,11 +94,11 @@ class BrokerSession {
     OwnedDescriptor socket;
     std::string tls_key;
   };
-  // What is known of a change; each change has its own.
+  // The details of a change; each change uses some of these fields.
   struct Details {
     RefusalCause refusal = RefusalCause::internal;
     uint32_t end_cause = SessionEvent::kDied;
-    std::string text;  // why; or who the client says it is
+    std::string text;  // the reason; or the client's description of itself
     std::chrono::milliseconds grace{0};
     StopKind stop = StopKind::ended;
   };
@@ -112,12 +112,12 @@ class BrokerSession {
   void want_worker();
   void prepare_order();
   void grant();
-  // How long its client may take until the session has begun.
+  // Starts the timer within which the client has to begin the session.
   void limit_begin();
   const Tenant* tenant(const SessionRecord& session) const;  // null: not known
   void give();
   void allow_graces(const SessionRecord& session);
-  // What its worker tells of its connection. False: it is something else.
+  // Handles a worker's message about the client's connection. Returns false for any other message.
   bool on_connection_message(const ipc::Message& message);
   bool attach(std::string& error);
   KeptSession kept() const;
@@ -128,7 +128,7 @@ class BrokerSession {
   void withdraw(const Details& details);
   void refuse(Details& details);
   void end(Details& details);
-  // Whoever is reserved for it may have another; one that serves it ends by itself.
+  // Releases a reserved worker; a worker that serves the session ends by itself.
   void pool_release();
   void give_back();
   void forget_entry();
@@ -136,17 +136,17 @@ class BrokerSession {
   const scheduler::SessionId number_;
   const SessionDeps& around_;
   const unsigned gpus_;
-  uint64_t round_ = 0;    // while it waits: of its tenant's turns
-  SessionAnswer answer_;  // empty: nobody is there to be told, or everything is said
+  uint64_t round_ = 0;    // while queued: of its tenant's turns
+  SessionAnswer answer_;  // empty: no client is there, or it has its final answer
   SessionPhase phase_ = SessionPhase::queued;
   bool wanted_worker_ = false;
-  unsigned workers_lost_ = 0;     // that died before they had the client
-  std::optional<Client> client_;  // arrived, while there is no worker
-  StopOrder stop_;                // its reason not empty: it is to end as soon as its client can be told
+  unsigned workers_lost_ = 0;     // workers that died before they had the client
+  std::optional<Client> client_;  // set while the client waits for a worker
+  StopOrder stop_;                // its reason is not empty if the session has to end as soon as its client can be told
   SessionSpec spec_;
-  ipc::SessionDescriptors descriptors_;  // of the parts, until the worker has them
-  std::string entry_;                    // the name of what is laid down for the next broker; empty: nothing is
-  size_t attached_ = 0;                  // how many parts
+  ipc::SessionDescriptors descriptors_;  // from the parts, until the worker has them
+  std::string entry_;                    // the name of the session's entry with the keeper; empty: none
+  size_t attached_ = 0;                  // the number of attached parts
   boost::asio::steady_timer overdue_timer_;
   Lifetime lifetime_;
 };

@@ -10,7 +10,7 @@ void EndedSessions::add(const std::string& tenant, const WireId& session, std::s
   if (why.size() > kEndedCauseBytesMax) why.resize(kEndedCauseBytesMax);
   if (auto own = tenants_.find(tenant); own != tenants_.end() && own->second.size() >= limits_.per_tenant)
     drop_oldest(tenant);
-  // Who has most makes room for all.
+  // The tenant with most reasons makes room.
   if (size_ >= limits_.all) {
     auto most = std::max_element(tenants_.begin(), tenants_.end(),
                                  [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });

@@ -1,4 +1,4 @@
-// Why sessions have ended, for clients that come back to them.
+// EndedSessions has the reasons of ended sessions, for clients that reconnect to them.
 #pragma once
 
 #include <array>
@@ -12,9 +12,9 @@
 
 namespace gpuwire::server {
 
-// The newest of each tenant; as long as this broker runs. A cause is told to a client that shows the session's
-// identity, 128 random bits that its own client alone was told, and that is of the same tenant: the session's secret
-// was its worker's, and is gone with it. The broker's thread only.
+// It has the newest ones of each tenant, for as long as this broker runs. A client gets the reason if it is of the same
+// tenant and shows the session's identity, 128 random bits that only the session's own client was told; the session's
+// secret was its worker's, and is gone with the worker. The broker's thread only.
 class EndedSessions {
  public:
   using WireId = std::array<uint8_t, 16>;
@@ -24,11 +24,11 @@ class EndedSessions {
   EndedSessions() = default;
   explicit EndedSessions(Limits limits) : limits_(limits) {}
 
-  // Of `why` kEndedCauseBytesMax are kept.
+  // Stores the first kEndedCauseBytesMax bytes of `why`.
   void add(const std::string& tenant, const WireId& session, std::string why);
-  // Empty: it is not known.
+  // Returns the reason; empty: unknown.
   std::string why(const std::string& tenant, const std::string& session) const;
-  // As why(), of each tenant of which `told` says that its causes may be told.
+  // As why(), over the tenants for which `told` returns true.
   std::string why(const std::function<bool(const std::string& tenant)>& told, const std::string& session) const;
   size_t size() const { return size_; }
 
@@ -40,7 +40,7 @@ class EndedSessions {
   void drop_oldest(const std::string& tenant);
 
   const Limits limits_;
-  std::map<std::string, std::deque<Ended>> tenants_;  // each oldest first, and none empty
+  std::map<std::string, std::deque<Ended>> tenants_;  // each list oldest first, none empty
   size_t size_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// How often something that a session's client or worker can cause at will is told to who looks on.
+// EventBudget bounds the rate at which observers are notified of events that a session's client or worker can cause at
+// will.
 #pragma once
 
 #include <algorithm>
@@ -9,13 +10,13 @@
 
 namespace gpuwire::server {
 
-// Of one kind of events of one session: kSessionEventsAtOnce of them, and then one every kSessionEventRefillMs. The
-// others are counted.
+// For one kind of event of one session: kSessionEventsAtOnce events, and then one every kSessionEventRefillMs. It
+// counts the others.
 class EventBudget {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // False: it is not to be told.
+  // Returns false if observers must not be notified.
   bool take(Time now) {
     refill(now);
     if (left_ < 1) {
@@ -28,7 +29,7 @@ class EventBudget {
   uint64_t untold() const { return unsent_; }
 
  private:
-  // From the first on: `refilled_` means nothing before.
+  // The refill starts with the first event: `refilled_` is not set before.
   void refill(Time now) {
     if (refilled_ != Time()) {
       const std::chrono::duration<double, std::milli> past = now - refilled_;

@@ -1,5 +1,4 @@
-// What the parts of the server that watch over sessions (the ledger of memory, the GPU scheduler of time) and the
-// broker offer each other.
+// The interfaces between the broker and the parts that account for sessions: the memory ledger and the GPU scheduler.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +19,15 @@
 
 namespace gpuwire::server {
 
-// A part that adds to sessions before they begin and hears of their lives. Called on the broker's thread; must not
+// A part that adds to sessions before they begin and observes their events. Called on the broker's thread; must not
 // block.
 class SessionAttachments {
  public:
   virtual ~SessionAttachments() = default;
 
-  // Once, before anything else is called.
+  // Called once, before all other functions.
   virtual void devices_known(std::span<const ServerDevice> devices) { (void)devices; }
-  // After devices_known(), and after each reload of the configuration.
+  // Called after devices_known(), and after each reload of the configuration.
   virtual void tenants_changed(const TenantDirectory& tenants) { (void)tenants; }
 
   // The session has its devices; `spec.devices` holds them in the order in which its worker counts them, without
@@ -36,56 +35,56 @@ class SessionAttachments {
   // ended() is not called for this part then. Not for management sessions.
   virtual tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
                                                  ipc::SessionDescriptors& descriptors) = 0;
-  // The same for a session that asks NVML and has no devices; the part may enter those that it is to be shown.
+  // As attach(), for a session that asks NVML and has no devices; the part may enter the devices that it may see.
   virtual tl::expected<void, std::string> attach_management(const SessionRecord& session, SessionSpec& spec,
                                                             ipc::SessionDescriptors& descriptors) {
     (void)session, (void)spec, (void)descriptors;
     return {};
   }
-  // What the next broker has to know of a session with this part, if this one dies: the part fills its fields. May be
-  // asked often.
+  // Fills the part's fields of the session's entry for the next broker. May be called often.
   virtual void note(const SessionRecord& session, KeptSession& kept) const { (void)session, (void)kept; }
-  // An earlier broker has left sessions. Once, after devices_known() and before tenants_changed() and the first
-  // adopt(): the part takes its own entries out, and what they say holds. `tenants` knows those of all the sessions.
+  // Called once if an earlier broker has left sessions, after devices_known() and before tenants_changed() and the
+  // first adopt(). The part takes its own entries out and applies them. `tenants` has the tenants of all the sessions.
   virtual void restore(std::vector<KeptEntry>& entries, const TenantDirectory& tenants) {
     (void)entries, (void)tenants;
   }
-  // What servers before this one have counted, in the entries that kept_total_name() names. Once, before the first
-  // adopt(); not when there are none.
+  // Called once with the totals of earlier servers, in entries named by kept_total_name(), before the first adopt();
+  // not called without such entries.
   virtual void restore_totals(std::vector<KeptEntry>& entries) { (void)entries; }
-  // One of them, as attach() was called for by the earlier broker; its worker runs, or has ended a moment ago.
-  // `descriptors` are of those that attach() made. The error ends the session; ended() is not called for this part
-  // then. Management sessions, too.
+  // Adopts one session, for which the earlier broker called attach(); its worker runs, or has ended a moment ago.
+  // `descriptors` are from that attach(). The error ends the session; ended() is not called for this part then. Called
+  // for management sessions, too.
   virtual tl::expected<void, std::string> adopt(const SessionRecord& session, const KeptSession& kept,
                                                 KeptEntry& descriptors) {
     (void)session, (void)kept, (void)descriptors;
     return {};
   }
-  // These were all. Not called when there were none.
+  // Called after the last adopt(); not called without one.
   virtual void all_adopted() {}
-  // Its client has said Hello and the worker serves it.
+  // The client has sent Hello and the worker serves it.
   virtual void begun(const SessionRecord& session) { (void)session; }
   // Workers have ended; ended() follows for each session of theirs.
   virtual void workers_reaped() {}
-  // Over in any way, once for each attach() that succeeded. The worker's process, if it had one, is gone.
+  // The session is over, in any way: once for each attach() that succeeded. Its worker's process, if any, is gone.
   virtual void ended(const SessionRecord& session) { (void)session; }
-  // The session's worker says something that the broker itself has no use for. True: it was for this part.
+  // The session's worker has sent a message that the broker itself does not handle. Returns true if the part has
+  // handled it.
   virtual bool on_message(const SessionRecord& session, ipc::Message& message) {
     (void)session, (void)message;
     return false;
   }
 };
 
-// What the broker does for its parts. Its thread only.
+// The requests that parts make of the broker. The broker's thread only.
 class SessionControl {
  public:
-  // To the session's worker. False: it has none, or has not read for long.
+  // Sends to the session's worker. False: it has none, or the worker has not read for long.
   virtual bool send(scheduler::SessionId session, ipc::Message message) = 0;
-  // Its client is told, and observers of the registry. `text`: one line.
+  // Warns the session's client and the registry's observers. `text`: one line.
   virtual void warn(scheduler::SessionId session, const std::string& text) = 0;
-  // Ends it; its client is told the reason. False: there is no such session.
+  // Ends the session; its client is told the reason. False: there is no such session.
   virtual bool stop(scheduler::SessionId session, const StopOrder& order) = 0;
-  // Memory was given back or a tenant's share has changed: whoever waits is looked at again.
+  // Judges waiting sessions again, after memory was released or a tenant's share has changed.
   virtual void reconsider_waiting() = 0;
 
  protected:

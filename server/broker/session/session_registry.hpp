@@ -1,4 +1,4 @@
-// The sessions that there are: who, where, in which state; and what happens to them, for whoever looks on.
+// SessionRegistry has a record of each session, and notifies observers of their events.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +18,15 @@
 
 namespace gpuwire::server {
 
-// queued: waits for GPUs; starting: has them, and its worker is on the way; granted: its client knows, and is on the
-// way; detached: runs without a connection, until it has another one or its grace is over; ending: was told to stop.
+// queued: waits for GPUs; starting: has its GPUs, and its worker is being started; granted: its client has been told,
+// and has not begun it; detached: runs without a connection, until it has another one or its grace is over; ending: was
+// told to stop.
 enum class SessionState : uint8_t { queued, starting, granted, running, detached, ending };
 const char* name_of(SessionState state);
 
-// Why a session did not begin. client_gone: it left before it was served; never_fits: what was asked for can never be
-// had; no_device: the server has none that works; waited_too_long: longer than its tenant's programs may; stopped: by
-// an administrator, or because what its client has shown was revoked.
+// Why a session did not begin. client_gone: the client left before it was served; never_fits: the request can never be
+// met; no_device: the server has no device that works; waited_too_long: longer than its tenant's programs may; stopped:
+// by an administrator, or because its client's credential was revoked.
 enum class RefusalCause : uint8_t {
   client_gone,
   busy,
@@ -37,34 +38,34 @@ enum class RefusalCause : uint8_t {
   waited_too_long,
   stopped
 };
-// For the audit and figures; stable.
+// Returns the stable name for the audit and metrics.
 const char* name_of(RefusalCause cause);
 
 struct SessionRecord {
   scheduler::SessionId number{};
-  std::array<uint8_t, 16> wire_id{};  // what the client is told, random
+  std::array<uint8_t, 16> wire_id{};  // random; the client's name for the session
   std::string tenant;
-  std::string user;  // who of the tenant; empty: nobody in particular
+  std::string user;  // of the tenant; empty: no particular one
   scheduler::TenantId tenant_id{};
   scheduler::ServiceClass service_class = scheduler::ServiceClass::batch;
-  std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it is shown
-  uint64_t memory_bytes = 0;                    // what the client asked to be free on each
+  std::vector<scheduler::DeviceIndex> devices;  // empty while it waits; of a management session: those that it sees
+  uint64_t memory_bytes = 0;                    // the client's request for each device
   std::string peer;                             // "127.0.0.1:4711", "unix, user anna"
   std::string security;    // "tls certificate", "tls token", "token", "unix"; without an identity "tls", "plain"
   std::string credential;  // the certificate's serial, or the token's id; or empty
   std::string program, host;
   uint32_t client_pid = 0;
-  std::string gpu_type;     // what the names of its GPUs have to have in them (wire::is_of_type); empty: anything
-  pid_t worker_pid = 0;     // 0: none yet
-  bool management = false;  // asks NVML, takes no GPU
-  bool waited_for_worker = false;  // none was ready when it had its GPUs
+  std::string gpu_type;            // a part of the name that its GPUs must have (wire::is_of_type); empty: any
+  pid_t worker_pid = 0;            // 0: none yet
+  bool management = false;         // asks NVML, takes no GPU
+  bool waited_for_worker = false;  // no worker was ready when it had its GPUs
   SessionState state = SessionState::queued;
   size_t place = 0, waiting = 0;  // in the queue; place counts from 1, 0: not in it
-  std::string why;                // why it waits
+  std::string why;                // the reason of its wait
   std::chrono::system_clock::time_point arrived, begun;
   std::chrono::system_clock::time_point detached_until;  // while it is detached
-  EventBudget losses, refused_resumptions;               // of what its worker says of its connections
-  bool loss_notified = false;                            // of the loss since which it is detached
+  EventBudget losses, refused_resumptions;               // for the worker's reports about connections
+  bool loss_notified = false;                            // the loss that detached it was notified
 };
 
 // "session 17 from 10.0.0.7:4711", for logs.
@@ -84,10 +85,13 @@ struct SessionEvent {
     refused
   };
   Kind kind;
-  const SessionRecord& session;  // for the call's duration
-  std::string text;  // begun: who the client says it is; warned: of what; detached, resume_refused, ended, refused: why
+  const SessionRecord& session;  // valid during the call
+  // begun: the client's description of itself; warned: the warning; detached, resume_refused, ended, refused: the
+  // reason
+  std::string text;
   RefusalCause refusal = RefusalCause::internal;  // refused
-  uint32_t end_cause = 0;  // ended: the worker's EndCause; kDied: its process ended without a word, and was not told to
+  // ended: the worker's EndCause; kDied: its process ended without a message and without an order
+  uint32_t end_cause = 0;
   static constexpr uint32_t kDied = UINT32_MAX;
 };
 
@@ -95,35 +99,34 @@ struct SessionEvent {
 class SessionRegistry {
  public:
   // Called at each event, in the order of observe(); observers stay for the registry's life. They must not change the
-  // registry.
-  // detached, attached and resume_refused come as often as a worker likes, and are told as often as EventBudget lets
-  // them; what find() shows is always up to date.
+  // registry. A worker can cause detached, attached and resume_refused at will; EventBudget bounds how often observers
+  // get them. The records of find() are always up to date.
   using Observer = std::function<void(const SessionEvent&)>;
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   explicit SessionRegistry(Clock clock = &std::chrono::steady_clock::now) : clock_(std::move(clock)) {}
   void observe(Observer observer) { observers_.push_back(std::move(observer)); }
 
-  // Gives it its number and wire_id. No event: what becomes of it is said next.
+  // Adds a record, with a new number and wire_id. Causes no event: the next change does.
   const SessionRecord& add(SessionRecord record);
-  // One of an earlier broker, with the number that it has. No event, until adopted().
+  // Adds a record of an earlier broker, with its number. Causes no event until adopted().
   void restore(SessionRecord record);
   void adopted(scheduler::SessionId session);
-  // Numbers up to here have been given.
+  // Numbers up to `last` are used.
   void numbers_used(uint64_t last) { last_number_ = std::max(last_number_, last); }
   uint64_t last_number() const { return last_number_; }
-  // The event comes with the first time; later ones move its place.
+  // The first call causes the event; later ones update the place.
   void queued(scheduler::SessionId session, size_t place, size_t waiting, std::string why);
-  // Its client has another connection.
+  // The session's client has another connection.
   void moved(scheduler::SessionId session, std::string peer, std::string security, std::string credential);
   void admitted(scheduler::SessionId session, std::vector<scheduler::DeviceIndex> devices);
   void granted(scheduler::SessionId session);
   void waits_for_worker(scheduler::SessionId session);
   void has_worker(scheduler::SessionId session, pid_t worker);
   void begun(scheduler::SessionId session, std::string client);
-  // `class_of`: of each session, now.
+  // `class_of`: returns a session's present class.
   void reclassify(const std::function<scheduler::ServiceClass(const SessionRecord&)>& class_of);
   void warned(scheduler::SessionId session, std::string of);
-  // The event comes with the first time; later ones move the end of its grace.
+  // The first call causes the event; later ones move the end of the grace.
   void detached(scheduler::SessionId session, std::chrono::milliseconds grace, std::string why);
   void attached(scheduler::SessionId session);
   void resume_refused(scheduler::SessionId session, std::string why);
@@ -131,7 +134,7 @@ class SessionRegistry {
   void ended(scheduler::SessionId session, uint32_t cause, std::string why);
   void refused(scheduler::SessionId session, RefusalCause cause, std::string why);
 
-  // Null: there is none (any more). Valid until it ends.
+  // Returns null if there is no such session (any more). Valid until the session ends.
   const SessionRecord* find(scheduler::SessionId session) const;
   const std::map<scheduler::SessionId, SessionRecord>& all() const { return sessions_; }
 

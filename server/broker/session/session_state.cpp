@@ -7,8 +7,8 @@ using P = SessionPhase;
 using A = SessionAction;
 using Row = std::array<SessionStep, kSessionChanges>;
 
-// A row for each phase, a column for each change, in the order of their enumerators. Every way to `over` answers the
-// client, or knows that it is gone.
+// A row for each phase, a column for each change, in the order of their enumerators. Every path to `over` answers the
+// client, or follows the client's end.
 // clang-format off
 constexpr std::array<Row, kSessionPhases> kTable{{
     //  placed                     refused                    worker_ready               worker_over

@@ -1,5 +1,4 @@
-// The life of a session as one table: in which phase it is, what may happen to it there, what is done about it, and
-// where that leads.
+// The phases of a session as one table: for each phase and change, the action and the next phase.
 #pragma once
 
 #include <array>
@@ -10,10 +9,10 @@
 
 namespace gpuwire::server {
 
-// queued: waits for GPUs, or for its client to come back to its place. starting: a worker is on its way. granted: the
-// client knows, and its connection is on its way. replacing: the same, and the worker has died. arrived: the client is
-// here, and the next worker is not yet. begins: a worker has the client. ending: the worker was told to end it. over:
-// everything is given back.
+// queued: waits for GPUs, or for its client to return to its place. starting: a worker is being started. granted: the
+// client has been told, and its connection has not arrived. replacing: as granted, and the worker has died. arrived:
+// the client's connection has arrived, and the next worker is not ready. begins: a worker has the client. ending: the
+// worker was told to end it. over: all its resources are released.
 enum class SessionPhase : uint8_t {
   queued,
   starting,
@@ -29,35 +28,35 @@ enum class SessionPhase : uint8_t {
 inline constexpr size_t kSessionPhases = 10;
 
 enum class SessionChange : uint8_t {
-  placed,          // it has its devices
-  refused,         // it cannot be had: by the admission, for want of a worker, by a part
-  worker_ready,    // one is reserved for it
+  placed,          // the admission has given it devices
+  refused,         // by the admission, for want of a worker, or by a part
+  worker_ready,    // a worker is reserved for it
   worker_over,     // its worker has ended
   client_arrived,  // the client's connection
   client_left,     // before its connection arrived
-  begun,           // its worker: the client has begun it
-  detached,        // its worker: it has lost its connection
-  attached,        // its worker: it has another one
+  begun,           // its worker reports: the client has begun it
+  detached,        // its worker reports: the connection is lost
+  attached,        // its worker reports: another connection is there
   stopped,         // by an administrator, a part, the server's end
   overdue,         // its client has not begun it in time
 };
 inline constexpr size_t kSessionChanges = 11;
 
 enum class SessionAction : uint8_t {
-  nothing,      // it cannot happen in this phase, or says what is known
-  start,        // wants a worker
-  grant,        // the parts attach, and the client is told
-  want_worker,  // another one
-  keep_client,  // until there is a worker
-  give,         // the client goes to the worker; if it was stopped meanwhile, with the reason
-  withdraw,     // gives everything back; nobody is there to be told
-  refuse,       // gives everything back; the client is told the reason
-  end,          // gives everything back; the worker has told the client, or its connection has closed with the worker
-  begin,        // who looks on is told
-  lose,         // it has no connection
-  regain,       // it has one again
-  remember,     // to stop it as soon as its client can be told
-  notify_stop,  // the worker ends it and tells the client
+  nothing,      // the change cannot happen in this phase, or is known already
+  start,        // asks for a worker
+  grant,        // attaches the parts, and tells the client
+  want_worker,  // asks for another worker
+  keep_client,  // holds the client's connection until a worker is ready
+  give,         // passes the client to the worker, with the reason if the session was stopped meanwhile
+  withdraw,     // releases everything; there is no client to tell
+  refuse,       // releases everything, and tells the client the reason
+  end,          // releases everything; the worker has told the client, or has closed its connection by ending
+  begin,        // notifies observers
+  lose,         // marks it as without a connection
+  regain,       // marks it as connected again
+  remember,     // remembers the stop until the client can be told
+  notify_stop,  // orders the worker to end it and to tell the client
 };
 
 struct SessionStep {
@@ -67,10 +66,10 @@ struct SessionStep {
 };
 
 SessionStep step_of(SessionPhase phase, SessionChange change);
-// What administrators are shown; `stopped`: its stop is remembered.
+// Returns the state that administrators see; `stopped`: its stop is remembered.
 SessionState state_of(SessionPhase phase, bool stopped);
-// Whether its client may carry it on over another connection: its worker has it, perhaps without having said yet that
-// it has begun.
+// Whether its client may resume it over another connection: its worker has the client, perhaps without having reported
+// the begin yet.
 bool resumable(SessionPhase phase);
 
 // For tests and logs.

@@ -186,13 +186,13 @@ tl::expected<const SessionRecord*, std::string> Sessions::resumable(const std::s
   return tl::unexpected(why.empty() ? "the session has ended" : "the session has ended: " + why);
 }
 
-// The clients of such a tenant come back as another one, and nobody else can be told why their sessions have ended.
+// A removed tenant's clients reconnect as another tenant, so any tenant may be told why its sessions have ended.
 bool Sessions::is_gone(const std::string& tenant) const {
   const Tenant* found = around_.tenants ? around_.tenants->find(tenant) : nullptr;
   return around_.tenants && !(found && found->known);
 }
 
-// Who has said goodbye does not come back.
+// A client that finished its session does not reconnect to it.
 void Sessions::note_end(const SessionEvent& event) {
   if (event.kind != SessionEvent::Kind::ended || event.session.management) return;
   if (event.end_cause != uint32_t(EndCause::finished))

@@ -1,5 +1,5 @@
-// The sessions that there are, from their clients' logins on: events of pools, of the login and of the parts go to the
-// one that they are about.
+// Sessions has all sessions, from their clients' logins on, and routes events of pools, of the login and of the parts
+// to them.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,8 @@ namespace gpuwire::server {
 // The broker's thread only.
 class Sessions final : public SessionControl {
  public:
-  // `pool_for` a session, the management sessions' one included. `begin_ms`: how long a client that has been granted
-  // its session has to begin it.
+  // `pool_for`: returns the session's pool, also for management sessions. `begin_ms`: the time from the grant within
+  // which the client has to begin the session.
   using PoolFor = std::function<WorkerPool&(const SessionRecord&)>;
   Sessions(boost::asio::io_context& io, SessionRegistry& registry, Admission& admission, PoolFor pool_for,
            uint32_t begin_ms)
@@ -37,54 +37,54 @@ class Sessions final : public SessionControl {
     registry_.observe([this](const SessionEvent& event) { note_end(event); });
   }
 
-  // Before the first session; the part outlives this object's last session.
+  // Precondition: no session yet. The part outlives this object's last session.
   void add_part(SessionAttachments& part) { parts_.push_back(&part); }
   void devices_known(std::span<const ServerDevice> devices, const TenantDirectory& tenants);
-  // The directory stays.
+  // The directory outlives the sessions.
   void tenants_changed(const TenantDirectory& tenants);
 
-  // Before the first session.
+  // Precondition: no session yet.
   void keep(EntryStore* keeping) { around_.keeping = keeping; }
-  // Sessions of an earlier broker: restore() once, instead of tenants_changed(), then each, then all_adopted().
+  // For sessions of an earlier broker: restore() once, instead of tenants_changed(), then adopt() for each, then
+  // all_adopted().
   void restore(std::vector<KeptEntry>& entries, std::span<const ServerDevice> devices, const TenantDirectory& tenants);
   void restore_totals(std::vector<KeptEntry>& entries);
-  // `kept.record` names a tenant by number.
+  // Precondition: `kept.record` has the tenant's number.
   void adopt(const KeptSession& kept, KeptEntry entry, const std::string& unfit);
-  // One that waited in the queue; in the order of their numbers, after all that run.
+  // Adopts a queued session. Precondition: called in the order of numbers, after all running sessions.
   void adopt_waiting(const KeptSession& kept);
   void share_again(const KeptShare& share, const ShareToken& token, OwnedDescriptor descriptor);
   void all_adopted();
 
-  // A client whose tenant the login knows. Answers may come before this returns.
+  // Makes a session for a client whose tenant is known. Answers may come before this returns.
   scheduler::SessionId request(LoginRequest request, SessionAnswer answer);
-  // One that has waited under an earlier broker, and shows the identity that it was given there. Nothing: it has no
-  // place here.
+  // Returns the queued session of an earlier broker whose identity the client shows; nothing: there is none.
   std::optional<scheduler::SessionId> return_to_queue(const std::string& wire_id, const LoginRequest& request,
                                                       SessionAnswer answer);
-  // What the admission decides.
+  // The handlers of the admission's decisions.
   Admission::Events admission_events();
-  // The client has been told that it is admitted: its connection goes to the worker. `tls_key` as in SessionSpec.
+  // Passes the connection of a client that has its grant to the worker. `tls_key` as in SessionSpec.
   void serve(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
-  // Of sessions that begin from now on, before their tenants' own bounds.
+  // For sessions that begin from now on, before their tenants' own bounds.
   void set_graces(const SessionGraces& graces) { around_.graces = graces; }
   void set_lanes_max(std::optional<unsigned> lanes) { around_.lanes_max = lanes; }
-  // The tenant's session that is called so and may be carried on over another connection. The error tells its client
-  // why there is none.
+  // Returns the tenant's session of this identity, if it may be resumed over another connection. The error is a text
+  // for the client.
   tl::expected<const SessionRecord*, std::string> resumable(const std::string& wire_id,
                                                             const std::string& tenant) const;
-  // Whether its worker may be given one more connection: it reads what it is sent.
+  // Whether its worker may be sent one more connection: it has read enough of the earlier ones.
   bool takes_connections(scheduler::SessionId session);
-  // A connection of its client, which the worker has to prove yet. It is closed, and audited, where the worker takes
-  // none.
+  // Sends a connection to the session's worker, which verifies that it is its client's. It is closed and audited where
+  // the worker can take none.
   void carry_on(scheduler::SessionId session, OwnedDescriptor client, std::string tls_key);
 
-  // The client has gone before it was served.
+  // The client has left before it was served.
   void cancel(scheduler::SessionId session, const std::string& why);
 
-  // What its pool's events are to tell. `ready` and `hopeless` are the caller's.
+  // Returns the handlers of a pool's events, without `ready` and `hopeless`, which the caller sets.
   WorkerPool::Events pool_events();
-  // Ends all that have begun, and those that are about to.
+  // Ends all sessions that have begun or are about to.
   void stop_all(const std::string& reason);
 
   bool send(scheduler::SessionId session, ipc::Message message) override;
@@ -93,16 +93,16 @@ class Sessions final : public SessionControl {
   void reconsider_waiting() override { admission_.reconsider(); }
 
  private:
-  // Whether the identity is that of this session, which runs a program; and whether it is also the tenant's.
+  // Whether the session runs a program and has this identity; the second one: and is the tenant's, too.
   bool called_so(scheduler::SessionId session, const std::string& wire_id) const;
   bool called_so(scheduler::SessionId session, const std::string& wire_id, const std::string& tenant) const;
-  // Whether the configuration has no such tenant any more.
+  // Whether the tenant was removed from the configuration.
   bool is_gone(const std::string& tenant) const;
   void note_end(const SessionEvent& event);
-  // Tells the session of an event. False: there is none (any more).
+  // Passes an event to the session. False: there is no such session (any more).
   template <class Event>
   bool notify(scheduler::SessionId session, Event&& event);
-  // Not now: one event leads to another, and the session is in the middle of them.
+  // Destroys the session later: it may be in the middle of an event.
   void forget_later(scheduler::SessionId session);
 
   SessionRegistry& registry_;

@@ -7,7 +7,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Looks at every byte, so that the time says nothing about how much of a guess was right.
+// Compares every byte, so that the time does not reveal how much of a guess was right.
 bool same(const uint8_t* a, const uint8_t* b, size_t bytes) {
   uint8_t differences = 0;
   for (size_t i = 0; i < bytes; ++i) differences = uint8_t(differences | (a[i] ^ b[i]));
@@ -22,7 +22,7 @@ bool same(const std::string& a, const std::string& b) {
 }  // namespace
 
 ShareLimits share_limits(size_t descriptors) {
-  // Half of them, and each share has two: its own, and the copy for a keeper that dies.
+  // Shares get half of them, and each share has two: its own, and the copy for a restarted keeper.
   size_t all = descriptors > kDescriptorsReserved ? (descriptors - kDescriptorsReserved) / 4 : 0;
   return {std::min(all, kSharesMax), std::min(all / 2, kSharesPerTenantMax), std::min(all / 4, kSharesPerSessionMax)};
 }

@@ -1,4 +1,4 @@
-// What sessions share with each other: the driver's descriptors, each under a random token.
+// ShareTable has the driver's descriptors that sessions share with each other, each under a random token.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ using ipc::ShareToken;
 struct ShareLimits {
   size_t all = 0, per_tenant = 0, per_session = 0;
 };
-// For a process that may have so many descriptors: half of what is not reserved, with two for each share, of that half
-// for one tenant, of that half for one session; and no more than limits.hpp says.
+// Returns the limits for a process that may have so many descriptors: shares, of two descriptors each, get half of the
+// descriptors beyond the reserve, one tenant half of that, one session half of a tenant's; limits.hpp bounds each.
 ShareLimits share_limits(size_t descriptors);
 
-// Among whom something is shared: a tenant, and of its users those whom its workers take for one.
+// The sessions that may use a share: a tenant's, and among them those of one user name, which the workers set.
 struct ShareGroup {
   std::string tenant, user;
 };
@@ -30,14 +30,15 @@ class ShareTable {
  public:
   explicit ShareTable(ShareLimits limits) : limits_(limits) {}
 
-  // `owner`: the session's worker; its shares end with it. False: the token is taken, or there are too many.
+  // `owner`: the session's worker; its shares end with it. Returns false if the token is taken or a limit is reached.
   bool add(const void* owner, const ShareToken& token, uint32_t kind, ShareGroup group, OwnedDescriptor descriptor);
-  // The table's own descriptor; -1: there is none of this kind and group. Takes the same time whichever tokens there
-  // are.
+  // Returns the table's own descriptor; -1: there is none of this kind and group. The time does not depend on the
+  // tokens.
   int find(const ShareToken& token, uint32_t kind, const ShareGroup& group) const;
   // Whether this owner has added it.
   bool has(const void* owner, const ShareToken& token) const;
-  // One, or all, of those that this owner has added. False: there was none; the tokens of those that there were.
+  // Remove one share, or all, of this owner. withdraw() returns false if there was none; forget() returns the removed
+  // tokens.
   bool withdraw(const void* owner, const ShareToken& token);
   std::vector<ShareToken> forget(const void* owner);
   size_t size() const { return shares_.size(); }

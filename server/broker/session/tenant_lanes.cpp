@@ -7,14 +7,14 @@
 namespace gpuwire::server {
 
 namespace {
-constexpr unsigned kLanesUseful = 2;  // one is no faster than the session's own connection
+constexpr unsigned kLanesUseful = 2;  // one lane is no faster than the session's own connection
 }
 
 tl::expected<void, std::string> TenantLanes::attach(const SessionRecord& session, SessionSpec& spec,
                                                     ipc::SessionDescriptors&) {
   unsigned left = kLanesPerTenantMax - std::min(kLanesPerTenantMax, held_by(session.tenant));
   unsigned lanes = std::min<unsigned>(spec.lanes_max, left);
-  // Lanes are of sessions that outlive their connection.
+  // Only sessions that outlive their connection have lanes.
   if (lanes < kLanesUseful || spec.resume_grace_ms == 0) lanes = 0;
   spec.lanes_max = lanes;
   give(session, lanes);

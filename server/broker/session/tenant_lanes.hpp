@@ -1,4 +1,4 @@
-// How many lanes (protocol/link) each tenant's sessions may have together.
+// TenantLanes bounds the lanes (protocol/link) of each tenant's sessions together.
 #pragma once
 
 #include <map>
@@ -8,9 +8,9 @@
 
 namespace gpuwire::server {
 
-// Lanes are connections, threads and descriptors of workers on the machine that all tenants share, so what one tenant
-// may have of them is bounded. A session is given its lanes when it begins and keeps them, used or not, until it is
-// over; one for which too few are left has fewer, or none, and lacks nothing else. The broker's thread only.
+// Lanes are connections, threads and descriptors of workers on the machine that all tenants share, so one tenant's
+// number is bounded. A session gets its lanes when it begins and keeps them, used or not, until it is over. A session
+// for which too few are left has fewer or none, and otherwise works as usual. The broker's thread only.
 class TenantLanes final : public SessionAttachments {
  public:
   tl::expected<void, std::string> attach(const SessionRecord& session, SessionSpec& spec,
@@ -20,7 +20,7 @@ class TenantLanes final : public SessionAttachments {
                                         KeptEntry& descriptors) override;
   void ended(const SessionRecord& session) override;
 
-  // That the tenant's sessions hold.
+  // Returns the number of lanes that the tenant's sessions hold.
   unsigned held_by(const std::string& tenant) const;
 
  private:
@@ -30,7 +30,7 @@ class TenantLanes final : public SessionAttachments {
     std::string tenant;
     unsigned lanes;
   };
-  std::map<scheduler::SessionId, Held> sessions_;  // those that have any
+  std::map<scheduler::SessionId, Held> sessions_;  // the sessions with lanes
 };
 
 }  // namespace gpuwire::server

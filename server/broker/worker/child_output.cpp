@@ -16,9 +16,10 @@ tl::expected<ChildPipe, std::string> ChildPipe::open() {
   if (::pipe2(ends, O_CLOEXEC) != 0)
     return tl::unexpected(fmt::format("no pipe for what a process writes: {}", std::strerror(errno)));
   ChildPipe pipe{OwnedDescriptor(ends[0]), OwnedDescriptor(ends[1])};
-  // The content of pipes is counted for the user. May be refused; then the pipe holds more.
+  // The kernel counts the sizes of pipes per user, so this one is small. If the call fails, the pipe is larger.
   ::fcntl(ends[0], F_SETPIPE_SZ, int(kChildBytesPerTurn));
-  // Of this end alone: the two are no one description, so the child's writes wait as they would at a file.
+  // The two ends are two open file descriptions: the flag applies to this end, and the child's writes block as they
+  // would on a file.
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return pipe;
 }

@@ -1,4 +1,4 @@
-// The standard output and error of one of the server's own processes.
+// ChildOutput reads the standard output and error of one of the server's own processes.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@
 
 namespace gpuwire::server {
 
-// For the output of one process.
+// The bounds for one process.
 inline constexpr unsigned kChildLinesMax = 256;
 inline constexpr size_t kChildLineBytesMax = 1024;   // a longer line is cut into several
 inline constexpr size_t kChildBytesPerTurn = 16384;  // before others have their turn
 
-// A pipe; both ends close on exec. The error says why there is none.
+// A pipe; both ends close on exec. The error names the cause.
 struct ChildPipe {
   OwnedDescriptor reads, writes;
   static tl::expected<ChildPipe, std::string> open();
@@ -33,8 +33,8 @@ class ChildOutput {
  public:
   using Sink = std::function<void(const std::string& line)>;
 
-  // Precondition: `reads` does not block. Throws Asio's exceptions when it cannot be watched. `sink` must not destroy
-  // this.
+  // Precondition: `reads` does not block. Throws Asio's exceptions when `reads` cannot be watched. `sink` must not
+  // destroy this object.
   ChildOutput(boost::asio::io_context& io, OwnedDescriptor reads, Sink sink);
   ChildOutput(const ChildOutput&) = delete;
   ChildOutput& operator=(const ChildOutput&) = delete;

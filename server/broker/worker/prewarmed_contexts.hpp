@@ -1,5 +1,5 @@
-// The GPU memory of prewarmed workers' contexts: between the pools, which start and end them, and the ledger of memory,
-// which knows the tenants' claims.
+// The interfaces for the GPU memory of prewarmed workers' contexts: the pools start and end the workers, and the memory
+// ledger knows the tenants' claims.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ class PrewarmedMemory {
   // The number of contexts that prewarmed workers may have on the device now, beside the tenants' held and guaranteed
   // memory.
   virtual size_t prewarmed_max(scheduler::DeviceIndex device) const = 0;
-  // Their present number, including those that start, and those that were told to end and are not gone. A waiting
-  // request for memory may be admitted before this returns.
+  // Reports the present number of contexts, those of starting and of ending workers included. A waiting request for
+  // memory may be admitted before this returns.
   virtual void prewarmed_changed(scheduler::DeviceIndex device, size_t contexts) = 0;
 
  protected:

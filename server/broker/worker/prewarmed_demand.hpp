@@ -1,4 +1,5 @@
-// How many spare workers a pool should have ready: as many as the sessions that come while workers start.
+// PrewarmedDemand computes the number of spare workers that a pool should have ready: as many as sessions come while a
+// worker starts.
 #pragma once
 
 #include <chrono>
@@ -11,34 +12,34 @@
 
 namespace gpuwire::server {
 
-// Pure: it knows no clock. Each session takes a prewarmed worker, and its replacement is ready a start later. So a
-// session finds one if there are as many as sessions came in that time. The demand counts the sessions of the last
-// kPrewarmedWindowStarts starts: programs that follow each other and had to wait come no faster than workers start, and
-// would look like fewer than they are. A reached number is held for kPrewarmedHoldStarts starts, because ending a
-// worker that is wanted again costs a start, while keeping one costs memory.
+// It is pure and knows no clock. Each session takes a prewarmed worker, whose replacement is ready one start later. So
+// a session finds a ready worker if there are as many as sessions came in that time. The demand counts the sessions of
+// the last kPrewarmedWindowStarts starts: programs that follow each other and have to wait come no faster than workers
+// start, so a window of one start would undercount them. A reached number is held for kPrewarmedHoldStarts starts,
+// because ending a worker that is wanted again costs a start, while keeping one costs memory.
 class PrewarmedDemand {
  public:
   using Time = std::chrono::steady_clock::time_point;
   using Duration = std::chrono::steady_clock::duration;
   struct Limits {
     unsigned least = 1;  // 0: none are prewarmed
-    unsigned most = 1;   // where it is less than `least`, that counts
+    unsigned most = 1;   // at least `least` applies
   };
 
   PrewarmedDemand() : PrewarmedDemand(Limits{}) {}
   explicit PrewarmedDemand(Limits limits) { set_limits(limits); }
   void set_limits(Limits limits);
 
-  // A session needs a worker of the pool. Times of one object must not go back; an earlier time counts as the last one.
+  // A session needs a worker of the pool. Times must not decrease; an earlier time counts as the last one.
   void came(Time now);
   // A worker of the pool has become ready, this long after its start began.
   void started(Duration took);
 
-  // From limits.least to limits.most.
+  // Returns a number from limits.least to limits.most.
   unsigned wanted(Time now) const;
-  // When wanted() falls next, if nobody comes. Nothing: it does not.
+  // Returns when wanted() falls next, if no session comes; nothing: it does not fall.
   std::optional<Time> next_change(Time now) const;
-  // The known time of a start: a mean in which the last ones count most.
+  // Returns the measured time of a start: a mean in which the latest starts weigh most.
   Duration start_time() const { return start_; }
 
  private:
@@ -48,7 +49,7 @@ class PrewarmedDemand {
   Duration start_{std::chrono::milliseconds(kPrewarmedStartMinMs)};
   bool measured_ = false;
   std::deque<Time> came_;                     // the last `most` sessions
-  std::vector<std::optional<Time>> reached_;  // [n]: when n + 1 sessions last had come within the window
+  std::vector<std::optional<Time>> reached_;  // [n]: the last time at which n + 1 sessions had come within the window
 };
 
 }  // namespace gpuwire::server

@@ -45,7 +45,7 @@ class SpawnSettings {
   posix_spawnattr_t attributes_;
 };
 
-// As posix_spawn wants them.
+// Returns posix_spawn's form of the texts.
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));

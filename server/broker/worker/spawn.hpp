@@ -1,4 +1,4 @@
-// Starting a process of the server's own.
+// spawn_child() starts one of the server's own processes.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace gpuwire::server {
 
-// Nothing in, text to `output` (below 0: the broker's stderr), the descriptor at ipc::kDescriptor, no other; no signal
-// blocked or ignored. `arguments` are without the program's name; `environment`: as "NAME=value", null for the
-// broker's. The error names program and cause.
+// The child has an empty stdin, `output` as stdout and stderr (below 0: the broker's stderr), `ipc_end` at
+// ipc::kDescriptor, and no other descriptor; no signal is blocked or ignored. `arguments` are without the program's
+// name; `environment`: as "NAME=value", null for the broker's. The error names program and cause.
 tl::expected<pid_t, std::string> spawn_child(const std::string& program, const std::vector<std::string>& arguments,
                                              int ipc_end, int output,
                                              const std::vector<std::string>* environment = nullptr);
-// "exit code 1", "signal 11 (Segmentation fault)": of waitpid's status.
+// Returns waitpid's status as "exit code 1" or "signal 11 (Segmentation fault)".
 std::string describe_status(int status);
 
 }  // namespace gpuwire::server

@@ -1,4 +1,4 @@
-// Descriptors on their way to workers: sent, and not read yet.
+// UnreadDescriptors counts the descriptors that were sent to workers and that they have not read.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace gpuwire::server {
 
-// A message that a worker does not read keeps its descriptors open, in the broker or with the kernel, which counts them
-// to the broker's user. How many of a pair's are still there cannot be asked for, but whether any message is: from the
-// last moment at which there was none, all that were sent count. The broker's thread only.
+// An unread message keeps its descriptors open, in the broker or in the kernel, which charges them to the broker's
+// user. The kernel does not tell how many descriptors a pair holds, only whether it holds a message: so all descriptors
+// sent since the pair was last empty count. The broker's thread only.
 class UnreadDescriptors {
  public:
   struct Limits {
@@ -21,15 +21,15 @@ class UnreadDescriptors {
   UnreadDescriptors() = default;
   explicit UnreadDescriptors(Limits limits) : limits_(limits) {}
 
-  // For a worker, until forget(); `all_read`: whether it has read everything that it was sent.
+  // Counts for a worker until forget(); `all_read`: whether it has read all its messages.
   void watch(const void* worker, std::string tenant, std::function<bool()> all_read);
   void forget(const void* worker) { workers_.erase(worker); }
-  // Whether the worker may be sent one more. The tenant's bound applies to workers with unread ones: a worker that
-  // reads pays for no other.
+  // Whether the worker may be sent one more. The tenant's bound applies only to workers with unread descriptors: a
+  // worker that reads is not held up by others.
   bool room(const void* worker);
-  // It is sent one. False, and nothing is counted: there is no room.
+  // Counts one more sent descriptor. Returns false, and counts nothing, if there is no room.
   bool add(const void* worker);
-  // As far as is known.
+  // Returns the upper bound of the worker's unread descriptors.
   size_t unread(const void* worker);
 
  private:

@@ -48,7 +48,7 @@ void WorkerPool::start_one_more() {
   if (workers_.empty()) start_one();
 }
 
-// Ends the spares beyond those wanted. Those that are still starting are looked at when they are ready.
+// Ends surplus spares. Starting workers are checked when they are ready.
 void WorkerPool::trim() {
   size_t ready = count(WorkerProcess::State::ready);
   for (auto& worker : workers_) {
@@ -154,14 +154,14 @@ void WorkerPool::want(SessionId session, std::string label, std::string tenant) 
   waiting_.push_back({session, std::move(label), std::move(tenant), WorkerWait(std::chrono::steady_clock::now())});
   match();
   if (failures_ >= kStartAttemptsMax) {
-    failures_ = kStartAttemptsMax - 1;  // this session is reason for one more attempt
+    failures_ = kStartAttemptsMax - 1;  // so that this session causes one more attempt
     start_one();
   }
 }
 
 void WorkerPool::match() {
   match_again_ = true;
-  if (matching_) return;  // an event of the loop below has led back here
+  if (matching_) return;  // an event of the loop below has called this again
   matching_ = true;
   while (std::exchange(match_again_, false)) {
     for (auto worker = workers_.begin(); worker != workers_.end() && !waiting_.empty(); ++worker) {
@@ -213,7 +213,7 @@ void WorkerPool::hand_over(WorkerProcess& worker, ipc::Serve client) {
     spdlog::debug("{}: worker {}", worker.label, worker.pid());
     return;
   }
-  // It died a moment ago. Its end is on its way here; the client goes to the next one.
+  // The worker died a moment ago, and its end has not been reaped yet; the client goes to the next worker.
   worker.state = WorkerProcess::State::ending;
   worker.kill_after(0);
   starts_.wait(number_, worker.session, worker.tenant, true);
@@ -360,14 +360,14 @@ void WorkerPool::end_distrusted(WorkerProcess& worker, const std::string& what) 
   worker.kill_after(0);
 }
 
-// The worker says who shares among the tenant's users; whose tenant's it is, is not for it to say.
+// The worker names the tenant's user of the share; the broker, not the worker, names the tenant.
 void WorkerPool::answer_share(WorkerProcess& worker, ipc::Share share) {
   OwnedDescriptor kept(keeping_ ? ::fcntl(share.descriptor.get(), F_DUPFD_CLOEXEC, 0) : -1);
-  // The answer to a first question may have been an earlier broker's, and lost with it.
+  // An earlier broker may have added the share, and died before its answer arrived.
   bool added = shares_.has(&worker, share.token) ||
                shares_.add(&worker, share.token, share.kind, {worker.tenant, share.user}, std::move(share.descriptor));
   if (added && kept) keep_share(worker.session, share.token, share.kind, share.user, std::move(kept));
-  worker.send(ipc::Answer{share.request, added, {}});  // one that cannot be told is ending, or gives up waiting
+  worker.send(ipc::Answer{share.request, added, {}});  // a worker that cannot be told is ending, or stops waiting
 }
 
 void WorkerPool::answer_claim(WorkerProcess& worker, const ipc::Claim& claim) {
@@ -421,8 +421,8 @@ void WorkerPool::await_children() {
   }));
 }
 
-// One signal may stand for several processes. All of them are reaped before the first end is told: what is worth
-// knowing of all that ended is found out once.
+// One SIGCHLD may stand for several processes. All of them are reaped before the first end is reported, so that
+// `reaped` observers account for them once.
 void WorkerPool::reap() {
   std::list<std::pair<std::unique_ptr<WorkerProcess>, std::string>> reaped;
   for (auto it = workers_.begin(); it != workers_.end();) {
@@ -471,8 +471,8 @@ void WorkerPool::ended(WorkerProcess& worker, const std::string& how) {
   }
 }
 
-// A kernel that never ends holds up the worker that is told to stop, until its process is killed: that is no death of
-// its own.
+// A worker that was told to stop may hang in a kernel that never ends, until it is killed: that counts as the ordered
+// stop, not as a crash.
 void WorkerPool::ended_silently(WorkerProcess& worker, const std::string& how) {
   worker.reason = fmt::format("its process ended with {}", how);
   spdlog::error("{}: {}", worker.label, worker.reason);

@@ -1,4 +1,4 @@
-// The worker processes: started ahead, given one client each, watched until they have ended.
+// WorkerPool has worker processes: it starts them ahead, gives each one client, and watches them until they have ended.
 #pragma once
 
 #include <chrono>
@@ -32,71 +32,73 @@ class WorkerPool {
  public:
   using SessionId = scheduler::SessionId;
   struct Events {
-    std::function<void(const Inventory&)> ready;              // a worker has become ready; what it said
+    std::function<void(const Inventory&)> ready;              // a worker has become ready; its inventory
     std::function<void(const std::string& reason)> hopeless;  // kStartAttemptsMax starts in a row have failed
     std::function<void(SessionId, pid_t worker)> reserved;    // a worker waits for the session's client
-    std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be had
+    std::function<void(SessionId, RefusalCause cause, const std::string& reason)> refused;  // no worker can be started
     std::function<void(SessionId, const std::string& client)> begun;
-    // The session waits for long for a worker to start: its place among those of the pool that do, counted from 1.
+    // The session has waited long for a worker to start: its place among the pool's waiting sessions, counted from 1.
     std::function<void(SessionId, size_t place, size_t waiting)> starting = {};
-    std::function<void(SessionId, ipc::Message& message)> on_message;  // what the pool has no use for
+    std::function<void(SessionId, ipc::Message& message)> on_message;  // a message that the pool does not handle
     std::function<void(SessionId, uint32_t cause, const std::string& why)>
         over;                    // the process has ended; cause as in SessionEvent
-    std::function<void()> idle;  // perhaps idle() now
-    // Processes have ended, whatever they did is done, and over() follows for each that served a session.
+    std::function<void()> idle;  // idle() may be true now
+    // Processes have ended, with all their effects done; over() follows for each that served a session.
     std::function<void()> reaped = {};
-    // The worker is about to get the session's client, as this message says; may be another worker than the one that
-    // was reserved.
+    // The worker is about to get the session's client by this message; it may be another worker than the reserved one.
     std::function<void(SessionId, WorkerProcess&, const ipc::Serve& client)> serving = {};
-    std::function<void()> starts_changed = {};  // what it wishes of `starts`, or what these count, is another
+    std::function<void()> starts_changed = {};  // the pool's requests to `starts`, or the counted starts, have changed
     std::function<void()> wanted = {};          // a session wants a worker
-    std::function<void(std::chrono::steady_clock::duration)> started = {};  // what it took a worker to become ready
+    // the time that a worker took to become ready
+    std::function<void(std::chrono::steady_clock::duration)> started = {};
   };
 
-  // `keeping` outlives it. `shares`, `unread`: of all the pools whose sessions may share with each other. `starts`: of
-  // all pools, where this one is called `number`; they say when it starts a worker, and who gets one.
+  // `keeping` outlives the pool. `shares`, `unread`: common to all pools whose sessions may share with each other.
+  // `starts`: common to all pools; `number` identifies this one. `starts` decides when the pool starts a worker, and
+  // which session gets one.
   WorkerPool(boost::asio::io_context& io, WorkerCommand command, ShareTable& shares, UnreadDescriptors& unread,
              WorkerStarts& starts, WorkerStarts::Pool number, Events events, EntryStore* keeping = nullptr);
   ~WorkerPool();
 
-  // From now on. Those that are too many end when they are ready.
+  // Sets the number of spares from now on. Surplus workers end when they are ready.
   void keep_prewarmed(unsigned prewarmed);
-  // Workers that are ready or start and that no session waits for.
+  // Returns the number of ready or starting workers that no session waits for.
   size_t prewarmed() const;
-  // Those that were told to end before they had a client, and are not gone.
+  // Returns the number of workers that were told to end before they had a client, and have not exited.
   size_t ending() const { return count(WorkerProcess::State::ending); }
-  // Ends so many of prewarmed() now, those first that have not started yet; others are started when keep_prewarmed()
-  // says so.
+  // Ends so many of prewarmed() now, starting workers first; replacements start as keep_prewarmed() says.
   void end_prewarmed(size_t prewarmed);
-  // One worker even when no spare is wanted, because its ready message says what devices there are.
+  // Starts one worker even when no spare is wanted: its ready message reports the devices.
   void start_one_more();
-  // It is its turn (WorkerStarts::next).
+  // Starts one worker: it is the pool's turn (WorkerStarts::next).
   void start_one();
-  // There are no processes, and nobody waits for one.
+  // Whether the pool has neither processes nor waiting sessions.
   bool idle() const { return workers_.empty() && waiting_.empty(); }
-  // A worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for logs.
+  // Requests a worker for the session: ends in Events::reserved or refused, perhaps before this returns. `label`: for
+  // logs.
   void want(SessionId session, std::string label, std::string tenant);
-  // The client of a session that has a worker: ends in Events::over.
+  // Gives the client to the session's reserved worker: ends in Events::over.
   void give(SessionId session, ipc::Serve client);
-  // A worker that an earlier broker has left, and that serves the session: ends in Events::over.
+  // Adopts a worker of an earlier broker, which serves the session: ends in Events::over.
   void adopt(SessionId session, std::string label, std::string tenant, OwnedDescriptor worker, OwnedDescriptor process,
              pid_t pid);
-  // What the session's worker shares with others, as an earlier broker has noted it.
+  // Enters a share of the session's worker, from an earlier broker's entry.
   void share_again(SessionId session, const ShareToken& token, uint32_t kind, std::string user,
                    OwnedDescriptor descriptor);
-  // Those that serve sessions go on when this pool goes.
+  // Lets workers that serve sessions outlive this pool.
   void let_go();
-  // The session is not wanted any more; no event comes. For one that was not given.
+  // Withdraws the session's request; no event follows. Precondition: give() was not called for it.
   void release(SessionId session);
-  // False: no worker serves it, or has not read for long.
+  // Returns false if no worker serves the session, or the worker has not read for long.
   bool send(SessionId session, ipc::Message message);
-  // As send(), one with a descriptor, where the worker has not left too many of those unread.
+  // As send(), for a message with a descriptor; fails also if the worker has too many unread descriptors.
   bool hand(SessionId session, ipc::Message message);
   bool takes_descriptor(SessionId session);
-  // Ends a session that was given; it is killed kWorkerExitMs later if it has not ended. False: there is none.
+  // Ends a served session; its worker is killed kWorkerExitMs later if it has not exited. Returns false if no worker
+  // serves it.
   bool stop(SessionId session, const StopOrder& order);
 
-  // Starts no more, ends the spares, refuses who waits. Running sessions go on.
+  // Starts no more workers, ends the spares, refuses waiting sessions. Running sessions continue.
   void close(const std::string& reason);
 
  private:
@@ -104,8 +106,8 @@ class WorkerPool {
     SessionId session{};
     std::string label, tenant;
     WorkerWait wait;
-    std::optional<ipc::Serve> client;  // it was given to a worker that died before it could read it
-    StopOrder stop;                    // its reason not empty: the next worker is told to end it at once
+    std::optional<ipc::Serve> client;  // set if its worker died before it could read the client
+    StopOrder stop;                    // if its reason is not empty, the next worker is told to end the session at once
   };
   void wish();
   void trim();
@@ -140,7 +142,7 @@ class WorkerPool {
   boost::asio::signal_set children_;
   boost::asio::steady_timer retry_timer_;
   boost::asio::steady_timer late_timer_;
-  DescriptorCloser closer_;  // of what workers send and may not; outlives them
+  DescriptorCloser closer_;  // closes descriptors that workers must not send; outlives the workers
   std::list<std::unique_ptr<WorkerProcess>> workers_;
   std::list<Waiting> waiting_;  // oldest first; bounded by Admission::Limits
   ShareTable& shares_;
@@ -148,7 +150,7 @@ class WorkerPool {
   WorkerStarts& starts_;
   const WorkerStarts::Pool number_;
   EntryStore* const keeping_;  // null: nothing outlives the broker
-  unsigned failures_ = 0;      // in a row
+  unsigned failures_ = 0;      // failed starts in a row
   bool retrying_ = false;
   bool matching_ = false, match_again_ = false;
   bool closed_ = false;

@@ -55,7 +55,7 @@ void WorkerPools::start_anew() {
 
 PrewarmedDemand::Limits WorkerPools::limits(const Kind& kind) const {
   const unsigned one = std::min(prewarmed_.least, 1u);
-  // Queries are short and rare: one is ready as long as any spares are kept.
+  // Queries are short and rare: one spare is kept for them if any spares are kept.
   if (kind.management) return kind.devices.empty() ? PrewarmedDemand::Limits{one, one} : PrewarmedDemand::Limits{0, 0};
   if (std::find(ready_sets_.begin(), ready_sets_.end(), kind.devices) == ready_sets_.end()) return {0, 0};
   const auto extra_max = unsigned(std::max<size_t>(1, kExtraPrewarmedMax / ready_sets_.size()));
@@ -88,7 +88,7 @@ WorkerPool& WorkerPools::pool(const Kind& kind) {
   return *numbered.pool;
 }
 
-// Not now: a pool may be in the middle of the step that has changed it.
+// Starts later: the pool that has changed may be in the middle of a step.
 void WorkerPools::start_later() {
   if (std::exchange(starting_later_, true)) return;
   boost::asio::post(io_, lifetime_.guard([this] {
@@ -103,7 +103,7 @@ void WorkerPools::start_more() {
   while (auto number = starts_.next(now)) {
     auto found =
         std::find_if(pools_.begin(), pools_.end(), [&](const auto& one) { return one.second.number == *number; });
-    found->second.pool->start_one();  // if that fails, the pool is not open any more
+    found->second.pool->start_one();  // if it fails, the pool is not open any more
   }
   if (auto poll = next_poll(now)) {
     poll_timer_.expires_at(*poll);
@@ -116,7 +116,7 @@ void WorkerPools::start_more() {
   notify_memory();
 }
 
-// A start that takes long holds up the others no more, fewer spares are wanted, or a rest is over.
+// Returns the next time at which a slow start stops holding up the others, fewer spares are wanted, or a rest is over.
 std::optional<WorkerPools::Time> WorkerPools::next_poll(Time now) const {
   auto first = starts_.next_change(now);
   auto also = [&](std::optional<Time> when) {
@@ -145,7 +145,7 @@ size_t WorkerPools::prewarmed_max(DeviceIndex device, Time now) const {
   return rest != rests_.end() && now < rest->second.until ? std::min(max, rest->second.contexts) : max;
 }
 
-// One after the other, of the pool that has most.
+// Ends spares one by one, each of the pool that has most.
 void WorkerPools::shrink(DeviceIndex device, size_t contexts) {
   for (size_t prewarmed = contexts_on(device).prewarmed; prewarmed > contexts; --prewarmed) {
     WorkerPool* most = nullptr;
@@ -160,7 +160,7 @@ void WorkerPools::shrink(DeviceIndex device, size_t contexts) {
 void WorkerPools::keep_at_most(DeviceIndex device, size_t contexts) {
   rests_[device] = {contexts, std::chrono::steady_clock::now() + std::chrono::milliseconds(kPrewarmedRestMs)};
   shrink(device, contexts);
-  start_later();  // the look at the rest's end, too
+  start_later();  // it also sets the timer for the rest's end
 }
 
 void WorkerPools::follow_demand(Time now) {
@@ -187,7 +187,7 @@ void WorkerPools::follow_demand(Time now) {
   }
 }
 
-// Last, for it may admit a session, which needs a worker.
+// Called last: the report may admit a session, which needs a worker.
 void WorkerPools::notify_memory() {
   for (DeviceIndex device = 0; memory_ && device < devices_; ++device) {
     const Contexts there = contexts_on(device);
@@ -204,7 +204,7 @@ void WorkerPools::keep_ready(std::vector<DeviceSet> sets, size_t devices) {
     pool({.devices = set});
   }
   for (auto& [kind, one] : pools_) one.demand.set_limits(limits(kind));
-  follow_demand(std::chrono::steady_clock::now());  // now: the first worker may be one of those that are kept
+  follow_demand(std::chrono::steady_clock::now());  // at once: the first worker may become a spare
   drop_idle_later();
 }
 
@@ -215,7 +215,7 @@ WorkerPool& WorkerPools::of(const SessionRecord& session) {
 }
 
 void WorkerPools::drop_idle_later() {
-  // Not now: one of them may be the caller.
+  // Later: one of these pools may be the caller.
   boost::asio::post(io_, lifetime_.guard([this] {
     std::erase_if(pools_, [this](const auto& one) {
       return one.first != Kind{} && one.second.pool->idle() && limits(one.first).least == 0;

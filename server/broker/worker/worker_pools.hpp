@@ -1,4 +1,4 @@
-// The pools of workers by their visible devices: each set of GPUs of sessions has one.
+// WorkerPools has a pool of workers for each set of visible devices that sessions use.
 #pragma once
 
 #include <compare>
@@ -24,34 +24,33 @@ namespace gpuwire::server {
 
 using DeviceSet = std::vector<scheduler::DeviceIndex>;  // ascending; empty: all
 
-// The value of CUDA_VISIBLE_DEVICES for a process that has to see these devices, out of those that `own`, this
-// process's value of the variable (null: it is not set), lets it see.
+// Returns the value of CUDA_VISIBLE_DEVICES for a process that has to see these devices. `own`: this process's value of
+// the variable (null: not set), relative to which `devices` counts.
 std::string visible_devices(const DeviceSet& devices, const char* own);
 
-// The broker's thread only. Pools that nobody needs any more go.
+// The broker's thread only. Unused pools are destroyed.
 //
-// The number of spares follows PrewarmedDemand, as far as the GPU's memory has room for their contexts: the context of
-// a worker that is ready is on the first of its devices.
+// The number of spares follows PrewarmedDemand, as far as the GPU's memory has room for their contexts: a ready worker
+// has its context on the first of its devices.
 class WorkerPools final : public PrewarmedContexts {
  public:
-  // `events.ready` and `events.hopeless` come from the pool of workers that see all devices alone.
+  // Only the pool of workers that see all devices reports `events.ready` and `events.hopeless`.
   WorkerPools(boost::asio::io_context& io, WorkerCommand command, PrewarmedDemand::Limits prewarmed,
               WorkerPool::Events events, EntryStore* keeping = nullptr);
-  // Outlives the calls; without one there is room for all.
+  // `memory` outlives this object; without it there is room for all spares.
   void set_memory(PrewarmedMemory& memory) { memory_ = &memory; }
 
-  // One worker that sees all devices; its ready message says how many there are.
+  // Starts one worker that sees all devices; its ready message has their number.
   void start();
-  // As start(), for devices that may be others by now: workers that have started before have seen the old ones, and
-  // end.
+  // As start(), after the devices may have changed: earlier workers have seen the old ones, and end.
   void start_anew();
   void devices_known(size_t devices) { devices_ = devices; }
-  // Which sets are kept ready, each with its spares; the others' workers are started when they are needed.
+  // Keeps spares for these sets; workers for other sets are started when a session needs one.
   void keep_ready(std::vector<DeviceSet> sets, size_t devices);
-  // The pool for the devices of a session that has been admitted.
+  // Returns the pool for the devices of an admitted session.
   WorkerPool& of(const SessionRecord& session);
   void close(const std::string& reason);
-  // As WorkerPool's.
+  // As WorkerPool::let_go().
   void let_go();
   void keep_at_most(scheduler::DeviceIndex device, size_t contexts) override;
 
@@ -99,13 +98,13 @@ class WorkerPools final : public PrewarmedContexts {
   std::map<Kind, Numbered> pools_;
   PrewarmedMemory* memory_ = nullptr;
   std::map<scheduler::DeviceIndex, size_t> notified_;  // contexts, as last reported to the memory
-  // Of devices whose memory was asked for.
+  // A bound on a device's spares for a while, because their memory was requested.
   struct Rest {
     size_t contexts = 0;
     Time until;
   };
   std::map<scheduler::DeviceIndex, Rest> rests_;
-  std::string closed_;  // not empty: why
+  std::string closed_;  // the reason; empty: open
   Lifetime lifetime_;
 };
 

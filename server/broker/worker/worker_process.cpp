@@ -37,13 +37,14 @@ std::vector<std::string> environment_of(const WorkerCommand& command) {
   return variables;
 }
 
-// While it lives, processes started by this thread map memory from a third of the address space upwards, and not from
-// its top downwards as programs do. Device addresses come from the worker's mappings, and every client has to keep the
-// same range free: this way the two hardly ever meet (personality(2), ADDR_COMPAT_LAYOUT).
+// While an AwayFromPrograms exists, processes that this thread starts map memory from a third of the address space
+// upwards, and not from its top downwards as programs do. Device addresses come from the worker's mappings, and the
+// client has to have the same range free: with this layout the two hardly ever overlap (personality(2),
+// ADDR_COMPAT_LAYOUT).
 class AwayFromPrograms {
  public:
   AwayFromPrograms() : before_(::personality(kQuery)) {
-#if !defined(__SANITIZE_THREAD__)  // whose runtime takes the usual layout only
+#if !defined(__SANITIZE_THREAD__)  // its runtime works with the usual layout only
     if (before_ != -1) ::personality(static_cast<unsigned long>(before_) | ADDR_COMPAT_LAYOUT);
 #endif
   }
@@ -58,7 +59,7 @@ class AwayFromPrograms {
   int before_;
 };
 
-// `user`: its own user, if it gets one.
+// `user`: set to the worker's own user, if it gets one.
 tl::expected<pid_t, std::string> start(const WorkerCommand& command, int ipc_end, int output,
                                        std::optional<WorkerUsers::Loan>& user) {
   const std::vector<std::string> environment = environment_of(command);
@@ -89,7 +90,7 @@ tl::expected<std::unique_ptr<WorkerProcess>, std::string> WorkerProcess::spawn(b
   auto pid = start(command, worker_end.get(), pipe->writes.get(), user);
   if (!pid) return tl::unexpected(pid.error());
   OwnedDescriptor process(int(::syscall(SYS_pidfd_open, *pid, 0)));
-  // All watches of this user may be taken (epoll_ctl: ENOSPC): that is a start which failed, not the broker's end.
+  // The user may have no epoll watch left (epoll_ctl: ENOSPC): that is a failed start, and does not end the broker.
   try {
     auto worker = std::unique_ptr<WorkerProcess>(new WorkerProcess(io, std::move(broker_end), std::move(process), *pid,
                                                                    true, std::move(pipe->reads), std::move(events)));
@@ -121,7 +122,7 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descri
                {.on_message = [this](ipc::Message message) { events_.on_message(*this, std::move(message)); },
                 .over =
                     [this](const std::string& what) {
-                      if (!what.empty()) events_.distrusted(*this, what);  // else its end is reaped on SIGCHLD
+                      if (!what.empty()) events_.distrusted(*this, what);  // else SIGCHLD reports its end
                     },
                 .unwelcome = events_.unwelcome}),
       process_(io),
@@ -142,7 +143,7 @@ WorkerProcess::WorkerProcess(boost::asio::io_context& io, OwnedDescriptor descri
 
 WorkerProcess::~WorkerProcess() {
   const bool serves = state == State::reserved || state == State::serving;
-  if (let_go_ || (serves && pid_ >= 0 && std::uncaught_exceptions() > 0)) return;  // the next broker hears it
+  if (let_go_ || (serves && pid_ >= 0 && std::uncaught_exceptions() > 0)) return;  // the next broker continues it
   if (pid_ >= 0) {
     kill();
     if (child_) reap_now(pid_);
@@ -150,7 +151,7 @@ WorkerProcess::~WorkerProcess() {
   channel_.discard_unread();
 }
 
-// By number only while nobody else can have reaped it.
+// Kills by process id only if the process is a child, which only this broker reaps.
 void WorkerProcess::kill() {
   if (child_) ::kill(pid_, SIGKILL);
   else ::syscall(SYS_pidfd_send_signal, process_.native_handle(), SIGKILL, nullptr, 0);

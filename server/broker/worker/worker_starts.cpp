@@ -27,7 +27,7 @@ void WorkerStarts::wait(Pool pool, SessionId session, std::string tenant, bool f
 
 void WorkerStarts::leave(SessionId session) {
   waiting_.remove_if([&](const Waiting& one) { return one.session == session; });
-  if (waiting_.empty()) turns_.clear();  // nobody was passed over
+  if (waiting_.empty()) turns_.clear();  // no tenant was passed over
 }
 
 std::optional<scheduler::SessionId> WorkerStarts::take(Pool pool) {
@@ -66,7 +66,7 @@ std::optional<WorkerStarts::Pool> WorkerStarts::next(Time now) const {
 
   std::vector<const Waiting*> rest;
   for (const Waiting& one : waiting_) rest.push_back(&one);
-  // As if each got its worker now: tenants take turns here, too.
+  // Simulates take() for each session, so that tenants take turns here, too.
   Turns turns = turns_;
   for (uint64_t turn = last_turn_; !rest.empty();) {
     auto one = least_recent(rest.begin(), rest.end(), turns);

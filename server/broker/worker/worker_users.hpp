@@ -1,4 +1,4 @@
-// Which real user each worker gets (server/confinement/real_user.hpp).
+// WorkerUsers assigns a real user to each worker (server/confinement/real_user.hpp).
 #pragma once
 
 #include <filesystem>
@@ -15,12 +15,12 @@
 
 namespace gpuwire::server {
 
-// The users of `range`, one for each worker. A user that a process of the machine has already stays with it: the
-// workers of an earlier broker exist before they are adopted. If there are more workers than users, the one with the
-// fewest workers is shared. On the broker's thread; outlives the users that it has lent.
+// It lends the users of `range`, one to each worker. It does not lend a user that a process of the machine has already:
+// the workers of an earlier broker exist before they are adopted. If there are more workers than users, it shares the
+// user with the fewest workers. The broker's thread only; outlives its loans.
 class WorkerUsers {
  public:
-  // A user, until it is destroyed, which is when its process is gone.
+  // A lent user. It is destroyed when its process is gone.
   class Loan {
    public:
     Loan(Loan&& other) noexcept : users_(std::exchange(other.users_, nullptr)), user_(other.user_) {}
@@ -44,7 +44,7 @@ class WorkerUsers {
   explicit WorkerUsers(UserRange range);
 
   Loan lend();
-  // The user of a worker of an earlier broker. None: the worker has none of the range.
+  // Returns the loan of an adopted worker's user; nothing: its user is not of the range.
   std::optional<Loan> adopt(pid_t worker);
 
  private:
@@ -52,8 +52,8 @@ class WorkerUsers {
   void give_back(uid_t user);
 
   const UserRange range_;
-  std::set<uid_t> others_;             // had by processes when this began, and not adopted since
-  std::map<uid_t, unsigned> workers_;  // that have each user; none of them 0
+  std::set<uid_t> others_;             // users of processes at the start, and not adopted since
+  std::map<uid_t, unsigned> workers_;  // the number of workers of each user, never 0
 };
 
 // The largest range of subordinate users that the file gives to the user, who may be listed by number, too (subuid(5)).
