@@ -45,7 +45,7 @@ void add_end(LogFields& fields, const SessionEvent& event, const SessionMetrics&
   if (uint64_t refused = event.session.refused_resumptions.untold()) fields["resume_refused_untold"] = refused;
 }
 
-// The log's one line about a session, whether or not there is an audit log.
+// Returns the log's one line about a session's end, which the log has with and without an audit log.
 std::string end_line(const SessionEvent& event, const LogFields& fields) {
   const SessionRecord& session = event.session;
   std::string who = session.program.empty() ? session.peer

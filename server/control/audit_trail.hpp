@@ -1,4 +1,4 @@
-// The lines of the audit log: what each event of a session and of an administrator says.
+// The lines of the audit log for events of sessions and of administrators.
 #pragma once
 
 #include "server/broker/session/session_registry.hpp"
@@ -7,10 +7,10 @@
 
 namespace gpuwire::server {
 
-// How a session ended, in one word that stays the same from release to release.
+// Returns how a session ended, in one word that is the same in all releases.
 std::string end_word(const SessionEvent& event);
 
-// One line for the event. `last`: the session's figures when it ended.
+// Writes one line for the event. `last`: the session's metrics when it ended.
 void audit(AuditLog& log, const SessionEvent& event, const SessionMetrics& last);
 
 }  // namespace gpuwire::server

@@ -35,7 +35,7 @@ ControlPeer peer_of(const ucred& who, const ControlSources& sources) {
   return peer;
 }
 
-// Removes a socket that nobody listens on any more. The error says why the path cannot be used.
+// Removes a socket without a listener. The error says why the path cannot be used.
 tl::expected<void, std::string> clear_path(asio::io_context& io, const std::filesystem::path& path) {
   struct stat facts {};
   if (::lstat(path.c_str(), &facts) != 0) return {};
@@ -51,7 +51,7 @@ tl::expected<void, std::string> clear_path(asio::io_context& io, const std::file
 }  // namespace
 
 class ControlServer::Connection : public std::enable_shared_from_this<Connection> {
-  // The connection stays for the callback, which is not called when the server has gone.
+  // The guard keeps the connection alive for the callback, and drops the callback when the server is gone.
   template <class Callback>
   auto guard(Callback callback) {
     return server_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](
@@ -90,7 +90,7 @@ class ControlServer::Connection : public std::enable_shared_from_this<Connection
  private:
   using Then = void (Connection::*)();
 
-  // Whatever is under way fails when the time is up.
+  // Lets pending operations fail when the time is up.
   void limit(uint32_t ms) {
     timer_.expires_after(std::chrono::milliseconds(ms));
     timer_.async_wait(guard([this](error_code error) {
@@ -183,7 +183,7 @@ tl::expected<void, std::string> ControlServer::listen(const std::filesystem::pat
   if (path.string().size() + 1 >= sizeof(sockaddr_un::sun_path))
     return failed("the path is too long for a Unix socket");
   if (auto cleared = clear_path(io_, path); !cleared) return tl::unexpected(cleared.error());
-  // Under another name until it listens: a search for sockets takes a refusing one for the remainder of an ended
+  // The socket has another name until it listens: a search for sockets takes one that refuses for that of an ended
   // server.
   const std::string unready = path.string() + kUnreadySuffix;
   ::unlink(unready.c_str());

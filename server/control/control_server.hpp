@@ -1,5 +1,5 @@
-// The control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics`, and other programs that
-// read JSON, query the server.
+// ControlServer is the control socket: a Unix socket on which `gpuwire top`, `status`, `admin` and `metrics`, and other
+// programs that read JSON, query the server.
 #pragma once
 
 #include <filesystem>
@@ -21,11 +21,12 @@
 
 namespace gpuwire::server {
 
-// Everything on the thread that runs the io_context; nothing blocks. One JSON line, one answer, in turn; a watch goes
-// on until its peer says something or goes. Bounds are in limits.hpp. It goes when the io_context runs no more.
+// All functions run on the io_context's thread; none blocks. Each JSON line gets one answer, in turn; a watch goes on
+// until its peer sends anything or closes. Bounds are in limits.hpp. Precondition of the destructor: the io_context
+// does not run any more.
 class ControlServer {
  public:
-  // Which user is at the other end of a socket; nobody, when the kernel does not say.
+  // Returns the user at the other end of a socket; nothing, if the kernel does not tell.
   using UserOf = std::function<std::optional<ucred>(int socket)>;
   static std::optional<ucred> user_of(int socket);
 
@@ -35,8 +36,8 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  // Makes the socket, mode 0666: the peer's user determines its rights. The socket of an ended server is replaced. The
-  // error names path and cause.
+  // Creates the socket, mode 0666: the peer's user determines its rights. The socket of an ended server is replaced.
+  // The error names path and cause.
   tl::expected<void, std::string> listen(const std::filesystem::path& path);
   // Ends all connections and removes the socket. Also in the destructor.
   void close();
@@ -54,7 +55,7 @@ class ControlServer {
   boost::asio::io_context& io_;
   const ControlSources sources_;
   const UserOf user_of_;
-  QueryBudget questions_;  // of each user who is not an administrator
+  QueryBudget questions_;  // for each user who is not an administrator
   Protocol::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
   std::filesystem::path path_;

@@ -35,7 +35,7 @@ TenantMetrics total_of(const TenantMetrics& tenant, const Snapshot& snapshot) {
       total.devices.push_back(
           {.device = device.device, .gpu_time_ns = device.gpu_time_ns, .granted_ns = device.granted_ns});
   }
-  // The counters of a session that goes on are in its page.
+  // The counters of a running session are in its page.
   for (const SessionMetrics& session : snapshot.sessions) {
     if (session.tenant != tenant.name) continue;
     total.bytes_in -= std::min(total.bytes_in, session.bytes_in);

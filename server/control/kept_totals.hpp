@@ -1,4 +1,4 @@
-// The totals of tenants and devices, stored beyond the end of the server that has counted them.
+// KeptTotals stores the totals of tenants and devices beyond the end of the server that has counted them.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@
 namespace gpuwire::server {
 
 // The interval at which the totals are stored while there are sessions: a crash may lose this much of the use. A total
-// that was shown is never lost.
+// that was shown to anyone is never lost.
 inline constexpr std::chrono::milliseconds kTotalsNoteTime{1000};
 
-// The broker's thread only. Nothing is laid down that has not changed.
+// The broker's thread only. It stores changed totals only.
 class KeptTotals {
  public:
   // `monitor` and `store` outlive it.
@@ -26,7 +26,7 @@ class KeptTotals {
 
   // Stores the totals of the snapshot.
   void note(const Snapshot& snapshot);
-  // The server ends, and its totals with it.
+  // Removes the stored totals: the server ends for good.
   void forget();
 
  private:
@@ -37,7 +37,7 @@ class KeptTotals {
   EntryStore& store_;
   boost::asio::steady_timer timer_;
   bool polling_ = false;
-  std::map<std::string, std::string> noted_;  // text, by the name of the entry
+  std::map<std::string, std::string> noted_;  // the entry's text, by its name
   Lifetime lifetime_;
 };
 

@@ -1,4 +1,4 @@
-// The figures of the GPU scheduler and the ledger.
+// MetricsSource is the interface to the metrics of the GPU scheduler and the ledger.
 #pragma once
 
 #include "server/broker/session/session_registry.hpp"
@@ -15,7 +15,8 @@ class MetricsSource {
   // For a session that has its devices: `figures.devices` has an entry for each. Also once when it has just ended,
   // before its parts release it.
   virtual void add(const SessionRecord& session, SessionMetrics& figures) { (void)session, (void)figures; }
-  // Of tenants and devices. Every known tenant stands in it with an entry for each device.
+  // Adds the values of tenants and devices. Precondition: the snapshot has every known tenant, with an entry for each
+  // device.
   virtual void add(Snapshot& snapshot) { (void)snapshot; }
 };
 

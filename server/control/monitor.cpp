@@ -110,9 +110,8 @@ void Monitor::login_refused(const std::string& tenant, const std::string& why, c
   audit_log_.write("refused", line);
 }
 
-// Figures that are taken from here on hold all that these workers did. They are the figures of all sessions, so they
-// are taken once for all that end together, and not for each: a thousand ends would keep the thread for a thousand
-// times as long as one look at a thousand sessions takes.
+// Values read from here on include all work of these workers. One refresh reads all sessions, so it is done once for
+// all workers that end together: a thousand ends with a refresh each would read a thousand sessions a thousand times.
 void Monitor::workers_reaped() {
   for (MetricsSource* source : sources_) source->refresh();
 }
@@ -226,7 +225,7 @@ void Monitor::add_sessions(Snapshot& snapshot) const {
       tenant->bytes_in += session.bytes_in, tenant->bytes_out += session.bytes_out, tenant->replies += session.replies;
       add_chunks(*tenant, session);
     }
-    if (record.management) continue;  // it is shown GPUs and uses none
+    if (record.management) continue;  // it sees GPUs and uses none
     for (const SessionDeviceMetrics& used : session.devices)
       for (DeviceMetrics& device : snapshot.devices)
         if (device.index == used.device) ++device.sessions;

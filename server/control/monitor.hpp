@@ -1,4 +1,4 @@
-// Watches the broker's sessions: counts what a tenant has had, writes the audit log, and puts the figures together.
+// Monitor observes the broker's sessions: it counts each tenant's use, writes the audit log, and composes snapshots.
 #pragma once
 
 #include <map>
@@ -14,21 +14,20 @@
 
 namespace gpuwire::server {
 
-// The broker's thread only. Add it to the sessions' parts last: parts hear of an end in the reverse order, and the
-// others' figures of a session have to be there still when it takes them for the last time.
+// The broker's thread only. It has to be the last of the sessions' parts: parts are notified of an end in reverse
+// order, and the other parts must still have a session's values when the monitor reads them for the last time.
 class Monitor final : public SessionAttachments {
  public:
   // `registry`, `tenants` and `audit_log` outlive it.
   Monitor(SessionRegistry& registry, const TenantDirectory& tenants, AuditLog& audit_log);
 
-  // Outlives it, too. Before the first session.
+  // `source` outlives the monitor. Precondition: no session yet.
   void add_source(MetricsSource& source) { sources_.push_back(&source); }
   ServerMetrics& server() { return server_; }
   AuditLog& audit_log() { return audit_log_; }
 
   Snapshot snapshot() const;
-  // A caller that was refused before there was a session. `tenant`: empty when nobody knows which; `why`: one of few
-  // words.
+  // Counts a caller that was refused before it had a session. `tenant`: empty if unknown; `why`: one of a few words.
   void login_refused(const std::string& tenant, const std::string& why, const LogFields& fields);
 
   void devices_known(std::span<const ServerDevice> devices) override;
@@ -40,7 +39,7 @@ class Monitor final : public SessionAttachments {
   void restore_totals(std::vector<KeptEntry>& entries) override;
 
  private:
-  // What ended sessions and refused logins have left.
+  // The counts of ended sessions and refused logins.
   struct Past {
     uint64_t bytes_in = 0, bytes_out = 0, replies = 0, begun = 0, worker_waits = 0;
     uint64_t chunks_found = 0, chunk_bytes_found = 0, chunk_bytes_kept = 0;
@@ -61,10 +60,10 @@ class Monitor final : public SessionAttachments {
   std::vector<MetricsSource*> sources_;
   ServerMetrics server_;
   std::vector<DeviceMetrics> devices_;
-  std::map<std::string, Past> past_;         // by tenant; only of those that the directory knows
-  std::map<std::string, uint64_t> refused_;  // of others
-  Snapshot before_;  // totals of servers before this one, where others than this object count on
-  std::map<scheduler::SessionId, SessionMetrics> last_;  // from a session's end as a part until its end in the registry
+  std::map<std::string, Past> past_;         // by tenant; only tenants of the directory
+  std::map<std::string, uint64_t> refused_;  // of other callers
+  Snapshot before_;                          // totals of earlier servers, for the counters of the metrics sources
+  std::map<scheduler::SessionId, SessionMetrics> last_;  // from ended() until the registry's event of a session's end
 };
 
 }  // namespace gpuwire::server

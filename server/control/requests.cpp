@@ -87,7 +87,8 @@ ControlAnswer answer_end(const Asked& asked) {
   return {Json{{"ok", true}, {"ended", *ended}}};
 }
 
-// The identity's files say that it is revoked, and whose sessions end; this is the note of who has done it.
+// The identity's files already revoke the credential; this request ends its sessions and records the administrator in
+// the audit log.
 ControlAnswer answer_revoked(const Asked& asked) {
   std::string tenant = text_member(asked.request, "tenant"), identity = text_member(asked.request, "identity");
   if (tenant.empty() || identity.empty()) return {failed_answer("revoked needs a tenant's name and what was revoked")};
@@ -108,7 +109,7 @@ ControlAnswer answer_web_code(const Asked& asked) {
 
 struct Command {
   std::string_view name;
-  bool everything;  // only for who may do everything
+  bool everything;  // only for peers that may do everything
   ControlAnswer (*answer)(const Asked&);
 };
 constexpr std::array kCommands{

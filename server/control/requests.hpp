@@ -1,4 +1,4 @@
-// What a peer of the control socket may ask, and the answers.
+// The requests of the control socket, and their answers.
 #pragma once
 
 #include <cstdint>
@@ -14,28 +14,28 @@
 
 namespace gpuwire::server {
 
-// Who is at the other end, by the kernel's word.
+// The peer, as the kernel identifies it.
 struct ControlPeer {
   uid_t uid = 0;
   pid_t pid = 0;
   bool everything = false;           // root and the server's own user
-  std::vector<std::string> tenants;  // the only ones that it may see, when not everything
+  std::vector<std::string> tenants;  // the tenants that it may see, if not everything
 };
 
 struct ControlAnswer {
   Json json;
   uint32_t watch_interval_ms =
-      0;  // not zero: `json` is empty, and a snapshot follows each time this has passed, from now on
+      0;  // not zero: a watch; `json` is empty, and a snapshot follows at once and after each interval
 };
 
-// `line` comes from anybody on this host. The answer is {"ok":true,...} or {"ok":false,"error":"one line"}.
+// `line` comes from any process of this host. Returns {"ok":true,...} or {"ok":false,"error":"one line"}.
 ControlAnswer answer_request(std::string_view line, const ControlPeer& peer, const ControlSources& sources);
 
-// What these tenants see: the devices, and of tenants and sessions their own. `user`: who of the tenants sees it, and
-// learns of other users' budgets nothing; empty: nobody in particular, who sees all of them.
+// Returns the part of the snapshot that these tenants may see: the devices, and their own tenants and sessions. `user`:
+// the tenants' user, who does not see other users' budgets; empty: no particular user, who sees all budgets.
 Snapshot own_snapshot(Snapshot snapshot, const std::vector<std::string>& tenants, const std::string& user = {});
 
-// The snapshot as this peer may see it, in an answer.
+// Returns an answer with the snapshot that this peer may see.
 Json snapshot_answer(const ControlPeer& peer, const ControlSources& sources);
 Json failed_answer(const std::string& error);
 

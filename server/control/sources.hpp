@@ -1,4 +1,4 @@
-// What the control socket needs of the server behind it.
+// ControlSources has the functions of the server that the control socket uses.
 #pragma once
 
 #include <functional>
@@ -14,35 +14,35 @@
 
 namespace gpuwire::server {
 
-// Signs an administrator in to the web page, once.
+// A code that signs an administrator in to the web page, once.
 struct WebCode {
   std::string code, url;
-  uint64_t seconds = 0;  // for so long
+  uint64_t seconds = 0;  // the code's lifetime
 };
 
 struct ReloadRefused {
-  std::string why;                 // one phrase
-  std::vector<std::string> lines;  // more of it
+  std::string why;                 // the cause, in one phrase
+  std::vector<std::string> lines;  // details
 };
 
-// All are called on the thread that runs the control socket's io_context, and must not block. One that is not set: the
-// command is not offered.
+// All are called on the thread of the control socket's io_context, and must not block. A command whose function is not
+// set is not offered.
 struct ControlSources {
   std::function<Snapshot()> snapshot;
-  // Reads the configuration again. What has changed, in one line; or why nothing has, and every mistake, one line each.
-  // `confirmed`: also when sessions would be lost.
+  // Reads the configuration again. Returns the changes, in one line; the error says why nothing has changed, with one
+  // line for each mistake. `confirmed`: also if sessions would be lost.
   std::function<tl::expected<std::string, ReloadRefused>(bool confirmed)> reload;
-  // False: there is no such session. `reason` is shown on the client.
+  // Returns false if there is no such session. The client shows `reason`.
   std::function<bool(uint64_t session, const std::string& reason)> end_session;
-  // How many sessions, waiting ones included, were told to end. Nothing: there is no such tenant.
+  // Returns the number of sessions, waiting ones included, that were told to end; nothing: there is no such tenant.
   std::function<std::optional<size_t>(const std::string& tenant, const std::string& reason)> end_tenant;
-  // A certificate or token of the identity in `directory` was revoked: how many sessions end with it. Nothing: the
-  // server uses another identity.
+  // A certificate or token of the identity in `directory` was revoked. Returns the number of sessions that end with it;
+  // nothing: the server uses another identity.
   std::function<std::optional<size_t>(const std::string& directory, const std::string& identity)> revoked;
   std::function<tl::expected<WebCode, std::string>()> web_code;
-  // The tenants that this user may be on a Unix socket, and may see here.
+  // Returns the tenants that this user may be on a Unix socket, and may see here.
   std::function<std::vector<std::string>(uid_t)> tenants_of_user;
-  // What an administrator has done, for the audit log.
+  // Writes an administrator's action to the audit log.
   std::function<void(std::string_view event, const LogFields& fields)> audit;
 };
 

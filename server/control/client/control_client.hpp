@@ -1,4 +1,4 @@
-// The other end of the control socket, for commands: blocking, one request at a time.
+// ControlClient is the commands' end of the control socket: blocking, one request at a time.
 #pragma once
 
 #include <filesystem>
@@ -13,17 +13,17 @@ namespace gpuwire::server {
 
 class ControlClient {
  public:
-  // The error names path and cause; errno is the system's when it was a connection that failed.
+  // The error names path and cause; errno is set if connect() failed.
   static tl::expected<ControlClient, std::string> connect(const std::filesystem::path& path);
 
   // Sends a request and waits for its answer, kControlAnswerMs at most. An {"ok":false} answer is an error with the
-  // server's words.
+  // server's text.
   tl::expected<Json, std::string> ask(const Json& request);
   tl::expected<Snapshot, std::string> snapshot();
 
   // The next line of a watch; `timeout_ms`: the longest wait for it.
   tl::expected<Json, std::string> next_answer(int timeout_ms);
-  // Readable when there is more.
+  // Readable when more has arrived.
   int descriptor() const { return socket_.get(); }
 
  private:

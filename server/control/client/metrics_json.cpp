@@ -156,7 +156,7 @@ void read(const Json& json, std::map<std::string, T>& values);
 
 template <Described T>
 void read(const Json& json, T& value) {
-  json.get_ref<const Json::object_t&>();  // throws when it is none
+  json.get_ref<const Json::object_t&>();  // throws if it is no object
   each_field(value, [&](const char* name, auto& field) {
     if (auto found = json.find(name); found != json.end()) read(*found, field);
   });

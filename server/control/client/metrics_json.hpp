@@ -13,11 +13,11 @@ namespace gpuwire::server {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const Snapshot& snapshot);
-// What is missing keeps its default and what is unknown is left out, so that a command may be older or newer than its
-// server. The error says what has the wrong type.
+// Missing members keep their defaults and unknown ones are ignored, so that a command may be older or newer than its
+// server. The error names the member of a wrong type.
 tl::expected<Snapshot, std::string> snapshot_from_json(const Json& json);
 
-// In ASCII, whatever clients have chosen as their names.
+// Returns the text in ASCII, with other characters of clients' names escaped.
 std::string dump(const Json& json);
 
 }  // namespace gpuwire::server

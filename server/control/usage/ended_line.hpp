@@ -14,15 +14,15 @@ inline constexpr size_t kUsageLineBytesMax = 16 << 10;
 inline constexpr size_t kEndedGpusMax = 64;
 
 struct EndedLine {
-  std::string time;    // "2026-11-23T17:00:00.000Z"; its first ten characters are there at least
+  std::string time;    // "2026-11-23T17:00:00.000Z"; has at least its first ten characters
   std::string tenant;  // not empty
   std::string user;
   double session_s = 0, gpu_s = 0;
   uint64_t peak_memory_bytes = 0, bytes_in = 0, bytes_out = 0;
   std::vector<unsigned> gpus;  // kEndedGpusMax at most
 };
-// Numbers that are missing, or below zero, are 0. Nothing: the line is no `ended` line of a session that may use GPUs,
-// or none that can be read.
+// Returns the line's values; missing and negative numbers are 0. Nothing: the line is no `ended` line of a session that
+// may use GPUs, or is malformed.
 std::optional<EndedLine> read_ended_line(std::string_view line);
 
 }  // namespace gpuwire::server

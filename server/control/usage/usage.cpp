@@ -18,7 +18,7 @@ constexpr size_t kDayBytes = 10;  // of "2026-11-23T17:00:00.000Z"
 std::string hours(double seconds) { return fmt::format("{:.3f}", seconds / 3600); }
 std::string gib(uint64_t bytes) { return fmt::format("{:.3f}", double(bytes) / double(1u << 30)); }
 
-// RFC 4180; a name is the configuration's, and may come from an audit log that others wrote.
+// Quotes a field as RFC 4180 has it. Names come from the configuration, or from an audit log that others wrote.
 std::string csv_field(const std::string& text) {
   if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
   std::string quoted = "\"";
@@ -64,7 +64,7 @@ UsageRows UsageBook::days(const std::string& tenant, const std::string& since, U
     if (key.day < since || (!tenant.empty() && key.tenant != tenant)) continue;
     UsageKey row = key;
     if (by == UsageBy::tenant) row.user.clear();
-    // Users of one tenant and day stand one after the other.
+    // The users of one tenant and day are adjacent.
     if (!found.empty() && found.back().first == row) add_to(found.back().second, usage);
     else found.emplace_back(std::move(row), usage);
   }

@@ -18,7 +18,7 @@ struct Usage {
   uint64_t sessions = 0;
   double gpu_s = 0;                // charged
   double session_s = 0;            // from the sessions' beginnings to their ends
-  uint64_t peak_memory_bytes = 0;  // of the session that had most, over its GPUs
+  uint64_t peak_memory_bytes = 0;  // the maximum over sessions, each summed over its GPUs
   uint64_t bytes_in = 0, bytes_out = 0;
 };
 
@@ -35,7 +35,7 @@ enum class UsageBy : uint8_t { tenant, user };
 // A session counts on the day (UTC) on which it ended. A value; no locks.
 class UsageBook {
  public:
-  // A line of the audit log. False: it is no `ended` line, or none that can be read; nothing has changed.
+  // Adds a line of the audit log. Returns false, without a change, if it is no `ended` line or is malformed.
   bool add_line(std::string_view text);
   void add(const UsageKey& key, const Usage& usage);
   void read(std::istream& lines);

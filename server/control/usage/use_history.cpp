@@ -49,7 +49,7 @@ bool UseHistory::add_line(std::string_view text) {
 }
 
 void UseHistory::add(const SpentTime& spent) {
-  if (!(std::abs(spent.ended_unix_s) < 1e12)) return;  // no time of a clock
+  if (!(std::abs(spent.ended_unix_s) < 1e12)) return;  // not a plausible time
   const auto last = int64_t(std::floor(spent.ended_unix_s / kHourS));
   const auto first = std::max(int64_t(std::floor(std::max(spent.begun_unix_s, -1e12) / kHourS)), last - kHistoryHours);
   for (int64_t hour = first; hour <= last; ++hour) {

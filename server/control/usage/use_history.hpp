@@ -1,4 +1,4 @@
-// Which tenant has used which GPU in the last month, hour by hour: from the `ended` lines of the audit log.
+// UseHistory has each tenant's use of each GPU in the last month, by hour, from the `ended` lines of the audit log.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,25 @@ inline constexpr size_t kHistoryEntriesMax = 1u << 18;  // of an hour, a tenant 
 // GPU time in seconds, by tenant and GPU.
 using GpuUse = std::map<std::pair<std::string, unsigned>, double>;
 
-// A session's GPU time and where it was spent. The time is taken as spread evenly over the session's life and its GPUs:
-// the audit log has no more.
+// A session's GPU time, taken as spread evenly over the session's life and its GPUs: the audit log has no more detail.
 struct SpentTime {
   double begun_unix_s = 0, ended_unix_s = 0;
   std::string tenant;
   std::vector<unsigned> gpus;
   double gpu_s = 0;
 };
-// Adds the part of it between the two times.
+// Adds the part of `spent` between the two times.
 void add_use(GpuUse& use, const SpentTime& spent, double since_unix_s, double until_unix_s);
 
 // A value; no locks.
 class UseHistory {
  public:
-  // A line of the audit log. False: it is no `ended` line, or none that can be read; nothing has changed.
+  // Adds a line of the audit log. Returns false, without a change, if it is no `ended` line or is malformed.
   bool add_line(std::string_view text);
   void add(const SpentTime& spent);
   void read(std::istream& lines);
 
-  // The use of ended sessions since then, by whole hours; of the first hour the part behind this time.
+  // Returns the use of ended sessions since this time; of the first hour it counts the proportional part.
   GpuUse since(double since_unix_s) const;
 
  private:

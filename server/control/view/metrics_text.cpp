@@ -81,7 +81,7 @@ uint64_t used_of(const SessionMetrics& session) {
 std::string reserved_text(uint64_t bytes) { return bytes ? size_of(bytes) : "-"; }
 
 std::string reserved_of(const SessionMetrics& session) {
-  uint64_t most = 0;  // as much on each
+  uint64_t most = 0;  // the same on each device
   for (const SessionDeviceMetrics& device : session.devices) most = std::max(most, device.memory_reserved_bytes);
   return reserved_text(most);
 }
@@ -91,13 +91,13 @@ std::string who(const SessionMetrics& session) {
   return fmt::format("{}@{}", session.program, session.host);
 }
 
-// "course/anna": whose it is, as it is shown where tenants and their users stand in one column.
+// Returns the session's owner as "course/anna", for columns that show tenants and users together.
 std::string owner_of(const SessionMetrics& session) {
   return session.user.empty() ? session.tenant : fmt::format("{}/{}", session.tenant, session.user);
 }
 
 std::string state_of(const SessionMetrics& session) {
-  // With the time until it ends, if its client does not come back.
+  // A detached session has the time until it ends.
   if (session.detached_left_s > 0) return fmt::format("{} {}", session.state, duration(session.detached_left_s));
   if (!session.warning.empty()) return session.state + "!";
   if (session.holds_lease) return session.state + "*";
@@ -177,7 +177,7 @@ void append_devices(std::vector<std::string>& lines, const Interval& interval, s
   append(lines, table, width);
 }
 
-// On the GPU where it uses most: limits are per GPU. Null: there is none.
+// Returns the GPU on which the tenant uses most memory, since limits are per GPU; null: there is none.
 const TenantDeviceMetrics* fullest_of(const TenantMetrics& tenant) {
   const TenantDeviceMetrics* most = nullptr;
   for (const TenantDeviceMetrics& device : tenant.devices)
@@ -256,7 +256,7 @@ void append_users(std::vector<std::string>& lines, const Snapshot& now, bool all
 
 void append_sessions(std::vector<std::string>& lines, const Interval& interval, SortKey sort, size_t width) {
   const Snapshot& now = interval.now();
-  // The identity comes first; columns without room go in the order of these numbers, the highest first.
+  // The identity comes first; columns without room are left out, the highest of these numbers first.
   constexpr size_t kProgramColumns = 24;
   TextTable table({{"SESSION", Align::right},
                    {"PROGRAM", Align::left, kProgramColumns, 0, kNameColumnsMin},

@@ -6,7 +6,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Figures that never go back do when their part of the server has been made anew.
+// A counter decreases only when its part of the server was restarted.
 uint64_t grown(uint64_t before, uint64_t after) { return after > before ? after - before : 0; }
 
 uint64_t gpu_time_ns(const TenantMetrics& tenant) {

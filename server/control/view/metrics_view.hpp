@@ -13,15 +13,15 @@ namespace gpuwire::server {
 enum class SortKey : uint8_t { gpu, memory, link, tenant, id };
 std::optional<SortKey> sort_key_named(std::string_view name);
 
-// Two snapshots of one server; the growth between them, per second. Both outlive it.
+// The growth per second between two snapshots of one server. Both snapshots outlive it.
 class Interval {
  public:
   Interval(const Snapshot& before, const Snapshot& after);
 
   const Snapshot& now() const { return after_; }
-  double seconds() const { return seconds_; }  // 0: they are one
-  // A part of the interval: GPU time over time, 1 for one GPU all the time; over 1 with several GPUs, and never over
-  // their number: time is charged when work is seen done, which may be an interval later.
+  double seconds() const { return seconds_; }  // 0: both are the same snapshot
+  // Returns GPU time over the interval's time: 1 for one GPU all the time, above 1 with several GPUs, and cut to their
+  // number, because time is charged when work is observed to end, which may be an interval later.
   double gpu_share(const DeviceMetrics& device) const;
   double system_share(const DeviceMetrics& device) const;
   double gpu_share(const TenantMetrics& tenant) const;
@@ -45,7 +45,7 @@ class Interval {
   double seconds_;
 };
 
-// The part of the time since the session began, or since GPU time counts; never over the number of GPUs.
+// Returns GPU time over the time since the session began, or since GPU time counts; at most the number of GPUs.
 double gpu_share_since_start(const SessionMetrics& session, const Snapshot& snapshot);
 double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapshot);
 
@@ -53,24 +53,24 @@ double gpu_share_since_start(const TenantMetrics& tenant, const Snapshot& snapsh
 std::vector<size_t> session_spec(const Interval& interval, SortKey sort);
 
 // Lines without their ends, for a screen of `width` columns: columns without room are left out, the least important
-// first, and top's lines are cut. 0: a file or another program, which gets everything.
+// first, and top's lines are cut. 0: all columns, for a file or another program.
 std::vector<std::string> top_lines(const Interval& interval, SortKey sort, size_t width);
 std::vector<std::string> status_lines(const Snapshot& snapshot, size_t width);
-// The lines of the sessions and of the queue, each behind an empty line; nothing: there are none.
+// The lines of the sessions and of the queue, each behind an empty line; nothing: the snapshot has none.
 std::vector<std::string> session_lines(const Snapshot& snapshot, size_t width);
 
-// The end of the newest credential of the tenant without a user's name, or of this user of it; nothing: there is none.
+// Returns the expiry of the newest credential of the tenant without a user's name, or of this user of it; nothing:
+// there is none.
 std::optional<double> identity_expires_unix_s(const Snapshot& snapshot, const std::string& tenant,
                                               const std::string& user);
 
-// The server's view of a tenant: class, limits, use, expiry of its credential. Nothing: the snapshot has no such
-// tenant. `user`: the user of the tenant who asks, and who gets nothing of other users; empty: no particular user, who
-// gets all.
+// Returns a tenant's class, limits, use and expiry of its credential; nothing: the snapshot has no such tenant. `user`:
+// the asking user, who gets no lines of other users; empty: no particular user, who gets all.
 std::vector<std::string> tenant_lines(const Snapshot& snapshot, const std::string& tenant,
                                       const std::string& user = {});
 Json tenant_json(const Snapshot& snapshot, const std::string& tenant, const std::string& user = {});
 
-// The snapshot as it is, with `interval_s` and, in devices, tenants and sessions, the figures of the interval.
+// Returns the snapshot with `interval_s` and, in devices, tenants and sessions, the rates of the interval.
 Json top_json(const Interval& interval, SortKey sort);
 
 }  // namespace gpuwire::server

@@ -9,7 +9,7 @@ namespace gpuwire::server {
 namespace {
 
 constexpr std::string_view kGap = "  ";
-// Columns that are dispensable to no more than this go after others have been narrowed.
+// Columns whose `dispensable` is at most this are left out only after others have been narrowed.
 constexpr unsigned kNarrowedBefore = 2;
 
 bool begins_code_point(char byte) { return (uint8_t(byte) & 0xc0) != 0x80; }

@@ -58,7 +58,7 @@ void SignIns::forget_old() {
   });
 }
 
-// One tenant never takes the places of another, unless all are taken.
+// A tenant takes places of others only if all places are taken.
 void SignIns::make_room(const WebVisitor& visitor) {
   auto push_out = [&](auto among) {
     auto oldest = sign_ins_.end();

@@ -1,5 +1,5 @@
-// Who has signed in to the web page. The broker keeps it, so that gpuwire-web, which speaks with strangers, can show
-// and do no more than those who have signed in may.
+// SignIns has the signed-in visitors of the web page. The broker holds it, so that gpuwire-web, which talks to
+// strangers, can show and do no more than its signed-in visitors may.
 #pragma once
 
 #include <chrono>
@@ -17,22 +17,22 @@ namespace gpuwire::server {
 struct WebVisitor {
   std::string tenant;      // empty: an administrator
   std::string credential;  // the token's id
-  std::string user = {};   // who of the tenant the token was given to; empty: nobody in particular
+  std::string user = {};   // the tenant's user of the token; empty: no particular one
   bool administrator() const { return tenant.empty(); }
   bool operator==(const WebVisitor&) const = default;
 };
 
-// The broker's thread only. Tickets and codes are kept as hashes: a look into this process's memory gives nobody one.
+// The broker's thread only. Tickets and codes are stored as hashes, so that this process's memory reveals none.
 class SignIns {
  public:
-  // Whose token this is now; the error is for the visitor.
+  // Returns the present owner of the token; the error is for the visitor.
   using TenantOfToken = std::function<tl::expected<WebVisitor, std::string>(const std::string& token)>;
-  // Whether what the visitor has signed in with counts still.
+  // Whether the visitor's credential is still valid.
   using Counts = std::function<bool(const WebVisitor& visitor)>;
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   SignIns(TenantOfToken tenant_of_token, Counts counts, Clock clock = &std::chrono::steady_clock::now);
 
-  // Signs an administrator in, once, within kWebCodeTime. The error: the system has no randomness.
+  // Returns a code that signs an administrator in, once, within kWebCodeTime. The error: the system has no randomness.
   tl::expected<std::string, std::string> make_code();
 
   struct Ticket {
@@ -41,7 +41,8 @@ class SignIns {
   };
   // `secret`: a code or a tenant's token. The error is for the visitor.
   tl::expected<Ticket, std::string> sign_in(const std::string& secret);
-  // Null: the ticket is none, or does not count any more. Valid until the next call. Counts as a use.
+  // Returns null if the ticket is invalid or expired. The pointer is valid until the next call. The call counts as a
+  // use.
   const WebVisitor* find(const std::string& ticket);
   void sign_out(const std::string& ticket);
   size_t count() const { return sign_ins_.size(); }
@@ -61,7 +62,7 @@ class SignIns {
   const Counts counts_;
   const Clock clock_;
   Map sign_ins_;                     // by the hash of the ticket
-  std::map<TokenHash, Time> codes_;  // when each was made
+  std::map<TokenHash, Time> codes_;  // the time of each code's creation
 };
 
 }  // namespace gpuwire::server

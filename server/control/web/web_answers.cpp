@@ -37,7 +37,7 @@ bool may_end(const WebVisitor& visitor, const SessionMetrics& session) {
   return session.tenant == visitor.tenant && (visitor.user.empty() || session.user == visitor.user);
 }
 
-// What sessions that run have used by now.
+// Adds the use of running sessions.
 void add_running(GpuUse& use, const Snapshot& snapshot, double since_unix_s) {
   for (const SessionMetrics& session : snapshot.sessions) {
     SpentTime spent{.begun_unix_s = session.since_unix_s,
@@ -104,7 +104,7 @@ const WebAnswers::Past& WebAnswers::past() {
   return *past_;
 }
 
-// It runs no more and is in the past from now on, also before that is summed up again.
+// Adds the ended session to the cached sums at once, because the running sessions do not contain it any more.
 void WebAnswers::ended(std::string_view audit_line) {
   UseHistory last;
   if (!history_.add_line(audit_line) || !past_ || !last.add_line(audit_line)) return;
@@ -113,7 +113,7 @@ void WebAnswers::ended(std::string_view audit_line) {
   snapshot_.reset();
 }
 
-// Of others a tenant sees what they have used together: a row without a name.
+// A tenant sees the other tenants' use as one row without a name.
 Json WebAnswers::use(bool month, const WebVisitor& visitor) {
   GpuUse use = month ? past().month : past().day;
   add_running(use, snapshot(), snapshot().taken_unix_s - (month ? kMonthS : kDayS));
@@ -146,7 +146,8 @@ Json WebAnswers::end(const Json& request, const WebVisitor& visitor) {
   auto number = request.find("session");
   if (number == request.end() || !number->is_number_unsigned()) return failed_answer("end needs a session's number");
   const auto id = number->get<uint64_t>();
-  // Anew: a session that has just begun may be ended, and one of another tenant or user is none for this visitor.
+  // A fresh snapshot: it has sessions that have just begun. A session of another tenant or user does not exist for this
+  // visitor.
   const Snapshot now = sources_.snapshot();
   auto session = std::ranges::find(now.sessions, id, &SessionMetrics::id);
   const bool own = session != now.sessions.end() && may_end(visitor, *session);

@@ -1,4 +1,4 @@
-// What gpuwire-web may ask of the server, and the answers: everything but a sign-in needs the ticket of one.
+// WebAnswers answers gpuwire-web's requests: each but a sign-in needs a ticket.
 #pragma once
 
 #include <chrono>
@@ -24,19 +24,19 @@ class WebAnswers {
   WebAnswers(ControlSources sources, SignIns::TenantOfToken tenant_of_token, SignIns::Counts counts,
              Clock clock = &std::chrono::steady_clock::now);
 
-  // `line` comes from a process that strangers speak with. {"ok":true,...} or {"ok":false,"error":"one line"}; with
-  // "signed_out" where the ticket does not count.
+  // `line` comes from a process that talks to strangers. Returns {"ok":true,...} or {"ok":false,"error":"one line"};
+  // with "signed_out" if the ticket is invalid.
   Json answer(std::string_view line);
 
-  // What the audit log has from before.
+  // Reads the audit log of earlier servers.
   void read_history(std::istream& audit_log) { history_.read(audit_log); }
-  // A session has ended: the line that the audit log has of it.
+  // A session has ended: `audit_line` is its line of the audit log.
   void ended(std::string_view audit_line);
-  // For an administrator: a one-time code.
+  // Returns a one-time code for an administrator.
   tl::expected<std::string, std::string> make_code() { return sign_ins_.make_code(); }
 
  private:
-  // GPU time of ended sessions in the last day and month, looked up seldom: it is a sum over many hours.
+  // GPU time of ended sessions in the last day and month; cached, because it is a sum over many hours.
   struct Past {
     std::chrono::steady_clock::time_point made;
     double until_unix_s;

@@ -1,4 +1,4 @@
-// The broker's end of the pair that it shares with gpuwire-web.
+// WebChannel is the broker's end of the socket pair with gpuwire-web.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 
 namespace gpuwire::server {
 
-// One line, one answer, in turn: a peer that does not read its answers is not asked any further. On the thread that
-// runs the io_context.
+// Each line gets one answer, in turn: no further line is read before the peer has read its answer. The io_context's
+// thread only.
 class WebChannel {
  public:
   using Answer = std::function<Json(std::string_view line)>;
-  // `over`: the peer has gone, or has said what is no request; called at most once, and may destroy this.
+  // `over`: the peer has closed the pair or has sent too long a line; called at most once, and may destroy this object.
   WebChannel(boost::asio::io_context& io, OwnedDescriptor ours, Answer answer, std::function<void()> over);
 
  private:
