@@ -1,4 +1,4 @@
-// The files of assets/, as the build has put them into the program.
+// The files of assets/, which the build compiles into the program.
 #pragma once
 
 #include <string_view>

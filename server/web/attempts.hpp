@@ -1,4 +1,4 @@
-// How often an address may try to sign in.
+// Attempts bounds the rate of an address's sign-in attempts.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace gpuwire::server::web {
 
-// A bucket for each address. Tokens cannot be guessed; this bounds what guesses cost the server, and the audit log's
-// lines. Addresses beyond kAttemptAddressesMax share one bucket.
+// Each address has a bucket. Tokens cannot be guessed; the bound limits the cost of guesses for the server, and the
+// audit log's lines. Addresses beyond kAttemptAddressesMax share one bucket.
 class Attempts {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
   explicit Attempts(Clock clock = &std::chrono::steady_clock::now) : clock_(std::move(clock)) {}
 
-  // False: not now.
+  // Returns false if the address has no attempt left now.
   bool take(const std::string& address) {
     const auto now = clock_();
     std::erase_if(buckets_, [&](const auto& one) { return one.second.refilled(now) >= kAttemptsAtOnce; });
@@ -28,7 +28,7 @@ class Attempts {
     bucket.left -= 1;
     return true;
   }
-  // The attempt has succeeded, and costs nothing.
+  // Returns the attempt to the bucket: it has succeeded.
   void give_back(const std::string& address) {
     Bucket& bucket = bucket_of(address);
     bucket.left = std::min(bucket.left + 1, double(kAttemptsAtOnce));

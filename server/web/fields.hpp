@@ -11,13 +11,14 @@ namespace gpuwire::server::web {
 
 using Fields = std::map<std::string, std::string, std::less<>>;
 
-// application/x-www-form-urlencoded. Of more than kFieldsMax, and of several with one name, the first count.
+// Parses application/x-www-form-urlencoded. Only the first kFieldsMax fields count, and of several with one name the
+// first.
 Fields form_fields(std::string_view text);
-// A Cookie header.
+// Parses a Cookie header.
 Fields cookie_fields(std::string_view header);
-// Empty: there is none.
+// Returns the field's value; empty: there is none.
 std::string field(const Fields& fields, std::string_view name);
-// A number in decimal digits.
+// Returns a field of decimal digits as a number.
 std::optional<uint64_t> number_field(const Fields& fields, std::string_view name);
 
 }  // namespace gpuwire::server::web

@@ -1,4 +1,4 @@
-// HTML in which text of others cannot be markup: the type of what is added decides.
+// Html is HTML in which foreign text cannot be markup: the type of an added part decides.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace gpuwire::server::web {
 
-// A value. Everything that is no literal of the source code is text: its control, formatting and direction characters
-// become \xNN (`escaped` of ../log), and its markup characters entities, so that it may stand in an element and in a
+// A value type. Everything but literals of the source code is text: its control, formatting and direction characters
+// become \xNN (`escaped` of ../log), and its markup characters entities, so that it is safe in an element and in a
 // quoted attribute.
 class Html {
  public:
@@ -49,10 +49,10 @@ class Table {
   };
   Table(const char* caption, std::vector<Column> columns) : caption_(caption), columns_(std::move(columns)) {}
 
-  // One cell for each column. Beyond kRowsMax rows are counted only.
+  // One cell for each column. Rows beyond kRowsMax are only counted.
   void add(std::vector<Html> cells);
   bool empty() const { return rows_.empty(); }
-  // `when_empty`: what is said in the place of a table without rows.
+  // `when_empty`: the text in place of a table without rows.
   Html html(const char* when_empty) const;
 
  private:

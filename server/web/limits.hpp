@@ -1,4 +1,4 @@
-// Bounds of the web page's process. What the broker keeps of it is bounded in ../control/web/limits.hpp.
+// Bounds of the web page's process. ../control/web/limits.hpp has those of the broker's side.
 #pragma once
 
 #include <chrono>
@@ -7,25 +7,26 @@
 
 namespace gpuwire::server::web {
 
-inline constexpr size_t kConnectionsMax = 256;          // one more pushes out the oldest that carries no stream
+inline constexpr size_t kConnectionsMax = 256;          // one more closes the oldest without a stream
 inline constexpr size_t kStreamsMax = 128;              // of live updates, among them
-inline constexpr size_t kStreamsPerSignInMax = 4;       // as many windows of one visitor
+inline constexpr size_t kStreamsPerSignInMax = 4;       // windows of one visitor
 inline constexpr uint32_t kRequestHeadBytesMax = 8192;  // the first line and the headers
 inline constexpr uint64_t kFormBytesMax = 4096;
-// Of what is passed on to the server, whose lines are bounded, too: as JSON each byte may be six.
+// Secrets and tickets go to the server, whose lines are bounded, too: in JSON each byte may take six.
 inline constexpr size_t kSecretBytesMax = 256, kTicketBytesMax = 128;
 inline constexpr size_t kFieldsMax = 16;                 // of a form, of a query, and cookies
-inline constexpr std::chrono::seconds kRequestTime{10};  // for a request to arrive and an answer to be taken
-inline constexpr std::chrono::seconds kIdleTime{30};     // of a connection between two requests
+inline constexpr std::chrono::seconds kRequestTime{10};  // for a request to arrive and its answer to be read
+inline constexpr std::chrono::seconds kIdleTime{30};     // between two requests of a connection
 inline constexpr std::chrono::milliseconds kLiveInterval{2000}, kFirstInterval{500};
-inline constexpr std::chrono::seconds kEarlierTime{10};  // an earlier snapshot that is older makes no rate of now
+// an earlier snapshot of this age is too old for a present rate
+inline constexpr std::chrono::seconds kEarlierTime{10};
 inline constexpr std::chrono::seconds kStreamSignOfLife{15};
-inline constexpr size_t kAskedMax = 256;  // questions to the server that wait for their turn
+inline constexpr size_t kAskedMax = 256;  // requests to the server that wait for their turn
 inline constexpr size_t kAnswerBytesMax = 64u << 20;
 inline constexpr size_t kRowsMax = 500;  // of a table
 inline constexpr std::chrono::milliseconds kAcceptRetry{100};
 
-// Sign-ins: so many at once of one address, and one more each time this has passed. One that succeeds costs nothing.
+// Sign-in attempts of one address: the burst, and the time for one more. A successful attempt is free.
 inline constexpr unsigned kAttemptsAtOnce = 20;
 inline constexpr std::chrono::seconds kAttemptRefill{3};
 inline constexpr size_t kAttemptAddressesMax = 1024;  // further addresses share one bucket

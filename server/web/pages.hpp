@@ -9,7 +9,7 @@
 
 namespace gpuwire::server::web {
 
-// `csrf`: of the visitor's cookie, for the forms.
+// `csrf`: the token of the visitor's cookie, for the forms.
 std::string view_page(View view, const Visitor& visitor, const std::vector<Part>& parts, const std::string& csrf);
 // `wrong`: why the last attempt failed; empty: there was none.
 std::string sign_in_page(const std::string& csrf, const std::string& wrong);

@@ -1,4 +1,4 @@
-// The page's end of the pair that it shares with the broker.
+// ServerChannel is the page's end of the socket pair with the broker.
 #pragma once
 
 #include <deque>
@@ -15,15 +15,15 @@
 
 namespace gpuwire::server::web {
 
-// Questions are answered in turn. On the thread that runs the io_context.
+// Requests are answered in turn. The io_context's thread only.
 class ServerChannel {
  public:
-  // What the server has said, also {"ok":false,...}. The error: it was not asked.
+  // Gets the server's answer, {"ok":false,...} included. The error: the request was not sent.
   using Answered = std::function<void(tl::expected<Json, std::string>)>;
-  // `gone`: the server has closed the pair, or says what cannot be.
+  // `gone`: the server has closed the pair, or has sent a malformed answer.
   ServerChannel(boost::asio::io_context& io, OwnedDescriptor pair, std::function<void()> gone);
 
-  // `answered` is called later, never from here.
+  // `answered` is called later, never before ask() returns.
   void ask(const Json& question, Answered answered);
 
  private:
@@ -38,7 +38,7 @@ class ServerChannel {
   boost::asio::io_context& io_;
   boost::asio::local::stream_protocol::socket socket_;
   const std::function<void()> gone_;
-  std::deque<Question> questions_;  // the first of them is being answered
+  std::deque<Question> questions_;  // the first one is being answered
   std::string in_;
   Lifetime lifetime_;
 };

@@ -12,7 +12,8 @@
 namespace gpuwire::server::web {
 namespace {
 
-// Until the browser ends, on this site's own requests only, out of scripts' reach.
+// Returns a cookie that lives until the browser ends, goes with this site's own requests only, and is hidden from
+// scripts.
 std::string cookie(const char* name, const std::string& value, bool encrypted) {
   return fmt::format("{}={}; Path=/; HttpOnly; SameSite=Strict{}{}", name, value, value.empty() ? "; Max-Age=0" : "",
                      encrypted ? "; Secure" : "");
@@ -40,7 +41,7 @@ Reply asset(std::string_view body, const char* type) {
   return reply;
 }
 
-// A form for somebody who is nobody yet: its token is of a cookie that is given with it.
+// Returns the form for a visitor without a sign-in; its token belongs to a cookie that is set with it.
 Reply sign_in_form(const Request& request, const std::string& wrong) {
   Reply reply;
   std::string value = field(request.cookies, kFormCookie);
@@ -65,13 +66,13 @@ bool is_of_this_site(const Request& request, const char* cookie_name) {
   return !elsewhere && is_csrf_of(field(request.cookies, cookie_name), field(request.form, "csrf"));
 }
 
-// A cookie that is longer than any ticket is none.
+// Returns the ticket of the request's cookie; empty if the cookie is longer than any ticket.
 std::string ticket_of(const Request& request) {
   std::string ticket = field(request.cookies, kTicketCookie);
   return ticket.size() <= kTicketBytesMax ? ticket : std::string();
 }
 
-// The token or code in what was typed or pasted, which may be a whole token file, with its comments.
+// Returns the token or code in the input, which may be a whole pasted token file, with its comments.
 std::string secret_in(const std::string& typed) {
   constexpr std::string_view kPrefix = "gpuwire_";
   constexpr size_t kDigits = 43;
@@ -162,7 +163,7 @@ void Site::sign_in(const Request& request, Done done) {
               }));
 }
 
-// By GET a question, by POST the deed.
+// GET shows the confirmation page, POST ends the session.
 void Site::end(const Request& request, Done done) {
   const std::string ticket = ticket_of(request);
   const auto session = number_field(request.post ? request.form : request.query, "session");
@@ -202,7 +203,7 @@ Site::SeenOrRefusal Site::seen_in(const tl::expected<Json, std::string>& answer)
                       ? tl::expected<Snapshot, std::string>(tl::unexpect, "an answer without figures")
                       : snapshot_from_json(*found);
   if (!snapshot) return tl::unexpected(Refusal{false, snapshot.error()});
-  // Not an administrator unless the server says so in as many words.
+  // Without a tenant the visitor is an administrator only if the answer says so explicitly.
   const std::string tenant = text_of(*answer, "tenant");
   if (tenant.empty() && answer->value("administrator", Json(false)) != true)
     return tl::unexpected(Refusal{true, "you are signed out"});
@@ -222,7 +223,8 @@ const Snapshot* Site::earlier(const Visitor& visitor) {
                                                                                      : nullptr;
 }
 
-// The older one stays while it makes a rate: readers who come at once see rates over more than no time.
+// The earlier snapshot stays while it is recent enough for a rate, so that a reader who comes right after another one
+// sees rates over a real interval.
 void Site::remember(const Visitor& visitor, const Snapshot& snapshot) {
   auto found = earlier_.find(visitor.tenant);
   if (found == earlier_.end() || clock_() - found->second.taken > kEarlierTime / 2)
@@ -236,7 +238,7 @@ void Site::show(View view, const Request& request, Done done) {
     if (!seen && seen.error().signed_out) return done(signed_out(request));
     if (!seen) return done(message(503, "No answer", seen.error().why));
     if (earlier(seen->visitor)) return show_seen(view, request, *seen, done);
-    // Rates need a second look.
+    // Rates need a second snapshot.
     remember(seen->visitor, seen->snapshot);
     auto timer = std::make_shared<boost::asio::steady_timer>(io_, kFirstInterval);
     timer->async_wait(lifetime_.guard([this, view, request, ticket, done, timer](boost::system::error_code) {
@@ -260,7 +262,7 @@ void Site::show_seen(View view, const Request& request, const Seen& seen, const 
 
 void Site::refresh(View view, const std::string& ticket, const std::shared_ptr<ViewState>& state, Parts parts) {
   fetch(view, ticket, lifetime_.guard([this, view, state, parts = std::move(parts)](SeenOrRefusal seen) {
-    // A server that has no time now has some later.
+    // A failed request is repeated with the next update.
     if (!seen && seen.error().signed_out) return parts(tl::unexpected(seen.error().why));
     if (!seen) return parts(std::vector<Part>());
     const Snapshot* known = earlier(seen->visitor);

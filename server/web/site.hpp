@@ -1,4 +1,4 @@
-// What a visitor's request does, whatever carries it.
+// Site handles a visitor's requests, independent of HTTP.
 #pragma once
 
 #include <chrono>
@@ -25,8 +25,8 @@ struct Request {
   std::string path;  // without the slash before it and without the query
   Fields query, form, cookies;
   std::string peer;        // its address
-  std::string fetch_site;  // Sec-Fetch-Site: what the browser says of where the request comes from
-  bool encrypted = false;  // a proxy says so
+  std::string fetch_site;  // Sec-Fetch-Site: the browser's statement of the request's origin
+  bool encrypted = false;  // as a proxy reports
 };
 
 struct Reply {
@@ -34,7 +34,7 @@ struct Reply {
   std::string type = "text/html; charset=utf-8";
   std::string body;
   std::string location;              // of a redirection
-  std::vector<std::string> cookies;  // to be set
+  std::vector<std::string> cookies;  // cookies to set
   bool may_be_kept = false;          // by the browser's cache
   std::optional<View> live;          // instead of a body: updates of this view, for the visitor of `ticket`
   std::string ticket;
@@ -44,7 +44,7 @@ struct ViewState {
   std::optional<Snapshot> before;
 };
 
-// One thread. Sees nothing and does nothing but what the server grants to the ticket in the visitor's cookie.
+// One thread. It shows and does only what the server grants to the ticket in the visitor's cookie.
 class Site {
  public:
   using Done = std::function<void(Reply)>;
@@ -53,12 +53,13 @@ class Site {
   // `done` is called once, perhaps before this returns.
   void answer(const Request& request, Done done);
 
-  // The parts of a view now; rates are those since `state` was given last. The error: the visitor is signed out.
+  // Returns the present parts of a view, with rates since the last call with this `state`. The error: the visitor is
+  // signed out.
   using Parts = std::function<void(tl::expected<std::vector<Part>, std::string>)>;
   void refresh(View view, const std::string& ticket, const std::shared_ptr<ViewState>& state, Parts parts);
 
  private:
-  // What the server has said about a view.
+  // The server's answer for a view.
   struct Seen {
     Visitor visitor;
     Snapshot snapshot;

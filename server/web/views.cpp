@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kDayHours = 24, kMonthHours = 30 * 24;
 
-// A name of somebody else's, whose direction of writing changes nothing beside it.
+// Returns a foreign name, isolated so that its writing direction does not affect its surroundings.
 Html name(const std::string& text) {
   if (text.empty()) return "-";
   return Html::markup("<bdi>") + text + Html::markup("</bdi>");
@@ -46,7 +46,7 @@ Html state_of(const SessionMetrics& session) {
   return session.state;
 }
 
-// A link to a page that asks once more: it works without scripts, and nothing ends by a slip.
+// Returns a link to a confirmation page, which works without scripts and prevents an accidental end.
 Html end_link(const Visitor& visitor, const SessionMetrics& session) {
   if (session.state == "ending" || !visitor.may_end(session)) return "";
   const Html number = Html::number(session.id);
@@ -69,7 +69,7 @@ Html users_of(const DeviceMetrics& device, const Figures& figures) {
       if (one.device == device.index) tenants.insert(session.tenant), ++shown;
   Html users;
   for (const std::string& tenant : tenants) users += (users.empty() ? Html("") : Html(", ")) + name(tenant);
-  // Of others a tenant sees how many sessions there are, and no names.
+  // A tenant sees the number of other tenants' sessions, without names.
   const uint64_t others = device.sessions > shown ? device.sessions - shown : 0;
   if (others != 0)
     users += fmt::format("{}{} session{} of others", users.empty() ? "" : ", ", others, others == 1 ? "" : "s");
@@ -109,7 +109,7 @@ Html sessions_part(const Figures& figures) {
   return table.html(figures.visitor.administrator() ? "No session runs." : "None of your sessions runs.");
 }
 
-// Within what time half of the tenant's sessions got their GPUs, as far as the server has counted.
+// Returns the median wait of the tenant's sessions for their GPUs, since the server counts.
 std::string usual_wait(const Snapshot& now, const std::string& tenant) {
   auto found = std::ranges::find(now.tenants, tenant, &TenantMetrics::name);
   if (found == now.tenants.end()) return "-";
@@ -220,7 +220,7 @@ Html tenants_part(const Figures& figures) {
   return html + Html::markup("<p>GPU time is counted since ") + date_words(since) + Html::markup(".</p>\n");
 }
 
-// What is used of a budget in this month, with a meter where there is one.
+// Returns the used GPU time of this month, with a meter if there is a budget.
 Html budget_words(uint64_t used_ns, uint64_t budget_ns, const std::string& of) {
   const std::string used = gpu_time_words(double(used_ns) / 1e9);
   if (budget_ns == 0) return used;
@@ -235,7 +235,8 @@ const char* beyond_words(uint64_t budget_ns, bool hard) {
   return hard ? "programs wait for the next month" : "programs run behind everybody else's";
 }
 
-// Tenants with a budget or with users; a tenant, or a user of one, is shown its own by the broker.
+// Lists tenants with a budget or with users; the broker's snapshot has only the visitor's own rows if the visitor is a
+// tenant or its user.
 Html budgets_part(const Figures& figures) {
   Table table("GPU time of this month (UTC) and budgets",
               {{"Tenant"}, {"User"}, {"Sessions", true}, {"GPU memory", true}, {"GPU time"}, {"Beyond the budget"}});

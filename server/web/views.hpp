@@ -1,4 +1,4 @@
-// What the page shows, in parts that are replaced one by one when they change.
+// The content of the page, in parts that are updated one by one when they change.
 #pragma once
 
 #include <array>
@@ -24,24 +24,24 @@ inline constexpr std::array<ViewName, 4> kViews{{{View::overview, "overview", "N
 std::optional<View> view_named(std::string_view path);
 const ViewName& name_of(View view);
 
-// "course/anna", or the tenant alone where the user is nobody in particular.
+// Returns "course/anna", or the tenant alone if there is no particular user.
 Html owner_name(const std::string& tenant, const std::string& user);
 
 struct Visitor {
   std::string tenant;     // empty: an administrator
-  std::string user = {};  // who of the tenant; empty: nobody in particular
+  std::string user = {};  // of the tenant; empty: no particular one
   bool administrator() const { return tenant.empty(); }
-  // The server judges; the page offers what it would not refuse.
+  // Whether the page offers to end the session; the server decides.
   bool may_end(const SessionMetrics& session) const { return user.empty() || session.user == user; }
 };
 
 struct UseRow {
-  std::string tenant;  // empty: others than the visitor's, together
+  std::string tenant;  // empty: all other tenants together
   uint64_t gpu = 0;
   double gpu_s = 0;
 };
 
-// What the server has answered, and what it answered a while before.
+// The server's present answer and an earlier one.
 struct Figures {
   Visitor visitor;
   const Interval& interval;
@@ -53,7 +53,7 @@ struct Part {
   const char* title;
   Html html;
 };
-// The sections of a view, in their order: the same ones each time.
+// Returns the sections of a view in order: the same ones each time.
 std::vector<Part> parts_of(View view, const Figures& figures);
 
 }  // namespace gpuwire::server::web

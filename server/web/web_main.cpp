@@ -1,5 +1,5 @@
-// gpuwire-web: the web page of a server. Started by the broker, which hands it the address where the page is and
-// answers what it asks; it holds no files, GPUs or rights.
+// gpuwire-web serves the web page of a server. The broker starts it, passes it the listening socket and answers its
+// requests; it holds no files, GPUs or rights.
 #include <ctime>
 #include <string>
 
@@ -18,7 +18,7 @@ namespace {
 
 int fail(const std::string& reason) { return fail_to_start("gpuwire-web", reason); }
 
-// The socket on which the page is, which comes first on the pair.
+// Returns the listening socket, the first message on the pair.
 OwnedDescriptor receive_listening_socket() {
   char byte = 0;
   const iovec part{&byte, 1};
@@ -29,7 +29,7 @@ OwnedDescriptor receive_listening_socket() {
 
 int run() {
   ignore_signals();
-  ::tzset();  // reads a file
+  ::tzset();  // reads a file, so it comes before the confinement
   OwnedDescriptor listening = receive_listening_socket();
   if (!listening) return fail("no socket to listen on");
   if (auto confined = become_nobody(); !confined) return fail(confined.error());
@@ -46,7 +46,7 @@ int run() {
 }  // namespace gpuwire::server::web
 
 #if defined(__SANITIZE_ADDRESS__)
-// What looks for leaks at the end reads /proc, which is out of reach by then.
+// The leak checker reads /proc at the end, which the confinement forbids.
 extern "C" __attribute__((visibility("default"))) const char* __asan_default_options() { return "detect_leaks=0"; }
 #endif
 

@@ -27,7 +27,7 @@ namespace http = beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// Everything of the page comes from the page, no code or style stands in a document, nobody frames it.
+// The page loads only its own resources, has no inline code or style, and cannot be framed.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'";
@@ -69,7 +69,7 @@ std::string event_of(const Part& part) {
 }  // namespace
 
 class WebServer::Connection : public std::enable_shared_from_this<Connection> {
-  // The connection stays for the callback, which is not called when the server has gone.
+  // The guard keeps the connection alive for the callback, and drops the callback when the server is gone.
   template <class Callback>
   auto guard(Callback callback) {
     return server_.lifetime_.guard([self = shared_from_this(), callback = std::move(callback)](auto&&... more) mutable {
@@ -172,13 +172,13 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
     view_ = view;
     ticket_ = ticket;
     state_ = std::make_shared<ViewState>();
-    // No length and no chunks: the answer ends with the connection.
+    // The answer has neither a length nor chunks: it ends with the connection.
     out_ = "HTTP/1.1 200 OK\r\n";
     http::fields fields;
     add_headers(fields, false);
     fields.set(http::field::content_type, "text/event-stream; charset=utf-8");
     fields.set(http::field::connection, "close");
-    fields.set("X-Accel-Buffering", "no");  // nginx would keep events until it has many
+    fields.set("X-Accel-Buffering", "no");  // nginx would buffer events
     for (const auto& one : fields) out_ += text_of(one.name_string()) + ": " + text_of(one.value()) + "\r\n";
     out_ += "\r\nretry: 3000\n\n";
     stream_.expires_never();
@@ -194,7 +194,7 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
                             }));
   }
 
-  // Sends what there is to send; then the next look after a while. A peer that reads slowly gets fewer updates.
+  // Sends `out_`, then starts the timer of the next update. A peer that reads slowly gets fewer updates.
   void send() {
     write_timer();
     asio::async_write(stream_.socket(), asio::buffer(out_), guard([this](error_code error, size_t) {
@@ -252,10 +252,10 @@ class WebServer::Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::request_parser<http::string_body>> parser_;
   bool open_ = true, keep_ = false, without_body_ = false;
   uint64_t served_ = 0;
-  // Of a stream.
+  // State of a stream.
   View view_ = View::overview;
   std::string ticket_, out_;
-  std::shared_ptr<ViewState> state_;  // null: this is none
+  std::shared_ptr<ViewState> state_;  // null: no stream
   std::map<std::string, std::string> shown_;
   std::chrono::steady_clock::time_point alive_ = std::chrono::steady_clock::now();
   bool sent_ = false, over_ = false;
@@ -293,7 +293,7 @@ void WebServer::accept() {
   }));
 }
 
-// Streams are bounded by themselves and leave places for others.
+// Streams have a bound of their own, which leaves places for other connections.
 bool WebServer::make_room() {
   if (connections_.size() < kConnectionsMax) return true;
   auto oldest = std::ranges::find_if(connections_, [](const auto& one) { return !one->live(); });

@@ -1,4 +1,4 @@
-// The page over HTTP/1.1, with Boost.Beast.
+// WebServer serves the page over HTTP/1.1, with Boost.Beast.
 #pragma once
 
 #include <list>
@@ -16,7 +16,7 @@
 
 namespace gpuwire::server::web {
 
-// On the thread that runs the io_context. Bounds are in limits.hpp.
+// The io_context's thread only. Bounds are in limits.hpp.
 class WebServer {
  public:
   // `listening`: a TCP socket that listens.
@@ -28,7 +28,7 @@ class WebServer {
   void accept();
   bool make_room();
   void leave(const std::shared_ptr<Connection>& connection) { connections_.remove(connection); }
-  // Whether there is room for a stream of this visitor. close_stream() gives it back.
+  // Whether there is room for a stream of this visitor. close_stream() releases it.
   bool open_stream(const std::string& ticket);
   void close_stream(const std::string& ticket);
 

@@ -1,4 +1,4 @@
-// Figures as people read them.
+// Values as readable texts.
 #pragma once
 
 #include <cstdint>

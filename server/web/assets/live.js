@@ -1,4 +1,4 @@
-// Replaces the parts of the page that have changed. Without it the page is what it was when it was loaded.
+// Replaces the parts of the page that have changed. Without this script the page stays as it was loaded.
 "use strict";
 (() => {
   const main = document.querySelector("main[data-view]");
@@ -16,7 +16,7 @@
     button.textContent = label;
   }
 
-  // What had the focus keeps it: the new part has an element of the same name.
+  // Restores the focus: the new part has an element of the same name.
   function replace(part) {
     const place = document.getElementById(part.id);
     if (!place) return;
