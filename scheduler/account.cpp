@@ -1,4 +1,4 @@
-// Who is charged for a device's time, and what that does to caps and floors.
+// Charges a device's time to sessions, and updates caps and floors.
 #include <algorithm>
 
 #include "scheduler/policy_state.hpp"
@@ -6,13 +6,14 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// The hardware starts the first work of an opening within 2.4 ms, whatever runs; who has not begun by then is charged
-// as if it had.
+// The hardware starts the first work after a gate's opening within 2.4 ms, whatever else runs. A session whose start
+// has not been observed by then is charged from its opening on.
 constexpr Duration kStartMax = std::chrono::microseconds(2500);
-// Of what a higher class holds and does not use, in pauses that are too short to be given away. With its switches it
-// comes to less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of what it does alone.
+// Batch's part of the time that a higher class holds unused, in pauses too short to be given away. With its switches
+// this is less than a tenth of the time, so a loop that waits for each kernel keeps nine tenths of its rate alone.
 constexpr double kUnusedToBatch = 0.085;
-// Some trials' worth. Who shares with programs that come and go, each of which is tried, does not pay for hours.
+// The time of some trials: it bounds the debt of a tenant beside programs that come and go, each of which causes a
+// trial.
 constexpr Duration kDebtMax = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -30,8 +31,8 @@ void Policy::State::charge(DeviceIndex index, const TimeCharge& charge, ChargedF
   there.floor.spend(charge.amount);
   if (session.tenant->policy.service_class == ServiceClass::batch) devices[index].batch_floor.spend(charge.amount);
   if (what == ChargedFor::lease) there.deficit -= charge.amount;
-  // Nobody chose what it got, so it is served in the next round: the deficit bears what the shortest turn can, and the
-  // rest is taken from several turns.
+  // The tenant did not choose the trial, so it stays in the next round: the deficit takes at most the shortest turn,
+  // and the rest becomes a debt, paid over several turns.
   if (what == ChargedFor::trial) {
     const Duration left = std::max(there.deficit - charge.amount, std::min(there.deficit, -turn_least()));
     there.debt = std::min(there.debt + charge.amount - (there.deficit - left), kDebtMax);
@@ -50,7 +51,7 @@ void Policy::State::settle_leases(DeviceIndex index, bool everything) {
       session->started = true;
       session->started_at = session->opened_at + settings.switch_cost;
     } else if (!everything) {
-      // Not known yet where its charge begins.
+      // The begin of its charge is not known yet.
       until = std::min(until, session->opened_at);
     }
   }
@@ -81,10 +82,10 @@ void Policy::State::settle_budgets() {
   const Duration elapsed = now - budgets_at;
   budgets_at = now;
   for (Device& device : devices) {
-    // What a higher class holds and does not use is batch's in part, though its pauses are too short to be given away
+    // Batch gets a part of the time that a higher class holds unused, because its pauses are too short to be given away
     // one by one.
     const bool unused = device.holder != nullptr && !device.holder->seen.in_flight && settings.batch_floor > 0;
-    // Who wants nothing is owed nothing.
+    // The floor accrues only while a batch session wants the device.
     const bool wanted = std::any_of(device.sessions.begin(), device.sessions.end(), [](const Session* session) {
       return session->tenant->policy.service_class == ServiceClass::batch && session->wants;
     });
@@ -108,7 +109,7 @@ void Policy::State::settle_budgets() {
   }
 }
 
-// What is charged by busy time is settled only here, when all sessions have just been observed.
+// Busy time is settled only here, when all sessions have just been observed.
 void Policy::State::settle() {
   for (DeviceIndex index = 0; index < devices.size(); ++index) {
     if (!devices[index].known) continue;
@@ -147,7 +148,7 @@ void Policy::State::update_ranks() {
                 : Rank::scavenger;
         break;
     }
-    // Whose work does not end goes before nobody until it has ended.
+    // A session with overdue work ranks at most as batch until that work has ended.
     if (session->overdue) session->rank = std::max(session->rank, Rank::batch);
   }
 }

@@ -1,5 +1,5 @@
-// A part of a device's time: fills with time, is spent by use. The cap of `realtime`, the floors of `batch` and
-// `scavenger`.
+// A budget of a device's time: it accrues with time and is spent by use. The cap of `realtime` and the floors of
+// `batch` and `scavenger` are budgets.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@ class Budget {
   }
   void fill() { left_ = full_; }
   void accrue(Duration elapsed) { accrue(elapsed, rate_); }
-  // At another rate for once.
+  // Accrues at another rate, this time only.
   void accrue(Duration elapsed, double rate) {
     left_ = std::min(full_, left_ + Duration(static_cast<int64_t>(static_cast<double>(elapsed.count()) * rate)));
   }
-  // Debt is bounded too: what a tenant gets as a lower class is not held against it for long.
+  // The debt is bounded, too: time that a tenant gets in a lower class lowers its budget for a bounded time.
   void spend(Duration used) { left_ = std::max(-full_, left_ - used); }
   Duration left() const { return left_; }
   Duration full() const { return full_; }

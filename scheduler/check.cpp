@@ -1,4 +1,4 @@
-// What must hold after every decision, whatever was observed.
+// The invariants that hold after every decision, whatever was observed.
 #include <algorithm>
 
 #include "scheduler/policy_state.hpp"

@@ -6,48 +6,49 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// In turns. Taking turns is measured for a round of two sessions and more, until everybody has done enough to be
-// counted, or nobody will.
+// Unit: turns. Turns are measured for at least a round of two sessions, until each session has completed enough to be
+// counted, or the maximum has passed.
 constexpr double kMeasureMin = 3.8, kMeasureMax = 50;
 constexpr uint64_t kCountMin = 6;
-constexpr double kOwnMin = 0.2;  // or the edges of its turn make too much of what is counted
-// A program that has just come, or comes back, loads its first kernels, and its worker does not know yet how long they
-// take: so much of its own time says nothing of its rate.
+constexpr double kOwnMin = 0.2;  // less time would weigh the edges of its turn too much
+// A program that has just come or returned loads its first kernels, whose times its worker does not know yet: this much
+// of its own time is not rated.
 constexpr double kBeginning = 0.5;
-// What turns give at least, whatever they gave while programs began: changes between them cost no more.
+// The lower bound for the measured sum of turns: the programs' starts may lower the measurement, and changes of turn
+// cost no more than the rest.
 constexpr double kTurnsLeast = 0.97;
-// A trial: what its begin disturbs, how soon it is broken off when it goes badly, how long it is looked at (longer
-// where somebody is hard to count).
+// A trial: the time that its begin disturbs, the time until a bad one is broken off, its usual and its maximum length
+// (longer for a session with few completions).
 constexpr double kTrialSettle = 0.8, kTrialGlance = 0.9, kTrial = 1.9, kTrialMax = 9;
 constexpr double kTrialHopeless = 0.6;
-constexpr uint64_t kCountEnough = 12;  // of each: then it is not looked at for longer than all others are
-// Programs whose submissions are unlike each other do more or less of them from window to window. A trial that is close
-// to what turns give is looked at again, with what was seen before, up to so many times; then it need not be better.
+constexpr uint64_t kCountEnough = 12;  // completions of each session that end the trial without an extension
+// Programs with unequal submissions complete more or fewer of them from window to window. A trial whose sum is close to
+// that of turns is repeated, with the counts added, up to kRoundsMax rounds; after kSureRounds it need not be better
+// than turns.
 constexpr double kClose = 0.92, kBeginSure = 1.0;
 constexpr unsigned kRoundsMax = 4, kSureRounds = 2;
 constexpr double kWatch = 2.8, kWatchMin = 0.9;
-constexpr int kPauseMax = 3;  // between two choices
+constexpr int kPauseMax = 3;  // turns between two calls of choose()
 constexpr unsigned kBadMax = 2;
-// How much better side by side must be to begin, all together, and how much may be lost again while it lasts; for what
-// part of the time at least.
+// The sum side by side, relative to turns, that is required to begin and to continue; and the minimum part of the time
+// side by side.
 constexpr double kBegin = 1.03, kStay = 0.97;
 constexpr double kBeginMin = 0.25, kStayMin = 0.2;
-// The same where a higher class is near: each of its requests pays for it, since several have work in flight that is in
-// its way.
+// The same if a higher class is near: several sessions have work in flight then, which delays each of its requests.
 constexpr double kBeginNearHigher = 1.25, kStayNearHigher = 1.15;
-// What each gets at least, of what its share of the devices' time is worth to it. Whatever others claim to get done
-// takes no more than the rest from it.
+// The promise to each session: at least this part of what its share of the devices' time is worth to it. Other
+// sessions' reported completions cannot take more from it.
 constexpr double kPromise = 0.94;
-// In turns: behind by so much, a session gets the devices for itself, until it has caught up, and not for longer at a
-// time. Nobody is ever further behind or ahead.
+// Unit: turns. A session that is this far behind gets the devices alone until it has caught up, up to kAloneMax at a
+// time. kOwedMax bounds how far a session is counted as behind or ahead.
 constexpr double kOwedBegin = 0.5, kAloneMax = 5, kOwedMax = 2;
-constexpr double kAloneUsed = 0.3;  // who does less with it has no use for it
-constexpr double kDrainMax = 5;     // for so long what others have in flight may be in its way
+constexpr double kAloneUsed = 0.3;  // a session that uses less of the devices alone does not need them
+constexpr double kDrainMax = 5;     // the longest wait for the others' work in flight
 constexpr Duration kRestMin = std::chrono::milliseconds(500), kRestMax = std::chrono::seconds(10);
 constexpr int kRestGrowth = 4;
 constexpr Duration kReviewMin = std::chrono::seconds(4), kReviewMax = std::chrono::seconds(10);
 constexpr Duration kLasted = std::chrono::seconds(2);
-constexpr Duration kRecordKept = std::chrono::seconds(30);  // of sessions that are not there
+constexpr Duration kRecordKept = std::chrono::seconds(30);  // records of absent sessions
 constexpr size_t kVerdictsMax = 32;
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -62,12 +63,12 @@ bool CoRunChoice::choose(std::span<const CoRunner> runners, Duration above, Dura
   near_higher_ = near_higher;
   const Duration passed = now - called_at_;
   const Duration elapsed = passed - std::clamp(above - above_, Duration::zero(), passed);
-  // One of them has been alone meanwhile: what was done in that time was not counted.
+  // After such a pause one session has been alone: its completions meanwhile were not counted.
   const bool resumed = passed > kPauseMax * turn;
   called_at_ = now;
   above_ = above;
   const bool changed = update_members(runners, now);
-  // Who does what nobody counts would seem to get less done in its turns than it does, and more side by side.
+  // A session with uncounted work would appear slower in its turns than it is, and faster side by side.
   const bool counted = std::all_of(runners.begin(), runners.end(), [](const CoRunner& one) { return one.counted; });
   const bool whole = std::exchange(counted_, counted) && counted;
   count(runners, resumed ? Duration::zero() : elapsed, whole);
@@ -112,12 +113,12 @@ bool CoRunChoice::update_members(std::span<const CoRunner> runners, Time now) {
   return changed;
 }
 
-// What was found out about others says nothing about these: they are measured by turns first. But who leaves changes
-// nothing for those who run side by side.
+// Results of other members do not apply to these: they are measured by turns first. But if a session has left, the
+// remaining ones continue side by side.
 void CoRunChoice::change_members(std::span<const CoRunner> runners, Members members, Time now) {
   const bool some_left =
       phase_ == Phase::together && std::includes(members_.begin(), members_.end(), members.begin(), members.end());
-  // One of them has gone before anything was found out.
+  // A member has left before the trial had a result.
   if (phase_ == Phase::trial) rest_of_tenants(now);
   members_ = std::move(members);
   tenants_.clear();
@@ -142,7 +143,7 @@ void CoRunChoice::change_members(std::span<const CoRunner> runners, Members memb
   mixed_ = true;
 }
 
-// What has been done since the last call belongs to what was chosen then.
+// Completions since the last call belong to the phase of that call.
 void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed, bool whole) {
   const bool counts = whole && (phase_ != Phase::together || alone_ == SessionId{});
   if (counts) window_ += elapsed;
@@ -156,7 +157,7 @@ void CoRunChoice::count(std::span<const CoRunner> runners, Duration elapsed, boo
     if (elapsed == Duration::zero()) continue;
     record.done_watched += done;
     if (counts) count_in_window(record, done, own);
-    // Its due goes by its own work, whatever is known of the others'.
+    // A session's due depends on its own work only.
     if (phase_ != Phase::together || record.rate <= 0 || !runner.counted) continue;
     const Duration got =
         std::min(elapsed, Duration(static_cast<int64_t>(1e9 * static_cast<double>(done) / record.rate)));
@@ -178,8 +179,8 @@ void CoRunChoice::count_in_window(Record& record, uint64_t done, Duration own) c
   record.rated_in_window += own;
 }
 
-// A trial costs whoever gets more by turns. Programs that come one after the other are tried no more often than one
-// that stays.
+// A trial costs a session that gets more by turns. So programs that come one after the other are tried no more often
+// than one that stays.
 void CoRunChoice::rest_of_tenants(Time now) {
   if (tenants_.size() > 1) rests_[tenants_] = now + kRestMin;
 }
@@ -242,7 +243,7 @@ void CoRunChoice::measure_turns(std::span<const CoRunner> runners, Time now) {
   if (window_ > times(kMeasureMax, turn_)) begin_window();
 }
 
-// Until enough has been seen of everybody who gets its due.
+// Returns the time in which each session, at its due rate, completes kCountMin submissions.
 Duration CoRunChoice::trial_length(std::span<const CoRunner> runners) const {
   Duration length = times(kTrial, turn_);
   for (const CoRunner& runner : runners) {
@@ -255,15 +256,16 @@ Duration CoRunChoice::trial_length(std::span<const CoRunner> runners) const {
   return length;
 }
 
-// Nobody gets more done than alone: who says so may say anything.
+// Returns the session's rate relative to its rate alone, cut to 1: a higher value is a false report.
 double CoRunChoice::part_of(const Record& record) const {
   if (record.rate <= 0 || window_ <= Duration::zero()) return 0;
   return std::min(1.0,
                   static_cast<double>(record.done_in_trials + record.done) / seconds(trials_ + window_) / record.rate);
 }
 
-// For how much of the time all can run side by side when the rest makes up for what somebody lacks, and what comes of
-// it. What each lacks shrinks as the time side by side grows, by less than that grows: one length of it fills the time.
+// Returns the part of the time that all can run side by side if the rest of the time, alone, makes up for each
+// session's lack; and the resulting sum. A session's lack shrinks by less than the time side by side grows, so a single
+// length fills the time.
 CoRunChoice::Mix CoRunChoice::mix(std::span<const CoRunner> runners) const {
   const auto lacks = [&](const CoRunner& runner, double side_by_side) {
     const Record& record = records_.at(runner.id);
@@ -304,7 +306,7 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   const Mix mix = measure_together(runners);
   const bool hopeless =
       window_ >= times(kTrialGlance, turn_) && metrics_.side_by_side < kTrialHopeless * metrics_.turns;
-  // Who gets far more of it than its due is counted long before that.
+  // A session that gets far more than its due has enough completions long before that.
   const bool counted = window_ >= times(kTrial, turn_) &&
                        std::all_of(runners.begin(), runners.end(),
                                    [&](const CoRunner& runner) { return records_[runner.id].done >= kCountEnough; });
@@ -319,8 +321,8 @@ void CoRunChoice::judge_trial(std::span<const CoRunner> runners, Time now) {
   else give_up(now);
 }
 
-// Nobody may pay for another look: each gets its due in it, and with weights that are far apart, or a crowd, one must
-// do.
+// Whether a repeated trial harms no session: each gets its due in it. With very different weights or more than two
+// sessions there is no repetition.
 bool CoRunChoice::harms_nobody(std::span<const CoRunner> runners) const {
   if (runners.size() != 2 ||
       std::max(runners[0].share, runners[1].share) >= 2 * std::min(runners[0].share, runners[1].share))
@@ -331,7 +333,7 @@ bool CoRunChoice::harms_nobody(std::span<const CoRunner> runners) const {
   });
 }
 
-// Turns and a trial once more, and what this trial has seen is kept.
+// Repeats turns and a trial; the counts of this trial are kept.
 void CoRunChoice::poll_again(Time now) {
   ++rounds_;
   for (const SessionId id : members_) {
@@ -357,7 +359,7 @@ void CoRunChoice::go_together(std::span<const CoRunner> runners, const Mix& mix,
   begin_rounds();
 }
 
-// Summed parts of all since the last judgement, whoever was alone meanwhile.
+// Returns the sum of all sessions' parts since the last judgement, with the time that sessions were alone.
 double CoRunChoice::done_in_all(std::span<const CoRunner> runners) const {
   double total = 0;
   for (const CoRunner& runner : runners) {
@@ -376,8 +378,8 @@ bool CoRunChoice::breaks_promise(std::span<const CoRunner> runners) const {
 void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   if (watched_ < times(kWatch, turn_) || window_ < times(kWatchMin, turn_)) return;
   const Mix mix = measure_together(runners);
-  // What is expected does not know what it costs to change between side by side and alone; nor is a promise kept that
-  // time alone does not make up for.
+  // The expected sum does not include the cost of changes between side by side and alone, so the measured sum counts,
+  // too; and the promise must hold with the time alone.
   const double least = (near_higher_ ? kStayNearHigher : kStay) * metrics_.turns;
   const bool bad =
       std::min(mix.total, done_in_all(runners)) < least || mix.side_by_side < kStayMin || breaks_promise(runners);
@@ -386,7 +388,7 @@ void CoRunChoice::watch(std::span<const CoRunner> runners, Time now) {
   mixed_ = mix.side_by_side < 1;
   if (bad_ >= kBadMax) return give_up(now);
   begin_window();
-  // What turns would give was measured long ago.
+  // The measurement of turns is old by now.
   if (now - since_ >= std::max(verdict().review, kReviewMin)) take_turns();
 }
 
@@ -395,7 +397,7 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
     alone_for_ += elapsed;
     Record& record = records_[alone_];
     if (!alone_begun_) {
-      // What the others have in flight takes its slices first: of a crowd, most of a turn.
+      // The others' work in flight takes its slices first: with many sessions, most of a turn.
       alone_begun_ = alone_for_ >= times(kDrainMax, turn_) ||
                      std::none_of(runners.begin(), runners.end(),
                                   [&](const CoRunner& runner) { return runner.id != alone_ && runner.in_flight; });
@@ -406,7 +408,7 @@ void CoRunChoice::choose_alone(std::span<const CoRunner> runners, Duration elaps
     } else if (alone_got_ < times(kAloneUsed, alone_for_)) {
       record.owed = Duration::zero();
     } else if (alone_for_ >= turn_) {
-      // Its turns may have been measured at a bad moment.
+      // The measurement of its turns may have been too low.
       record.rate = std::max(record.rate, static_cast<double>(alone_done_) / seconds(alone_for_));
     }
     const bool here =

@@ -1,11 +1,13 @@
-// Turns, or side by side: tried now and then, and judged by the work that gets done.
+// CoRunChoice chooses between turns and side by side: it tries side by side from time to time, and judges it by
+// completed work.
 //
-// Neither busy time nor pauses foretell what two programs do to each other: a worker that looks every 20 us sees one
-// long burst where a program launches a kernel every 10 us, and a hiccup makes two bursts of one. So what counts is how
-// many submissions of each session are seen done in a second, in parts of what it does while nobody holds it up.
+// Neither busy time nor pauses predict how two programs affect each other: a worker that polls every 20 us sees one
+// long burst where a program launches a kernel every 10 us, and a hiccup makes two bursts of one. So the measure is
+// each session's completed submissions per second, relative to its rate while no other session holds it up.
 //
-// Unequal programs: who gets less side by side than its turns are worth has the devices for itself now and then, for as
-// long as makes up for that. Its due is reckoned by its own work, so what others say of theirs takes nothing from it.
+// With unequal programs, a session that gets less side by side than its turns are worth gets the devices alone from
+// time to time, for as long as makes up for the difference. Its due is computed from its own work, so other sessions'
+// reports take nothing from it.
 #pragma once
 
 #include <map>
@@ -16,60 +18,60 @@
 
 namespace gpuwire::scheduler {
 
-// A session among those that could run side by side; sums since it began.
+// A session that could run side by side; its sums are since its begin.
 struct CoRunner {
   SessionId id{};
   TenantId tenant{};
-  double share = 0;        // of the device that turns would give it if all of them always wanted it
+  double share = 0;        // its part of the device by turns, if all sessions always wanted it
   uint64_t completed = 0;  // submissions
-  Duration own{};          // time in which nobody held it up
+  Duration own{};          // time in which no other session held it up
   bool in_flight = false;  // now
-  bool counted = true;     // or it may still be doing what is never counted among the completed submissions
+  bool counted = true;     // false: it may have work in flight that `completed` never counts
 };
 
-// Of one group of devices.
+// The choice for one group of devices.
 class CoRunChoice {
  public:
-  // True: they run side by side from now on. Called when the regimes are chosen. `above`: for how long sessions of
-  // higher ranks have had the devices so far. `turn`: the smallest one; what is measured, and for how long, goes by it.
-  // `near_higher`: sessions of a higher class may come at any moment.
+  // Returns true if they run side by side from now on. Called when the regimes are chosen. `above`: the time so far in
+  // which sessions of higher ranks had the devices. `turn`: the smallest turn, the unit of all windows. `near_higher`:
+  // sessions of a higher class may come at any moment.
   bool choose(std::span<const CoRunner> runners, Duration above, Duration turn, bool near_higher, Time now);
-  // Side by side for a moment, to see what it gives.
+  // Whether this is a trial of side by side.
   bool tries() const { return phase_ == Phase::trial; }
-  // While side by side: the others make way for this one now. Zero: for nobody.
+  // Returns the session for which the others make way now while side by side; zero: none.
   SessionId alone() const { return phase_ == Phase::together ? alone_ : SessionId{}; }
-  // The work in flight is bounded, for the others may have to make way soon.
+  // Whether the work in flight is bounded, because sessions may have to make way soon.
   bool bounds() const { return phase_ == Phase::trial || (phase_ == Phase::together && mixed_); }
   const CoRunMetrics& figures() const { return metrics_; }
 
  private:
   enum class Phase : uint8_t { turns, trial, together };
   struct Record {
-    uint64_t completed = 0;  // at the last call
+    uint64_t completed = 0;  // as of the last call
     Duration own{};
-    uint64_t done = 0;  // in the window; while turns are measured, in its rated time
+    uint64_t done = 0;  // completed in the window; while turns are measured, in its rated time
     Duration own_in_window{}, rated_in_window{};
-    Duration beginning{};       // of its own time: so much more is not rated
-    uint64_t done_watched = 0;  // since the last judgement, with what was done while somebody was alone
-    double rate = 0;            // completed per second of its own time, taking turns; zero: not known
-    double part = 0;            // of that rate it reached, taking turns
-    double target = 0;          // of that rate it is to reach whatever is chosen
-    // Of the rounds before this one, which were too close to call.
+    Duration beginning{};       // remaining own time at its begin that is not rated
+    uint64_t done_watched = 0;  // completed since the last judgement, also while one session was alone
+    double rate = 0;            // completed per second of its own time, by turns; zero: unknown
+    double part = 0;            // part of that rate that it reached by turns
+    double target = 0;          // part of that rate that it has to reach in any phase
+    // Sums of the earlier rounds, which were too close to call.
     uint64_t done_in_turns = 0, done_in_trials = 0;
     Duration own_in_turns{}, rated_in_turns{};
-    Duration owed{};  // of its own time: how far it is behind that
+    Duration owed{};  // own time that it lacks of its target
     Time seen{};
   };
   struct Mix {
-    double side_by_side = 0;  // of the time
+    double side_by_side = 0;  // part of the time
     double total = 0;         // summed parts of all
   };
-  // What was found out about some sessions together.
+  // The result for a set of sessions.
   struct Verdict {
     bool together = false;
-    Time trial_at{};    // not before
-    Duration rest{};    // after the last trial that failed
-    Duration review{};  // how long side by side goes on before turns are measured again
+    Time trial_at{};    // the earliest time of the next trial
+    Duration rest{};    // the pause after the last failed trial
+    Duration review{};  // the time side by side before turns are measured again
     Time seen{};
   };
   using Members = std::vector<SessionId>;  // sorted
@@ -105,24 +107,23 @@ class CoRunChoice {
   Phase phase_ = Phase::turns;
   std::map<SessionId, Record> records_;
   Members members_;
-  Tenants tenants_;                      // whose members_ are
+  Tenants tenants_;                      // the tenants of members_
   std::map<Members, Verdict> verdicts_;  // at most kVerdictsMax
-  // Programs of these that nobody has measured together are not tried before, after a trial of others of theirs that
-  // came to nothing.
+  // The earliest trial of unmeasured programs of these tenants, after a failed trial of other programs of theirs.
   std::map<Tenants, Time> rests_;
-  Duration window_{};            // of counted time, without that of higher ranks
-  Duration watched_{};           // since the last judgement, with the time that somebody had alone
-  Duration settles_{};           // a trial: what is left of the hand-over at its begin
-  unsigned rounds_ = 0;          // of turns and a trial, each too close to call
-  Duration turns_{}, trials_{};  // windows of these
-  Time since_{};                 // of the phase
-  unsigned bad_ = 0;             // windows in a row
-  bool mixed_ = false;           // somebody is owed time alone
-  bool counted_ = true;          // all of them were, at the last call
+  Duration window_{};            // counted time, without that of higher ranks
+  Duration watched_{};           // time since the last judgement, with that of sessions alone
+  Duration settles_{};           // in a trial: the remaining time of its disturbed begin
+  unsigned rounds_ = 0;          // rounds of turns and a trial that were too close to call
+  Duration turns_{}, trials_{};  // the windows of these rounds
+  Time since_{};                 // the begin of the phase
+  unsigned bad_ = 0;             // bad windows in a row
+  bool mixed_ = false;           // a session needs time alone
+  bool counted_ = true;          // all sessions were counted at the last call
   SessionId alone_{};
-  bool alone_begun_ = false;            // nobody else has anything in flight any more
-  Duration alone_for_{}, alone_got_{};  // since then, or until then: the time, and its own time in it
-  uint64_t alone_done_ = 0;             // the same
+  bool alone_begun_ = false;            // no other session has work in flight any more
+  Duration alone_for_{}, alone_got_{};  // since then, or until then: the time, and the session's own time in it
+  uint64_t alone_done_ = 0;             // its completions in that time
   CoRunMetrics metrics_;
 };
 

@@ -1,4 +1,4 @@
-// Where a device's time goes: every nanosecond is charged to a session, or is the system's, or idle.
+// DeviceTime accounts for a device's time: every nanosecond is charged to a session, or is the system's, or idle.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ namespace gpuwire::scheduler {
 
 struct Session;
 
-// A session had work on the device, or kept it for itself, in [from, to).
+// A session had work on the device, or held it unused, in [from, to).
 struct TimeClaim {
   Session* session = nullptr;
   Time from{};
@@ -22,7 +22,7 @@ struct TimeCharge {
   Duration amount{};
 };
 
-// How much a session had the device busy in the time to be settled; several at once add up to more than that time.
+// A session's busy time in the time to be settled; those of several sessions may add up to more than that time.
 struct BusyTime {
   Session* session = nullptr;
   Duration busy{};
@@ -37,11 +37,11 @@ class DeviceTime {
   Duration idle() const { return idle_; }
   Duration charged() const { return charged_; }
 
-  // Settles up to `until` (not back). Where several claims overlap they share equally, as the hardware's slices do;
-  // what nobody claims is the system's when somebody wanted the device, else idle. The charges stand until the next
-  // call.
+  // Settles up to `until`, which must not decrease. Overlapping claims share equally, as the hardware's slices do;
+  // unclaimed time is the system's if a session wanted the device, else idle. The returned charges are valid until the
+  // next call.
   std::span<const TimeCharge> settle_claims(Time until, std::span<const TimeClaim> claims, bool wanted);
-  // The same by measured busy time: scaled down when it is more than the time that went by.
+  // As settle_claims(), by measured busy time, which is scaled down if it is more than the elapsed time.
   std::span<const TimeCharge> settle_busy(Time until, std::span<const BusyTime> busy);
 
  private:

@@ -1,4 +1,4 @@
-// From the selection to gates, and when to look again.
+// Sets the gates of the selected sessions, and computes the time of the next decision.
 #include <algorithm>
 
 #include "scheduler/policy_state.hpp"
@@ -6,19 +6,19 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// A higher class that has worked within this is expected to come again at any moment.
+// A session of a higher class that was active within this time may come again at any moment.
 constexpr Duration kNearHigher = std::chrono::seconds(10);
-// The same of its equals: what is queued without a bound would be in their way.
+// The same for sessions of equal rank, which work queued without a bound would delay.
 constexpr Duration kNearEqual = std::chrono::seconds(2);
 constexpr Duration kSettleEvery = std::chrono::milliseconds(100);
-// At a holder whose gate closes as soon as it is quiet.
+// The poll interval at a holder whose gate closes once it is quiet.
 constexpr Duration kPollForPause = std::chrono::microseconds(75);
 constexpr Duration kDecideAgainMin = std::chrono::microseconds(20);
 
 }  // namespace
 
-// Who comes back from a rest needs the device for a moment: it gains nothing by waiting longer than the hardware would
-// have it wait beside the other.
+// Returns how long the session waits for others' work to drain. A session that returns from a rest needs the device for
+// a moment: it waits no longer than the hardware's slice of the other session.
 Duration Policy::State::drain_wait(const Session& session) const {
   return session.rested ? std::min(settings.slice, settings.drain_wait_max) : settings.drain_wait_max;
 }
@@ -30,9 +30,10 @@ const Session* Policy::State::undrained_for(const Session& session) const {
       if (other == &session || !other->seen.in_flight || other->gate.open) continue;
       // A higher rank submits at once: the hardware bounds its start, whatever is still in flight.
       if (other->rank > session.rank) continue;
-      // What is in flight behind a gate that has seen its drain came by itself; nobody made way for it.
+      // Work in flight behind a gate that has drained already is not waited for.
       if (other->drained || other->overdue) continue;
-      // Beside others a tenant's sessions come one after the other: what does not end is to be known before the next.
+      // Beside other tenants, a tenant's sessions start one after the other, so that endless work of one is known
+      // before the next starts.
       const bool siblings = other->tenant == session.tenant && beside_others(index, *session.tenant);
       const Duration wait = siblings ? settings.drain_wait_max : usual;
       if (now - other->closed_at < std::min(wait, drain_wait_of(*other))) return other;
@@ -64,8 +65,8 @@ bool Policy::State::near_higher(const Session& session) const {
 
 Duration Policy::State::in_flight_max(const Session& session) const {
   if (near_higher(session)) return settings.in_flight_max_near_higher;
-  // A kernel without an end that has another one behind it makes way for a realtime tenant's first request later than
-  // one alone.
+  // An endless kernel with another one queued behind it makes way for a realtime tenant's first request later than one
+  // alone does.
   const bool may_meet_realtime = has_realtime_tenant && session.tenant->policy.service_class != ServiceClass::realtime;
   Duration bound = may_meet_realtime ? settings.in_flight_max : Duration::zero();
   for (const DeviceIndex index : session.devices) {
@@ -74,8 +75,8 @@ Duration Policy::State::in_flight_max(const Session& session) const {
       const Duration ago = now - other->active_at;
       if (other->rank > session.rank || ago >= kNearEqual) continue;
       const bool co_runs = devices[index].regime == Regime::co_run;
-      // Side by side, who waits for a slice of the others has to have enough queued for its own, or loses the device
-      // again at once.
+      // Side by side, a session that waits for the others' slices needs enough queued work for its own slice, or it
+      // loses the device again at once.
       if (!co_runs || devices[index].co_run.bounds())
         bound = std::max(bound, co_runs ? settings.slice : settings.in_flight_max);
     }
@@ -113,7 +114,7 @@ bool Policy::State::held_up(const Session& session) const {
 }
 
 void Policy::State::set_gates() {
-  // What closes comes first: whether a device is drained depends on it.
+  // Gates are closed first: whether a device is drained depends on it.
   for (auto& [id, session] : sessions) {
     if (session->gate.open && !session->selected && !stays_open(*session)) set_gate(*session, Gate{.open = false});
   }
@@ -131,14 +132,14 @@ std::optional<Time> Policy::State::next_due() const {
   bool contended = false;
   for (const auto& [id, session] : sessions) {
     contended |= !session->gate.open && (session->wants || session->leased);
-    // Also of a quiet one: it may pass its open gate without anybody's being told.
+    // Also with quiet sessions: work may pass an open gate without an event.
     by(now + kSettleEvery);
   }
   for (const Device& device : devices) {
     if (device.regime != Regime::free) by(regimes_at);
   }
   if (!contended) return due;
-  // A holder that is seen with work now cannot have been quiet for long enough before this.
+  // A holder that has work now cannot have been quiet for long enough before this time.
   by(now + settings.linger);
   for (const auto& [id, session] : sessions) {
     if (session->seen.in_flight && !session->gate.open && !session->drained) {

@@ -1,4 +1,4 @@
-// Why a session is kept at its gate, and by whom.
+// Explains why a session is held at its gate, and by which session.
 #include <algorithm>
 
 #include "scheduler/policy_state.hpp"

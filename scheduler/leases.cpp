@@ -1,4 +1,4 @@
-// Who holds the leases: strict ranks, deficit round robin within a rank, gangs all or nothing.
+// Assigns the leases: strict ranks, deficit round robin within a rank, gangs all or nothing.
 #include <algorithm>
 
 #include "scheduler/policy_state.hpp"
@@ -6,9 +6,9 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// A session that co-runs keeps its gate open for this long though it is quiet.
+// A quiet session that co-runs keeps its gate open for this long.
 constexpr Duration kCoRunQuietMax = std::chrono::milliseconds(100);
-// Who wakes up with credit left from its turn does not interrupt another that holds the device for less than this.
+// A session that wakes up with credit left from its turn does not interrupt a holder within this time.
 constexpr Duration kUndisturbed = std::chrono::milliseconds(4);
 
 }  // namespace
@@ -39,7 +39,7 @@ Duration Policy::State::turn(DeviceIndex index, const Tenant& tenant, Rank rank)
   return Duration(static_cast<int64_t>(scale * smallest * tenant.policy.weight / least));
 }
 
-// Out of the credit that the turn makes, so that it is served in this round all the same.
+// Pays the debt from a part of the turn's new credit, so that the tenant is still served in this round.
 void Policy::State::pay_debt(TenantOnDevice& there) {
   const Duration paid = std::min(there.debt, std::max(there.deficit, Duration::zero()) / kDebtPartOfCredit);
   there.debt -= paid;
@@ -51,7 +51,7 @@ bool Policy::State::in_credit(Tenant& tenant, const Session& session) {
     TenantOnDevice& there = share(tenant, index);
     if (there.deficit > Duration::zero()) continue;
     if (others_want(index, tenant)) return false;
-    // Rounds of one tenant alone go by at once, and it owes nobody anything.
+    // A lone tenant's rounds pass at once, and its debt is void.
     there.debt = Duration::zero();
     there.turn = turn(index, tenant, session.rank);
     there.deficit += there.turn * (-there.deficit / there.turn + 1);
@@ -61,7 +61,7 @@ bool Policy::State::in_credit(Tenant& tenant, const Session& session) {
 
 void Policy::State::end_lease(Session& session) {
   if (session.leased && session.gate.open && !session.started && !session.seen.in_flight) {
-    // It had the device, and nobody knows of anything that it did with it: that is not free.
+    // The session held the device without observed work: the held time is charged all the same.
     session.started = true;
     session.started_at = std::max(session.opened_at, session.leased_at) + settings.switch_cost;
     session.unused_until = now;
@@ -96,7 +96,7 @@ void Policy::State::keep_or_end_leases(Rank rank) {
     const DeviceIndex first = session->devices.front();
     if (keep && now - session->leased_at >= settings.turn_min &&
         tenant.devices[first].deficit >= settings.turn_min / 2) {
-      // Sessions of one tenant take turns within its turn, but not for a rest that is not worth a switch.
+      // Sessions of one tenant take turns within its turn, unless the rest of the turn is not worth a switch.
       const Device& device = devices[first];
       keep = std::none_of(device.sessions.begin(), device.sessions.end(), [&](const Session* other) {
         return other != session.get() && other->tenant == session->tenant && !other->leased && may_run(*other, rank);
@@ -122,7 +122,7 @@ void Policy::State::grant_claims(Rank rank) {
       const Session* holder = device.holder;
       if (holder == nullptr) return true;
       if (claim.woken) return holder->tenant != claimer.tenant && now - holder->leased_at >= kUndisturbed;
-      // Whoever was granted a device since a gang's claim was made has it until the gang can begin.
+      // A holder that was granted a device after a gang's claim has the device until the gang can begin.
       return holder->lease_order > claim.order;
     });
     if (!ready) continue;
@@ -162,13 +162,13 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
     if (share(tenant, index).deficit <= Duration::zero()) return false;
     Session* session = candidate_of(device, tenant, rank);
     if (session == nullptr) return false;
-    // On its other devices, and where a claim is granted, the round stays where it is: who is cut short there goes on
-    // afterwards.
+    // On its other devices, and where a claim is granted, the round keeps its position: an interrupted session
+    // continues afterwards.
     device.current[static_cast<unsigned>(rank)] = &tenant;
     grant(*session);
     return true;
   };
-  // Its turn is not over: it was interrupted, or another of its sessions follows.
+  // The tenant's turn is not over: it was interrupted, or another of its sessions follows.
   if (current != nullptr && share(*current, index).wanting && try_tenant(*current)) return;
 
   const auto place = std::find(device.ring.begin(), device.ring.end(), current);
@@ -180,14 +180,14 @@ void Policy::State::pick_holder(DeviceIndex index, Rank rank) {
       TenantOnDevice& there = share(tenant, index);
       if (!there.wanting) continue;
       const Duration one = there.turn = turn(index, tenant, rank);
-      // Who slept begins with one turn at most; who was cut short while it wanted more keeps what was left.
+      // A tenant that slept begins with one turn at most; one that was interrupted while it wanted more keeps the rest.
       there.deficit = std::min(there.deficit + one, there.slept ? one : 2 * one);
       pay_debt(there);
       if (others_want(index, tenant)) there.granted += one;
       there.slept = false;
       if (try_tenant(tenant)) return;
     }
-    // All have overdrawn: rounds in which nobody runs go by at once.
+    // All have overdrawn: rounds in which no tenant runs pass at once.
     int64_t rounds = INT64_MAX;
     for (const Tenant* tenant : device.wanting) {
       const Duration deficit = tenant->devices[index].deficit;
@@ -242,7 +242,7 @@ bool Policy::State::co_runs(const Session& session) const {
   return all_devices(session, [](const Device& device) { return device.regime == Regime::co_run; });
 }
 
-// Who is behind has its devices for itself for now, if it wants them.
+// Gives a session that is behind its devices alone for now, if it wants them.
 void Policy::State::find_alone(Rank rank) {
   for (auto& [id, session] : sessions) {
     if (session->rank != rank || !session->candidate || !co_runs(*session)) continue;
@@ -284,8 +284,7 @@ void Policy::State::select() {
       for (const DeviceIndex index : session->devices) devices[index].taken = true;
     }
   }
-  // Who is quiet among others that co-run need not knock when it comes back, unless it would be let in beside another
-  // class.
+  // A quiet session among co-running ones keeps its gate open, unless it would run beside another class.
   for (auto& [id, session] : sessions) {
     if (session->selected || session->barred_by != nullptr || !session->gate.open || !co_runs(*session) ||
         now - session->active_at >= kCoRunQuietMax || makes_way(*session))

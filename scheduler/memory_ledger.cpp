@@ -36,7 +36,7 @@ uint64_t MemoryLedger::room(const Device& device, TenantId tenant, bool claims, 
 }
 
 uint64_t MemoryLedger::reach(const Device& device, TenantId tenant, const Account& account, uint64_t optional_bytes) {
-  // Within its guarantee it waits for nobody's claims; beyond, for all of them.
+  // Within its guarantee a tenant does not depend on others' claims; beyond it, all claims come first.
   uint64_t guaranteed = std::min(account.share.guaranteed_bytes, room(device, tenant, false, optional_bytes));
   return std::max(guaranteed, std::min(account.share.limit_bytes, room(device, tenant, true, optional_bytes)));
 }
@@ -112,7 +112,7 @@ uint64_t MemoryLedger::optional_max(DeviceIndex device) const {
   return difference(devices_[device].bytes, claims);
 }
 
-// The least that helps lies between nothing and all of it: reach() only grows as the optional memory shrinks.
+// A binary search for the least amount that helps: reach() only grows as the optional memory shrinks.
 std::optional<uint64_t> MemoryLedger::lacking(TenantId tenant, DeviceIndex device, uint64_t used_bytes,
                                               uint64_t more_bytes) const {
   const Account* account = find(tenant, device);

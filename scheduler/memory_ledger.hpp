@@ -1,15 +1,15 @@
-// Who may take how much memory of which GPU: guarantees, limits, and what is lent beyond guarantees. Pure logic; the
-// broker owns it.
+// MemoryLedger decides how much memory of each GPU each tenant may take: guarantees, limits, and memory lent beyond
+// guarantees. Pure logic; the broker owns it.
 //
-// A tenant's sessions take memory by themselves up to the tenant's *allowance* on a device, which stands in memory they
-// share (server/ledger/). The ledger here decides allowances. On each device the allowances never exceed what the
-// device has, and nothing is lent that a guarantee may ask for: beyond its guarantee a tenant gets what is left when
-// all others have max(guaranteed, allowance). Only after a guarantee was set or grown while memory is lent may it have
-// to wait until that is back; an allowance above a limit that has shrunk stays until the caller lowers it.
+// A tenant's sessions take memory by themselves up to the tenant's *allowance* on a device, which they read from shared
+// memory (server/ledger/). This ledger decides the allowances. On each device their sum never exceeds the device's
+// memory, and guaranteed memory is never lent: beyond its guarantee a tenant gets what is left when all others have
+// max(guaranteed, allowance). A guarantee has to wait for the return of lent memory only if it was set or raised while
+// that memory was lent. An allowance above a lowered limit stays until the caller lowers it.
 //
-// Beside the tenants the server holds memory of which it can do without: it takes what neither allowances nor
-// guarantees want (optional_max), tenants are given none of it before it is gone, and lacking() says how much of it is
-// to go.
+// Beside the tenants the server holds optional memory, which it can release: it uses memory that neither allowances nor
+// guarantees need (optional_max). Tenants get none of it before the server has released it, and lacking() returns how
+// much it has to release.
 #pragma once
 
 #include <map>
@@ -27,44 +27,44 @@ struct MemoryShare {
   bool operator==(const MemoryShare&) const = default;
 };
 
-// An allowance grows by at least so much where there is room, so that a session asks the broker once in a while and not
-// for each allocation.
+// An allowance grows by at least this much where there is room, so that a session does not ask the broker for each
+// allocation.
 inline constexpr uint64_t kAllowanceSlabBytes = 64u << 20;
 
 class MemoryLedger {
  public:
-  // `devices`: bytes that may be given out on each.
+  // `devices`: the bytes of each that tenants may have.
   explicit MemoryLedger(std::vector<uint64_t> devices);
 
-  // Error: there is no such device, the guarantee is above the limit, or the guarantees would not fit the device
-  // together; nothing is changed then.
+  // Returns an error, without a change, if there is no such device, the guarantee is above the limit, or the guarantees
+  // together exceed the device.
   std::optional<std::string> set_tenant(TenantId tenant, DeviceIndex device, MemoryShare share);
   void remove_tenant(TenantId tenant);
 
-  // The tenant's sessions hold `used` bytes and want `more`: the new allowance, at least used + more; or none: over its
-  // limit, or the device's memory is taken by others within their rights.
+  // The tenant's sessions hold `used` bytes and want `more`. Returns the new allowance, at least used + more; nothing:
+  // that is above its limit, or others hold the memory within their rights.
   std::optional<uint64_t> raise(TenantId tenant, DeviceIndex device, uint64_t used_bytes, uint64_t more_bytes);
-  // An allowance of earlier times holds again, as far as the device has room beside the others'; whatever the tenant's
-  // limit is. Before set_tenant(), which gives guarantees.
+  // Restores an earlier allowance, as far as the device has room beside the others', regardless of the tenant's limit.
+  // Precondition: set_tenant(), which sets guarantees, was not called yet.
   void restore(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes);
-  // What could be taken back from the tenant, which uses no more than `used`: the new, lower allowance. The caller
-  // makes it hold in the shared memory and then calls lowered().
+  // Returns the lower allowance that a tenant which uses at most `used` could have. The caller writes it to the shared
+  // memory and then calls lowered().
   uint64_t lower_target(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const;
-  // Never raises: a larger figure is cut to the allowance that there is.
+  // Never raises the allowance: a larger value is cut to the present one.
   void lowered(TenantId tenant, DeviceIndex device, uint64_t allowance_bytes);
 
   uint64_t allowance(TenantId tenant, DeviceIndex device) const;
-  MemoryShare share(TenantId tenant, DeviceIndex device) const;  // of an unknown tenant: nothing
+  MemoryShare share(TenantId tenant, DeviceIndex device) const;  // of an unknown tenant: zero
 
-  // What the server holds of the device and can do without; may be more than optional_max().
+  // Sets the server's optional memory on the device; it may exceed optional_max().
   void set_optional(DeviceIndex device, uint64_t bytes);
   uint64_t optional_bytes(DeviceIndex device) const;
-  // What no allowance has and no guarantee may ask for.
+  // Returns the bytes that neither allowances nor guarantees need.
   uint64_t optional_max(DeviceIndex device) const;
-  // How much of the optional memory has to go before raise() can do this. Nothing: that would not help, or needs not
-  // be.
+  // Returns how much optional memory has to be released before this raise() succeeds. Nothing: it would not help, or is
+  // not needed.
   std::optional<uint64_t> lacking(TenantId tenant, DeviceIndex device, uint64_t used_bytes, uint64_t more_bytes) const;
-  // How much more it could get now.
+  // Returns how many more bytes the tenant could get now.
   uint64_t available(TenantId tenant, DeviceIndex device, uint64_t used_bytes) const;
   size_t device_count() const { return devices_.size(); }
   uint64_t device_bytes(DeviceIndex device) const { return device < devices_.size() ? devices_[device].bytes : 0; }
@@ -81,8 +81,8 @@ class MemoryLedger {
     std::map<TenantId, Account> accounts;
   };
   const Account* find(TenantId tenant, DeviceIndex device) const;
-  // The largest allowance that the tenant could have beside `optional_bytes` of the server's, its limit aside;
-  // `claims`: the others keep what they are guaranteed, too.
+  // Returns the largest allowance of the tenant beside `optional_bytes` of the server's, regardless of its limit;
+  // `claims`: the others keep their guarantees, too.
   static uint64_t room(const Device& device, TenantId tenant, bool claims, uint64_t optional_bytes);
   static uint64_t reach(const Device& device, TenantId tenant, const Account& account, uint64_t optional_bytes);
   static uint64_t reach(const Device& device, TenantId tenant, const Account& account) {

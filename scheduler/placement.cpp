@@ -9,7 +9,7 @@
 namespace gpuwire::scheduler {
 namespace {
 
-constexpr unsigned kPollsMax = 8;  // at the queue, when memory that it places is taken at the same moment
+constexpr unsigned kPollsMax = 8;  // passes over the queue, if memory is taken by others at the same moment
 
 std::string gpus_text(size_t count) { return count == 1 ? "1 GPU" : fmt::format("{} GPUs", count); }
 std::string bytes_text(uint64_t bytes) {
@@ -71,7 +71,8 @@ std::map<TenantId, size_t> Placement::State::sessions_by_tenant() const {
   return found;
 }
 
-// What is reserved or guaranteed is said in full, used or not: figures that stay the same while programs run.
+// Returns the reason with the whole reserved and guaranteed memory, used or not: values that are constant while
+// programs run.
 std::string Placement::State::why_no_memory(const PlacementRequest& request) const {
   const std::vector<DeviceIndex> among = possible(request);
   const auto within =
@@ -138,15 +139,15 @@ std::variant<Placed, Placement::State::Obstacle> Placement::State::place(const W
   if (memory_not_owed < request.gpus) obstacle.lacks |= kMemory;
   if (sessions_not_owed < request.gpus) obstacle.lacks |= kSession;
   if (obstacle.lacks == 0) obstacle.lacks = kEverything;
-  // Nobody else is to begin there while those that have begun since it came are all that is in its way.
+  // No other session may begin there while only sessions that began after this request's arrival block it.
   if (memory < request.gpus && fits(request, {.tenant = {}, .after = waiting.newer_from})) obstacle.lacks |= kAnything;
   return obstacle;
 }
 
 template <class Visit>
 void Placement::State::walk(Visit&& visit) const {
-  Needs owed(devices.size());    // to those in front, who are not overtaken (any more)
-  Needs wanted(devices.size());  // by those in front of the same class, who may be
+  Needs owed(devices.size());    // to requests in front that may not be overtaken (any more)
+  Needs wanted(devices.size());  // by requests in front of the same class that may be overtaken
   std::vector<bool> lent(devices.size());
   for (size_t i = 0; i < queue.size(); ++i) {
     if (i > 0 && queue[i].request.service_class != queue[i - 1].request.service_class) {
@@ -156,7 +157,7 @@ void Placement::State::walk(Visit&& visit) const {
     if (visit(i, what)) return;
     auto* obstacle = std::get_if<Obstacle>(&what);
     if (obstacle && obstacle->own) continue;
-    // What one gang lends is not kept for the next one instead.
+    // Devices that one gang lends are not kept for the next gang instead.
     const bool gang = queue[i].request.gpus > 1, lends_too = gang && shares_a_device(queue[i].request, lent);
     Needs& of = obstacle && (lends_too || may_be_overtaken(queue[i])) ? wanted : owed;
     for (const DeviceIndex device : possible(queue[i].request)) {
@@ -231,7 +232,7 @@ std::optional<std::pair<SessionId, Placed>> Placement::State::find_one(const std
     const bool overtakes = std::any_of(waits_for.begin(), waits_for.end(), [&](DeviceIndex device) {
       return std::count(placed.devices.begin(), placed.devices.end(), device) && (takes(request, device) & one.lacks);
     });
-    // A gang may be more often; that it was often enough is all that counts.
+    // A gang may be overtaken more often; the count stops at the bound.
     unsigned& overtaken = queue[one.index].overtaken;
     overtaken = std::min(overtaken + overtakes, kOvertakenMax);
   }
@@ -269,7 +270,8 @@ void Placement::pass_time(Time now) {
     if (!holds_back[i]) continue;
     waiting.kept += passed;
     if (waiting.kept < waiting.kept_max) continue;
-    // Whoever is in its way has run for longer than it was kept: it is waited for like one that was there before it.
+    // The sessions that block the gang have run for longer than its GPUs were kept: from now on they count as older
+    // than the gang.
     waiting.newer_from = state_->arrivals;
     waiting.lent_until = state_->now + waiting.kept;
     waiting.kept_max = std::max(waiting.kept_max, std::min(waiting.kept_max, Duration::max() / 2) * 2);
@@ -302,7 +304,7 @@ void Placement::adopt(SessionId session, TenantId tenant, uint64_t memory_bytes,
 
 std::optional<NeverFits> Placement::wait(const PlacementRequest& request, uint64_t round) {
   if (std::string reason = state_->never(request); !reason.empty()) return NeverFits{std::move(reason)};
-  // The current round is that of the first of those that wait.
+  // The current round is the lowest one of the waiting sessions.
   auto [of, first] = state_->rounds.try_emplace(request.service_class);
   of->second.current = first ? round : std::min(of->second.current, round);
   state_->enter(request, round);

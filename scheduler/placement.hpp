@@ -1,21 +1,22 @@
-// Which GPUs a session gets, and who waits for them in which order. Pure logic; the broker asks.
+// Placement decides which GPUs a session gets, and orders the queue. Pure logic; the broker calls it.
 //
-// The order of the queue is class, then the round of the tenant's turn (its nth waiting session: the nth from now),
-// then arrival. Who stands further back may overtake who does not fit now, so that a large request does not leave GPUs
-// empty; but a lower class never takes from a higher one what that one waits for on a GPU, memory or a session's place
-// there, and within a class a request is overtaken so kOvertakenMax times at most. From then on nobody from behind it
-// gets that until it has started. A request for several GPUs, a gang, has them kept only from the moment on at which
-// none but sessions that have begun after it came are in its way: what one that was there before leaves free would
-// stand idle for as long as that one runs. And they are kept for a bounded time only, since nobody can say how long one
-// in its way will run: when others have been held back for kKeptForGangFirst they are lent, until those that are in its
-// way now have ended, and for as long as they were kept at least. Then they are kept again, twice as long. So a gang
-// keeps GPUs idle for half of the time at most, and is not starved: once they are kept for longer than any session
-// runs, it is the next.
+// The order of the queue is class, then the round of the tenant's turn (its nth waiting session: the nth round from
+// now), then arrival. A request further back may overtake one that does not fit now, so that a large request does not
+// leave GPUs empty. But a lower class never takes the memory or the session's place on a GPU that a higher class waits
+// for, and within a class a request is overtaken in this way at most kOvertakenMax times. After that no request from
+// behind gets these resources until it has started.
 //
-// Who waits for memory is passed by sessions that reserve none: those that hold it now would not end sooner without
-// them. That stops when only sessions that have passed it are in its way. A tenant is always given what it is
-// guaranteed. Who waits for a session of its own tenant to end (the tenant's limits, or what the tenant itself holds)
-// holds up nobody.
+// A request for several GPUs, a gang, has them kept only once all sessions that block it have begun after its arrival:
+// while an older session runs, GPUs kept for the gang would idle. They are kept for a bounded time, because the run
+// times of the blocking sessions are unknown. When others have been held back for kKeptForGangFirst, the GPUs are lent
+// until the sessions that block the gang then have ended, and at least for as long as they were kept. Then they are
+// kept again, twice as long. So a gang keeps GPUs idle for at most half of the time, and does not starve: once its GPUs
+// are kept for longer than any session runs, it starts next.
+//
+// A request that waits for memory is passed by sessions that reserve none: without them, the holders of the memory
+// would not end sooner. That stops when only sessions that have passed the request block it. A tenant always gets its
+// guaranteed memory. A request that waits for a session of its own tenant to end (the tenant's limits, or the tenant's
+// own use) holds up no other request.
 #pragma once
 
 #include <functional>
@@ -39,33 +40,34 @@ struct PlacementRequest {
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
   unsigned gpus = 1;                   // > 0
-  uint64_t memory_bytes = 0;           // reserved on each of them from the start to the end; 0: whatever there is
+  uint64_t memory_bytes = 0;           // reserved on each GPU from start to end; 0: no reservation
   std::vector<DeviceIndex> allowed;    // empty: all
   unsigned tenant_sessions_max = 0;    // 0: no bound
-  std::string user = {};               // who of the tenant; empty: nobody in particular
+  std::string user = {};               // of the tenant; empty: no particular one
   unsigned user_sessions_max = 0;      // 0: no bound
   uint64_t user_memory_max_bytes = 0;  // of each GPU, for the user's sessions together; 0: no bound
 };
 
 struct Placed {
-  std::vector<DeviceIndex> devices;
-};  // ascending
+  std::vector<DeviceIndex> devices;  // ascending
+};
 struct Queued {
-  size_t place = 1;
+  size_t place = 1;  // counts from 1
   size_t waiting = 1;
   std::string why;
-  uint64_t round = 0;       // of its tenant's turns
-  bool awaits_end = false;  // of any programs on its GPUs; false: its tenant's limits, or its budget, hold it up
-};                          // place counts from 1
+  uint64_t round = 0;  // of its tenant's turns
+  // It waits for ends of any programs on its GPUs; false: its tenant's limits or its budget hold it up.
+  bool awaits_end = false;
+};
 struct NeverFits {
-  std::string reason;
-};  // one line for the client
+  std::string reason;  // one line for the client
+};
 using PlacementAnswer = std::variant<Placed, Queued, NeverFits>;
 
 class Placement {
  public:
   struct Device {
-    uint64_t bytes = 0;         // what the ledger may give out on it
+    uint64_t bytes = 0;         // the bytes that sessions may have on it
     unsigned sessions_max = 0;  // 0: no bound
   };
   explicit Placement(std::vector<Device> devices);
@@ -73,55 +75,60 @@ class Placement {
 
   using Bytes = std::function<uint64_t(TenantId, DeviceIndex)>;
   struct Memory {
-    Bytes free_now;  // how much could be reserved on the device for this tenant now; without it: what is not promised
-    Bytes most;      // how much if nobody used any (its limit, and what is guaranteed to others); without it: all
-    // What the tenant's sessions, or one of them, have of the device, used or reserved; without it: their reservations.
+    // The bytes that could be reserved on the device for this tenant now; without it: those not promised.
+    Bytes free_now;
+    Bytes most;  // the same if no memory were used (its limit, others' guarantees); without it: all
+    // The bytes of the device that the tenant's sessions, or one session, have, used or reserved; without it: their
+    // reservations.
     Bytes held;
     std::function<uint64_t(SessionId, DeviceIndex)> held_by;
-    Bytes guaranteed;  // without it: nothing is
-    // For the reason why somebody waits; without them: none is named. Of all tenants' sessions; and what is guaranteed
-    // to others than this tenant.
+    Bytes guaranteed;  // without it: no guarantees
+    // For the texts of reasons; without them the texts have no such value. The reserved bytes of all tenants' sessions,
+    // and the guarantees of all tenants but this one.
     std::function<uint64_t(DeviceIndex)> reserved;
     Bytes guaranteed_to_others;
-    // Makes what the request wants its own on these devices. False: it cannot be had any more; the request stays in the
-    // queue. Without it: only promised here, and never twice. Not asked when no memory is wanted.
+    // Reserves the request's memory on these devices. False: the memory is not available any more, and the request
+    // stays in the queue. Without it the placement only promises the memory, and never twice. Not called for a request
+    // without memory.
     std::function<bool(const PlacementRequest&, const std::vector<DeviceIndex>&)> reserve;
   };
   void set_memory(Memory memory);
-  // Why a session more of the tenant may not begin now wherever it would be, beside so many that run of each tenant, in
-  // words; empty: it may. Without it: everybody may. Who waits for such a place holds up nobody who may.
+  // Returns why one more session of the tenant may not begin now on any device, beside each tenant's number of running
+  // sessions; empty: it may. Without it all may. A session that waits for such a place holds up no other one.
   using Places = std::function<std::string(TenantId, const std::map<TenantId, size_t>& running)>;
   void set_places(Places places);
-  // Why one that waits is not to begin now, whatever is free, in words; empty: it may. Without it: everybody may. Holds
-  // up nobody else.
+  // Returns why a waiting session must not begin now, whatever is free; empty: it may. Without it all may. Such a
+  // session holds up no other one.
   using Held = std::function<std::string(SessionId)>;
   void set_held(Held held);
-  // Of all devices; sessions that there are go on.
+  // Sets the bound of all devices; running sessions continue.
   void set_sessions_max(unsigned sessions_max);
 
-  // It is `now`: what has been kept for gangs for long enough is lent from here on, if start_waiting() is called.
+  // Advances the time: GPUs that were kept for gangs for long enough are lent from now on, by start_waiting().
   void pass_time(Time now);
 
-  // The least loaded devices that fit, or a place in the queue, or the reason why it could never be served.
+  // Returns the least loaded devices that fit, or a place in the queue, or the reason why the request can never be
+  // served.
   PlacementAnswer ask(const PlacementRequest& request);
-  // What ask() would answer now. Nothing changes, and no memory is reserved.
+  // Returns the present answer of ask(), without a change or a reservation.
   PlacementAnswer preview(const PlacementRequest& request) const;
-  // One that runs already on these devices, of which there are all; no limit is asked.
+  // Enters a running session; no limit applies. Precondition: all the devices exist.
   void adopt(SessionId session, TenantId tenant, uint64_t memory_bytes, std::vector<DeviceIndex> devices,
              std::string user = {});
-  // Takes it into the queue as one that has waited before, in this round, and does not start it: start_waiting() may.
-  // In the order of arrivals, before anybody asks. The answer: it could never be served, and is not in the queue.
+  // Queues a session that has waited before, in this round, without starting it: start_waiting() may. Precondition:
+  // called in the order of arrivals, before the first ask(). Returns NeverFits, without queueing it, if it can never be
+  // served.
   std::optional<NeverFits> wait(const PlacementRequest& request, uint64_t round);
-  // Who may start now, in order: call it after leave(), cancel(), memory given back, and reloads. `may`: who could
-  // start and must not keeps what it would start on.
+  // Starts the sessions that may start now, and returns them in order. Call it after leave(), cancel(), released
+  // memory, and reloads. A session that could start but for `may` keeps the devices on which it would start.
   std::vector<std::pair<SessionId, Placed>> start_waiting(const std::function<bool(SessionId)>& may = [](SessionId) {
     return true;
   });
   // In the queue's order.
   std::vector<std::pair<SessionId, Queued>> waiting() const;
 
-  // A waiting one whose tenant's settings have changed: keeps its arrival. The answer: it could never be served now,
-  // and is out of the queue.
+  // Updates a waiting session whose tenant's settings have changed; it keeps its arrival. Returns NeverFits, and
+  // removes it from the queue, if it can never be served now.
   std::optional<NeverFits> revise(const PlacementRequest& request);
   void cancel(SessionId waiting);
   void leave(SessionId running);

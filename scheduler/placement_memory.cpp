@@ -1,4 +1,4 @@
-// How much memory there is for a request, now or without some of those who run.
+// Computes the memory available to a request, now or without some running sessions.
 #include <algorithm>
 
 #include "scheduler/placement_state.hpp"
@@ -29,12 +29,12 @@ uint64_t Placement::State::gained(TenantId tenant, DeviceIndex device, const Gon
     if (gone.contains(one) && std::count(one.devices.begin(), one.devices.end(), device))
       back[one.tenant] += held_by(session, one, device);
   }
-  // What it has shared with sessions that are over goes with its last one.
+  // Memory that a tenant shares beyond its sessions' ends is freed with its last session.
   if (gone.tenant) back[*gone.tenant] = UINT64_MAX;
   uint64_t sum = 0;
   for (const auto& [whose, bytes] : back) {
     const uint64_t has = held(whose, device);
-    // What another one is guaranteed stays its own.
+    // Another tenant's guaranteed memory stays reserved for it.
     const uint64_t kept = whose == tenant ? 0 : guaranteed(whose, device);
     sum += std::max(has, kept) - std::max(difference(has, bytes), kept);
   }
@@ -73,7 +73,8 @@ bool Placement::State::fits(const PlacementRequest& request, const Gone& gone) c
   return size_t(fitting) >= request.gpus;
 }
 
-// Its tenant's own sessions are in its way: without them it would fit, or nobody else's end helps while they are there.
+// Whether the tenant's own sessions block the request: it would fit without them, or no other session's end helps while
+// they exist.
 bool Placement::State::waits_for_own(const PlacementRequest& request) const {
   return fits(request, {.tenant = request.tenant}) || beyond_own_limit(request);
 }

@@ -1,8 +1,8 @@
-// In which order those who wait stand: by class, then each tenant's sessions one round after the other, then arrival.
+// The order of the queue: class, then the round of each tenant's session, then arrival.
 //
-// A tenant's nth waiting session stands in the nth round from the current one, so that somebody who comes with one
-// session is not behind all of another tenant's. Rounds go on while anybody of the class waits: who has had a turn is
-// in a later one, and who has not waited has nothing saved up.
+// A tenant's nth waiting session is in the nth round from the current one, so that a tenant with one session does not
+// wait behind all sessions of another tenant. Rounds advance while any session of the class waits: a tenant that has
+// had a turn is in a later round, and a tenant that has not waited has no claim on earlier ones.
 #include <algorithm>
 
 #include "scheduler/placement_state.hpp"

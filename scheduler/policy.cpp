@@ -71,7 +71,7 @@ Duration Policy::remove_session(SessionId id, Time now) {
   if (found == state.sessions.end()) return {};
   state.tick(now);
   Session& session = *found->second;
-  // It ends in the middle of what others wait for: the next one of its tenant does not begin that anew.
+  // The session ends while others wait for its drain: the tenant's next session does not start that wait again.
   if (!session.gate.open && !session.drained && !session.overdue)
     state.shorten_drain_wait(session, state.now - session.closed_at);
   state.end_lease(session);
@@ -81,8 +81,8 @@ Duration Policy::remove_session(SessionId id, Time now) {
   }
   for (const DeviceIndex index : session.devices) {
     Device& device = state.devices[index];
-    // What is not settled yet waits for somebody's first start, and this session's part in it is known only while it
-    // lives.
+    // Unsettled time waits for a session's first start; this session's part of it is known only while the session
+    // exists.
     if (device.regime == Regime::lease) state.settle_leases(index, true);
     std::erase(device.sessions, &session);
     const auto of_tenant = [&](const Session* other) { return other->tenant == session.tenant; };
@@ -114,7 +114,7 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   own.stuck_since =
       !seen.in_flight || seen.stuck_since == Time{} ? Time{} : std::min(state.clock.inside(seen.stuck_since), at);
   if (own.completions != session.seen.completions || !session.seen.in_flight) session.progress_at = at;
-  // Work ends in order: what is counted ends behind all that is not.
+  // Work ends in order: a counted completion follows all uncounted work.
   if (session.uncounted && (!own.in_flight || own.completions != session.seen.completions)) {
     session.uncounted = false;
     state.news = true;
@@ -126,7 +126,7 @@ void Policy::observe(SessionId id, const Observation& seen, Time now) {
   state.note_pause(session, own);
   session.seen = own;
   if (!session.gate.open || session.started) {
-    // Work that passed just before the gate closed.
+    // The work passed just before the gate closed.
     if (!session.started && own.in_flight) {
       session.started = true;
       session.started_at = at;

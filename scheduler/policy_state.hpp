@@ -1,4 +1,4 @@
-// The policy's insides: tenants, sessions, devices, and the steps of a decision. Private to scheduler/.
+// The policy's internal state: tenants, sessions, devices, and the steps of a decision. Private to scheduler/.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,18 @@
 
 namespace gpuwire::scheduler {
 
-// In which order sessions are served; a tenant's class, but for a `realtime` one above its cap, and for those whose
-// floor is due.
+// The order in which sessions are served: the tenant's class, except for a `realtime` tenant above its cap and for
+// tenants whose floor is due.
 enum class Rank : uint8_t { realtime, floor, interactive, batch, scavenger };
 inline constexpr unsigned kRanks = 5;
 
-// Where weights differ by much, all turns are shortened down to this part, so that the long ones do not exceed the
-// setting.
+// With very different weights, all turns are shortened, down to this part, so that the long ones do not exceed
+// turn_max.
 inline constexpr double kTurnScaleMin = 0.25;
-// Of the credit that a turn brings, what goes to pay a debt is no more than this part.
+// At most 1/kDebtPartOfCredit of a turn's credit pays a debt.
 inline constexpr int kDebtPartOfCredit = 2;
 
-// Only what was had by turns is held against a tenant in full.
+// Why time is charged: only time by turns (lease) counts fully against a tenant's deficit.
 enum class ChargedFor : uint8_t { lease, trial, co_run };
 
 struct Session;
@@ -35,22 +35,23 @@ struct Tenant;
 
 struct TenantOnDevice {
   Duration gpu_time{};
-  Duration deficit{};    // credit of the round robin: positive may run, negative has overdrawn
-  Duration debt{};       // had in trials beyond what the deficit was charged with: taken from its turns, part by part
-  Duration turn{};       // as long as it was when it was given last
-  Duration granted{};    // turns in all, while others wanted the device
-  bool awake = false;    // has a candidate, in the current decision
-  bool wanting = false;  // stands in Device::wanting
-  bool slept = true;     // has not wanted the device all the time since it was served last
-  SessionId served{};    // the session whose turn it was last
-  // How long others wait for its sessions' work to end, until now: little after it did not, more again when it does.
+  Duration deficit{};    // round robin credit: positive: may run; negative: overdrawn
+  Duration debt{};       // time of trials that the deficit was not charged with: taken from its turns in parts
+  Duration turn{};       // the length of its last turn
+  Duration granted{};    // the sum of its turns while others wanted the device
+  bool awake = false;    // has a candidate in the current decision
+  bool wanting = false;  // is in Device::wanting
+  bool slept = true;     // has not wanted the device all the time since its last turn
+  SessionId served{};    // the session of its last turn
+  // How long others wait for its sessions' work to end: short after work that did not end in time, longer again when it
+  // does.
   Duration drain_wait{};
   Time drain_wait_grew_at{};
   Budget cap, floor;
   bool capped = false;
   bool floor_due = false;
-  // Of the current decision: whose work is overdue for longest. While others are about, no other session of the tenant
-  // is let in.
+  // In the current decision: the session whose work is overdue for longest. While other tenants are near, no other
+  // session of the tenant is let in.
   const Session* overdue = nullptr;
 };
 
@@ -65,35 +66,35 @@ struct Session {
   SessionId id{};
   Tenant* tenant = nullptr;
   std::vector<DeviceIndex> devices;
-  Observation seen;  // times are the policy's own
+  Observation seen;  // with times on the policy's clock
   Rank rank = Rank::batch;
 
   Gate gate{.open = false};
-  Regime regime = Regime::free;  // as last told
+  Regime regime = Regime::free;  // as last reported
   Time opened_at{};
   Time closed_at{};
-  Duration open{};  // time that its gate was open, in all
-  // Time in which nobody held it up, in all. Held up: it stood at its gate with nothing in flight, or was let in and
-  // had not begun yet.
+  Duration open{};  // total time that its gate was open
+  // Total time in which no other session held it up. Held up: it waited at its gate without work in flight, or was let
+  // in and had not begun yet.
   Duration own{};
   bool held = false;  // since the last decision
-  // Nobody counted what it submitted before its gate began to, and some of that may still run: none of it will be seen
-  // done.
+  // Work submitted before the gate began to count may still be in flight: its end is never counted.
   bool uncounted = false;
   uint64_t submissions_at_opening = 0;
 
-  // Work that does not end. `drained`: since its gate was closed, all that was in flight has been seen done. `overdue`:
-  // it was waited for long enough, or has made no progress for that long; nobody waits for it, and it goes before
-  // nobody, until it has drained.
+  // Endless work. `drained`: all work in flight at the gate's closing has ended. `overdue`: others have waited long
+  // enough for the work, or it has made no progress for that long; no session waits for it, and it ranks at most as
+  // batch, until it has drained.
   bool drained = true;
   bool overdue = false;
   Time overdue_at{};
-  bool kept_waiting = false;  // since its gate was closed: others were kept for as long as anybody is, and it is known
-  Time progress_at{};         // a submission of it was seen done, or nothing was in flight
-  // Since when its work makes no progress: that of its oldest, where its worker says.
+  bool kept_waiting = false;  // others have waited for the maximum since its gate was closed, and this is accounted for
+  Time progress_at{};         // the last time at which a submission ended or no work was in flight
+  // Since when its work makes no progress: its oldest work, if its worker reports that.
   Time stands_since() const { return seen.stuck_since != Time{} ? seen.stuck_since : progress_at; }
 
-  // Its gate was opened and it did not come: from then on it wants nothing for a while, which is longer each time.
+  // After an opening of its gate that it did not use, the session counts as wanting nothing for a while, longer each
+  // time.
   unsigned no_shows = 0;
   Time ignored_until{};
   uint64_t ignored_submissions = 0;
@@ -101,66 +102,68 @@ struct Session {
   bool leased = false;  // holds all its devices, or waits for their drain with them reserved
   Time leased_at{};
   uint64_t lease_order = 0;
-  uint64_t leases = 0;   // in all
-  bool started = false;  // work of this opening has begun: from started_at it is charged
+  uint64_t leases = 0;   // total number
+  bool started = false;  // work of this opening has begun; it is charged from started_at on
   Time started_at{};
-  Time unused_until{};  // it held a lease until then, and nothing was seen of it
+  Time unused_until{};  // it held a lease without observed work until then
 
-  // Of the current decision.
-  const Session* barred_by = nullptr;  // one of its tenant, whose work does not end: it wants nothing meanwhile
-  bool wants = false;                  // has work for the gate, or in flight behind an open one
+  // In the current decision.
+  const Session* barred_by = nullptr;  // a session of its tenant with endless work: this one counts as wanting nothing
+  bool wants = false;                  // has work at the gate, or in flight behind an open one
   bool candidate = false;              // wants, or lingers on its lease
   bool selected = false;               // its gate shall be open
 
-  bool lapsed = false;                    // its lease ended because it was quiet, and it has not wanted anything since
-  Duration return_gap = Duration::max();  // how long it was quiet when that happened, of late
-  Duration linger{};          // how long it keeps its lease when it is quiet, while only its equals want the device
-  unsigned long_pauses = 0;   // in a row, each longer than a gate lingers
-  Duration quiet_at_burst{};  // Observation::quiet, when the last burst was seen to have begun
-  bool rested = false;  // it came back from a rest, and has not used up a turn since: it needs the device for a moment,
-                        // and waits no longer for it
+  // Its lease ended because it was quiet, and it has not wanted the device since.
+  bool lapsed = false;
+  Duration return_gap = Duration::max();  // how long it was quiet in recent such cases
+  Duration linger{};          // how long it keeps its quiet lease while only sessions of equal rank want the device
+  unsigned long_pauses = 0;   // pauses in a row that were longer than a gate lingers
+  Duration quiet_at_burst{};  // Observation::quiet at the observed begin of the last burst
+  // it returned from a rest and has not used up a turn since: it needs the device for a moment, and waits no longer
+  // than that for others' drains
+  bool rested = false;
 
   bool ever_active = false;
-  Time active_at{};  // when it last wanted, or had work in flight
+  Time active_at{};  // when it last wanted the device or had work in flight
   Duration gpu_time{};
-  Duration busy_charged{};  // how much of seen.busy has been accounted for
+  Duration busy_charged{};  // the accounted part of seen.busy
 
-  // Its worker counts what passes every gate but one that is open to a lone session without a bound.
+  // Whether the worker counts submissions at this gate: not at an unbounded open gate in the regime `free`.
   static bool counts(const Gate& gate, Regime regime) {
     return !gate.open || gate.in_flight_max != Duration::zero() || regime != Regime::free;
   }
-  // Whatever it does from now on is counted when it is done.
+  // Whether all its work from now on is counted at its end.
   bool counted() const { return !uncounted && counts(gate, regime); }
-  // Since when it is known to want nothing.
+  // The time since which it is known to be quiet.
   Time quiet_since() const { return std::max(seen.last_end, opened_at); }
 };
 
-// A session that may cut leases of its rank short to come to its own: one with several devices, that gets all of them
-// at once or none, or one that has credit and was quiet for a while.
+// A session's claim, which may end leases of its rank early: the session has several devices, and gets all of them at
+// once or none, or it has credit and was quiet for a while.
 struct LeaseClaim {
   Session* session = nullptr;
-  uint64_t order = 0;  // when it was made, in the order of leases and claims
+  uint64_t order = 0;  // its number in the order of leases and claims
   bool woken = false;
 };
 
 struct Device {
-  bool known = false;  // has had a session
+  bool known = false;  // it has had a session
   Regime regime = Regime::free;
   CoRunChoice co_run;
   Budget batch_floor;
   bool batch_floor_due = false;
   DeviceTime time;
-  // The tenant that was active here last, when that was, and when the last of all others was.
+  // The tenant that was active here last, the time of that, and the last time that any other tenant was.
   TenantId active{};
   std::optional<Time> active_at, others_active_at;
   std::vector<Session*> sessions;
   std::vector<Tenant*> ring;  // tenants with sessions here, in the order of the round
   std::array<Tenant*, kRanks> current{};
-  Session* holder = nullptr;      // whose lease it is
+  Session* holder = nullptr;      // the session with the lease
   bool holder_contended = false;  // another tenant of its rank wants the device
-  bool taken = false;             // of the current decision: a higher rank uses it
-  Session* alone = nullptr;       // of the current decision: while sessions co-run, the others make way for this one
-  // Of the current decision and rank.
+  bool taken = false;             // in the current decision: a higher rank uses the device
+  Session* alone = nullptr;       // in the current decision: the session for which co-running ones make way
+  // In the current decision and rank.
   std::vector<Tenant*> wanting;  // tenants with candidates that may run here
 };
 
@@ -180,9 +183,9 @@ struct Policy::State {
   std::vector<GateChange> changes;
   std::vector<TimeClaim> time_claims;
   std::vector<BusyTime> busy_times;
-  Time regimes_at{};                 // when they are chosen anew
-  bool has_realtime_tenant = false;  // of the current decision: among all tenants, also those without a session
-  bool news = false;                 // since then a session has become active, or all that it does is counted again
+  Time regimes_at{};                 // the time of the next choice of regimes
+  bool has_realtime_tenant = false;  // in the current decision: among all tenants, also those without a session
+  bool news = false;                 // since the last choice a session has become active or is counted again
 
   // policy.cpp
   void tick(Time caller_now);

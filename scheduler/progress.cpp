@@ -1,4 +1,4 @@
-// Sessions that keep others waiting: work that does not end, and turns that nobody comes for.
+// Handles sessions that delay others: endless work, and unused turns.
 #include <algorithm>
 #include <tuple>
 
@@ -7,27 +7,28 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// For a tenant whose work was overdue the last time: a slice of the hardware, in which whatever is about to end does.
+// The wait for a tenant whose work was overdue the last time: a slice of the hardware, in which work near its end
+// finishes.
 constexpr Duration kDrainWaitMin = std::chrono::milliseconds(2);
-// It is doubled for each time so long without any that hung, however often the tenant's work ends in time: who ends in
-// time and does not by turns keeps others for a thirtieth of their time at most.
+// The wait doubles once per this interval without hanging work, however often the tenant's work ends in time: a tenant
+// whose work alternately ends and hangs delays others for at most a thirtieth of their time.
 constexpr Duration kDrainWaitGrows = std::chrono::seconds(1);
-// Who does not come to its turn is passed over for so long, twice as long each time.
+// A session that does not use its turn is passed over for this time, twice as long each time.
 constexpr Duration kIgnoredMin = std::chrono::milliseconds(5), kIgnoredMax = std::chrono::milliseconds(100);
 constexpr unsigned kNoShowsMax = 5;
-// Another tenant that was active within this may come again at any moment.
+// Another tenant that was active within this time may come again at any moment.
 constexpr Duration kNearOthers = std::chrono::seconds(10);
 
 }  // namespace
 
-// In flight, and nothing of it ends: a host function that waits for the client, pages that travel, an executor
-// that is kept in a driver call, a kernel without an end. From then on whoever is below it runs beside it.
+// Whether the session has work in flight that makes no progress: a host function that waits for the client, pages in
+// transfer, an executor blocked in a driver call, an endless kernel. From then on lower ranks run beside it.
 bool Policy::State::stalled(const Session& session) const {
   return session.seen.in_flight && now - session.stands_since() >= settings.drain_wait_max;
 }
 
-// The tenant's and the device's, and not the session's: programs that come one after the other have no more of it than
-// one that stays.
+// Returns how long others wait for the session's work to drain. It belongs to the tenant and the device, not to the
+// session: programs that come one after the other get no longer waits than one that stays.
 Duration Policy::State::drain_wait_of(const Session& session) const {
   Duration wait = settings.drain_wait_max;
   for (const DeviceIndex index : session.devices) wait = std::min(wait, session.tenant->devices[index].drain_wait);
@@ -66,15 +67,15 @@ void Policy::State::watch_progress() {
       session->overdue_at = now;
     }
     if (in_flight) continue;
-    // Work that was not waited for and ends in time all the same is long, and does not hang.
+    // Work that drains before drain_wait_max, even without being waited for, is long but does not hang.
     if (draining && !hangs) restore_drain_wait(*session);
     session->overdue = session->kept_waiting = false;
     session->drained = session->drained || closed;
   }
 }
 
-// A realtime tenant may come at any moment, for the first time, too, and what was let in before it cannot be taken
-// back.
+// Whether other tenants may want the device. A realtime tenant may come at any moment, also for the first time, and
+// admitted work cannot be withdrawn.
 bool Policy::State::beside_others(DeviceIndex index, const Tenant& tenant) const {
   if (has_realtime_tenant && tenant.policy.service_class != ServiceClass::realtime) return true;
   const Device& device = devices[index];
@@ -82,9 +83,9 @@ bool Policy::State::beside_others(DeviceIndex index, const Tenant& tenant) const
   return last && now - *last < kNearOthers;
 }
 
-// The hardware gives every context with work a slice. Of a tenant whose work does not end others have one context
-// beside them, however many sessions it has; which of them goes on is decided once, since what is in flight may wait
-// for more of the same session.
+// The hardware gives every context with work a slice. So a tenant with endless work gets only one context beside other
+// tenants, however many sessions it has. The choice of its session is made once, since work in flight may wait for more
+// of the same session.
 void Policy::State::bar_siblings() {
   has_realtime_tenant = std::any_of(tenants.begin(), tenants.end(), [](const auto& entry) {
     return entry.second->policy.service_class == ServiceClass::realtime;
@@ -108,7 +109,7 @@ void Policy::State::bar_siblings() {
   }
 }
 
-// It may only be late: it stands at its gate and is let in when its time has come again.
+// The session may only be late: it waits at its gate and is let in at its next turn.
 void Policy::State::note_no_show(Session& session) {
   if (now < session.ignored_until) return;
   if (session.seen.submissions != session.ignored_submissions) session.no_shows = 0;

@@ -1,4 +1,4 @@
-// Free, co-run or lease: chosen for each group of devices that sessions tie together.
+// Chooses the regime (free, co-run or lease) of each group of devices that sessions with several devices connect.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -8,7 +8,7 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// Groups of devices that sessions with several devices tie together.
+// Groups of devices that sessions with several devices connect.
 class Groups {
  public:
   explicit Groups(size_t devices) : parent_(devices) {
@@ -34,8 +34,8 @@ double sum_of_weights(const std::vector<Session*>& members) {
   return sum;
 }
 
-// Those of the lowest rank, when no rank above it has more than one: a lone session above them only takes turns with
-// all of them.
+// Returns the sessions of the lowest rank, if each higher rank has at most one session: a lone higher session only
+// takes turns with all of them.
 std::vector<Session*> co_run_candidates(const std::vector<Session*>& group) {
   Rank lowest = Rank::realtime;
   for (const Session* session : group) lowest = std::max(lowest, session->rank);
@@ -77,7 +77,7 @@ void Policy::State::set_regime(DeviceIndex index, Regime regime) {
   Device& device = devices[index];
   if (device.regime == regime) return;
   if (device.regime == Regime::lease) settle_leases(index, true);
-  // Until now nobody has counted what ends.
+  // Completions have not been counted until now.
   if (device.regime == Regime::free) {
     for (Session* session : device.sessions) session->progress_at = now;
   }

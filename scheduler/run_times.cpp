@@ -28,7 +28,7 @@ std::optional<double> RunTimes::start_after_s(const std::vector<double>& ages_s,
   std::vector<double> left;
   for (double age_s : ages_s) left.push_back(left_s(std::max(age_s, 0.0)));
   std::sort(left.begin(), left.end());
-  // Behind those that start when the programs of now end are those that start when these in turn end.
+  // Programs further back start when the programs that start first end in turn.
   return left[(place - 1) % left.size()] + average_s() * double((place - 1) / left.size());
 }
 

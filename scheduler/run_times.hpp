@@ -1,4 +1,4 @@
-// How long programs have run of late, and what that lets a program that would wait expect. Pure logic.
+// RunTimes has the latest run times of programs, and estimates a waiting program's start from them. Pure logic.
 #pragma once
 
 #include <array>
@@ -9,17 +9,17 @@
 namespace gpuwire::scheduler {
 
 inline constexpr size_t kRunTimesKept = 64;   // the latest
-inline constexpr size_t kRunTimesNeeded = 3;  // fewer say nothing
+inline constexpr size_t kRunTimesNeeded = 3;  // fewer give no estimate
 
 class RunTimes {
  public:
   // A program has ended after so many seconds.
   void add(double seconds);
 
-  // Seconds until a program at this place of the queue (from 1) may expect to start, if one starts whenever one of the
-  // running programs ends. `ages_s`: for how long these have run. A program is expected to run for as much longer as
-  // those did that ran for longer than its age, on average; one that is older than all of them, for its age once more.
-  // Nothing: too few run times are known, or no program runs.
+  // Returns the expected seconds until a program at this place of the queue (from 1) starts, if one starts whenever a
+  // running program ends. `ages_s`: the run times of the running programs so far. A program's expected remaining time
+  // is the mean of those known run times that exceed its age, minus its age; if it is older than all of them, its age
+  // once more. Nothing: too few run times are known, or no program runs.
   std::optional<double> start_after_s(const std::vector<double>& ages_s, size_t place) const;
 
  private:

@@ -1,4 +1,4 @@
-// The policy's own time: never goes back, and a leap of the caller's clock counts as nothing.
+// SteadyTime is the policy's clock: it never goes back, and ignores leaps of the caller's clock.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@ namespace gpuwire::scheduler {
 
 class SteadyTime {
  public:
-  // The caller's clock says `now`; `due`: when the caller was last asked to call again, in this object's time. Returns
-  // this object's time.
+  // `now`: the caller's clock. `due`: the time of the call that was last requested of the caller, in this object's
+  // time. Returns this object's time.
   Time advance(Time now, std::optional<Time> due) {
     Time time = now + offset_;
     if (!begun_) {
@@ -31,7 +31,7 @@ class SteadyTime {
   Time last() const { return last_; }
 
  private:
-  // A caller that comes later than this has not been running, or its clock has jumped: nobody is charged for more.
+  // A caller that is later than this was not running, or its clock has jumped: no session is charged for more.
   static constexpr Duration kLateMax = std::chrono::milliseconds(100);
 
   Time offset_{};

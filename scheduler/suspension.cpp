@@ -11,7 +11,7 @@ constexpr std::array<const char*, 10> kNoVictimNames{
     "none", "asks_itself",    "not_allowed",   "holds_nothing",    "higher_class",
     "busy", "idle_too_short", "just_returned", "within_guarantee", "host_memory_full"};
 
-// What changes with each victim of a choice.
+// Choice has the state that changes with each chosen victim.
 class Choice {
  public:
   Choice(const SuspensionRequest& request, const SuspensionView& view)
@@ -21,7 +21,7 @@ class Choice {
   void take(const SuspendableSession& session);
 
  private:
-  // By the asker, with what it asks for.
+  // Whether the asker, with its request, stays within its tenant's guarantee.
   bool asker_within_guarantee() const;
 
   const SuspensionRequest& request_;
@@ -29,13 +29,13 @@ class Choice {
   uint64_t host_room_bytes_;
 };
 
-// Of the session alone: what neither the asker nor other victims change.
+// Returns the reason that depends on the session alone, not on the asker or other victims.
 NoVictim why_it_stays(const SuspendableSession& session) {
   if (session.when == Suspend::never) return NoVictim::not_allowed;
   if (session.bytes == 0) return NoVictim::holds_nothing;
   if (!session.idle) return NoVictim::busy;
   if (*session.idle < session.suspend_after) return NoVictim::idle_too_short;
-  // By a division: a product of times could be more than a duration holds.
+  // A division, because a product of times could overflow a duration.
   if (session.on_card && *session.on_card / kKeptPerReturn < session.last_return) return NoVictim::just_returned;
   return NoVictim::none;
 }
@@ -61,13 +61,13 @@ NoVictim Choice::why_not(const SuspendableSession& session) const {
 
 void Choice::take(const SuspendableSession& session) {
   SuspensionTenant& tenant = tenants_[session.tenant];
-  // The asker's own tenant gets what its session gives, so its guarantee is judged by what it held before.
+  // The asker's own tenant gets the memory of its suspended session, so its guarantee is judged by its memory before.
   if (session.tenant != request_.tenant) tenant.held_bytes = difference(tenant.held_bytes, session.bytes);
   tenant.host_room_bytes = difference(tenant.host_room_bytes, session.host_bytes);
   host_room_bytes_ = difference(host_room_bytes_, session.host_bytes);
 }
 
-// What is expected to be lost with a victim, in units that only compare.
+// Returns the expected loss by a victim, in a unit that only serves for comparison.
 double expected_loss(const SuspendableSession& session) {
   const double idle_ns = std::max<double>(1.0, double(session.idle->count()));
   return double(session.return_cost.count()) / idle_ns;
@@ -84,7 +84,7 @@ bool better(const SuspendableSession& a, const SuspendableSession& b) {
 
 using Sessions = std::vector<const SuspendableSession*>;
 
-// What at most `count` more victims give, the largest first. `sessions`: the largest first.
+// Returns the bytes that at most `count` more victims free. Precondition: `sessions` is sorted, the largest first.
 uint64_t reachable(Choice choice, const Sessions& sessions, const Sessions& taken, size_t count) {
   uint64_t bytes = 0;
   for (const SuspendableSession* session : sessions) {
@@ -97,7 +97,7 @@ uint64_t reachable(Choice choice, const Sessions& sessions, const Sessions& take
   return bytes;
 }
 
-// Each could stay while the others still give enough.
+// Removes victims without which the others still free enough.
 void drop_superfluous(Sessions& taken, uint64_t wanted) {
   uint64_t given = 0;
   for (const SuspendableSession* session : taken) given += session->bytes;
@@ -109,8 +109,8 @@ void drop_superfluous(Sessions& taken, uint64_t wanted) {
   }
 }
 
-// Exactly `count` victims, of which reachable() says that they give enough: each time the best that leaves enough to
-// the others.
+// Returns exactly `count` victims: each time the best one with which the remaining ones can still free enough.
+// Precondition: reachable() for `count` is enough.
 Sessions take_best(Choice choice, const Sessions& sessions, uint64_t wanted, size_t count) {
   Sessions by_worth = sessions, taken;
   std::ranges::sort(by_worth, [](const auto* a, const auto* b) { return better(*a, *b); });

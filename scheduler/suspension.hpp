@@ -1,12 +1,12 @@
-// Which idle sessions give a GPU's memory back when somebody needs it: a pure function of what is known of each.
+// Chooses the idle sessions that release a GPU's memory when another session needs it: a pure function of each
+// session's state.
 //
-// A victim is idle, allowed to be suspended by its tenant, of no higher class than the asker, and of a tenant that
-// holds more than it is guaranteed, unless the asker's tenant itself stays within its guarantee or is the victim's own.
-// A session that came back keeps its memory for kKeptPerReturn times as long as its return took. The fewest victims
-// that give enough are chosen, and none where all together do not; among those, the lowest class first, then the
-// session whose return is cheap for how long it has been idle (the chance of a call in the next moment falls with the
-// idle time, so cost / idle is what the choice is expected to lose), then the one that gives least beyond what is
-// asked.
+// A victim is idle, may be suspended by its tenant's setting, and is of no higher class than the asker. Its tenant
+// holds more than its guarantee, unless the asker's tenant stays within its own guarantee or is the victim's. A session
+// that returned keeps its memory for kKeptPerReturn times the duration of its return. The fewest victims that free
+// enough are chosen, and none if all together do not. Among them the lowest class comes first, then the session with
+// the lowest return cost per idle time (the chance of a call in the next moment falls with the idle time, so cost /
+// idle is the expected loss), then the one that frees least beyond the request.
 #pragma once
 
 #include <map>
@@ -19,10 +19,11 @@
 namespace gpuwire::scheduler {
 
 inline constexpr unsigned kKeptPerReturn = 10;
-// Suspensions for one request: each takes its time, and the request waits for all of them.
+// The bound of suspensions for one request, which waits for all of them.
 inline constexpr size_t kVictimsMax = 8;
 
-// A tenant's setting. pressure: when another needs the memory; idle: as soon as it has been idle for long enough, too.
+// A tenant's setting. pressure: if another session needs the memory; idle: also once the session has been idle for long
+// enough.
 enum class Suspend : uint8_t { never, pressure, idle };
 const char* name_of(Suspend when);
 
@@ -32,36 +33,36 @@ struct SuspendableSession {
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
   Suspend when = Suspend::never;
-  uint64_t bytes = 0;               // given back on the device
-  uint64_t host_bytes = 0;          // what its contents take of the host's memory, over all devices
-  std::optional<Duration> idle;     // nothing is in flight and no call has come since; without it: busy
-  Duration suspend_after{};         // idle for less: not a victim
-  Duration return_cost{};           // how long coming back is expected to take
-  std::optional<Duration> on_card;  // since it came back; without it: it was never suspended
-  Duration last_return{};           // how long its last return took
+  uint64_t bytes = 0;               // freed on the device
+  uint64_t host_bytes = 0;          // host memory for its contents, over all devices
+  std::optional<Duration> idle;     // time without work in flight and without a call; nothing: busy
+  Duration suspend_after{};         // less idle time: no victim
+  Duration return_cost{};           // the expected duration of its return
+  std::optional<Duration> on_card;  // since its return; nothing: it was never suspended
+  Duration last_return{};           // the duration of its last return
 };
 
 struct SuspensionTenant {
   uint64_t held_bytes = 0;        // of the device, by all its sessions
   uint64_t guaranteed_bytes = 0;  // of the device
-  uint64_t host_room_bytes = 0;   // what its suspended sessions may take in addition of the host's memory
+  uint64_t host_room_bytes = 0;   // further host memory that its suspended sessions may take
 };
 
 struct SuspensionRequest {
-  std::optional<SessionId> session;  // that asks; without it: one that has not begun
+  std::optional<SessionId> session;  // the asker; nothing: a session that has not begun
   TenantId tenant{};
   ServiceClass service_class = ServiceClass::batch;
   uint64_t bytes = 0;  // beyond what is free
 };
 
-// What is known when the request is made.
+// The state at the time of the request.
 struct SuspensionView {
   std::span<const SuspendableSession> sessions;
-  const std::map<TenantId, SuspensionTenant>& tenants;  // one that is missing holds nothing and has no room
+  const std::map<TenantId, SuspensionTenant>& tenants;  // a missing tenant holds nothing and has no room
   uint64_t host_room_bytes = 0;                         // for contents of suspended sessions of all tenants together
 };
 
-// Why a session is no victim; stable names for figures.
+// Why a session is no victim; the names are stable, for metrics.
 enum class NoVictim : uint8_t {
   none,  // it is one
   asks_itself,
@@ -76,13 +77,14 @@ enum class NoVictim : uint8_t {
 };
 const char* name_of(NoVictim why);
 
-// For a first victim.
+// Returns why the session cannot be a first victim.
 NoVictim why_no_victim(const SuspendableSession& session, const SuspensionRequest& request, const SuspensionView& view);
 
-// In the order in which they are to be suspended; empty: suspending does not help.
+// Returns the victims in the order of suspension; empty: suspension does not help.
 std::vector<SessionId> choose_victims(const SuspensionRequest& request, const SuspensionView& view);
 
-// Whether a session of Suspend::idle is suspended now although nobody asks. `tenant` and `host_room_bytes` as above.
+// Returns why a session with Suspend::idle is not suspended now without a request; none: it is. `tenant` and
+// `host_room_bytes` as above.
 NoVictim why_not_by_idleness(const SuspendableSession& session, const SuspensionTenant& tenant,
                              uint64_t host_room_bytes);
 

@@ -1,5 +1,4 @@
-// What the scheduler's parts speak about: tenants, sessions, classes, time and bytes as arguments. Nothing here knows
-// CUDA, a clock or a socket.
+// The scheduler's common types: tenants, sessions, classes, time. They depend on neither CUDA, a clock nor a socket.
 #pragma once
 
 #include <chrono>
@@ -11,16 +10,16 @@ namespace gpuwire::scheduler {
 enum class ServiceClass : uint8_t { realtime, interactive, batch, scavenger };
 inline constexpr unsigned kServiceClasses = 4;
 
-enum class TenantId : uint32_t {};   // given by whoever reads the configuration; the same name keeps it over reloads
-enum class SessionId : uint64_t {};  // given by the broker, never used twice
-using DeviceIndex = uint32_t;        // a GPU of this server, counted as its driver counts
+enum class TenantId : uint32_t {};   // from the reader of the configuration; a name keeps its id over reloads
+enum class SessionId : uint64_t {};  // from the broker, never used twice
+using DeviceIndex = uint32_t;        // a GPU of this server, in its driver's order
 
 using Duration = std::chrono::nanoseconds;
-// Since an epoch of the caller's choice, the same for all calls of one object; never goes back there (the caller
-// clamps).
+// Time since an epoch of the caller's choice, the same for all calls of one object; it never decreases there (the
+// caller clamps).
 using Time = std::chrono::nanoseconds;
 
-// a - b, and no less than none.
+// Returns a - b, or 0 if b is larger.
 constexpr uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 }  // namespace gpuwire::scheduler

@@ -1,4 +1,4 @@
-// Which sessions want their devices now.
+// Determines which sessions want their devices now.
 #include <algorithm>
 
 #include "scheduler/policy_state.hpp"
@@ -6,15 +6,14 @@
 namespace gpuwire::scheduler {
 namespace {
 
-// A session whose gate is open and whose submission does not come through it within this does not want the device.
+// A session whose submission does not pass its open gate within this time does not want the device.
 constexpr Duration kComeMax = std::chrono::microseconds(2500);
-// Sessions count as running side by side when each wanted the device within this.
+// Sessions count as running side by side if each wanted the device within this time.
 constexpr Duration kActiveFor = std::chrono::milliseconds(50);
-// A session that comes back this soon is waited for: two switches and the little that others could do meanwhile are
-// worth less than its time.
+// A session that returns this soon is waited for: two switches would cost more than the others could do meanwhile.
 constexpr Duration kShortGap = std::chrono::milliseconds(2);
 constexpr Duration kLingerMax = std::chrono::microseconds(2500);
-// After so many pauses in a row that outlast the gate's lingering the next one is taken to do so, too.
+// After so many pauses in a row that outlast the gate's lingering, the next one is expected to do so, too.
 constexpr unsigned kLongPausesMin = 8;
 
 }  // namespace
@@ -34,7 +33,7 @@ void Policy::State::note_active(Session& session, Time at) {
   }
 }
 
-// Several bursts since the last look: the pauses between them were short.
+// After several bursts since the last observation, the pauses between them count as short.
 void Policy::State::note_pause(Session& session, const Observation& seen) const {
   const uint64_t bursts = seen.bursts - std::min(seen.bursts, session.seen.bursts);
   if (bursts == 0) return;
@@ -53,8 +52,9 @@ bool Policy::State::lower_wants(const Session& session) const {
   });
 }
 
-// A rest is worth waiting for beside equals, who get theirs in turn; what a higher class leaves idle is the lower
-// ones', at once where its rests would outlast the waiting anyway.
+// Returns how long the session keeps its quiet lease. Beside sessions of equal rank, which linger in their turns as
+// well, it keeps it for its whole `linger`. A lower class gets idle time sooner, and at once if the session's pauses
+// outlast the lingering anyway.
 Duration Policy::State::linger_of(const Session& session) const {
   if (!lower_wants(session)) return session.linger;
   return pauses_are_long(session) ? Duration::zero() : std::min(session.linger, settings.linger);
@@ -65,7 +65,7 @@ bool Policy::State::lingers(const Session& session) const {
   return holds && !session.wants && now < session.quiet_since() + linger_of(session);
 }
 
-// It wants the device again after its lease has lapsed.
+// The session wants the device again after its lease has lapsed.
 void Policy::State::woke(Session& session) {
   session.lapsed = false;
   session.rested = true;
@@ -86,7 +86,7 @@ bool Policy::State::wants(Session& session) {
     return false;
   }
   if (seen.waiting) return now >= session.ignored_until;
-  // What is in flight behind a closed gate drains, or never will: it takes no lease.
+  // Work in flight behind a closed gate drains or is endless: it takes no lease.
   return seen.in_flight && session.gate.open && !stalled(session);
 }
 

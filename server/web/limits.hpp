@@ -18,7 +18,7 @@ inline constexpr size_t kFieldsMax = 16;                 // of a form, of a quer
 inline constexpr std::chrono::seconds kRequestTime{10};  // for a request to arrive and its answer to be read
 inline constexpr std::chrono::seconds kIdleTime{30};     // between two requests of a connection
 inline constexpr std::chrono::milliseconds kLiveInterval{2000}, kFirstInterval{500};
-// an earlier snapshot of this age is too old for a present rate
+// An earlier snapshot of this age is too old for a present rate.
 inline constexpr std::chrono::seconds kEarlierTime{10};
 inline constexpr std::chrono::seconds kStreamSignOfLife{15};
 inline constexpr size_t kAskedMax = 256;  // requests to the server that wait for their turn

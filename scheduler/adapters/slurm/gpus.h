@@ -1,11 +1,11 @@
-/* Numbers of GPUs as users write them. */
+/* Numbers of GPUs in users' notation. */
 #pragma once
 
 #include <stddef.h>
 
 enum { kGpuwireGpusMax = 1024 };
 
-/* 0: the text is no number from 1 to kGpuwireGpusMax. */
+/* Returns the number; 0: the text is no number from 1 to kGpuwireGpusMax. */
 static inline unsigned gpuwire_gpus(const char* text) {
   unsigned number = 0;
   if (text == NULL || *text == '\0') return 0;

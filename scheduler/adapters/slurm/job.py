@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from site_configuration import COMMAND_LIMIT_SECONDS, Site, SiteError, SlurmJob  # noqa: E402
 
 UNLIMITED_SECONDS = 365 * 24 * 3600
-MARK = "@before@"  # stands for what a list had before
+MARK = "@before@"  # stands for the list's former value
 
 
 def log(text):
@@ -27,12 +27,12 @@ def log(text):
 
 
 def job_name(cluster, number):
-    """The job as the servers' registers have it."""
+    """Returns the job's name in the servers' registers."""
     return f"slurm/{cluster or 'cluster'}/{number}"
 
 
 def write(path, text, mode, owner=0):
-    """A new file, for nobody else before it is his."""
+    """Creates a file that no other user can read before it has its owner."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
@@ -42,7 +42,7 @@ def write(path, text, mode, owner=0):
 
 
 def choose(servers, gpus, name):
-    """The server that the job is at already, from another of its nodes; else where most GPUs are free of jobs."""
+    """Returns the server that another node of the job uses already; else the one with most GPUs without a job."""
     best, reasons = None, []
     for server in servers:
         try:
@@ -65,7 +65,8 @@ def choose(servers, gpus, name):
 
 
 def spread(servers, gpus, number):
-    """For a job of several nodes, whose prologs run at the same time: the same server for all of them."""
+    """Returns the server for a job of several nodes, whose prologs run at the same time: the same one on all of
+    them."""
     large = [one for one in servers if one.gpus() >= gpus]
     if not large:
         raise SiteError(f"no server has {gpus} GPUs for jobs")
@@ -73,7 +74,7 @@ def spread(servers, gpus, number):
 
 
 def environment_lines(site, server, folder, gpus, memory):
-    """What `gpuwire run` would set, as lines of the plugin's file."""
+    """Returns the variables that `gpuwire run` would set, as lines of the plugin's file."""
     command = [
         *site.client,
         "env",
@@ -110,7 +111,7 @@ def environment_lines(site, server, folder, gpus, memory):
             lines.append(f"append\t{name}\t{value.removeprefix(MARK + ':')}\t{otherwise}")
         else:
             lines.append(f"set\t{name}\t{value}")
-    # What the user's own environment says of other servers does not hold in a job.
+    # The user's own variables for other servers do not apply in a job.
     lines += [
         f"unset\t{name}" for name in ("GPUWIRE_IDENTITY", "GPUWIRE_MEMORY", "GPUWIRE_TRANSPORT") if name not in seen
     ]
@@ -128,9 +129,9 @@ class Prolog:
         self.name = job_name(environment.get("SLURM_CLUSTER_NAME"), self.number)
 
     def run(self):
-        """Makes the job's folder, with a token or with the reason why there is none."""
+        """Creates the job's folder, with a token or with the reason why there is none."""
         os.makedirs(self.site.run_directory, mode=0o755, exist_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)  # of a job that was here before and was queued again
+        shutil.rmtree(self.folder, ignore_errors=True)  # left by a job that was requeued
         os.mkdir(self.folder, 0o755)
         os.chmod(self.folder, 0o755)
         try:
@@ -155,7 +156,7 @@ class Prolog:
         made = server.ask_json(
             "admin", "job-token", tenant, "--job", self.name, "--gpus", str(gpus), "--lifetime", f"{max(60, lifetime)}s"
         )
-        # First what the epilog needs, so that nothing is left at the server whatever happens next.
+        # The epilog's file comes first, so that the token is revoked whatever happens next.
         write(os.path.join(self.folder, "revoke"), f"{server.name}\n{made['id']}\n", 0o400)
         write(os.path.join(self.folder, "ca.pem"), made["ca"], 0o444)
         write(os.path.join(self.folder, "token"), made["token"] + "\n", 0o400, self.user)
@@ -181,13 +182,13 @@ class Prolog:
 
 
 def prolog(environment):
-    """For jobs that asked for GPUs; others are left alone."""
+    """Runs the prolog for jobs that asked for GPUs; ignores others."""
     if environment.get("SPANK_GPUWIRE_GPUS"):
         Prolog(Site(), environment).run()
 
 
 def epilog(environment):
-    """Takes this node's token back, ends what still runs with it, and removes the folder."""
+    """Revokes this node's token, ends its sessions, and removes the folder."""
     site = Site()
     folder = os.path.join(site.run_directory, str(int(environment["SLURM_JOB_ID"])))
     try:
@@ -195,14 +196,14 @@ def epilog(environment):
             server, token = file.read().split()
         site.server(server).ask("admin", "revoke", token, "--end-sessions")
     except FileNotFoundError:
-        pass  # a job without us, or one that has got no token
+        pass  # a job without gpuwire, or without a token
     except SiteError as error:
         log(f"job {environment['SLURM_JOB_ID']}: its token could not be revoked: {error}")
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def controller_epilog(environment):
-    """Takes back what is left of the job at any server: a node that has died has run no epilog."""
+    """Revokes the job's remaining tokens at all servers: a node that has died has run no epilog."""
     if not environment.get("SPANK_GPUWIRE_GPUS") and not environment.get("SLURM_JOB_LICENSES"):
         return
     name = job_name(environment.get("SLURM_CLUSTER_NAME"), int(environment["SLURM_JOB_ID"]))
@@ -218,7 +219,7 @@ ACTIONS = {"prolog": prolog, "epilog": epilog, "controller-epilog": controller_e
 
 
 def main():
-    """Always 0, but for wrong use."""
+    """Returns 0, except for wrong arguments."""
     if len(sys.argv) != 2 or sys.argv[1] not in ACTIONS:
         print(__doc__.strip(), file=sys.stdout if sys.argv[1:] in (["-h"], ["--help"]) else sys.stderr)
         return 0 if sys.argv[1:] in (["-h"], ["--help"]) else 2

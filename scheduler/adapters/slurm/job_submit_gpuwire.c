@@ -1,9 +1,9 @@
 /* Job submit plugin, in slurmctld: a job that asks for GPUs by --gpuwire needs as many of Slurm's licences "gpuwire",
  * so that it waits in Slurm's queue while all are taken.
  *
- * What the job asked for arrives as variables for prolog and epilog (spank_gpuwire.c), which anybody can write: what
- * counts in the end is the licences that the job has, and the prolog asks for those. `scontrol show job` has the GPUs
- * under Licenses and TRES, and in AdminComment in words. */
+ * The job's options arrive as variables for prolog and epilog (spank_gpuwire.c), which any user can write. So only the
+ * job's licences are trusted: the prolog reads them from the controller. `scontrol show job` shows the GPUs under
+ * Licenses and TRES, and as a text in AdminComment. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ const char plugin_name[] = "Licences for gpuwire's GPUs";
 const char plugin_type[] = "job_submit/gpuwire";
 const uint32_t plugin_version = SLURM_VERSION_NUMBER;
 
-/* slurmctld frees with its own allocator what it finds in a request. */
+/* slurmctld frees the texts of a request with its own allocator. */
 extern char* slurm_xstrdup(const char* text);
 extern void slurm_xfree_ptr(void* memory);
 
@@ -36,7 +36,7 @@ static const char* variable(const job_desc_msg_t* job, const char* name) {
   return NULL;
 }
 
-/* Whether "a:1,gpuwire:2" has ours. */
+/* Whether a list such as "a:1,gpuwire:2" has the licence of gpuwire. */
 static int has_licence(const char* licences) {
   size_t bytes = sizeof kLicence - 1;
   for (const char* at = licences; at != NULL && *at != '\0';) {

@@ -1,4 +1,4 @@
-/* Sizes of memory as users of Slurm and gpuwire's own commands write them. */
+/* Sizes of memory in the notation of Slurm's users and of gpuwire's commands. */
 #pragma once
 
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "20G", "20GiB" (by 1024, as Slurm counts), "20GB" (by 1000), "512M", "1000B": bytes. 0: the text is no size above 0
- * with a unit. */
+/* Returns the bytes of "20G", "20GiB" (by 1024, as in Slurm), "20GB" (by 1000), "512M" or "1000B". 0: the text is no
+ * size above 0 with a unit. */
 static inline uint64_t gpuwire_memory_bytes(const char* text) {
   static const char kUnits[] = "KMGT";
   static const double kBytesMax = 1e18;

@@ -31,7 +31,7 @@ ALLOWED = [
 
 
 def allowed(words):
-    """The command that may be run: the words after the program's name; None: it may not."""
+    """Returns the words after the program's name if this command is allowed, else None."""
     text = " ".join(words[1:])
     return (
         words[1:]
@@ -41,7 +41,7 @@ def allowed(words):
 
 
 def is_job_token(listed, token):
-    """Whether a credential of this list is a token that was made for a job of Slurm's."""
+    """Whether the list has this token, made for a Slurm job."""
     return any(
         one.get("id") == token and one.get("job", "").startswith("slurm/") for one in listed.get("credentials", [])
     )

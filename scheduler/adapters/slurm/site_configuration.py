@@ -10,7 +10,7 @@ import subprocess
 DEFAULT_FILE = "/etc/gpuwire/slurm.conf"
 COMMAND_LIMIT_SECONDS = 30
 LICENCE = "gpuwire"  # job_submit_gpuwire.c asks for it
-# Of the section [gpuwire], and of the sections whose names begin with these words.
+# The keys of the section [gpuwire], and of sections whose names begin with these words.
 KEYS = {
     "gpuwire": {
         "tenant",
@@ -27,17 +27,18 @@ KEYS = {
 
 
 class SiteError(Exception):
-    """One line that says what cannot be, for a log and for the user whose job it is."""
+    """An error of one line, for a log and for the job's user."""
 
 
 class GpuServer:
-    """One server: the address that programs use, and the command by which its administration is reached."""
+    """One server: the address for programs, and the command for its administration."""
 
     def __init__(self, name, address, command, gpus_kept=0):
         self.name, self.address, self.command, self.gpus_kept = name, address, command, gpus_kept
 
     def ask(self, *words):
-        """What `gpuwire WORDS` prints on the server. SiteError: it cannot be reached, or refuses."""
+        """Returns the output of `gpuwire WORDS` on the server. Raises SiteError if the server cannot be reached or
+        refuses."""
         try:
             ran = subprocess.run(
                 [*self.command, *words],
@@ -61,11 +62,11 @@ class GpuServer:
             raise SiteError(f"server {self.name} gave an answer that is not JSON: {error}") from error
 
     def gpus(self):
-        """How many GPUs it has for jobs."""
+        """Returns the number of its GPUs for jobs."""
         return max(0, len(self.ask_json("status", "--json").get("devices", [])) - self.gpus_kept)
 
     def job_tokens(self):
-        """Tokens of jobs that count now."""
+        """Returns the valid tokens of jobs."""
         return [
             one
             for one in self.ask_json("admin", "list", "--json").get("credentials", [])
@@ -137,7 +138,7 @@ class Site:
         raise SiteError(f"there is no [server {name}] any more")
 
     def tenant_of(self, class_name, user, account, partition):
-        """The tenant that a job is. SiteError: there is no such class, or not for this partition."""
+        """Returns a job's tenant. Raises SiteError if the class does not exist or is not for this partition."""
         tenant = self.tenant
         if class_name:
             if class_name not in self.classes:
@@ -155,7 +156,7 @@ class Site:
 
 
 class SlurmJob:
-    """A job as Slurm's controller knows it. Only members that no user can write freely are asked for."""
+    """A job's data from Slurm's controller: only members that no user can write freely."""
 
     FORMAT = "%A|%W|%l|%a|%P"
 
@@ -168,7 +169,7 @@ class SlurmJob:
             timeout=COMMAND_LIMIT_SECONDS,
             check=False,
         )
-        # The number of an array's first job is that of the whole array, too.
+        # An array's first job has the number of the whole array.
         lines = [line.split("|") for line in ran.stdout.splitlines()]
         found = [line for line in lines if len(line) == 5 and line[0] == str(number)]
         if ran.returncode != 0 or not found:
@@ -176,12 +177,12 @@ class SlurmJob:
         _, self.licences, self.limit, self.account, self.partition = (word.strip() for word in found[0])
 
     def gpus(self):
-        """Its licences of ours."""
+        """Returns the job's number of gpuwire licences."""
         found = re.search(rf"(?:^|,){LICENCE}(?::(\d+))?(?:,|$)", self.licences)
         return int(found.group(1) or 1) if found else 0
 
     def limit_seconds(self):
-        """Its limit of time; None: it has none."""
+        """Returns the job's time limit; None: it has none."""
         found = re.fullmatch(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)", self.limit)
         if not found:
             return None

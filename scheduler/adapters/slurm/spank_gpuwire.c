@@ -1,9 +1,9 @@
 /* SPANK plugin: srun, sbatch and salloc know --gpuwire, --gpuwire-mem and --gpuwire-class, and a job's tasks find the
- * GPUs that its prolog has got for it.
+ * GPUs of the job's prolog.
  *
- * On the submitting side the options' words travel to the controller as variables for prolog and epilog
- * (SPANK_GPUWIRE_...), where job_submit_gpuwire.c makes licences of them. On the node the prolog (job.py) has left a
- * folder for the job; its file `environment` says what a task's environment has to have. Nothing secret is read here:
+ * On the submitting side the options' values travel to the controller as variables for prolog and epilog
+ * (SPANK_GPUWIRE_...), and job_submit_gpuwire.c turns them into licences. On the node the prolog (job.py) has left a
+ * folder for the job; its file `environment` has the variables of a task's environment. The plugin reads no secrets:
  * the token is a file of the job's user.
  *
  * Argument in plugstack.conf: run_directory=DIR, as in /etc/gpuwire/slurm.conf. */
@@ -27,7 +27,7 @@ enum { kLineBytesMax = 4096, kVariableBytesMax = 128 * 1024, kReasonBytesMax = 5
 static const char kDefaultRunDirectory[] = "/run/gpuwire-slurm";
 static const char kOurs[] = "GPUWIRE_SLURM_JOB"; /* set in every task's environment */
 
-/* Of the job or step that this process submits or runs. */
+/* The options of the job or step that this process submits or runs. */
 static char asked_gpus[16];
 static char asked_memory[32];
 static char asked_class[72];
@@ -51,7 +51,7 @@ static int take_gpus(int value, const char* text, int remote) {
   return take(asked_gpus, sizeof asked_gpus, text, "gpuwire");
 }
 
-/* What a size may look like is gpuwire's to say, in the prolog; a user who mistypes hears of it here. */
+/* gpuwire checks the size in the prolog; this check reports a user's mistake early. */
 static int take_memory(int value, const char* text, int remote) {
   (void)value, (void)remote;
   if (gpuwire_memory_bytes(text) == 0) {
@@ -60,7 +60,7 @@ static int take_memory(int value, const char* text, int remote) {
     return -1;
   }
   if (take(asked_memory, sizeof asked_memory - 2, text, "gpuwire-mem")) return -1;
-  /* As Slurm means it, and in full, as gpuwire wants it. */
+  /* Slurm's units are powers of 1024, which gpuwire writes in full. */
   if (strchr("KMGT", asked_memory[strlen(asked_memory) - 1]) != NULL) strcat(asked_memory, "iB");
   return 0;
 }
@@ -86,8 +86,7 @@ int slurm_spank_init(spank_t spank, int count, char** arguments) {
   (void)count, (void)arguments;
   spank_context_t context = spank_context();
   if (context != S_CTX_LOCAL && context != S_CTX_ALLOCATOR && context != S_CTX_REMOTE) return ESPANK_SUCCESS;
-  /* srun would take the variable that a job's tasks find for its own option --gpus, and ask Slurm for GPUs of the node.
-   */
+  /* srun would read the variable of a job's tasks as its own option --gpus, and ask Slurm for GPUs of the node. */
   if (context == S_CTX_LOCAL && getenv(kOurs) != NULL) unsetenv("SLURM_GPUS");
   for (size_t i = 0; i < sizeof options / sizeof *options; ++i) {
     spank_err_t error = spank_option_register(spank, &options[i]);
@@ -143,8 +142,8 @@ static int has_entry(const char* list, const char* entry) {
   return 0;
 }
 
-/* Puts the entry at the beginning or the end of the list that the job has, or of `otherwise`, unless it is there
- * already. */
+/* Adds the entry at the beginning or the end of the job's list, or of `otherwise` if the job has none, unless the list
+ * has it already. */
 static int extend(spank_t spank, const char* name, const char* entry, const char* otherwise, int at_end) {
   char *before = malloc(kVariableBytesMax), *after = malloc(2 * kVariableBytesMax);
   int result = -1;
@@ -178,7 +177,7 @@ static int apply(spank_t spank, char* line) {
   return -1;
 }
 
-/* The prolog says in this file why the job has no GPU. */
+/* The prolog writes to this file why the job has no GPU. */
 static int print_reason(const char* folder) {
   char path[PATH_MAX], reason[kReasonBytesMax];
   snprintf(path, sizeof path, "%s/error", folder);
@@ -191,7 +190,7 @@ static int print_reason(const char* folder) {
   return 1;
 }
 
-/* What the step has of the job's GPUs: all of them, or as many as it says. */
+/* Sets the step's part of the job's GPUs: all of them, or as many as it asks for. */
 static int set_gpus(spank_t spank, const char* job_gpus) {
   unsigned of_job = gpuwire_gpus(job_gpus), of_step = asked_gpus[0] ? gpuwire_gpus(asked_gpus) : of_job;
   char number[16], devices[kGpuwireGpusMax * 5] = "";
@@ -236,7 +235,7 @@ static int prepare_tasks(spank_t spank, int count, char** arguments) {
   if (print_reason(folder)) return -1;
   snprintf(path, sizeof path, "%s/environment", folder);
   FILE* file = fopen(path, "re");
-  if (file == NULL && asked_gpus[0] == '\0') return 0; /* a job without us */
+  if (file == NULL && asked_gpus[0] == '\0') return 0; /* a job without gpuwire */
   if (file == NULL) {
     slurm_error(
         "gpuwire: the job has no GPUs: --gpuwire belongs to the job (sbatch, salloc), and Prolog in slurm.conf has to "
@@ -270,6 +269,6 @@ int slurm_spank_init_post_opt(spank_t spank, int count, char** arguments) {
   return context == S_CTX_LOCAL || context == S_CTX_ALLOCATOR ? prepare_submission(spank) : 0;
 }
 
-/* In each task, as the job's user, before the program is started: what is said here goes to the user, and a task that
- * has no GPUs ends with an error. */
+/* Called in each task, as the job's user, before the program is started: messages go to the user, and a task without
+ * GPUs ends with an error. */
 int slurm_spank_task_init(spank_t spank, int count, char** arguments) { return prepare_tasks(spank, count, arguments); }

@@ -25,13 +25,13 @@ def log(text):
 
 
 def licences_line(site, gpus):
-    """The line of slurm.conf; there can be one only, so the site's other licences are in it."""
+    """Returns the line of slurm.conf; there can be only one, so it has the site's other licences, too."""
     others = site.other_licences.strip()
     return f"Licenses={others + ',' if others else ''}{LICENCE}:{math.floor(gpus * site.oversubscription)}\n"
 
 
 def count(site):
-    """GPUs of all servers that answer."""
+    """Returns the number of GPUs of all servers that answer."""
     gpus = 0
     for server in site.servers:
         try:
@@ -42,7 +42,7 @@ def count(site):
 
 
 def replace(path, text):
-    """Whoever reads sees the old text or the new one."""
+    """Replaces the file atomically: a reader sees the old text or the new one."""
     descriptor, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".gpuwire-")
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         os.fchmod(file.fileno(), 0o644)
@@ -67,7 +67,7 @@ def slurm(*command):
 
 
 def update_licences(site, dry_run):
-    """Whether something has changed."""
+    """Returns whether the file has changed."""
     line = licences_line(site, count(site))
     if read(site.licences_file) == line:
         return False
@@ -82,7 +82,7 @@ def update_licences(site, dry_run):
 
 
 def jobs_of_slurm():
-    """Numbers of all jobs that hold or may hold something; None: the controller does not answer."""
+    """Returns the numbers of all jobs that hold or may get a token; None: the controller does not answer."""
     asked = slurm("squeue", "--noheader", "--array", "--format", "%A")
     return {int(word) for word in asked.stdout.split()} if asked.returncode == 0 else None
 
@@ -96,15 +96,15 @@ def cluster_name():
 
 
 def revoke_orphans(site, dry_run):
-    """Nodes that died, epilogs that did not reach a server: what they have left. How many jobs."""
+    """Revokes tokens left by dead nodes and by epilogs that did not reach a server. Returns the number of jobs."""
     cluster = cluster_name()
-    # Tokens first: a job that begins between the two questions is not taken for an orphan.
+    # The tokens are read first, so that a job that begins between the two queries does not look like an orphan.
     held = {}
     for server in site.servers:
         try:
             held[server] = {one["job"] for one in server.job_tokens() if one["job"].startswith(f"slurm/{cluster}/")}
         except SiteError:
-            continue  # told by count()
+            continue  # count() has logged it
     jobs = jobs_of_slurm() if cluster else None
     if jobs is None:
         return 0
@@ -141,7 +141,7 @@ def main():
         signal.signal(number, lambda *_: ended.set())
     while True:
         try:
-            site = Site()  # read anew each time: no signal is needed after a change
+            site = Site()  # read each time, so that a change needs no signal
             update_licences(site, options.dry_run)
             revoke_orphans(site, options.dry_run)
         except (SiteError, OSError, subprocess.SubprocessError) as error:

@@ -43,7 +43,7 @@ struct ServerMetrics {
   std::string release;
   int64_t pid = 0;
   double started_unix_s = 0;
-  // the start of counted GPU time: that of the first server whose totals continue here
+  // The start of counted GPU time: that of the first server whose totals continue here.
   double counted_since_unix_s = 0;
   std::string devices;  // as in the server's first line: "1 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0"
   std::vector<std::string> listen;
