@@ -1,4 +1,4 @@
-"""Runs a sequence on two sides, says where they differ, and makes a sequence that differs short."""
+"""Runs a sequence on two sides, finds their differences, and shortens a sequence that differs."""
 
 import fnmatch
 import os
@@ -25,7 +25,7 @@ class Side:
     limit_seconds: float = RUN_LIMIT_SECONDS
 
     def run(self, lines, limit_seconds=None):
-        """The log of a sequence that has a process of its own."""
+        """Returns the log of a sequence in a process of its own."""
         with tempfile.TemporaryDirectory(prefix="differential-") as folder:
             file = Path(folder, "alone.sequence")
             file.write_text("\n".join(lines) + "\n")
@@ -46,18 +46,18 @@ FAULTS = {"CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED"}
 
 
 def answered(expected, answer):
-    """Whether that is what a rule expects, which may be any error that stays behind."""
+    """Returns whether a rule expects this answer; a rule may expect any sticky error."""
     return answer == expected or expected == "a fault" and answer in FAULTS
 
 
 @dataclass
 class Rule:
-    """A difference that is meant to be: which calls, what each side says, and why."""
+    """An intended difference: its calls, each side's answer, and the reason."""
 
     calls: list  # names; "*" in them stands for any letters
     direct: str
     remote: str
-    device: str  # what is compared: "cuda", "software", or "any"
+    device: str  # the compared device: "cuda", "software", or "any"
     reason: str
 
     def explains(self, difference):
@@ -71,11 +71,11 @@ class Difference:
     call: str
     direct: str
     remote: str
-    first: bool = False  # of its sequence: those behind it may follow from it
+    first: bool = False  # the first of its sequence: later ones may follow from it
 
     @property
     def kind(self):
-        """What makes two differences the same one, whatever line they are on."""
+        """Returns the kind, by which two differences count as the same on any lines."""
         return (self.call, self.direct.split(" ")[0], self.remote.split(" ")[0])
 
     def __str__(self):
@@ -83,7 +83,7 @@ class Difference:
 
 
 def read_rules(path, device=None):
-    """The rules that count for a device; all without one."""
+    """Returns the rules for a device; all of them without a device."""
     rules = [Rule(**row) for row in tomllib.loads(Path(path).read_text())["rule"]]
     if len(rules) > RULES_MAX:
         raise ValueError(f"more than {RULES_MAX} rules: a list that explains everything compares nothing")
@@ -91,15 +91,15 @@ def read_rules(path, device=None):
 
 
 def differences(direct, remote, rules=(), explained=None):
-    """All lines that differ and are not explained; a side that ends early differs in the line that it does not have.
-    `explained`: a list for the rules that explained one."""
+    """Returns all lines that differ without a rule; a side that ends early differs in its first missing line.
+    `explained`: a list to which the applied rules are added."""
     found = []
     if direct == remote and direct[-1:] != [HUNG]:
         return found
     for i in range(max(len(direct), len(remote))):
         left = direct[i] if i < len(direct) else "- - missing"
         right = remote[i] if i < len(remote) else "- - missing"
-        if left == right and left != HUNG:  # a sequence that hangs on both sides is one that compares nothing
+        if left == right and left != HUNG:  # a sequence that hangs on both sides compares nothing
             continue
         first, second = (left.split(" ", 2) + ["", ""])[:3], (right.split(" ", 2) + ["", ""])[:3]
         difference = Difference(first[0] if first[0] != "-" else second[0], first[1] if first[1] != "-" else second[1],

@@ -25,7 +25,7 @@ def flat(source, target):
 
 
 def peer_boxes(source, target, context):
-    """The right one, and ones with a wrong address, extent or pitch."""
+    """Returns the right structure, and ones with a wrong address, extent or pitch."""
     ends = {"srcContext": context, "dstContext": context}
     return (box("CUDA_MEMCPY3D_PEER", source, target, **ends), box("CUDA_MEMCPY3D_PEER", 0, target, **ends),
             box("CUDA_MEMCPY3D_PEER", source, NOWHERE, **ends),
@@ -34,7 +34,7 @@ def peer_boxes(source, target, context):
 
 
 def copies(sequence, thread):
-    """Copies and fills in one stream, so that what they do has one order."""
+    """Copies and fills in one stream, so that their effects have one order."""
     source, target = allocate(sequence, thread, 4096), allocate(sequence, thread, 4096)
     stream = stream_of(sequence, thread)
     mine = sequence.context_of(thread)
@@ -93,7 +93,7 @@ def arrays(sequence, thread):
     yield
     host, back, block = sequence.host(thread, HOST_BYTES), sequence.host(thread, HOST_BYTES), allocate(
         sequence, thread, 4096)
-    # What is copied from pageable memory may be on its way yet when the call returns.
+    # A copy from pageable memory may still be in flight when the call returns.
     done = [sequence.call(thread, "cuMemcpyHtoA_v2", line, 0, host, 64)]
     done.append(sequence.call(thread, "cuStreamSynchronize", 0))
     sequence.risky(thread, "cuMemcpyHtoA_v2", (line, 0), (0, 65), (host, 0), (64, 1 << 30), probability=0.5)

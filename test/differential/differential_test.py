@@ -27,7 +27,7 @@ SEEDS = range(1, 200)
 MANY_SEEDS = range(1, 1500)
 EARLY_SEEDS = range(1, 60)
 HANDLES_GIVEN_BEFORE_ONE_COMES_AGAIN = 260  # the client gives one again after 256 others of its kind
-LIMIT_SECONDS = 120  # which only ends a hang
+LIMIT_SECONDS = 120  # it only ends a hang
 
 
 class Sequences(unittest.TestCase):
@@ -143,7 +143,7 @@ class Sequences(unittest.TestCase):
 
 
 class Order(unittest.TestCase):
-    """Who knows of what that it is done."""
+    """The happens-before order of streams and the host."""
 
     def setUp(self):
         self.order = order.Order()
@@ -211,7 +211,7 @@ class Order(unittest.TestCase):
 
 
 class Early(unittest.TestCase):
-    """Programs that look early."""
+    """Programs that check early."""
 
     def programs(self, family):
         return [[line.split() for line in sequences.make_early(seed, [family], software=True)]
@@ -341,7 +341,7 @@ class Streams(unittest.TestCase):
         return streaming.Pair((side, side), batch)
 
     def logs(self, *sequences_, **settings):
-        """Of one side; the other's are the same."""
+        """Returns one side's logs; the other's are equal."""
         rows = list(self.pair(**settings).run(enumerate(sequences_)))
         self.assertEqual([key for key, _, _ in rows], list(range(len(sequences_))))
         for _, lines, logs in rows:
@@ -360,7 +360,7 @@ class Streams(unittest.TestCase):
         self.assertEqual(self.logs(["fault"], ["c"]), [["end"], ["c", "end"]])
 
     def test_a_sequence_that_hangs_ends_its_processes_alone(self):
-        # The time is over when "a" has been read, and never before: not even a busy machine is too slow.
+        # The time is over once "a" has been read, and never before, so that a busy machine is not too slow.
         read = streaming.Living.readable
 
         def readable(living, _):
@@ -420,7 +420,7 @@ class Judging(unittest.TestCase):
     DIFFER = [["0 cuInit CUDA_SUCCESS", "end"], ["0 cuInit CUDA_ERROR_UNKNOWN", "end"]]
 
     def judge(self, alone):
-        """A judge whose sides, each alone, log this."""
+        """Returns a judge whose sides, each alone, have this log."""
         self.runs = []
 
         class Side:
@@ -448,7 +448,7 @@ class Judging(unittest.TestCase):
 
 
 class Interpreter(unittest.TestCase):
-    """What executes a sequence, on the software device."""
+    """The interpreter of sequences, on the software device."""
 
     def test_a_size_is_a_number_whatever_handle_has_the_same_value(self):
         build = Path(os.environ.get("GPUWIRE_BUILD", HERE.parents[1] / "build"))
@@ -464,7 +464,7 @@ class Interpreter(unittest.TestCase):
         self.assertRegex("\n".join(log), r"(?m)^7 cuGraphMemcpyNodeGetParams CUDA_SUCCESS [0-9]+ \$m1$")
 
     def remote_log(self, calls):
-        """What the calls answer through a server of the software device."""
+        """Returns the calls' answers through a server of the software device."""
         build = Path(os.environ.get("GPUWIRE_BUILD", HERE.parents[1] / "build"))
         with Server(str(build), ["--device", "software"]) as server:
             return comparing.Side("remote", [str(build / "bin" / "gpuwire"), "run", "--server", server.address, "--",
@@ -485,7 +485,7 @@ class Interpreter(unittest.TestCase):
         calls = ["cuInit 0", "cuDevicePrimaryCtxRetain >context1 0", "cuCtxSetCurrent $context1",
                  "cuStreamCreate >stream1 1", "cuStreamCreate >stream2 1", "cuEventCreate >event1 2",
                  "cuMemAlloc_v2 >m1@64 64"]
-        # A stream that has joined and never comes back ends the capture with an error.
+        # A stream that has joined a capture and never joins back ends it with an error.
         for _ in range(HANDLES_GIVEN_BEFORE_ONE_COMES_AGAIN):
             calls += ["cuGraphCreate >graph1 0", "cuStreamBeginCaptureToGraph $stream1 $graph1 0 0 0 2",
                       "cuEventRecord $event1 $stream1", "cuStreamWaitEvent $stream2 $event1 0",

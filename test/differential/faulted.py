@@ -1,5 +1,5 @@
-"""What a context that has failed answers to functions of the description, with things that are as old as the fault, and
-with NULL in the place of one."""
+"""A failed context's answers to functions of the description, with objects from before the fault, and with NULL in the
+place of one."""
 
 import re
 
@@ -11,15 +11,15 @@ from scenarios import function_of, load, stream_of
 CALLS = 48
 ARRAY = {"Width": 16, "Height": 16, "Format": 32, "NumChannels": 1}
 MIPMAPPED = {"Width": 64, "Height": 64, "Format": 1, "NumChannels": 1}
-# They change which context is current, end what others use, or do something outside the context; and NVIDIA's driver
-# crashes where a library ends after a fault.
+# These functions change the current context, end objects that others use, or act outside the context; and NVIDIA's
+# driver crashes where a library ends after a fault.
 LEFT_OUT = {
     "cuInit", "cuCtxCreate_v2", "cuCtxSetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxDetach",
     "cuCtxAttach", "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2", "cuGetExportTable",
     "cuThreadExchangeStreamCaptureMode", "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuProfilerStart",
     "cuProfilerStop", "cuLibraryUnload",
 }
-# What is set and asked of nodes of one kind; the node here is of another.
+# Functions for nodes of one kind; the node here is of another.
 OF_ONE_KIND_OF_NODE = re.compile(r"cuGraph(Exec)?[A-Z]\w*Node(Get|Set|Copy)")
 SCALARS = set(model.SCALARS) - {"f32", "f64", "pointer"}
 NON_BLOCKING = 1
@@ -28,7 +28,7 @@ RESULTS = ("new", "given", "out", "inout")
 
 
 def things(sequence, thread):
-    """One of each kind that is cheap to have, by the description's name of the kind; all of one context."""
+    """Makes one object of each cheap kind, all in one context; returns them by the description's name of the kind."""
 
     def made(kind, function, *arguments):
         thing, out = sequence.new(kind)
@@ -62,7 +62,7 @@ def things(sequence, thread):
 
 
 def answers(function, of_kind, never):
-    """Whether a call of it can be written down, and does not end what others use."""
+    """Returns whether a sequence can have a call of the function, which must not end objects that others use."""
     return not (
         function.unsupported or function.same_as or function.via or function.needs == "nothing"
         or function.is_old_abi or function.name in LEFT_OUT or function.name in never
@@ -89,8 +89,8 @@ def right(p, of_kind):
 
 
 def questions(api, of_kind, never):
-    """Each function that can be asked, with right arguments, with NULL for each of them that can be NULL, and with NULL
-    for all of these."""
+    """Returns calls of each possible function: with right arguments, with NULL for each argument that can be NULL, and
+    with NULL for all of these."""
     asked = []
     for function in api.functions:
         if not answers(function, of_kind, never):
@@ -107,15 +107,15 @@ def questions(api, of_kind, never):
 
 
 def parts(api, never):
-    """How many seeds in a row ask every question once."""
+    """Returns the number of consecutive seeds that make every call once."""
     sequence = Sequence(0, 1)
     sequence.contexts = [sequence.fresh("context")]
     return -(-len(questions(api, things(sequence, 0), never)) // CALLS)
 
 
 def faulted(sequence, thread, api, never):
-    """What there is to ask after a kernel that traps: a part, another one for each of parts() seeds. `never`: functions
-    that no sequence calls."""
+    """Calls after a kernel that traps: one part of them, another one for each of parts() seeds. `never`: functions that
+    no sequence calls."""
     of_kind = things(sequence, thread)
     fault = trap(sequence, thread)
     yield
@@ -136,13 +136,13 @@ def faulted(sequence, thread, api, never):
 
 
 def trap(sequence, thread):
-    """Makes what a fault takes; what is returned has it happen."""
+    """Prepares a fault; returns a function that causes it."""
     module, (stream, out) = load(sequence, thread), sequence.new("stream")
     sequence.call(thread, "cuStreamCreate", out, NON_BLOCKING)
     function = function_of(sequence, thread, module, "trap_always")
 
     def happen():
-        # A capture in another mode would refuse the wait, and NVIDIA's driver notices a fault when something waits.
+        # NVIDIA's driver notices a fault at a wait, which a capture in another mode would refuse.
         sequence.call(thread, "cuThreadExchangeStreamCaptureMode", f"[u32 {RELAXED}]")
         sequence.call(thread, "cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, 0, 0)
         sequence.call(thread, "cuStreamSynchronize", stream)

@@ -34,7 +34,7 @@ def copy_params(source, target, size=1024):
 
 
 def built(sequence, thread):
-    """Nodes of every type in one chain, so that what they do has one order."""
+    """Nodes of every type in one chain, so that their effects have one order."""
     module = load(sequence, thread)
     fill = function_of(sequence, thread, module, "fill")
     block, other = allocate(sequence, thread, 4096), allocate(sequence, thread, 4096)
@@ -112,7 +112,7 @@ def built(sequence, thread):
             sequence.call(thread, "cuGraphNodeSetEnabled", exec_, node, sequence.pick(0, 1))
             sequence.call(thread, "cuGraphNodeGetEnabled", exec_, node, "?u32")
             sequence.call(thread, "cuGraphExecMemsetNodeSetParams", exec_, node, fill_params(block, value=8), context)
-            if node != nodes[-1]:  # what is behind a disabled node comes in no order (grammar.py)
+            if node != nodes[-1]:  # nodes behind a disabled one have no order (grammar.py)
                 sequence.call(thread, "cuGraphNodeSetEnabled", exec_, node, 1)
         yield
     sequence.call(thread, "cuStreamSynchronize", stream)
@@ -127,7 +127,7 @@ def built(sequence, thread):
 
 
 def with_memory(sequence, thread):
-    """Graphs that allocate, and who frees it: the graph, another one, a stream, the program."""
+    """Graphs that allocate memory, which the graph, another graph, a stream or the program frees."""
     stream = stream_of(sequence, thread)
     graph, out = sequence.new("graph")
     sequence.call(thread, "cuGraphCreate", out, 0)
@@ -176,14 +176,14 @@ def with_memory(sequence, thread):
 
 
 def captured(sequence, thread):
-    """Streams that capture, in every mode, with what is forbidden meanwhile."""
+    """Streams that capture, in every mode, with the calls that are forbidden meanwhile."""
     stream, other = stream_of(sequence, thread), stream_of(sequence, thread)
     event, out = sequence.new("event")
     sequence.call(thread, "cuEventCreate", out, 2)
     joined, out = sequence.new("event")
     sequence.call(thread, "cuEventCreate", out, 2)
     block = allocate(sequence, thread, 4096)
-    # What is captured in the other stream may run beside it, so it writes elsewhere.
+    # Work captured in the other stream may run concurrently, so it writes to other memory.
     beside = allocate(sequence, thread, 4096)
     # Work that is given beside the capture may still run when the graph does.
     apart = allocate(sequence, thread, 4096)
@@ -201,7 +201,7 @@ def captured(sequence, thread):
         begin = ("cuStreamBeginCapture_v2", (stream, 0), (mode, 99))
     if sequence.chance(0.2):
         sequence.risky(thread, *begin, probability=1)
-    # What was not captured would be done, without the order that a capture is about.
+    # Work that was not captured would run at once, outside the capture's order.
     sequence.risky(thread, *begin, probability=0)
     yield
     forked = False
@@ -262,7 +262,7 @@ def captured(sequence, thread):
         done = sequence.call(thread, "cuStreamSynchronize", stream)
         block.needs.append(done)
         beside.needs.append(done)
-        # Where the capture was invalid before the other stream joined it, what that was given is work of its own.
+        # If the capture was invalid before the other stream joined it, that stream's work runs by itself.
         beside.needs.append(sequence.call(thread, "cuStreamSynchronize", other))
         yield
     check(sequence, thread, block)

@@ -9,24 +9,24 @@ import comparing
 import reporting
 import streaming
 
-TELL_SECONDS = 0.5  # how often a job tells what it has
-GRACE_SECONDS = 20  # for what is running when the time is over
-CONFIRMED_MAX = 2   # of a kind, in a job: so often what differs is run alone; later ones are that kind again
+TELL_SECONDS = 0.5  # the interval of a job's reports
+GRACE_SECONDS = 20  # for sequences that run when the time is over
+CONFIRMED_MAX = 2   # for a kind, in a job: differences that are run again alone; later ones count without
 PROCESSES = multiprocessing.get_context("fork")
 
 
 def seeds_of(text):
-    """Each seed of "1-5,9"."""
+    """Yields each seed of "1-5,9"."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         yield from range(int(first), int(last or first) + 1)
 
 
 class Source:
-    """Which sequences there are, for all jobs: each is given to one of them, in order."""
+    """The sequences for all jobs: each goes to one of them, in order."""
 
     def __init__(self, seeds, seconds=None, calls=None):
-        """`seeds`: makes an iterator of them."""
+        """`seeds`: returns an iterator of the seeds."""
         self.seeds, self.seconds, self.calls = seeds, seconds, calls
         self.given, self.made = PROCESSES.Value("q", 0), PROCESSES.Value("q", 0)
         self.until = PROCESSES.Value("d", 0)
@@ -45,7 +45,7 @@ class Source:
             self.made.value += count
 
     def __iter__(self):
-        """A job's share."""
+        """Yields a job's share."""
         mine, at = iter(self.seeds()), 0
         while not self.over():
             with self.given.get_lock():
@@ -60,15 +60,15 @@ class Source:
 
 
 class Judge:
-    """What is a difference: found in a batch, it is confirmed alone, so that it is the sequence's own and not what an
-    earlier one left."""
+    """Judges differences: one found in a batch is confirmed alone, so that it belongs to the sequence and not to
+    leftovers of an earlier one."""
 
     def __init__(self, sides, rules, alone, give_up=lambda: float("inf")):
         self.sides, self.rules, self.alone, self.give_up = sides, rules, alone, give_up
         self.confirmed = {}  # by kind, how often
 
     def judge(self, lines, logs):
-        """(found, logs that show it, unrepeated, explained)"""
+        """Returns (found, logs that show it, unrepeated, explained)."""
         explained = []
         found = comparing.differences(*logs, self.rules, explained)
         left = self.seconds_left()
@@ -92,10 +92,10 @@ class Judge:
 
 
 class Job:
-    """What one process does: it takes sequences until there are no more, and puts reports into a queue, None last."""
+    """The work of one process: it takes sequences until there are no more, and puts reports into a queue, None last."""
 
     def __init__(self, sides, rules, make, options, source, reports):
-        """`make`: the lines of what the source gives."""
+        """`make`: returns the lines of an item of the source."""
         self.make, self.options, self.source, self.reports = make, options, source, reports
         self.judge = Judge(sides, rules, options.batch == 1, source.give_up)
         self.pair = streaming.Pair(sides, options.batch)
@@ -136,8 +136,8 @@ class Job:
 
 
 def run(count, make_job, source, report, progress=lambda: None):
-    """Runs jobs and merges what they report, until there is no more for them. `make_job`: makes one in its process.
-    Returns whether all ended as they should."""
+    """Runs jobs and merges their reports until the source is empty. `make_job`: makes a job in its process. Returns
+    whether all ended normally."""
     reports = PROCESSES.Queue()
     processes = [PROCESSES.Process(target=lambda: make_job(reports).run()) for _ in range(count)]
     source.start()
@@ -148,7 +148,7 @@ def run(count, make_job, source, report, progress=lambda: None):
         try:
             part = reports.get(timeout=1)
         except queue.Empty:
-            # One that was killed has told nothing.
+            # A killed job has put no None.
             if not any(process.is_alive() for process in processes) and reports.empty():
                 break
             part = ()

@@ -1,7 +1,7 @@
 """The program image that sequences load: kernels as PTX, on one line each for the sequence's notation.
 
-`fill` leaves NULL alone: launches whose parameters are set by calls of their own go on where memory was refused.
-`move` writes three times and one what it has read, `spin` takes so many nanoseconds.
+`fill` ignores NULL: launches whose parameters are set by separate calls continue where memory was refused. `move`
+writes three times the read value plus one, `spin` runs for so many nanoseconds.
 """
 
 PTX = """.version 7.0

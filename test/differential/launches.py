@@ -1,5 +1,5 @@
-"""Graphs of programs that look early (promises.py): built, captured and nested, launched, given other parameters and
-updated while a launch is under way."""
+"""Graphs of programs that check early (promises.py): built, captured and nested, launched, given other parameters and
+updated while a launch is in flight."""
 
 from grammar import structure
 from graphs import node_list
@@ -14,7 +14,7 @@ class Graph:
 
     def __init__(self, graph, exec_, operations):
         self.graph, self.exec_, self.operations = graph, exec_, operations
-        self.clock = {}  # of its last launch: launches of one come one after the other
+        self.clock = {}  # of its last launch: launches of one graph run one after the other
 
 
 class Launches(Program):
@@ -28,7 +28,7 @@ class Launches(Program):
         return [operation for operation in made if operation]
 
     def chain(self, operations):
-        """A graph of nodes one after the other."""
+        """Builds a graph of nodes in one chain."""
         graph, out = self.sequence.new("graph")
         self.call("cuGraphCreate", out, 0)
         nodes = []
@@ -39,7 +39,7 @@ class Launches(Program):
         return graph
 
     def add_nodes(self, graph, operations):
-        """In one chain. A part of it may be a graph within the graph."""
+        """Adds nodes in one chain. A part of it may be a child graph."""
         nodes, at = [], 0
         while at < len(operations):
             node, out = self.sequence.new("node")
@@ -86,7 +86,7 @@ class Launches(Program):
             self.graphs[-1].graph = None
 
     def launch_graph(self, graph, stream):
-        """If all that it touches is ordered before. Whether it did."""
+        """Launches the graph if all conflicting accesses are ordered before. Returns whether it did."""
         if any(operation.event and operation.event.waited for operation in graph.operations):
             return False
         clock = joined(self.order.clock_for(stream), graph.clock)
@@ -121,7 +121,7 @@ class Launches(Program):
         return True
 
     def update_graph(self, graph):
-        """While a launch of it may be under way, which is not changed by it."""
+        """Changes the graph while a launch of it, which is not affected, may be in flight."""
         if self.chance(0.5) and self.update_node(graph):
             return
         again = [self.alike(operation) for operation in graph.operations]
@@ -143,7 +143,7 @@ class Launches(Program):
             self.call("cuGraphDestroy", each)
 
     def update_node(self, graph):
-        """Other parameters for one node of the executable graph. Whether there is one that can be given them."""
+        """Sets other parameters of one node of the executable graph. Returns whether it has such a node."""
         able = [operation for operation in graph.operations if operation.added and operation.kind in
                 ("fill", "kernel", "copy", "function", "record")]
         if not graph.graph or not able:
@@ -159,7 +159,8 @@ class Launches(Program):
         return True
 
     def alike(self, operation):
-        """Of the same kind, between memory of the same kinds, so that an executable graph takes it in its place."""
+        """Returns an operation of the same kind, between memory of the same kinds, that an executable graph accepts in
+        its place."""
         makers = {"fill": self.filled, "kernel": self.kernel, "copy": lambda: self.copy(inside=True),
                   "function": self.own_function,
                   "record": lambda: self.record(inside=True)}

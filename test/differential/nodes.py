@@ -1,5 +1,5 @@
-"""Scenarios about single nodes of graphs: what each type says of itself, what is set of it, before and after the graph
-is instantiated."""
+"""Scenarios about single nodes of graphs: queries and settings of each type, before and after the graph is
+instantiated."""
 
 from grammar import structure
 from graphs import copy_params, kernel_params, node_list
@@ -40,7 +40,7 @@ def nodes(sequence, thread):
     added = []
 
     def add(name, *arguments):
-        """In one chain, so that what the nodes do has one order."""
+        """Adds a node to one chain, so that the nodes' effects have one order."""
         node, out = sequence.new("node")
         sequence.call(thread, name, out, graph, node_list(added[-1:]), len(added[-1:]), *arguments)
         added.append(node)
@@ -109,7 +109,7 @@ def nodes(sequence, thread):
     sequence.risky(thread, "cuGraphNodeFindInClone", (">twin", 0), (kernel,), (clone, graph))
     things, out = sequence.new("things")
     sequence.call(thread, "cuUserObjectCreate", out, 0, "%destroy", 1, 1)
-    # Given away (flag 1) the reference is the graph's, and nobody else's to release.
+    # With flag 1 the reference moves to the graph, and only the graph may release it.
     given_away = sequence.chance(0.5)
     sequence.call(thread, "cuGraphRetainUserObject", graph, things, 1, int(given_away))
     sequence.call(thread, "cuGraphReleaseUserObject", graph, things, 1)

@@ -1,15 +1,15 @@
-"""Who may touch what when: the happens-before order of streams, events and the host, by vector clocks (Mattern, Virtual
-time and global states of distributed systems, 1989).
+"""The happens-before order of streams, events and the host, by vector clocks (Mattern, Virtual time and global states
+of distributed systems, 1989).
 
-A clock says of each stream how many of its operations are known to be done. What is touched only where a clock says
-that all earlier accesses in conflict are done has one value, however slow a device or a client is.
+A clock has, for each stream, the number of its operations that are known to be done. Memory that is accessed only when
+a clock shows all earlier conflicting accesses as done has one value, however slow a device or a client is.
 """
 
 HOST = None  # the id of the host, whose accesses are done when they return
 
 
 def joined(one, other):
-    """The clock of who knows both."""
+    """Returns the clock that joins both."""
     clock = dict(one)
     for stream, count in other.items():
         if clock.get(stream, 0) < count:
@@ -18,8 +18,8 @@ def joined(one, other):
 
 
 class Stream:
-    """A stream, with what is done before its next operation begins. `legacy`: NULL, which waits for all blocking
-    streams and which they wait for."""
+    """A stream, with the clock of its next operation's begin. `legacy`: the NULL stream, which waits for all blocking
+    streams, as they wait for it."""
 
     def __init__(self, thing, number, blocking=True, legacy=False):
         self.thing, self.number, self.blocking, self.legacy = thing, number, blocking, legacy
@@ -57,8 +57,8 @@ class Access:
 
 
 class Order:
-    """Of a program with one host. `host`: what it knows to be done; `behind`: what all work that it gives from now on
-    comes behind, which it need not know to be done."""
+    """The order of a program with one host. `host`: the clock of work known to be done; `behind`: the clock after which
+    all later work runs, done or not."""
 
     def __init__(self):
         self.host, self.behind, self.streams, self.ended = {}, {}, [], {}
@@ -71,13 +71,14 @@ class Order:
         return stream
 
     def end(self, stream):
-        """Destroyed: what it was given goes on, and only who waits for everything knows when it is done."""
+        """The stream is destroyed: its work continues, and only a wait for everything shows its end."""
         self.streams.remove(stream)
         self.ended = joined(self.ended, stream.clock)
 
     def clock_for(self, stream, implicitly=True):
-        """What is done before an operation begins that the stream is given now. `implicitly`: it is one that waits for
-        the NULL stream, or there for the others; of events CUDA's documentation does not say so."""
+        """Returns the clock of the begin of an operation that the stream gets now. `implicitly`: the operation waits
+        for the NULL stream, or in the NULL stream for the others; CUDA's documentation does not promise this for
+        events."""
         clock = joined(joined(stream.clock, self.host), self.behind)
         if stream.blocking and implicitly:
             for other in self.streams:
@@ -86,17 +87,17 @@ class Order:
         return clock
 
     def give(self, stream, clock=None):
-        """An operation of the stream; its number."""
+        """Adds an operation of the stream, and returns its number."""
         stream.count += 1
         stream.clock = joined(clock or self.clock_for(stream), {stream.number: stream.count})
         return stream.count
 
     def learn(self, clock):
-        """The host has been told."""
+        """The host knows that this work is done."""
         self.host = joined(self.host, clock)
 
     def put_behind(self, clock):
-        """A call has returned whose work may still be under way, but not beside work that is given later."""
+        """A call has returned whose work may still be in flight, but not concurrently with later work."""
         self.behind = joined(self.behind, clock)
 
     def everything(self):

@@ -1,5 +1,5 @@
-"""What programs that look early (promises.py) are made of: memory of each kind, streams, events and functions of their
-own, each access ordered before those it conflicts with (order.py)."""
+"""The parts of programs that check early (promises.py): memory of each kind, streams, events and functions of the
+program, with each access ordered after conflicting ones (order.py)."""
 
 from grammar import structure
 from order import HOST, Access, Order
@@ -19,7 +19,7 @@ class Memory:
     def __init__(self, thing, kind, size):
         self.thing, self.kind, self.size = thing, kind, size
         self.access = Access()
-        self.shown = True  # nothing was written since it was last looked at
+        self.shown = True  # not written since it was last shown
 
     @property
     def on_host(self):
@@ -43,20 +43,20 @@ class Memory:
 
 
 class Operation:
-    """Work that a stream or a graph can be given. `call`: the name and the arguments of the call that gives it to a
-    stream, which is "STREAM" among them; `node`: those behind the dependencies of the call that adds it to a graph,
-    None where it can be captured alone."""
+    """Work for a stream or a graph. `call`: the name and the arguments of the call for a stream, with "STREAM" in its
+    place; `node`: the arguments after the dependencies of the call that adds it to a graph, None if it can only be
+    captured."""
 
     def __init__(self, kind, call, node, reads=(), writes=(), event=None, task=None):
         self.kind, self.call, self.node = kind, call, node
         self.reads, self.writes, self.event, self.task = list(reads), list(writes), event, task
-        self.added = None  # the node, where it can be given other parameters
+        self.added = None  # the node, if its parameters can be changed
 
 
 class Event:
 
-    """`clock`: what is done when it is; None: it was never recorded. `inside`: graphs alone record it. `waited`: a
-    thread waits for it, beside which it is not recorded anew."""
+    """`clock`: the work that is done when the event is; None: it was never recorded. `inside`: only graphs record it.
+    `waited`: a thread waits for it; it is not recorded again meanwhile."""
 
     def __init__(self, thing, inside=False):
         self.thing, self.inside = thing, inside
@@ -64,7 +64,7 @@ class Event:
 
 
 class Task:
-    """A function of the program; `wanted`: what it has read was not shown since."""
+    """A function of the program; `wanted`: its last read value was not shown yet."""
 
     def __init__(self, thing):
         self.thing, self.access, self.wanted = thing, Access(), False
@@ -77,7 +77,7 @@ class Program:
         self.sequence, self.random, self.wide = sequence, sequence.random, wide
         self.order = Order()
         self.memories, self.events, self.tasks = [], [], []
-        self.waiting = {}  # threads that wait beside the others, with what they will have learnt
+        self.waiting = {}  # waiting threads, with the clock that they get by the wait
         self.value = 0
         module = load(sequence, 0)
         self.fill, self.move, self.spin = (function_of(sequence, 0, module, name) for name in ("fill", "move", "spin"))
@@ -151,7 +151,7 @@ class Program:
         able = [memory for memory in self.memories if wanted(memory)]
         return self.random.choice(able) if able else None
 
-    # --- what the host does itself
+    # --- the host's own accesses
 
     def may_touch(self, memory, clock=None):
         """Whether the host may write it now; managed memory only while nothing runs."""
@@ -164,7 +164,7 @@ class Program:
         memory.shown = False
 
     def look(self):
-        """At all that the host may read by now and has not seen."""
+        """Shows all memory that the host may read by now and that was not shown."""
         for memory in self.memories:
             idle = memory.kind != "managed" or self.order.idle()
             if not memory.shown and memory.on_host and idle and memory.access.written_before(self.order.host):
@@ -176,7 +176,7 @@ class Program:
                 task.wanted = False
 
     def after(self):
-        """Behind a call that promised something: it is looked at, and what is free now is used again at once."""
+        """Called after a call that promised something: shows the promised memory, and reuses free memory at once."""
         self.look()
         for _ in range(2):
             memory = self.memory(self.may_touch)
@@ -190,7 +190,7 @@ class Program:
     # --- operations of streams and graphs
 
     def part(self, *sizes):
-        """An offset and a number of bytes that fit into all of the sizes; whole words."""
+        """Returns an offset and a number of bytes, in whole words, that fit into all of the sizes."""
         least = min(sizes)
         if self.chance(0.6):
             return 0, least
@@ -261,7 +261,7 @@ class Program:
         return Operation("copy", call, node, reads=[source], writes=[target])
 
     def pitched(self, inside=False):
-        """Rows of a block, with gaps between them."""
+        """Returns a copy of rows with gaps between them."""
         target, source = self.memory(), self.memory()
         if not target or target is source or "device" not in (target.kind, source.kind):
             return None
@@ -283,7 +283,7 @@ class Program:
                          reads=[source], writes=[target])
 
     def own_function(self):
-        """A function of the program that reads or writes memory when its turn has come."""
+        """Returns a function of the program that reads or writes memory in stream order."""
         memory = self.memory(lambda m: m.on_host and m.kind != "managed")
         if not memory:
             return None
@@ -299,7 +299,7 @@ class Program:
                          reads=[] if writing else [memory], writes=[memory] if writing else [], task=task)
 
     def word(self):
-        """A word that the stream writes itself."""
+        """Returns a write of a word by the stream itself."""
         memory = self.memory(lambda m: m.kind in ("device", "pinned"))
         if not memory:
             return None
@@ -326,7 +326,7 @@ class Program:
         return Operation("record", call, ("cuGraphAddEventRecordNode", event.thing), event=event)
 
     def operation(self, inside=False):
-        """Some operation; None: what was chosen is not there."""
+        """Returns some operation; None: the chosen kind is not possible."""
         copy = (lambda: self.copy(inside))
         return self.pick(copy, copy, copy, self.kernel, self.kernel, self.own_function, lambda: self.pitched(inside),
                          self.word, lambda: self.record(inside), self.spinning, self.filled)()
@@ -341,7 +341,7 @@ class Program:
                 operation.task is None or operation.task.access.unused_before(clock))
 
     def do(self, operation, stream, clock):
-        """Notes what the operation does in the stream."""
+        """Notes the operation's accesses in the stream."""
         number = self.order.give(stream, clock)
         for memory in operation.reads:
             memory.access.read(stream.number, number)
@@ -363,7 +363,7 @@ class Program:
         return any(memory.locked and not memory.access.written_before(clock) for memory in operation.reads)
 
     def run(self, stream, operation):
-        """Gives it to the stream, if all that it touches is ordered before. Whether it did."""
+        """Gives the operation to the stream, if all conflicting accesses are ordered before. Returns whether it did."""
         clock = self.order.clock_for(stream, operation.kind != "record")
         pageable_source = [memory for memory in operation.reads
                            if memory.kind == "pageable" and operation.kind in ("copy", "pitched")]
@@ -376,12 +376,12 @@ class Program:
         self.do(operation, stream, clock)
         if operation.kind not in ("copy", "pitched"):
             return True
-        for memory, readers in before.items():  # read when the call returns
+        for memory, readers in before.items():  # the memory was read when the call returned
             memory.access.readers = readers
             if self.may_touch(memory) and self.chance(0.7):
                 self.write(memory)
-        # Into pageable memory: it has come when the call returns. So it is said of copies within the host's memory, too
-        # (CUDA Driver API, "API synchronization behavior"); the software device goes on.
+        # A copy into pageable memory is done when the call returns. CUDA says the same of copies within host memory
+        # (CUDA Driver API, "API synchronization behavior"), where the software device returns earlier.
         if operation.writes[0].kind == "pageable":
             self.learn(stream.clock)
         return True

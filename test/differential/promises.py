@@ -1,8 +1,8 @@
-"""Programs that look early: right after each call whose return promises something (a copy came back, a synchronise, a
-query that says done, a free, an end), at all that it promises, while what it does not promise is still under way.
+"""Programs that check early: right after each call whose return promises something (a finished copy, a synchronise, a
+query that returns success, a free, an end) they show all promised memory, while other work is still in flight.
 
-Each access is ordered before those it conflicts with, so what is seen has one value on any device. On a slow one
-(`--slow`) what is promised too early shows.
+Each access is ordered after conflicting ones, so each shown value is the same on any device. A slow device (`--slow`)
+reveals a promise that is too early.
 """
 
 from grammar import on_device, structure
@@ -17,7 +17,7 @@ WAIT_GEQ = 0  # CU_STREAM_WAIT_VALUE_GEQ
 
 
 class Steps(Launches):
-    """What a program may do next. Each step says whether it did something."""
+    """The steps of a program. Each returns whether it did something."""
 
     def step_work(self):
         operation = self.operation()
@@ -38,12 +38,12 @@ class Steps(Launches):
         self.call(name.replace("Async", ""), to, from_, bytes_)
         self.do(operation, self.null, self.order.clock_for(self.null))
         if not source.host_alone and not target.host_alone:
-            return True  # within the device: asynchronous for the host
+            return True  # within the device: asynchronous to the host
         if target.host_alone:
             self.learn(self.null.clock)
             return True
-        # Copies to the device may return when the source is read (docs/differences.md); work that is given later comes
-        # behind them. That of NVIDIA's driver does so in streams that do not block once the copy is done.
+        # Copies to the device may return once the source is read (docs/differences.md), and later work runs after them.
+        # With NVIDIA's driver, work in non-blocking streams runs after the copy only once the copy is done.
         source.access.readers = readers
         if self.sequence.software:
             self.order.put_behind(self.null.clock)
@@ -135,7 +135,7 @@ class Steps(Launches):
                    for graph in self.graphs for operation in graph.operations)
 
     def step_free(self):
-        """While work may be under way on it: each of these waits for that."""
+        """Frees or unregisters memory while work on it may be in flight: each of these calls waits for it."""
         memory = self.memory(lambda m: not self.used_by_graphs(m)) if self.chance(0.5) else None
         if not memory or memory.kind == "pageable":
             return False
@@ -187,16 +187,16 @@ class Steps(Launches):
         return True
 
     def step_held(self):
-        """A stream that waits for a word which another one writes later: what comes between is given to it, read and
-        written by who may."""
+        """A stream waits for a word that another one writes later: meanwhile it gets work, and allowed accesses go
+        on."""
         holding, made = self.sequence.new("stream")
         releasing, also_made = self.sequence.new("stream")
         word, out = self.sequence.new("memory", 4)
         self.call("cuStreamCreate", made, NON_BLOCKING)
         self.call("cuStreamCreate", also_made, NON_BLOCKING)
         self.call("cuMemAlloc_v2", out, 4)
-        # A launch that is the first to be given pinned memory waits for copies that are under way into it
-        # (docs/differences.md): the device knows all of it before.
+        # The first launch with pinned memory waits for copies in flight into it (docs/differences.md), so the device
+        # gets all of it before.
         for memory in self.memories:
             if memory.locked:
                 self.call("cuMemHostGetDevicePointer_v2", ">known", memory.thing, 0)
@@ -209,7 +209,7 @@ class Steps(Launches):
             operation = self.operation()
             if not operation or any(memory.kind == "pageable" for memory in operation.reads + operation.writes):
                 continue
-            # Host functions of a held stream would keep those of others waiting, and a copy on the host is waited for.
+            # Host functions of a held stream would block those of others, and a host copy blocks its caller.
             on_host = operation.reads + operation.writes and all(
                 memory.host_alone for memory in operation.reads + operation.writes)
             if operation.kind in ("copy", "kernel", "fill", "pitched") and not on_host:
@@ -244,7 +244,7 @@ class Steps(Launches):
 
 
 def program(sequence, thread, steps, **options):
-    """A generator of a whole program; `steps`: names of steps with how often each is chosen."""
+    """Yields a whole program; `steps`: names of steps with their weights."""
     made = Steps(sequence, **options)
     for _ in range(2):
         made.add_stream()
@@ -271,7 +271,7 @@ def straight(sequence, thread):
 
 
 def launched(sequence, thread):
-    """Graphs of every way to make them, launched, changed and ended in flight."""
+    """Graphs made in every way, launched, changed and ended in flight."""
     yield from program(sequence, thread, {**USUAL, "launch": 8}, wide=False)
 
 
@@ -281,7 +281,7 @@ def held(sequence, thread):
 
 
 def freed(sequence, thread):
-    """Memory of every kind, freed, registered and unregistered while work is under way on it."""
+    """Memory of every kind, freed, registered and unregistered while work on it is in flight."""
     yield from program(sequence, thread, {**USUAL, "free": 5, "more": 5}, wide=False)
 
 
@@ -291,7 +291,7 @@ def threads(sequence, thread):
 
 
 def retained(sequence, thread):
-    """The primary context, released by one thread while another retains it, and used by who has it."""
+    """The primary context, released by one thread while another retains it, and used by its holders."""
     count = sequence.threads
     for _ in range(sequence.random.randrange(2, 8)):
         taking, giving = (sequence.random.sample(range(count), 2) if count > 1 else (0, 0))
@@ -320,7 +320,7 @@ def retained(sequence, thread):
 
 
 def graph_memory(sequence, thread):
-    """Memory that a graph allocates, fills, copies out and frees, launch after launch, looked at behind each."""
+    """Memory that a graph allocates, fills, copies out and frees, launch after launch, shown after each."""
     stream, out = sequence.new("stream")
     sequence.call(thread, "cuStreamCreate", out, sequence.pick(0, NON_BLOCKING))
     graph, out = sequence.new("graph")
@@ -371,5 +371,5 @@ def graph_memory(sequence, thread):
 
 SCENARIOS = {"straight": straight, "launched": launched, "held": held, "freed": freed, "threads": threads,
              "retained": retained, "launched_memory": graph_memory}
-# What has several threads, and what one alone makes.
+# The families with several threads.
 OF_THREADS = {"threads", "retained"}

@@ -1,16 +1,15 @@
-"""Scenarios that ask: what devices, contexts, streams, pools, pointers and kernels say of themselves, and what can be
-set of it."""
+"""Scenarios of queries: attributes of devices, contexts, streams, pools, pointers and kernels, and their settings."""
 
 from grammar import PAGE, WAIT_NOR, on_device, structure
 from kernels import PTX
 from scenarios import allocate, check, function_of, load, stream_of
 
-NEWEST = 13000  # that both sides know
+NEWEST = 13000  # the newest version that both sides know
 ANSWER_BYTES = 4096
 
 
 def in_some_order(sequence, calls):
-    """Each of the calls once, some of the time, in any order."""
+    """Makes a part of the calls, each once, in random order."""
     for call in sequence.random.sample(calls, len(calls)):
         if sequence.chance(0.6):
             call()
@@ -18,7 +17,7 @@ def in_some_order(sequence, calls):
 
 
 def device_questions(sequence, thread):
-    """What is asked of a device once, at the start of most programs."""
+    """Queries of a device, as most programs make them at their start."""
     wrong = sequence.devices + 7
 
     def ask(name, *arguments):
@@ -49,14 +48,14 @@ def device_questions(sequence, thread):
         ask("cuProfilerStop"),
         ask("cuMemGetInfo_v2", *sequence.pick(("?hide", "?hide"), ("?hide", 0), (0, "?hide"))),
         ask("cuGetProcAddress", ('"cuMemAlloc"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 2000), (0, 99)),
-        # NULL for the name or for where the address goes ends a program in NVIDIA's driver.
+        # NULL for the name or for the address's place crashes NVIDIA's driver.
         ask("cuGetProcAddress_v2", ('"cuMemcpyAsync"', '"cuNoSuchThing"'), ("?hide",), (NEWEST, 12000, 2000),
             (0, 1, 2, 99), ("?i32",)),
     ])
 
 
 def logs(sequence, thread):
-    """The log of errors, whose text is each side's own."""
+    """The log of errors, whose text differs between the sides."""
     listener, out = sequence.new("listener")
     sequence.call(thread, "cuLogsRegisterCallback", "%log", 0, out)
     sequence.call(thread, "cuLogsCurrent", "?hide", 0)
@@ -71,7 +70,7 @@ def logs(sequence, thread):
 
 
 def context_questions(sequence, thread):
-    """A context of this scenario's own: what it says, and every older way to make and to leave one."""
+    """A context of this scenario's own: its attributes, and every older way to make and to leave one."""
     wrong = sequence.devices + 7
     context, out = sequence.new("context")
     sequence.pick(
@@ -85,7 +84,7 @@ def context_questions(sequence, thread):
     def ask(name, *arguments):
         return lambda: sequence.risky(thread, name, *arguments)
 
-    # They ask without a yield: another scenario of the thread has its own context current.
+    # These queries have no yield between them: another scenario of the thread makes its own context current.
     for call in sequence.random.sample([
             ask("cuCtxGetDevice_v2", ("?i32", 0), (context, 0)),
             ask("cuCtxSynchronize_v2", (context, 0)),
@@ -112,7 +111,7 @@ def context_questions(sequence, thread):
 
 
 def stream_questions(sequence, thread):
-    """Attributes of streams, values in batches, and how a capture is asked about and changed."""
+    """Attributes of streams, values in batches, and queries and changes of a capture."""
     stream, other = stream_of(sequence, thread), stream_of(sequence, thread)
     block = allocate(sequence, thread, 4096)
     zeroed = sequence.call(thread, "cuMemsetD8_v2", block, 0, 4096)
@@ -174,7 +173,7 @@ def stream_questions(sequence, thread):
 
 
 def pool_questions(sequence, thread):
-    """Whose memory a pool is, and which pool a device has."""
+    """A pool's device and access, and a device's pool."""
     props = structure("CUmemPoolProps", {"allocType": 1, **on_device(0)})
     access = structure("CUmemAccessDesc", {**on_device(0), "flags": 3})
     nobody = structure("CUmemAccessDesc", {**on_device(sequence.devices + 7), "flags": 3})
@@ -202,7 +201,7 @@ def pool_questions(sequence, thread):
 
 
 def pointer_questions(sequence, thread):
-    """What is known of an address, and what is advised about memory of both sides."""
+    """Attributes of addresses, and advice about managed memory."""
     block = allocate(sequence, thread, 4096)
     shared, out = sequence.new("memory", PAGE)
     sequence.call(thread, "cuMemAllocManaged", out, PAGE, 1)
@@ -230,7 +229,7 @@ def pointer_questions(sequence, thread):
     sequence.call(thread, "cuStreamSynchronize", stream)
     check(sequence, thread, shared)
     yield
-    # What is discarded has no contents that could be compared.
+    # Discarded memory has no defined contents.
     last = sequence.pick("cuMemDiscardBatchAsync", "cuMemDiscardAndPrefetchBatchAsync")
     where = (here, "[0]", 1) if last == "cuMemDiscardAndPrefetchBatchAsync" else ()
     sequence.call(thread, last, f"[{shared}]", f"[{PAGE}]", 1, *where, 0, stream)
@@ -240,7 +239,7 @@ def pointer_questions(sequence, thread):
 
 
 def kernel_questions(sequence, thread):
-    """Modules by every way to load one, the linker, and how much of a kernel fits."""
+    """Modules loaded in every way, the linker, and occupancy."""
     for name, *arguments in sequence.random.sample(
         [("cuModuleLoad", ">nofile", ('"/nonexistent/module"', 0)),
          ("cuLibraryLoadFromFile", ">nofile", ('"/nonexistent/library"', 0), 0, 0, 0, 0, 0, 0)], 1):
@@ -274,7 +273,7 @@ def kernel_questions(sequence, thread):
 
 
 def green_contexts(sequence, thread):
-    """Parts of a device's multiprocessors, and work of theirs."""
+    """Partitions of a device's multiprocessors, and work on them."""
     whole, part = sequence.host(thread, ANSWER_BYTES), sequence.host(thread, ANSWER_BYTES)
     sequence.risky(thread, "cuDeviceGetDevResource", (0, sequence.devices + 7), (whole, 0), (1, 99))
     sequence.call(thread, "cuDeviceGetDevResource", 0, whole, 1)
@@ -303,7 +302,7 @@ def green_contexts(sequence, thread):
 
 
 def tensor_maps(sequence, thread):
-    """Descriptors for copies of boxes, as the bytes that kernels are given."""
+    """Tensor maps, as the bytes that kernels get."""
     block = allocate(sequence, thread, 65536)
     maps = sequence.host(thread, ANSWER_BYTES)
     element = (0, "[64 32]", "[64]")  # u8, extents, strides

@@ -1,4 +1,4 @@
-"""What was found, said once for each kind of difference: how often, where, and the calls that led to the first one."""
+"""The report: each kind of difference once, with its count, its seeds, and the calls that led to the first one."""
 
 import json
 import re
@@ -21,8 +21,8 @@ def names_of(line):
 
 
 def slice_of(lines, number):
-    """The lines before a line, and itself, that share a name with it, directly or through others, or set what is
-    current on its thread."""
+    """Returns the line and the earlier lines that share a name with it, directly or through others, or set its thread's
+    current context."""
     at = next((i for i, line in enumerate(lines) if line.split(" ", 1)[0] == number), len(lines) - 1)
     wanted, kept = names_of(lines[at]), [at]
     for i in range(at - 1, -1, -1):
@@ -34,7 +34,7 @@ def slice_of(lines, number):
 
 
 def calls_of(logs):
-    """How many calls of CUDA both sides made."""
+    """Returns the number of CUDA calls that both sides made."""
     return min(sum(words[1].lstrip("~").startswith("cu") and words[2] != "skipped"
                    for words in (row.split(" ", 3) for row in log) if len(words) > 2) for log in logs)
 
@@ -46,17 +46,18 @@ class Report:
         self.sequences, self.calls, self.differing = 0, 0, 0
         self.threads = self.contexts = 0  # of all sequences
         self.ended_alike = 0  # sequences that ended their process on both sides alike
-        self.processes = self.renewals = 0  # that were started; how often one's contexts were ended between sequences
+        # Started processes; the number of times that contexts were ended between sequences.
+        self.processes = self.renewals = 0
         self.explained = Counter()  # lines that differ, by the reasons of explained.toml
         self.hung = []  # seeds, with the side
-        # What differed behind other sequences in one process, and not in a process of its own; with what both processes
-        # had said on standard error by then.
+        # Differences that occurred after other sequences in one process, and not alone; with both processes' error
+        # output until then.
         self.unrepeated = []
         self.server_said = []  # warnings and errors in the server's log
         self.kinds = {}
 
     def count(self, seed, lines, logs, explained=()):
-        """What there was of a sequence, whatever it showed."""
+        """Counts a sequence, with or without a difference."""
         self.sequences += 1
         self.calls += calls_of(logs)
         self.threads += len({line.split(" ", 2)[1] for line in lines})
@@ -66,7 +67,7 @@ class Report:
         self.explained.update(rule.reason for rule in explained)
 
     def add(self, seed, lines, found, logs, unrepeated=(), said=()):
-        """What differed in a sequence. `said`: on standard error, by both sides."""
+        """Adds the differences of a sequence. `said`: both sides' error output."""
         self.differing += bool(found)
         self.unrepeated += [
             {"difference": f"seed {seed}: {difference}"[:LINE_CHARACTERS], "said": [*said]}
@@ -86,7 +87,7 @@ class Report:
         return self.kinds.setdefault(name, {"count": 0, "first": 0, "seeds": [], "examples": []})
 
     def merge(self, other):
-        """Takes over what another report has."""
+        """Merges another report."""
         for name in ("sequences", "calls", "differing", "threads", "contexts", "ended_alike", "processes", "renewals"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.explained.update(other.explained)
@@ -109,7 +110,7 @@ class Report:
         return {"seed": seed, "difference": str(difference), "first": difference.first, "lines": shown}
 
     def ordered(self):
-        """Kinds that were first in some sequence come first: the others may follow from them."""
+        """Returns the kinds, those that were first in some sequence first: the others may follow from them."""
         return sorted(self.kinds.items(), key=lambda row:
                       (row[1]["first"] == 0, -row[1]["first"], -row[1]["count"], row[0]))
 
@@ -129,7 +130,7 @@ class Report:
                 }, out, indent=1)
 
     def summary(self, seconds):
-        """In lines; `seconds`: how long it took."""
+        """Yields the report's lines; `seconds`: the run time."""
         yield (
             f"{self.sequences} sequences, {self.calls} calls, {self.differing} sequences with differences, of"
             f" {len(self.kinds)} kinds"

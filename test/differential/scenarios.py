@@ -1,11 +1,11 @@
-"""What programs do with each family of the API, call by call. A scenario is a generator: it yields where others may
-come between."""
+"""Programs' use of each family of the API, call by call. A scenario is a generator: it yields where other scenarios may
+interleave."""
 
 from grammar import PAGE, WAIT_NOR, on_device, structure
 from kernels import PTX
 
 HOST_BYTES = 65536
-# What a device can do with the memory of the program's machine differs: docs/differences.md.
+# The attributes about the program's host memory differ (docs/differences.md).
 ATTRIBUTES = sorted(set(range(1, 100)) - {86, 88, 89})
 MEMORY_SIZES = (1, 255, 512, 4096, 65536, PAGE + 4)
 
@@ -21,7 +21,7 @@ def allocate(sequence, thread, size):
 
 
 def check(sequence, thread, memory, size=None):
-    """The memory's contents, as the host sees them."""
+    """Shows the memory's contents on the host."""
     size = min(size or memory.size, HOST_BYTES)
     host = sequence.host(thread, HOST_BYTES)
     copied = sequence.call(thread, "cuMemcpyDtoH_v2", host, memory, size)
@@ -76,7 +76,7 @@ def memory(sequence, thread):
     yield
     sequence.risky(thread, "cuMemFree_v2", (block, block.at(1) if size > 1 else 0), probability=0.3)
     yield
-    # Used after its end: at once, since any allocation may be given the address.
+    # The freed address is used at once, since any allocation may get it.
     sequence.call(thread, "cuMemFree_v2", other)
     sequence.call(thread, "cuMemFree_v2", sequence.pick(other, 0))
     sequence.call(thread, "cuMemcpyDtoH_v2", host, other, 1)
@@ -84,7 +84,7 @@ def memory(sequence, thread):
 
 
 def virtual_memory(sequence, thread):
-    """Reservations, physical memory, mappings: each piece on its own way."""
+    """Reservations, physical memory, mappings: each piece by itself."""
     pages = sequence.random.randrange(2, 6)
     prop = structure("CUmemAllocationProp", {"type": 1, **on_device(0)})
     bad_prop = structure("CUmemAllocationProp", {"type": 1, **on_device(sequence.devices + 7)})
@@ -115,9 +115,9 @@ def virtual_memory(sequence, thread):
             if right and page not in mapped:
                 mapped[page] = False
         elif action == "unmap":
-            # What is not mapped is left alone: the driver says success or an error by what lies beside it.
+            # Unmapped pages are skipped: the driver's answer depends on their neighbours.
             if page in mapped:
-                sequence.call(thread, "cuCtxSynchronize")  # what still works there would fault
+                sequence.call(thread, "cuCtxSynchronize")  # work in flight on it would fault
                 sequence.call(thread, "cuMemUnmap", place, PAGE)
                 mapped.pop(page)
         elif action == "access" and page in mapped:
@@ -207,7 +207,7 @@ def pools(sequence, thread):
 
 
 def streams(sequence, thread):
-    """Streams and events: flags, priorities, waiting, asking."""
+    """Streams and events: flags, priorities, waits, queries."""
     stream, out = sequence.new("stream")
     if not sequence.risky(thread, "cuStreamCreateWithPriority", (out, 0), (1, 99), (0, -100, 100)):
         sequence.call(thread, "cuStreamCreate", out, 1)
@@ -272,7 +272,8 @@ def modules(sequence, thread):
     yield
     stream = stream_of(sequence, thread)
     target = allocate(sequence, thread, 4096)
-    # Of its own, so that the software device, which has not got it, has the sequences that it had.
+    # A choice only if the function exists, so that the sequences for the software device, which lacks it, do not
+    # change.
     staged = []
     if "cuLaunchGrid" not in sequence.left_out:
         staged = [lambda: staged_launch(sequence, thread, fill, target, stream)]
@@ -309,8 +310,8 @@ def modules(sequence, thread):
 
 
 def staged_launch(sequence, thread, function, target, stream):
-    """The launch interface of CUDA 3: what a launch takes is set on the function before."""
-    # What is wrong comes first, and then all that is right: a kernel without its address would fault.
+    """The launch interface of CUDA 3, where a launch's parameters are set on the function before."""
+    # Wrong calls come first, then all the right ones: a kernel without its address would fault.
     wrong = [("cuFuncSetBlockShape", (function, 0), (256, 0, -1), (1, 0), (1, 0)),
              ("cuFuncSetSharedSize", (function, 0), (0,)), ("cuParamSetv", (function, 0), (0,), f"[{target}]", 8),
              ("cuParamSeti", (function, 0), (8,), 7), ("cuParamSetf", (function, 0), (12,), 2),
@@ -434,7 +435,7 @@ def host_memory(sequence, thread):
 
 
 def managed(sequence, thread):
-    """Managed memory: who touches it, what is advised."""
+    """Managed memory: accesses and advice."""
     size = sequence.pick(64, 4096, 200000, PAGE)
     block, out = sequence.new("memory", size)
     if not sequence.risky(thread, "cuMemAllocManaged", (out, 0), (size, 0), (1, 0, 4, 99)):
@@ -446,7 +447,7 @@ def managed(sequence, thread):
     sequence.risky(thread, "cuMemAdvise", (block, 0), (size, 0, size + 10000000), (sequence.pick(1, 2), 0, 99), 0)
     sequence.risky(thread, "cuMemPrefetchAsync", (block, 0), (size, 0, size + 10000000),
                    (sequence.pick(0, -1), sequence.devices + 7), 0)
-    if size == PAGE:  # smaller allocations share pages, and what is advised about those
+    if size == PAGE:  # smaller allocations share pages and their advice
         sequence.risky(thread, "cuMemRangeGetAttribute", ("?i32", 0), (4, 8), (1, 99), (block, 0), size)
     sequence.risky(thread, "cuPointerGetAttribute", ("?u32", 0), 8, (block, 0))
     sequence.call(thread, "cuCtxSynchronize")
@@ -494,7 +495,7 @@ def contexts(sequence, thread):
 
 
 def devices(sequence, thread):
-    """What is asked of devices, peers and errors."""
+    """Queries of devices, peers and errors."""
     wrong = sequence.devices + 7
     for _ in range(sequence.random.randrange(3, 8)):
         sequence.pick(
@@ -530,15 +531,16 @@ def callbacks(sequence, thread):
 
 
 def memory_operations(sequence, thread):
-    """Words that a stream writes, and waits for where they are there already."""
+    """Words that a stream writes, and waits for words that are written already."""
     stream = stream_of(sequence, thread)
     block = allocate(sequence, thread, 4096)
-    # None waits for a write that failed, nor for a block that a capture kept from being cleared: any word but all ones.
+    # No wait depends on a write that may fail, or on a block that a capture kept from being cleared: each accepts any
+    # word but all ones.
     sequence.call(thread, "cuMemsetD8_v2", block, 0, 4096)
     sequence.call(thread, "cuStreamSynchronize", 0)
     for _ in range(sequence.random.randrange(2, 6)):
         at = 8 * sequence.random.randrange(64)
-        # Nothing orders the NULL stream and this one: each has a half of its own.
+        # The NULL stream and this one have no order: each uses its own half.
         writer, half = sequence.pick((stream, 0), (0, 2048))
         sequence.risky(thread, "cuStreamWriteValue32_v2", writer, (block.at(half + at), block.at(half + at + 2), 0), 7,
                        (0, 99))
@@ -553,7 +555,7 @@ def memory_operations(sequence, thread):
 
 
 def reset(sequence, thread):
-    """The primary context ends with all that is in it, however often it is retained, and can be had again."""
+    """The primary context is reset with all its objects, however often it is retained, and can be retained again."""
     primary = sequence.contexts[0]
     sequence.call(thread, "cuCtxSetCurrent", primary)
     block = allocate(sequence, thread, 4096)
@@ -574,7 +576,7 @@ def reset(sequence, thread):
 
 
 def runtime(sequence, thread):
-    """The runtime, with what it keeps as the last error."""
+    """The runtime, with its last error."""
     size = sequence.pick(64, 4096)
     block, out = sequence.new("memory", size)
     sequence.call(thread, "cudaMalloc", out, size)
@@ -596,7 +598,7 @@ def runtime(sequence, thread):
             lambda: sequence.call(thread, "cudaGraphLaunch", 0, stream),
             lambda: sequence.call(thread, "cudaEventDestroy", 0), lambda: sequence.call(thread, "cudaStreamDestroy", 0),
             lambda: sequence.risky(thread, "cudaMallocHost", (">pinned", 0), (0, 64)),
-            # Back to the thread's own context, whose things other scenarios go on with.
+            # Returns to the thread's own context, which other scenarios use.
             lambda: (sequence.risky(thread, "cudaSetDevice", (0, sequence.devices + 7)),
                      sequence.call(thread, "cuCtxSetCurrent", sequence.context_of(thread))),
             lambda: sequence.risky(thread, "cudaDeviceGetAttribute", ("?i32", 0), (1, 9999), 0),
@@ -614,8 +616,8 @@ def runtime(sequence, thread):
 
 
 def fault(sequence, thread):
-    """A kernel that traps, and what the context answers from then on. The last scenario of a sequence, in a context
-    where nothing is captured."""
+    """A kernel that traps, and the context's answers after it. It is the last scenario of a sequence, in a context
+    without captures."""
     sequence.call(thread, "cuCtxCreate_v4", ">faulty", structure("CUctxCreateParams", {}), 0, 0)
     module = load(sequence, thread)
     trap = function_of(sequence, thread, module, "trap_always")

@@ -1,4 +1,4 @@
-"""A seed's sequence: scenarios of all families on some threads and contexts, one call of one, then one of another."""
+"""A seed's sequence: interleaved scenarios of all families on some threads and contexts."""
 
 import sys
 from pathlib import Path
@@ -52,17 +52,18 @@ SCENARIOS = {
     "null": lambda *arguments: nulls(*arguments),
     "faulted": lambda sequence, thread, api: faulted.faulted(sequence, thread, api, NEVER_CALLED),
 }
-OF_DESCRIPTION = {"null", "faulted"}  # they want it
+OF_DESCRIPTION = {"null", "faulted"}  # scenarios that get the description
 # The software device shares neither events nor pools with other processes, and keeps no log.
 NOT_BY_SOFTWARE = {"sharing", "logs"}
-# What it does not offer and the client sends without waiting, so that the error comes later; and what such calls make.
+# Functions that the software device does not offer and the client sends without waiting, so that the error comes later;
+# and functions that use their results.
 LEFT_OUT_BY_SOFTWARE = {
     "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync", "cuMemcpy3DBatchAsync_v2",
     "cuUserObjectCreate", "cuGraphRetainUserObject", "cuGraphReleaseUserObject", "cuCtxAttach", "cuCtxDetach",
     "cuFuncSetBlockShape", "cuFuncSetSharedSize", "cuParamSetSize", "cuParamSeti", "cuParamSetf", "cuParamSetv",
     "cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync",
 }
-# In no sequence, and why.
+# Functions that no sequence calls, with the reasons.
 NEVER_CALLED = {
     "cuCtxPushCurrent": "of CUDA 3, whose contexts belonged to one thread: what the next cuCtxPopCurrent gives varies",
     "cuCtxPopCurrent": "of CUDA 3, as cuCtxPushCurrent",
@@ -73,9 +74,9 @@ NEVER_CALLED = {
     "cuMulticastBindAddr": "wants several GPUs",
     "cuMulticastGetGranularity": "wants several GPUs",
 }
-# What makes contexts, or ends them.
+# Scenarios that make or end contexts.
 OF_CONTEXTS = {"contexts", "context_questions", "green_contexts", "reset", "faulted"}
-# Beside nothing else: they end what the others have.
+# Scenarios that run alone: they end the others' objects.
 ALONE = {"reset", "faulted"}
 ALONE_CHANCE = 0.05
 SCENARIOS_MAX = 6
@@ -88,8 +89,8 @@ OLDER_CHANCE = 0.1
 FIRST_VERSIONS = ("cuStreamWaitValue32", "cuStreamWaitValue64", "cuStreamWriteValue32", "cuStreamWriteValue64",
                   "cuStreamBatchMemOp", "cuMemHostRegister")
 
-# Functions that nulls() leaves out: they are fine with what it gives them and change the rest of the sequence, or
-# NVIDIA's driver crashes, or scenarios.staged_launch() has NULL for them.
+# Functions that nulls() leaves out: they accept NULL and change the rest of the sequence, or NVIDIA's driver crashes,
+# or scenarios.staged_launch() calls them with NULL.
 NOT_WITH_NULLS = {
     "cuInit", "cuCtxSetCurrent", "cuCtxPopCurrent_v2", "cuCtxPushCurrent_v2", "cuCtxDetach", "cuCtxAttach",
     "cuDevicePrimaryCtxReset_v2", "cuDevicePrimaryCtxRelease_v2", "cuDevicePrimaryCtxRetain",
@@ -98,13 +99,13 @@ NOT_WITH_NULLS = {
     "cuProfilerStop", "cuThreadExchangeStreamCaptureMode",
     "cuStreamBeginCapture", "cuStreamBeginCapture_v2", "cuGetExportTable", "cuCtxSynchronize",
 }
-# Handles of which NULL means something, so that a call with it is no mistake.
+# Handles for which NULL is valid.
 NULL_IS_A_HANDLE = {"stream", "context", "device"}
 
 
 def nulls(sequence, thread, api):
-    """Functions of the description with NULL for one handle or pointer: the kinds of all parameters say how a call
-    looks."""
+    """Calls functions of the description with NULL for one handle or pointer; the parameters' kinds give the other
+    arguments."""
     able = [f for f in api.functions if has_nulls(f)]
     for function in sequence.random.sample(able, 6):
         places = [
@@ -133,7 +134,7 @@ def has_nulls(function):
         p for p in function.params
         if p.is_handle and p.direction in ("in", "destroy") and not p.opt and p.kind not in NULL_IS_A_HANDLE
     ]
-    # One handle, so that there is one mistake; nothing that has to be built.
+    # One handle, so that there is one mistake; no argument that has to be built.
     return len(handles) == 1 and all(p.is_handle and p.direction in ("in", "destroy") or buildable(p)
                                      for p in function.params)
 
@@ -152,12 +153,13 @@ def plain(sequence, p):
 
 
 def begin(sequence, alone):
-    """The driver, the contexts, and which of them is current on which thread. `alone`: the primary context only."""
+    """Initialises the driver, makes the contexts, and sets each thread's current one. `alone`: the primary context
+    only."""
     sequence.call(0, "cuInit", 0)
     primary, out = sequence.new("context")
     sequence.call(0, "cuDevicePrimaryCtxRetain", out, 0)
     sequence.contexts = [primary]
-    # Few: NVIDIA's driver takes a second for each beside others.
+    # Few contexts: NVIDIA's driver takes a second for each beside others.
     for _ in range(0 if alone else sequence.pick(0, 0, 0, 0, 1, CONTEXTS_MAX - 1)):
         context, out = sequence.new("context")
         sequence.call(0, "cuCtxCreate_v4", out, structure("CUctxCreateParams", {}), 0, 0)
@@ -167,7 +169,7 @@ def begin(sequence, alone):
 
 
 def make_early(seed, families=None, devices=1, software=False):
-    """The lines of a seed's program that looks early (promises.py)."""
+    """Returns the lines of a seed's program that checks early (promises.py)."""
     sequence = Sequence(seed, 1, devices, LEFT_OUT_BY_SOFTWARE if software else ())
     sequence.software = software
     name = sequence.random.choice(families or list(promises.SCENARIOS))
@@ -180,10 +182,10 @@ def make_early(seed, families=None, devices=1, software=False):
 
 def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCENARIOS_MAX, contexts_chance=1,
          fault_within=False):
-    """The lines of a seed's sequence. `software`: for the software device, without what it does not offer.
-    `contexts_chance`: how probable it is that the sequence may make and end contexts and have kernels that fault, after
-    which contexts and processes have to be made anew; others have all else that there is. `fault_within`: a kernel
-    traps in the midst of it, whatever is under way."""
+    """Returns the lines of a seed's sequence. `software`: for the software device, without functions that it does not
+    offer. `contexts_chance`: the probability that the sequence may make and end contexts and have kernels that fault,
+    which requires new contexts and processes; other sequences have all other scenarios. `fault_within`: a kernel traps
+    in the midst of the sequence."""
     sequence, older = Sequence(seed, 1, devices, LEFT_OUT_BY_SOFTWARE if software else ()), older_names(api)
     sequence.threads = sequence.pick(1, 1, 2, 4, THREADS_MAX)
     light = contexts_chance < 1 and not sequence.chance(contexts_chance)
@@ -215,7 +217,7 @@ def make(seed, api, families=None, devices=1, software=False, scenarios_max=SCEN
 
 
 def older_names(api):
-    """The names under which a function went before, by its name."""
+    """Returns a function's older names, by its name."""
     older = {f"{name}_v2": [name] for name in FIRST_VERSIONS}
     for function in api.functions:
         left_out = function.unsupported or function.is_old_abi or function.name in NEVER_CALLED
@@ -225,7 +227,7 @@ def older_names(api):
 
 
 def older_name(line, older, random):
-    """The line; at times it calls by a name that older programs have in them."""
+    """Returns the line, at times with an older name of the function."""
     number, thread, name, *arguments = line.split(" ", 3)
     if name not in older or random.random() > OLDER_CHANCE:
         return line

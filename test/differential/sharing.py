@@ -1,4 +1,4 @@
-"""Scenarios about what other processes may be given, as far as one process goes."""
+"""Scenarios about sharing with other processes, as far as one process can test it."""
 
 from grammar import PAGE, on_device, structure
 from scenarios import allocate, check
@@ -13,7 +13,7 @@ def sharing(sequence, thread):
     event, out = sequence.new("event")
     sequence.call(thread, "cuEventCreate", out, sequence.edge(6, 4))
     sequence.risky(thread, "cuIpcGetEventHandle", ("?hide", 0), (event, 0))
-    # Handles that nobody has given.
+    # Handles that were never exported.
     sequence.call(thread, sequence.pick("cuIpcOpenMemHandle_v2", "cuIpcOpenMemHandle"), ">never",
                   structure("CUipcMemHandle", {}), 1)
     sequence.call(thread, "cuIpcOpenEventHandle", ">never", structure("CUipcEventHandle", {}))
@@ -34,7 +34,7 @@ def sharing(sequence, thread):
 
 
 def descriptors(sequence, thread):
-    """Physical memory as a descriptor, and had again by it: what is written at one address is read at the other."""
+    """Physical memory exported as a descriptor and imported again: both mappings have the same contents."""
     prop = structure("CUmemAllocationProp", {"type": 1, "requestedHandleTypes": DESCRIPTOR, **on_device(0)})
     plain = structure("CUmemAllocationProp", {"type": 1, **on_device(0)})
     made, out = sequence.new("physical")

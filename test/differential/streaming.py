@@ -1,5 +1,5 @@
-"""Sequences one after the other in living processes, one on each side: starting a process and making a context cost
-more than many sequences do."""
+"""Runs sequences one after the other in one process on each side: a process start and a new context cost more than many
+sequences."""
 
 import os
 import select
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import comparing
 
-SAID_BYTES = 4000  # of what a process printed as errors
-AHEAD = 4  # sequences that a process has been given and that nobody has read yet
-KILLED_SECONDS = 10  # a process in the kernel's driver may not go at once; it is not waited for any longer
+SAID_BYTES = 4000  # of a process's error output
+AHEAD = 4  # sequences that a process has got and whose logs are not read yet
+KILLED_SECONDS = 10  # the longest wait for a killed process, which may hang in the kernel's driver
 
 
 class TooLate(Exception):
@@ -21,7 +21,7 @@ class TooLate(Exception):
 
 
 class Living:
-    """A process of one side that is given sequences by the names of their files."""
+    """A process of one side that gets sequences by the names of their files."""
 
     def __init__(self, side, folder):
         self.limit_seconds = side.limit_seconds
@@ -29,18 +29,18 @@ class Living:
         self.process = subprocess.Popen([*side.command, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.errors, env={**os.environ, **side.environment})
         self.unread, self.seen = b"", 0
-        self.renewed = 0  # how often it had to end its contexts
+        self.renewed = 0  # the number of times that it had to end its contexts
 
     def give(self, path):
         try:
             self.process.stdin.write(f"{path}\n".encode())
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # log() says how it ended
+            pass  # log() reports how it ended
 
     def log(self, give_up=None):
-        """The log of the next sequence, as comparing.Side.run() gives it. None: the process ended before it, as it
-        should after an error that only a new process is free of."""
+        """Returns the log of the next sequence, in the form of comparing.Side.run(). None: the process ended before it,
+        as expected after an error that only a new process clears."""
         until = time.monotonic() + self.limit_seconds
         while (end := self.unread.find(b"\nend\n", self.seen)) < 0:
             self.seen = max(0, len(self.unread) - len(b"\nend"))
@@ -60,7 +60,7 @@ class Living:
         return bool(select.select([self.process.stdout], [], [], max(seconds, 0))[0])
 
     def lines(self, text):
-        """Without what comes before the sequence's own ones."""
+        """Returns the sequence's own lines."""
         lines = text.decode(errors="replace").splitlines()
         self.renewed += sum(line == "renewed" for line in lines[:1])
         return lines[next((i for i, line in enumerate(lines) if line.startswith("sequence ")), -1) + 1:]
@@ -79,7 +79,7 @@ class Living:
         return self.last(f"- - ended:{code}" + ("" if begun else " between sequences"))
 
     def said(self):
-        """The end of what it has printed as errors so far."""
+        """Returns the end of its error output so far."""
         size = os.fstat(self.errors.fileno()).st_size
         return os.pread(self.errors.fileno(), SAID_BYTES, max(0, size - SAID_BYTES)).decode(errors="replace")
 
@@ -98,8 +98,8 @@ class Living:
 
 
 class Pair:
-    """A living process on each side. They are left for new ones after `batch` sequences, after a sequence that ended or
-    hung one of them, and when somebody sets `tainted`."""
+    """A process on each side. Both are replaced after `batch` sequences, after a sequence that ended or hung one of
+    them, and when `tainted` is set."""
 
     def __init__(self, sides, batch):
         self.sides, self.batch = sides, batch
@@ -108,7 +108,7 @@ class Pair:
         self.tainted = False
 
     def run(self, tasks, give_up=None):
-        """Of each task, a key and the lines: (key, lines, the log of each side)."""
+        """Yields (key, lines, the log of each side) for each task, a key and lines."""
         tasks, again, given = iter(tasks), deque(), deque()
         with tempfile.TemporaryDirectory(prefix="differential-") as folder:
             try:
@@ -136,7 +136,7 @@ class Pair:
                 self.end()
 
     def said(self):
-        """What the processes that live now have printed as errors, each one's end."""
+        """Returns the end of each present process's error output."""
         return [each.said() for each in self.living]
 
     def give(self, folder, lines):

@@ -10,7 +10,7 @@
 namespace differential {
 namespace {
 
-constexpr size_t kOutputBytes = 256;  // more than any call writes to one place that is not a structure
+constexpr size_t kOutputBytes = 256;  // more than any call writes to one output that is no structure
 
 uint64_t read(const std::byte* at, size_t bytes) {
   uint64_t value = 0;
@@ -64,7 +64,7 @@ std::string Arguments::word() {
   return std::string(text_.substr(begin, at_ - begin));
 }
 
-// A number, a slot with or without an offset, or a function of ours.
+// Parses a number, a slot with or without an offset, or a function of the interpreter.
 uint64_t Arguments::number(const std::string& text) const {
   if (text.empty()) throw std::runtime_error("a value is missing");
   if (text[0] == '%') return callback_address(std::string_view(text).substr(1));
@@ -139,7 +139,7 @@ Argument Arguments::structure() {
     const Field* field = type->find(word());
     if (!field) throw std::runtime_error("an unknown field");
     if (after) {
-      // A number that happens to be some handle's is a number all the same.
+      // A number stays a number even if some handle has the same value.
       Output output{field->bytes == 4 ? "i32" : field->is_size ? "u64" : "word", at + field->offset, {}, 0};
       if (take('>')) output.slot = word();
       if (take('@')) output.slot_bytes = number(word());
@@ -152,7 +152,7 @@ Argument Arguments::structure() {
   return {.word = reinterpret_cast<uint64_t>(at), .bytes = at};
 }
 
-// >slot or >slot@bytes: a handle or an address that the sequence goes on with; ?format: something that is shown.
+// >slot or >slot@bytes: a handle or an address that later lines use; ?format: a value that the log shows.
 Argument Arguments::output() {
   bool named = text_[at_++] == '>';
   Output output{"word", storage(kOutputBytes), {}, 0};

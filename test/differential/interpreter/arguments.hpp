@@ -1,5 +1,4 @@
-// The arguments of one call, as a sequence writes them, and what the call has left in them. The notation is in
-// ../README.md.
+// The arguments of one call, in a sequence's notation (../README.md), and the values that the call has written to them.
 #pragma once
 
 #include <cstddef>
@@ -15,36 +14,37 @@
 
 namespace differential {
 
-// What a sequence has a name for: a handle, or an address with so many bytes behind it.
+// A named value of a sequence: a handle, or an address with so many bytes behind it.
 struct Slot {
   uint64_t value = 0;
   uint64_t bytes = 0;
-  bool known = true;  // of memory: its contents follow from the sequence
+  bool known = true;  // of memory: the sequence determines its contents
 };
 
 class Slots {
  public:
   Slot& operator[](const std::string& name) { return slots_[name]; }
   void put(const std::string& name, Slot slot);
-  // A value as it is the same in every run: 0, a slot's name, a place in a slot's memory, or that it is none of these.
+  // Returns a description of the value that is the same in every run: 0, a slot's name, a place in a slot's memory, or
+  // that it is none of these.
   std::string describe(uint64_t value) const;
 
  private:
   std::map<std::string, Slot> slots_;
-  std::vector<std::string> order_;  // of definition: a value has the name that it got first
+  std::vector<std::string> order_;  // order of definition: a value has its first name
 };
 
-// What a call has written, and how it is shown.
+// An output of a call, and its format in the log.
 struct Output {
   std::string format;
   const std::byte* at = nullptr;
-  std::string slot;  // of >: the name that the value gets when the call succeeds
+  std::string slot;  // of >: the name of the value if the call succeeds
   uint64_t slot_bytes = 0;
 };
 
 struct Argument {
-  uint64_t word = 0;                 // the value itself, or the address of what it points to
-  const std::byte* bytes = nullptr;  // of a structure: where it is, for parameters that are passed by value
+  uint64_t word = 0;                 // the value itself, or the address that it points to
+  const std::byte* bytes = nullptr;  // of a structure: its address, for parameters that are passed by value
 
   template <class T>
   T as() const {
@@ -60,7 +60,7 @@ struct Argument {
   }
 };
 
-// Parses one line's arguments. What they point to lives as long as this object.
+// Parses one line's arguments. This object owns the memory that they point to.
 class Arguments {
  public:
   Arguments(Slots& slots, std::string_view text);
@@ -68,10 +68,9 @@ class Arguments {
   Arguments& operator=(const Arguments&) = delete;
 
   const std::vector<Argument>& all() const { return all_; }
-  // A kernel would be given the address of nothing, because an allocation failed: when its fault would be told is
-  // chance.
+  // A kernel would get a null address, because an allocation failed; the time of its fault would vary.
   bool would_fault() const { return would_fault_; }
-  // Names what a successful call has given, and shows what it has written.
+  // Names the outputs of a successful call, and returns them as the log shows them.
   std::string finish(bool success);
 
  private:

@@ -1,5 +1,5 @@
-// The functions of the program that a sequence hands to the driver. `host`, `stream` and `destroy` count how often they
-// ran; `write` and `read` do a task (tasks.hpp).
+// The functions of the program that a sequence passes to the driver. `host`, `stream` and `destroy` count their calls;
+// `write` and `read` run a task (tasks.hpp).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace differential {
 // host, write, read: a CUhostFn; stream: a CUstreamCallback; destroy: the destructor of a user object; log: a
 // CUlogsCallback. Throws for another name.
 uint64_t callback_address(std::string_view name);
-// How often each ran, and the last status that a CUstreamCallback was told.
+// The number of calls of each, and the last status that a CUstreamCallback got.
 struct CallbackCounts {
   unsigned host = 0, stream = 0, destroyed = 0;
   int status = 0;

@@ -17,11 +17,11 @@ struct Outcome {
 // Throws std::runtime_error for a name that is unknown, or a wrong number of arguments.
 Outcome make_call(std::string_view name, const std::vector<Argument>& arguments);
 
-// Each half of it: whether the name is one of its.
+// The two halves of make_call(): each returns whether it knows the name.
 bool make_driver_call(std::string_view name, const std::vector<Argument>& arguments, Outcome& outcome);
 bool make_runtime_call(std::string_view name, const std::vector<Argument>& arguments, Outcome& outcome);
 
-// Calls a function with the arguments, each as the type of its parameter.
+// Calls a function with the arguments, each converted to its parameter's type.
 template <class Result, class... Parameters, size_t... Index>
 Result invoke_each(Result (*function)(Parameters...), const std::vector<Argument>& arguments,
                    std::index_sequence<Index...>) {

@@ -1,5 +1,5 @@
-// The driver's functions, looked up in libcuda.so.1 by their names: the list is made from protocol/api/.
-// The header then declares every function under its own name.
+// The driver's functions, looked up in libcuda.so.1 by name; the list is generated from protocol/api/. The header then
+// declares every function under its own name.
 #define __CUDA_API_VERSION_INTERNAL
 #include <cudaProfiler.h>
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ const std::unordered_map<std::string_view, Call>& calls() {
 }  // namespace
 
 bool make_driver_call(std::string_view name, const std::vector<Argument>& arguments, Outcome& outcome) {
-  // The forms with streams of each thread's own have the types of the plain ones.
+  // The per-thread stream forms have the types of the plain ones.
   std::string plain(name);
   for (const char* suffix : {"_ptsz", "_ptds"}) {
     if (plain.ends_with(suffix)) plain.resize(plain.size() - 5);

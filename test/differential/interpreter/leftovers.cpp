@@ -11,8 +11,8 @@
 namespace differential {
 namespace {
 
-// The driver's documentation of CUresult says of these that the context is no longer usable and the process has to be
-// launched anew.
+// For these results the driver's documentation of CUresult says that the context is unusable and the process must be
+// relaunched.
 constexpr std::array<std::string_view, 11> kSticky = {
     "CUDA_ERROR_ECC_UNCORRECTABLE",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
@@ -27,7 +27,7 @@ constexpr std::array<std::string_view, 11> kSticky = {
     "CUDA_ERROR_UNKNOWN",
 };
 
-// Calls that leave a context, or the device, other than it was, with nothing that could be ended.
+// Calls that change a context or the device without an object that could be ended.
 constexpr std::string_view kChanging[] = {
     "cuCtxSet",         "cuDevicePrimaryCtxSetFlags", "cuDevicePrimaryCtxReset",
     "cudaDeviceReset",  "cudaDeviceSetLimit",         "cuCtxEnablePeerAccess",
@@ -35,15 +35,15 @@ constexpr std::string_view kChanging[] = {
     "cuCtxDetach",
 };
 
-// What is made, in the order in which it is ended. Names are those without versions. A call's argument says which thing
-// it is about; a `size` of -1 says that ending it takes none.
+// The kinds of objects, in the order in which they are ended. Names are without versions. A call's argument identifies
+// the object; a `size` of -1: the end takes no size.
 struct Kind {
-  std::array<std::string_view, 6> make;  // the thing is what argument `made` points to, or the argument itself
+  std::array<std::string_view, 6> make;  // argument `made` points to the object, or is the object
   int made;
   bool points;
   int size;
   std::array<std::string_view, 5> end;
-  std::string_view call;  // ends what is left; empty: it is a descriptor
+  std::string_view call;  // ends the object; empty: it is a descriptor
 };
 constexpr Kind kKinds[] = {
     {{"cuGraphInstantiate", "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cudaGraphInstantiate"},
@@ -121,7 +121,7 @@ constexpr Kind kKinds[] = {
     {{"cuMemExportToShareableHandle", "cuMemPoolExportToShareableHandle"}, 0, true, -1, {}, {}},
 };
 
-// Without the version at its end: the older ones make and end the same things.
+// Returns the name without its version: older versions make and end the same objects.
 std::string_view plain_name(std::string_view name) {
   size_t version = name.rfind("_v");
   return version != std::string_view::npos && version + 3 == name.size() ? name.substr(0, version) : name;
@@ -149,7 +149,7 @@ void Leftovers::note(std::string_view name, const std::vector<Argument>& argumen
     contexts_.push_back(*arguments[0].as<const uint64_t*>());
   } else if (plain_name(name) == "cuCtxDestroy") {
     std::erase(contexts_, arguments[0].word);
-    changed_ = true;  // which of the things were in it is not known
+    changed_ = true;  // the objects in it are not known
   } else if (name == "cuDevicePrimaryCtxRetain") {
     ++retained_;
   } else if (plain_name(name) == "cuDevicePrimaryCtxRelease") {
@@ -173,7 +173,7 @@ void Leftovers::note_things(std::string_view name, const std::vector<Argument>& 
   }
 }
 
-// A capture that nobody ends is refused things on other streams, too, and can be ended on its own thread only.
+// A capture that is not ended makes calls on other streams fail, too, and only its own thread can end it.
 void Leftovers::note_captures(std::string_view name, const std::vector<Argument>& arguments, const Outcome& outcome) {
   if (arguments.empty()) return;
   if (name.starts_with("cuStreamBeginCapture") || name.starts_with("cudaStreamBeginCapture")) {
@@ -199,13 +199,13 @@ bool Leftovers::clear() {
   } else {
     for (; retained_ > 0; --retained_) make_call("cuDevicePrimaryCtxRelease_v2", {{.word = 0}});
   }
-  // Here nothing works any more that could write it.
+  // No work that could write this memory is in flight any more.
   for (auto [memory, bytes] : host_) munmap(memory, bytes);
   reset_callback_counts();
   return renew;
 }
 
-// In the primary context. Whether all of them ended.
+// Ends the objects, in the primary context. Returns whether all of them ended.
 bool Leftovers::end_things() {
   uint64_t primary = 0;
   if (!call("cuDevicePrimaryCtxRetain", {{.word = reinterpret_cast<uint64_t>(&primary)}, {.word = 0}})) return false;

@@ -1,4 +1,5 @@
-// What a sequence leaves in the process, so that the next one can begin as in a fresh process.
+// Leftovers tracks the objects that a sequence leaves in the process, so that the next one can begin as in a fresh
+// process.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,18 @@ namespace differential {
 // Used on one thread at a time: each line of a sequence, then clear() when the sequence's threads have ended.
 class Leftovers {
  public:
-  // After each call: what is made and not ended yet, what is changed of a context, and errors that stay.
+  // Called after each call: notes made objects, ended ones, changes of contexts, and sticky errors.
   void note(std::string_view name, const std::vector<Argument>& arguments, const Outcome& outcome);
-  // The program's own memory that the sequence has mapped.
+  // Notes host memory that the sequence has mapped.
   void note_host(void* memory, size_t bytes) { host_.emplace_back(memory, bytes); }
-  // A task of the sequence, which work may do that it leaves behind.
+  // Adds a task of the sequence, which leftover work may still run.
   Task& add_task() { return tasks_.emplace_back(); }
-  // Ends each thing that is left. Where that does not bring back what was, ends all contexts, and with them everything
-  // in them: contexts cost a real driver most of a second. Whether it did.
+  // Ends each leftover object. If that does not restore the former state, ends all contexts with their objects: a
+  // context costs a real driver most of a second. Returns whether it ended the contexts.
   bool clear();
-  // An error that outlives the context, as CUDA says: "the process must be terminated and relaunched".
+  // Whether an error outlives the context: "the process must be terminated and relaunched" (CUDA).
   bool sticky() const { return sticky_; }
-  // A wait was refused, so how often the program's functions have run by now is chance.
+  // A wait was refused, so the number of calls of the program's functions varies.
   bool unsettled() const { return unsettled_; }
 
  private:
@@ -50,7 +51,7 @@ class Leftovers {
   std::vector<std::pair<void*, size_t>> host_;
   std::deque<Task> tasks_;
   int retained_ = 0;      // device 0's primary context
-  bool changed_ = false;  // a context is no longer as it was made
+  bool changed_ = false;  // a context has been changed since it was made
   bool sticky_ = false;
   bool unsettled_ = false;
 };

@@ -1,9 +1,9 @@
 // usage: differential_interpreter SEQUENCE_FILE
 //        differential_interpreter -      # files whose names come on standard input, a line each
-// Makes the calls of a sequence, each on the thread that its line names, one after the other but for those that are
-// made beside the ones behind them, and prints what they returned. The same sequence on the same kind of device prints
-// the same. Between two sequences everything that the first left is ended, and "renewed" is printed where contexts had
-// to be ended for it; after an error that only a new process is free of it stops with exit status 3.
+// Makes the calls of a sequence, each on the thread of its line, one after the other except for lines with &, and
+// prints their results. The same sequence on the same kind of device gives the same output. Between two sequences it
+// ends all leftover objects, and prints "renewed" if it had to end contexts; after an error that only a new process
+// clears it stops with exit status 3.
 #include <sys/mman.h>
 
 #include <condition_variable>
@@ -29,7 +29,7 @@
 namespace differential {
 namespace {
 
-// A thread that does what it is given, one piece at a time.
+// A thread that runs tasks, one at a time.
 class Worker {
  public:
   Worker() : thread_([this] { loop(); }) {}
@@ -40,7 +40,7 @@ class Worker {
     thread_.join();
   }
 
-  // Returns when it is done. Null: ends the thread.
+  // Runs the task and returns at its end. Null: ends the thread.
   void run(const std::function<void()>& task) {
     start(task);
     wait();
@@ -73,10 +73,10 @@ class Worker {
   std::condition_variable changed_;
   std::function<void()> task_;
   bool given_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: it uses the other members
 };
 
-// Plain memory of the program with a pattern in it.
+// Maps plain memory of the program with a pattern.
 void map_host(Slots& slots, Leftovers& leftovers, const std::string& name, size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no host memory");
@@ -86,7 +86,7 @@ void map_host(Slots& slots, Leftovers& leftovers, const std::string& name, size_
   leftovers.note_host(memory, bytes);
 }
 
-using Succeeded = std::set<std::string>;  // the numbers of lines whose calls did
+using Succeeded = std::set<std::string>;  // the numbers of lines whose calls succeeded
 
 std::string hexadecimal(uint64_t value) {
   char text[17];
@@ -94,7 +94,7 @@ std::string hexadecimal(uint64_t value) {
   return text;
 }
 
-// Whether all lines that the rest names did what they should: else what is in memory is chance.
+// Whether all lines that the rest names succeeded: otherwise the memory's contents vary.
 bool all_succeeded(std::istringstream& rest, const Succeeded& succeeded) {
   for (std::string line; rest >> line;) {
     if (!succeeded.contains(line)) return false;
@@ -102,7 +102,7 @@ bool all_succeeded(std::istringstream& rest, const Succeeded& succeeded) {
   return true;
 }
 
-// A place in memory of the program: NAME OFFSET BYTES. Null: the memory is not there.
+// Parses a place in memory of the program: NAME OFFSET BYTES. Null: the memory does not exist.
 std::byte* place(Slots& slots, std::istringstream& rest, size_t& bytes) {
   std::string name;
   size_t offset = 0;
@@ -133,7 +133,7 @@ std::string told_of_task(Slots& slots, const Succeeded& succeeded, std::istrings
   return task ? "runs " + std::to_string(task->runs) + " found " + hexadecimal(task->found) : "none";
 }
 
-// What is not a call of the API. Empty: it is one.
+// Runs a command that is no call of the API. Returns its output; empty: it is a call.
 std::string own_command(Slots& slots, Leftovers& leftovers, const Succeeded& succeeded, const std::string& command,
                         std::istringstream& rest) {
   size_t bytes = 0;
@@ -151,7 +151,7 @@ std::string own_command(Slots& slots, Leftovers& leftovers, const Succeeded& suc
     rest >> seed;
     if (!at) return "none";
     write_pattern(at, bytes, seed);
-  } else if (command == "join") {  // its thread comes back from what it does beside the others
+  } else if (command == "join") {  // its thread ends the call that it makes beside the others
     return "done";
   } else if (command == "task") {
     return make_task(slots, leftovers, rest);
@@ -174,13 +174,13 @@ bool not_ready(const Outcome& outcome) {
   return outcome.name == "CUDA_ERROR_NOT_READY" || outcome.name == "cudaErrorNotReady";
 }
 
-// A call that a line makes, in three steps, so that the second can be made beside other lines.
+// A line's call in three steps, so that the second can run beside other lines.
 class Call {
  public:
   Call(Slots& slots, std::string number, std::string command, std::string text)
       : number_(std::move(number)), command_(std::move(command)), text_(std::move(text)), arguments_(slots, text_) {}
 
-  // @ before a name: it is called until it says something else than not-ready.
+  // @ before a name: the call is repeated while it returns not-ready.
   void make() {
     std::string_view name = command_;
     if (name[0] == '~' || name[0] == '@') name = name.substr(1);
@@ -193,7 +193,7 @@ class Call {
 
   void finish(Leftovers& leftovers, Succeeded& succeeded) {
     if (!name_.empty()) leftovers.note(name_, arguments_.all(), outcome_);
-    // ~ before a name: whether the device is done already is nobody's difference.
+    // ~ before a name: whether the device is done already is no difference.
     if (command_[0] == '~' && not_ready(outcome_)) outcome_.name = "CUDA_SUCCESS";
     if (outcome_.success) succeeded.insert(number_);
     const std::string shown = outcome_.name + arguments_.finish(outcome_.success);
@@ -202,9 +202,9 @@ class Call {
 
  private:
   std::string number_, command_, text_;
-  Arguments arguments_;  // it refers to the text
+  Arguments arguments_;  // refers to text_
   Outcome outcome_;
-  std::string name_;  // empty: it was not called
+  std::string name_;  // empty: the call was not made
 };
 
 // Makes the calls of a sequence on its threads.
@@ -212,8 +212,8 @@ class Run {
  public:
   explicit Run(Leftovers& leftovers) : leftovers_(leftovers) {}
 
-  // NUMBER THREAD COMMAND ARGUMENTS. & behind the thread: beside the lines that come next, up to the next one of this
-  // thread.
+  // Runs a line: NUMBER THREAD COMMAND ARGUMENTS. & after the thread: it runs beside the following lines, up to this
+  // thread's next one.
   void line(const std::string& text) {
     std::istringstream in(text);
     std::string number, thread, command, rest;
@@ -238,9 +238,9 @@ class Run {
 
  private:
   struct Thread {
-    std::optional<Call> call;  // that is made beside other lines
-    std::exception_ptr fault;  // of its last line
-    Worker worker;             // last: it uses the others
+    std::optional<Call> call;  // runs beside other lines
+    std::exception_ptr fault;  // from its last line
+    Worker worker;             // last: it uses the other members
 
     void guarded(const std::function<void()>& body) {
       try {
@@ -281,7 +281,7 @@ class Run {
   std::map<std::string, Thread> threads_;
 };
 
-constexpr int kStopped = 3;  // exit status: what comes after wants a new process
+constexpr int kStopped = 3;  // exit status: the next sequence needs a new process
 
 void run_sequence(const std::string& path, Leftovers& leftovers) {
   std::ifstream file(path);
@@ -304,7 +304,7 @@ void print_log(const std::string& path, Leftovers& leftovers) {
   std::printf("end\n");
 }
 
-// The primary context is this function's, too, so that it lives from one sequence to the next.
+// This function retains the primary context, too, so that it lives from one sequence to the next.
 int run_each(std::istream& paths) {
   uint64_t primary = 0;
   make_call("cuInit", {{.word = 0}});

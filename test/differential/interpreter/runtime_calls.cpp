@@ -1,5 +1,5 @@
-// The runtime's functions that sequences call. The runtime is linked statically, as nvcc does it, and finds
-// libcuda.so.1 by itself.
+// The runtime's functions that sequences call. The runtime is linked statically, as by nvcc, and finds libcuda.so.1 by
+// itself.
 #include <cuda_runtime_api.h>
 
 #include <unordered_map>

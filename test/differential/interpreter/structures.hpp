@@ -1,4 +1,4 @@
-// The structures that sequences fill in and look at, by the names of their fields.
+// The structures that sequences fill and show, by the names of their fields.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct Structure {
   const Field* find(std::string_view name) const;
 };
 
-// Null: not one of them.
+// Returns null for an unknown name.
 const Structure* find_structure(std::string_view name);
 
 }  // namespace differential

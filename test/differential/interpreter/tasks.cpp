@@ -11,7 +11,7 @@ uint64_t digest(const std::byte* at, size_t bytes) {
   return sum;
 }
 
-// No two seeds, and no two places with one, write the same.
+// Different seeds, and different places with one seed, get different patterns.
 void write_pattern(std::byte* at, size_t bytes, uint64_t seed) {
   for (size_t i = 0; i < bytes; ++i) at[i] = std::byte(uint8_t(i * 7 + (i >> 8) + seed * 31));
 }

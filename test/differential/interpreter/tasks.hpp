@@ -1,4 +1,4 @@
-// What the program itself does with its memory, at once or in a function that the driver calls in a stream's order.
+// Tasks of the program on its memory, run at once or in a function that the driver calls in a stream's order.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@ namespace differential {
 uint64_t digest(const std::byte* at, size_t bytes);
 void write_pattern(std::byte* at, size_t bytes, uint64_t seed);
 
-// The argument of %write and %read. Each waits first for `pause_us`, as a function does that has more to do; then it
-// writes the pattern, or takes the digest of what is there.
+// The argument of %write and %read. Each first waits for `pause_us`, like a longer function; then it writes the
+// pattern, or takes the digest of the memory.
 struct Task {
   std::byte* at = nullptr;
   size_t bytes = 0;
@@ -19,7 +19,7 @@ struct Task {
   unsigned pause_us = 0;
   // Written on the driver's threads, read after a synchronisation with them.
   std::atomic<unsigned> runs{0};
-  std::atomic<uint64_t> found{0};  // by %read, when it ran last
+  std::atomic<uint64_t> found{0};  // by %read, in its last run
 
   void write();
   void read();
