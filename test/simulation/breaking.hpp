@@ -1,5 +1,5 @@
-// A connection of another kind that breaks, as its receiver sees it, after a number of bytes: what is under way then
-// never arrives.
+// BreakingTransport wraps a connection and breaks it, for its receiver, after a number of bytes: bytes in flight then
+// never arrive.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@ namespace gpuwire::simulation {
 
 class BreakingTransport final : public transport::Transport {
  public:
-  // ~0: never. `resets`: without what makes an orderly end of it. `was_cut` is told when it has broken there.
+  // `receives`: the bytes until the break; ~0: never. `resets`: a break without an orderly end. `was_cut` is called
+  // after the break.
   BreakingTransport(std::unique_ptr<transport::Transport> inside, uint64_t receives, bool resets,
                     std::function<void()> was_cut)
       : inside_(std::move(inside)), was_cut_(std::move(was_cut)), resets_(resets), left_(receives) {
@@ -56,7 +57,7 @@ class BreakingTransport final : public transport::Transport {
     if (left_ != 0) {
       auto got = receive(out.first(size_t(std::min<uint64_t>(out.size(), left_))));
       if (got.status == transport::IoStatus::ok) left_ -= got.bytes;
-      // Now, and not with the next look: for that, something would have to come.
+      // The break comes now: the next read would wait for further bytes.
       if (left_ == 0) {
         end();
         was_cut_();
@@ -71,7 +72,7 @@ class BreakingTransport final : public transport::Transport {
   const std::unique_ptr<transport::Transport> inside_;
   const std::function<void()> was_cut_;
   const bool resets_;
-  uint64_t left_;  // the receiving thread's
+  uint64_t left_;  // only the receiving thread uses it
 };
 
 }  // namespace gpuwire::simulation

@@ -34,7 +34,7 @@ void Broker::receive() {
   auto happen = [this](SessionChange change) { state_->phase = step_of(state_->phase, change).next; };
   std::optional<ipc::Message> said;
   do {
-    // What did not fit into the pair follows as soon as it does.
+    // Messages that did not fit into the pair follow now.
     worker_->drain();
     while (own_->try_receive(said) == ipc::Channel::Received::message)
       std::visit(

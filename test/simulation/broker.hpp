@@ -1,4 +1,4 @@
-// What a broker knows of the simulated session: what its worker has told.
+// Broker is a simulated broker's state of the session, from its worker's reports.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,19 @@
 
 namespace gpuwire::simulation {
 
-// Any thread. It is killed every now and then, and the next one is told again.
+// Any thread. It is killed from time to time, and its successor gets the reports again.
 class Broker {
  public:
   explicit Broker(std::function<void(std::string)> fail);
   ~Broker();
   server::ipc::Channel& workers_end() { return *worker_; }
 
-  // Takes what the worker has said.
+  // Handles the worker's messages.
   void receive();
-  // The next broker knows what was noted when the worker got its client, and asks.
+  // Replaces the broker: the next one has the state noted when the worker got its client, and requests the reports
+  // again.
   void crash(server::Reports& reports);
-  // The worker's process is gone.
+  // Checks the state after the worker's process has ended.
   void check_end();
 
  private:

@@ -16,21 +16,21 @@
 
 namespace {
 
-// What a message carries with it; of longer ones each second waits to be fetched.
+// The bytes that a message carries itself; every second longer message waits to be fetched.
 constexpr size_t kCarriedBytesMax = 2048;
-// One in so many, by chance:
+// The probabilities of faults, as one in so many:
 constexpr uint64_t kOvertakes = 4, kLate = 4, kStrange = 64, kBreaks = 4, kSendsLater = 2;
 constexpr size_t kOvertakenMax = 3;
 constexpr uint64_t kBreakMessagesMax = 200;
 
-// Of an end that is told of something.
+// An event of an end.
 struct Event {
   enum class Kind : uint8_t { arrived, sent, fetched, broken } kind = Kind::arrived;
   std::vector<std::byte> header, data;
-  // The sender's memory, out of which the data are taken when the event is told or, if it waits, fetched.
+  // The sender's memory, from which the data are copied when the event is reported or, if the message waits, fetched.
   const std::byte* at_sender = nullptr;
   bool waits = false;
-  void* into = nullptr;  // fetched: goes there
+  void* into = nullptr;  // of a fetched message: the target
   size_t bytes = 0;
   uint64_t from = 0, tag = 0;  // the sender's
   uint64_t fetch_tag = 0;
@@ -49,7 +49,7 @@ struct GpuwireRdmaEnd {
   std::deque<Event> events_to_tell;
   std::map<void*, Event> waiting;  // to be fetched
   uintptr_t arrivals = 0;
-  uint64_t breaks_after = ~0ull;  // messages that it has sent
+  uint64_t breaks_after = ~0ull;  // the number of sent messages until the end breaks
   bool broken = false;
 };
 
@@ -57,7 +57,7 @@ namespace {
 
 struct Fabric {
   std::mutex mutex;
-  // Under mutex, as all of the ends but what their owner alone uses:
+  // Guarded by the mutex, like the ends except for members that only their owner uses:
   std::mt19937_64 random;
   unsigned breaks_left = 0;
   uint64_t numbers = 0;
@@ -76,7 +76,7 @@ struct Fabric {
     end.events_to_tell.push_back(std::move(event));
     ring(end);
   }
-  // Before some of the messages that have not been looked at yet.
+  // Inserts the event before some of the unread messages.
   void arrive(GpuwireRdmaEnd& end, Event event) {
     auto& events = end.events_to_tell;
     size_t overtakes = one_in(kOvertakes) ? random() % (1 + std::min(events.size(), kOvertakenMax)) : 0;
@@ -88,7 +88,7 @@ struct Fabric {
     if (message.at_sender && sender != ends.end())
       notify(*sender->second, {.kind = Event::Kind::sent, .tag = message.tag, .ok = ok});
   }
-  // False: the sender is gone, and its memory with it.
+  // Returns false if the sender is gone with its memory.
   bool take(const Event& message, void* into) {
     if (!ends.contains(message.from)) return false;
     std::memcpy(into, message.at_sender, message.bytes);
@@ -141,17 +141,17 @@ int send(GpuwireRdmaEnd* end, const void* header, size_t header_bytes, const voi
   auto peer = f.ends.find(end->peer);
   if (end->breaks_after-- == 0) {
     f.breaks(*end);
-    // The other one, too, or it finds nobody there any more.
+    // Sometimes the peer breaks, too; otherwise it finds no peer.
     if (peer != f.ends.end() && f.one_in(2)) f.breaks(*peer->second);
   }
   if (end->broken) return kGpuwireRdmaFailed;
-  // Nobody takes it, which its sender is told of by the connection beside.
+  // The message has no receiver; the sender learns it from the connection beside the fabric.
   if (peer == f.ends.end() || peer->second->broken) return kGpuwireRdmaDone;
   auto* from = static_cast<const std::byte*>(header);
   auto* of = static_cast<const std::byte*>(data);
   if (f.one_in(kStrange)) {
     Event strange{.header = {from, from + header_bytes}};
-    // As long as a header is, or not; nobody who has not been given the token has it.
+    // The header has the right length or not; a stranger does not have the token.
     for (std::byte& byte : strange.header) byte ^= std::byte(1 + f.random() % 255);
     if (f.one_in(2)) strange.header.resize(f.random() % header_bytes);
     f.arrive(*peer->second, std::move(strange));
@@ -223,7 +223,7 @@ int arm(GpuwireRdmaEnd* end) {
   return end->events_to_tell.empty();
 }
 
-// What others have of its memory they do not find any more.
+// After this, other ends cannot access the end's memory any more.
 int close(GpuwireRdmaEnd* end) {
   Fabric& f = fabric();
   {

@@ -1,10 +1,10 @@
-// A fabric inside one process, whose faults a seed decides: fabric.cpp is loaded as any plug-in for RDMA is
-// (protocol/transport/rdma_plugin.hpp). Messages come late and in another order, small ones by themselves and large
-// ones to be fetched; strangers send some, too; ends break.
+// A fabric inside one process with faults from a seed: fabric.cpp is loaded like any RDMA plug-in
+// (protocol/transport/rdma_plugin.hpp). Messages come late and reordered, small ones directly and large ones to be
+// fetched; strangers send some, too; ends break.
 #pragma once
 
 #include <cstdint>
 
-// What it does from now on. With `breaks_max` 0 no end breaks by itself.
+// Sets the faults from now on. With `breaks_max` 0 no end breaks by itself.
 using GpuwireSimulatedFabricBegin = void (*)(uint64_t seed, unsigned breaks_max);
 inline constexpr const char* kGpuwireSimulatedFabricBegin = "gpuwire_simulated_fabric_begin";

@@ -1,6 +1,5 @@
-// The C library's calls that threads are made of, for fibers. Definitions in the program itself take the place of the
-// library's, for libstdc++ too. Mutexes are read and written in the library's own layout, so that its initialisers
-// hold.
+// The C library's thread calls, for fibers. Definitions in the program replace the library's, for libstdc++ too.
+// Mutexes have the library's own layout, so that its initialisers work.
 #include <cerrno>
 #include <cstdarg>
 #include <cstdint>
@@ -72,7 +71,7 @@ void sleep_until(uint64_t deadline) {
 
 }  // namespace
 
-// libstdc++ finds them, too.
+// libstdc++ uses these definitions, too.
 #pragma GCC visibility push(default)
 
 extern "C" {
@@ -95,12 +94,12 @@ int pthread_detach(pthread_t thread) {
 }
 pthread_t pthread_self() noexcept { return reinterpret_cast<pthread_t>(fibers::current()); }
 int pthread_setname_np(pthread_t, const char*) noexcept { return 0; }
-// They have one mask, the process's: what one restores would be what another has set.
+// Fibers share the process's mask: one fiber would restore another one's setting.
 int pthread_sigmask(int, const sigset_t*, sigset_t* before) noexcept {
   if (before) sigemptyset(before);
   return 0;
 }
-// The same on each machine.
+// Returns the same on each machine.
 int sched_getaffinity(pid_t, size_t bytes, cpu_set_t* cores) noexcept {
   CPU_ZERO_S(bytes, cores);
   CPU_SET_S(0, bytes, cores);
@@ -160,7 +159,7 @@ int pthread_once(pthread_once_t* once, void (*run)()) {
   return 0;
 }
 
-// --- what each thread has for itself, of libraries -----------------------------------------------------------------
+// --- libraries' thread-specific values -----------------------------------------------------------------
 
 int pthread_key_create(pthread_key_t* key, void (*destroy)(void*)) noexcept {
   *key = pthread_key_t(fibers::make_key(destroy));
@@ -198,7 +197,7 @@ int pthread_cond_broadcast(pthread_cond_t* condition) noexcept {
   return 0;
 }
 
-// What waits for an atomic's value, and for a static variable that is being initialised.
+// futex(): waits for an atomic's value, and for a static variable's initialisation.
 long syscall(long number, ...) noexcept {
   va_list list;
   va_start(list, number);
@@ -246,7 +245,7 @@ int nanosleep(const timespec* time, timespec*) {
 
 // --- descriptors ---------------------------------------------------------------------------------------------------
 
-// The other end is a fiber's, which has to run for anything to come.
+// The other end belongs to a fiber, which has to run before anything can arrive.
 int poll(pollfd* descriptors, nfds_t count, int timeout_ms) {
   static const auto next = next_definition<int(pollfd*, nfds_t, int)>("poll");
   uint64_t deadline = timeout_ms < 0 ? fibers::kNever : fibers::now_ns() + uint64_t(timeout_ms) * 1'000'000;
@@ -262,7 +261,7 @@ int ppoll(pollfd* descriptors, nfds_t count, const timespec* timeout, const sigs
   if (!timeout) return poll(descriptors, count, -1);
   return poll(descriptors, count, int((ns_of(*timeout) + 999'999) / 1'000'000));
 }
-// One that would wait in the system waits for the others.
+// A call that would block in the system waits for the other fibers instead.
 ssize_t recv(int socket, void* out, size_t bytes, int flags) {
   static const auto next = next_definition<ssize_t(int, void*, size_t, int)>("recv");
   const bool waits = !(flags & MSG_DONTWAIT), whole = flags & MSG_WAITALL;

@@ -30,8 +30,8 @@ constexpr uint64_t kStepNs = 20, kPollNs = 1000;
 constexpr uint64_t kBeginNs = 1'000'000'000'000, kScenarioNsMax = 3'600'000'000'000;
 constexpr uint64_t kLongNs = 1'000'000'000;
 
-// The variables of this program that each thread has for itself, as they lie below the thread pointer (x86-64's
-// ABI for thread-local storage, variant II). They are exchanged with each switch.
+// This program's thread-local variables, which lie below the thread pointer (x86-64's ABI for thread-local storage,
+// variant II). Each switch swaps them.
 struct ThreadLocals {
   std::byte* at = nullptr;
   size_t bytes = 0;
@@ -52,7 +52,7 @@ int find_thread_locals(dl_phdr_info* program, size_t, void* out) {
   return 1;  // the first is the program itself
 }
 
-// What the C++ runtime keeps for each thread: exceptions that are being handled.
+// The C++ runtime's per-thread state: exceptions that are being handled.
 struct Exceptions {
   void* caught = nullptr;
   unsigned uncaught = 0;
@@ -74,7 +74,7 @@ struct Fiber {
   std::unique_ptr<std::byte[]> locals;
   Exceptions exceptions;
   std::vector<void*> values;     // by key
-  std::array<void*, 24> from{};  // where it waits, if that is to be explained
+  std::array<void*, 24> from{};  // the backtrace of its wait, for --explain
   int frames = 0;
   void* (*run)(void*) = nullptr;
   void* argument = nullptr;
@@ -89,11 +89,11 @@ struct Scheduler {
     first.locals = std::make_unique<std::byte[]>(locals.bytes);
     first.entered = true;
     fibers.push_back(&first);
-    // A child of fork() has the thread that called it, and nobody else.
+    // A child of fork() has only the calling thread.
     pthread_atfork(nullptr, nullptr, [] { instance().alone = true; });
   }
   static Scheduler& instance() {
-    static Scheduler& scheduler = *new Scheduler;  // is there until the process is gone
+    static Scheduler& scheduler = *new Scheduler;  // lives until the process ends
     return scheduler;
   }
 
@@ -125,7 +125,7 @@ struct Scheduler {
     setcontext(&next->beginning);
   }
 
-  // Who is running has said in what state it is.
+  // Switches to another fiber. Precondition: the running fiber has set its state.
   void give_way() {
     if (alone) {
       if (running->state == Fiber::State::ready) return;
@@ -160,13 +160,13 @@ struct Scheduler {
 
   void note_where() {
     if (!explains) return;
-    // It takes locks, which must not be steps.
+    // backtrace() takes locks, which must not count as steps.
     const uint64_t steps = std::exchange(steps_left, ~0ull), time = now;
     running->frames = ::backtrace(running->from.data(), int(running->from.size()));
     steps_left = steps;
     now = time;
   }
-  // For addr2line.
+  // Prints the waits, for addr2line.
   void explain(uint64_t ns) {
     std::fprintf(stderr, "nothing happens for %lu ms; threads wait in\n", static_cast<unsigned long>(ns / 1'000'000));
     for (const Fiber* fiber : fibers) {
@@ -187,8 +187,8 @@ struct Scheduler {
   Fiber* running = &first;
   std::vector<Fiber*> fibers, candidates;
   std::vector<Fiber*> unused;
-  std::vector<void (*)(void*)> keys;  // what destroys their values
-  // How many wait for something whose address has this remainder: mostly nobody does.
+  std::vector<void (*)(void*)> keys;  // the destructors of their values
+  // The number of waiters for addresses with this remainder: mostly zero.
   std::array<unsigned, 256> waiters{};
   bool alone = false, explains = false;
   uint64_t random = 0x9e3779b97f4a7c15, now = kBeginNs, turn = 0, activity = 1;
@@ -205,7 +205,7 @@ void forget(Fiber* fiber) {
   s.unused.push_back(fiber);
 }
 
-// What destroys one may set another.
+// Repeats, because a destructor may set another value.
 void destroy_values(Fiber& fiber) {
   for (bool found = true; found;) {
     found = false;
@@ -224,10 +224,10 @@ void enter() {
   destroy_values(*fiber);
   fiber->state = Fiber::State::over;
   wake(fiber, ~0u);
-  // Its stack is its own until the switch, and nobody takes it before.
+  // The fiber uses its stack until the switch; no other fiber takes the stack before.
   if (fiber->detached) forget(fiber);
   all().give_way();
-  std::abort();  // nobody comes back here
+  std::abort();  // never reached
 }
 
 }  // namespace
@@ -309,7 +309,7 @@ unsigned wake(const void* what, unsigned most) {
     if (fiber->state == Fiber::State::waits && fiber->waits_for == what) s.candidates.push_back(fiber);
   unsigned woken = 0;
   for (; woken < most && !s.candidates.empty(); ++woken) {
-    // Any one of them, not the one that has waited longest.
+    // A random one, not the longest waiting one.
     size_t which = most < s.candidates.size() ? s.draw() % s.candidates.size() : s.candidates.size() - 1;
     s.wake(s.candidates[which]);
     s.candidates.erase(s.candidates.begin() + ptrdiff_t(which));

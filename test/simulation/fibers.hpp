@@ -1,5 +1,5 @@
-// Fibers: threads that take turns on one thread of the system's. What a seed decided once, it decides again: which one
-// runs next, where it is interrupted, and what the clock says.
+// Fibers are threads that take turns on one thread of the system. A seed determines which one runs next, where it is
+// interrupted, and the clock.
 #pragma once
 
 #include <cstddef>
@@ -13,35 +13,35 @@ struct Fiber;
 inline constexpr uint64_t kNever = ~0ull;
 
 Fiber* current();
-// Runs `run(argument)` from the next switch on.
+// Creates a fiber, which runs `run(argument)` from the next switch on.
 Fiber* create(void* (*run)(void*), void* argument);
-// Waits for its end and forgets it.
+// Waits for the fiber's end and destroys it.
 void* join(Fiber* fiber);
-// Forgets it at its end.
+// Lets the fiber be destroyed at its end.
 void detach(Fiber* fiber);
 
-// Where a thread may be interrupted: at each call that threads have of each other. Some time passes.
+// A point at which a fiber may be interrupted: called in each synchronising call. Advances the clock.
 void step();
-// Lets another one run, if there is one.
+// Lets another fiber run, if there is one.
 void yield();
-// Returns when somebody wakes who waits for `what`, or at the deadline; false: at the deadline.
+// Waits until wake() is called for `what`, or until the deadline; false: the deadline has passed.
 bool wait(const void* what, uint64_t deadline_ns);
-// Wakes up to `most` of those.
+// Wakes up to `most` waiters of `what`.
 unsigned wake(const void* what, unsigned most);
-// Returns when another one may have changed what only the system knows, or at the deadline (false).
+// Waits until another fiber may have changed state that only the system knows, or until the deadline (false).
 bool wait_for_others(uint64_t deadline_ns);
-// Who has waited for others goes on, and may change something for those who still do.
+// Called by a fiber that continues after wait_for_others(): it may change state for the fibers that still wait.
 void found_something();
 
-// A value that each of them has for itself, first null. At its end those that are not null are given to `destroy`,
-// which may be null.
+// Makes a key for a value of each fiber, null at first. At a fiber's end a value that is not null is passed to
+// `destroy`, which may be null.
 size_t make_key(void (*destroy)(void*));
-// Nothing is destroyed.
+// Removes the key without destroying values.
 void forget_key(size_t key);
 void* value_of(size_t key);
 void set_value_of(size_t key, void* value);
 
-// The clock of all. It goes on with each step, faster with each look at it, and jumps when all wait for it.
+// The common clock. It advances with each step, more with each read_clock(), and jumps when all fibers wait for it.
 uint64_t now_ns();
 uint64_t read_clock();
 

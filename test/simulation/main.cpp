@@ -1,5 +1,5 @@
-// session_simulation: runs scenarios, one seed after the other; ends with 1 at the first that fails, whose seed it
-// prints.
+// session_simulation runs scenarios, one seed after the other; it exits with 1 at the first failure and prints the
+// seed.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,15 +19,14 @@ using namespace gpuwire::simulation;
 
 namespace {
 
-// By a scenario's own clock. Who is not told of what it waits for waits for longer.
+// By a scenario's own clock: only a fiber that has missed a notification waits for longer.
 constexpr uint64_t kScenarioNsMax = 2'000'000'000;
-// An end of a fabric that has failed waits for the end of the connection beside it, and one that hears nothing for a
-// greeting (transport/rdma.cpp, rdma_setup.hpp): each as often as the fabric fails.
+// An end of a failed fabric waits for the end of the connection beside it, and an end without messages waits for a
+// greeting (transport/rdma.cpp, rdma_setup.hpp): each once for each failure of the fabric.
 constexpr uint64_t kFabricBreakNsMax = 10'000'000'000;
 
-// A connection that breaks while it is set up has carried nothing of a stream, nor has one with TLS that breaks in its
-// first record (16 KiB), and behind several of them the client waits for longer each time, up to
-// Reconnection::kDelayMax.
+// A connection that breaks during its setup has carried no bytes of a stream, nor has a TLS connection that breaks in
+// its first record (16 KiB). After several of them the client waits longer each time, up to Reconnection::kDelayMax.
 constexpr uint64_t kInVainBytesMax = 700, kInVainBytesMaxTls = 4096 + (16u << 10), kInVainNsMax = 2'000'000'000;
 
 const std::map<std::string, Road> kRoads = {
@@ -70,7 +69,7 @@ int main(int argc, char** argv) {
   app.add_flag("--explain", g_arguments.explain, "Prints where threads are when all of them wait for a second or more");
   if (auto code = gpuwire::parse_command_line(app, argc, argv)) return *code;
   g_arguments.program = argv[0];
-  // One scenario takes the memory of the one before it, instead of the system's.
+  // A scenario reuses the memory of the one before, instead of the system's.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
   ::mallopt(M_TOP_PAD, 64 << 20);
@@ -78,12 +77,12 @@ int main(int argc, char** argv) {
   fmt::print("{} scenarios from seed {} on\n", g_arguments.scenarios, g_arguments.seed);
   std::fflush(stdout);
   const Road road = kRoads.at(g_arguments.road);
-  // What the process does once in its life would make the first scenario another one than it is when it comes later.
+  // One-time initialisation would make the first scenario differ from a later run of it.
   begin_schedule(0, stuck, false);
   run(scenario_of(0, road));
 
   uint64_t connections = 0, again = 0, longest_ns = 0, longest = 0;
-  std::vector<bool> cut_at(20'000);  // after how many bytes of a connection
+  std::vector<bool> cut_at(20'000);  // by the number of bytes of a connection
   for (uint64_t seed = g_arguments.seed; seed < g_arguments.seed + g_arguments.scenarios; ++seed) {
     g_scenario = scenario_of(seed, road);
     if (g_arguments.verbose) fmt::print("seed {}: {}\n", seed, describe(g_scenario)), std::fflush(stdout);

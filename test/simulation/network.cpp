@@ -26,9 +26,9 @@ namespace {
 using transport::Transport;
 
 constexpr std::chrono::milliseconds kTimeout{wire::kHandshakeTimeoutMs};
-// What is said over a connection until the session goes on over it, in either direction, is less; of TLS, too.
+// An upper bound for the bytes, in either direction, until the session continues over a connection; for TLS, too.
 constexpr uint64_t kResumedBytes = 2000;
-// What the two ends of an RDMA connection say to each other beside the fabric is about so much, in either direction.
+// The approximate bytes, in either direction, that the ends of an RDMA connection exchange beside the fabric.
 constexpr uint64_t kRdmaSetUpBytes = 200;
 constexpr uint64_t kRecordsPerKeyMax = 40;
 constexpr int kSmallBufferBytes = 8192;
@@ -49,7 +49,7 @@ void begin_fabric(const Scenario& scenario) {
   begin(scenario.seed, scenario.fabric_breaks);
 }
 
-// `send_buffer_bytes`: what the system takes before who sends has to wait; 0: as everywhere.
+// `send_buffer_bytes`: the size of the socket's send buffer; 0: the default.
 std::unique_ptr<Transport> adopted(int socket, int send_buffer_bytes) {
   auto stream = transport::adopt_stream(socket, "simulated");
   if (!stream) throw std::runtime_error("no descriptor is to be had");
@@ -89,7 +89,7 @@ std::pair<RawEnd, RawEnd> Network::connect() {
              : scenario_.sweeps      ? scenario_.sweep_from + made_
                                      : random_() % (scenario_.cut_bytes_max + 1);
   fate.from_client = random_() % 2;
-  // Who is being resumed waits for its answer for seconds; heartbeats judge what comes after.
+  // A resuming client waits for its answer for seconds; heartbeats apply only after that.
   if (scenario_.swallows && random_() % 4 == 0) fate.swallow = std::exchange(fate.cut, ~0ull) + kResumedBytes;
   ++made_;
   std::erase_if(relays_, [](const auto& relay) { return relay->over(); });
@@ -136,8 +136,8 @@ Network::Pair Network::relayed(const Fate& fate) {
   return {RawEnd{adopted(ends[0], buffer_bytes)}, RawEnd{adopted(ends[1], buffer_bytes)}};
 }
 
-// Some break while client and server agree on it, over the connection that is beside the fabric; the others once so
-// many bytes have come by the fabric.
+// Some connections break during the handshake, over the connection beside the fabric; the others after so many bytes
+// over the fabric.
 Network::Pair Network::by_rdma(const Fate& fate) {
   if (fate.cut != ~0ull && random_() % 4 == 0) {
     Fate early = fate;

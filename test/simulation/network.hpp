@@ -1,4 +1,4 @@
-// Where connections of a scenario come from, on which road they are, and where they break.
+// Network makes the connections of a scenario, on its road, and breaks them.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace gpuwire::simulation {
 
-// One end of a connection on which nothing has been said.
+// One end of an unused connection.
 struct RawEnd {
   std::unique_ptr<transport::Transport> transport;
-  uint64_t receives_max = ~0ull;  // the connection breaks once this end has received so many bytes of its road
+  uint64_t receives_max = ~0ull;  // the connection breaks once this end has received so many bytes
 };
 
 class Network {
@@ -31,23 +31,23 @@ class Network {
   using Opened = tl::expected<std::unique_ptr<transport::Transport>, std::string>;
 
   explicit Network(const Scenario& scenario);
-  // All ends are gone by then.
+  // Precondition: all ends are destroyed.
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // The client's end and the server's. One thread at a time.
+  // Returns the client's end and the server's. One thread at a time.
   std::pair<RawEnd, RawEnd> connect();
-  // What each does until the road is there: waits for the other. Any thread.
+  // Sets up the road of one end: waits for the other end. Any thread.
   Opened open_client(RawEnd end) { return open(std::move(end), true); }
   Opened open_server(RawEnd end) { return open(std::move(end), false); }
 
   unsigned made() const { return made_; }
-  // After how many bytes in one direction connections have broken.
+  // Returns the numbers of bytes in one direction after which connections have broken.
   std::vector<uint64_t> cut_at() const;
 
  private:
-  // Where the next connection breaks, as drawn.
+  // The drawn break of the next connection.
   struct Fate {
     uint64_t cut = ~0ull, swallow = ~0ull;
     bool from_client = false;
@@ -69,7 +69,7 @@ class Network {
   unsigned made_ = 0;
   mutable std::mutex mutex_;
   std::vector<uint64_t> cut_at_;              // under mutex_: connections break on the threads that receive
-  std::list<std::unique_ptr<Relay>> relays_;  // by connect()'s thread
+  std::list<std::unique_ptr<Relay>> relays_;  // used by connect()'s thread
   tls::Context client_context_, server_context_;
   uint64_t records_per_key_ = 0;
 };

@@ -17,7 +17,7 @@ namespace {
 using client::Bulk;
 using client::BulkSink;
 
-// One thread of the program. Numbers are its own: thread, then a count.
+// One thread of the program. Its calls' numbers consist of the thread and a count.
 class Caller {
  public:
   Caller(client::Session& session, const Scenario& scenario, unsigned thread, Verdict& verdict,
@@ -72,7 +72,7 @@ class Caller {
     noted(number);
   }
 
-  // The memory that both sides have, of which this is the program's copy.
+  // Calls on the managed memory; `managed_` is the program's copy.
   void managed(uint64_t number) {
     auto chunk = std::span(managed_).subspan(managed_chunk(number) * kManagedChunkBytes, kManagedChunkBytes);
     switch (random_() % 3) {
@@ -96,7 +96,7 @@ class Caller {
     }
   }
 
-  // One call of a capture: its beginning, nodes, and its end.
+  // One call of a capture: its begin, a node, or its end.
   void capture(uint64_t number) {
     if (!std::exchange(capturing_, true)) {
       captured_ = 0;
@@ -114,7 +114,7 @@ class Caller {
       verdict_.fail("what was captured before call " + std::to_string(number) + " is not what was called");
   }
 
-  // The child finds the session unusable and touches nothing of it; the parent goes on.
+  // The child finds the session unusable and leaves it alone; the parent continues.
   void forks() {
     pid_t child = ::fork();
     if (child == 0) ::_exit(session_.state() == CUDA_SUCCESS ? 1 : 0);
@@ -139,11 +139,11 @@ class Caller {
     };
     if (random_() % 3 == 0) with = {.bytes = bytes.size(), .gather = &gather};
     check(posted ? post(Ordinal::note, number, with) : call(Ordinal::note, number, with, {}), "a noted call");
-    // The memory is the program's again.
+    // The program may overwrite the memory again.
     std::fill(bytes.begin(), bytes.end(), std::byte{0xee});
   }
 
-  // Memory that stays, until finish_sending() has returned.
+  // Posts from memory that stays valid until finish_sending() has returned.
   void posted_from_here(uint64_t number) {
     std::vector<std::byte> bytes(scenario_.bulk_bytes_max);
     fill(number, bytes);

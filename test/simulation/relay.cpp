@@ -22,7 +22,7 @@ void wait_for(int socket, short what) {
   ::poll(&polled, 1, -1);
 }
 
-// False: nobody takes it.
+// Returns false if the receiver has closed.
 bool deliver(int socket, const std::byte* bytes, size_t count) {
   while (count != 0) {
     ssize_t sent = ::send(socket, bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -83,7 +83,7 @@ void Relay::carry(unsigned direction) {
     if (until_swallow == 0) swallows_ = true;
   }
   if (until_cut == 0) cut();
-  // The end is handed on; to a sender, that nobody takes anything any more.
+  // Passes on the end of the stream; and to the sender, that nothing is received any more.
   if (!swallows_) ::shutdown(to, SHUT_WR);
   ::shutdown(from, SHUT_RD);
   carrying_.fetch_sub(1, std::memory_order_relaxed);

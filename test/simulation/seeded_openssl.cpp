@@ -1,4 +1,4 @@
-// The interface by which a program gives OpenSSL numbers of its own is an older one, which it still has.
+// RAND_METHOD, OpenSSL's interface for a program's own random numbers, is deprecated.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "test/simulation/seeded_openssl.hpp"
 
@@ -14,7 +14,7 @@ namespace gpuwire::simulation {
 namespace {
 
 std::mutex g_mutex;
-std::mt19937_64 g_random;  // under g_mutex
+std::mt19937_64 g_random;  // guarded by g_mutex
 
 int draw(unsigned char* out, int bytes) {
   std::lock_guard lock(g_mutex);

@@ -1,12 +1,12 @@
-// OpenSSL's random numbers out of a seed: what they are drawn from otherwise changes with what the process has done
-// before, and so would the order in which threads are let into it.
+// OpenSSL's random numbers from a seed: its own generator depends on the process's earlier use, and so would the
+// schedule of the threads that use it.
 #pragma once
 
 #include <cstdint>
 
 namespace gpuwire::simulation {
 
-// Of the whole process, from here on.
+// Seeds OpenSSL for the whole process, from now on.
 void seed_openssl(uint64_t seed);
 
 }  // namespace gpuwire::simulation

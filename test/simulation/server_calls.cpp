@@ -123,7 +123,7 @@ void capture_end(server::Replay& replay, server::Call& call) {
 
 // --- host functions ---
 
-// The device's stream: runs what the driver has queued, one after the other.
+// The device's stream: runs the driver's queued work in order.
 class Stream {
  public:
   ~Stream() {
@@ -174,14 +174,14 @@ void callback(server::Replay& replay, server::Call& call) {
 
 void callback_done(server::Replay& replay, server::Call& call) {
   begin(call);
-  // Its number, which begin() reads, and the host function's.
+  // The message has the call's number, which begin() reads, and the host function's.
   auto message = call.message.getRoot<schema::CopyData>();
   if (!replay.state().callbacks().done(message.getOffset()))
     g_verdict->fail("a host function was answered twice, or never asked for");
   finish(replay, call, CUDA_SUCCESS);
 }
 
-// As a driver that keeps its caller: only the out-of-order reader can find the answers that it waits for.
+// Blocks like a driver call: only the out-of-order reader can find the answers that it waits for.
 void drain(server::Replay& replay, server::Call& call) {
   begin(call);
   while (replay.state().callbacks().unanswered() != 0 && !g_verdict->failed())

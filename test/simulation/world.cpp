@@ -29,25 +29,25 @@ uint64_t mix(uint64_t number) {
   return number ^ (number >> 29);
 }
 
-// Windows are small, so that there is waiting for room: the worker's ring has more than what it keeps free for the
-// out-of-order reader. Beside the largest piece that waits for room there is as much as the other side takes without
-// acknowledging.
+// The windows are small, so that senders wait for room. The worker's ring is larger than its reserve for the
+// out-of-order reader. Beside the largest piece that waits for room, a window has as much as the other side receives
+// without an acknowledgement.
 constexpr link::LinkLimits kWorkerLimits{.ring_bytes = 4u << 20, .bulk_bytes_max = 2u << 20};
 constexpr link::LinkLimits kClientLimits{.ring_bytes = 4u << 20,
                                          .bulk_bytes_max = wire::kAcknowledgeBytes + kBulkBytesMax};
 
-// At any time: no more is kept than the window holds.
+// Checks that an end never keeps more than its window.
 void check_kept(const char* who, const link::Link::Kept& kept, const link::LinkLimits& limits, Verdict& verdict) {
   if (kept.ring_bytes > limits.ring_bytes || kept.bulk_bytes > limits.bulk_bytes_max)
     verdict.fail(fmt::format("the {} keeps {} bytes and {} of bulk, more than its window", who, kept.ring_bytes,
                              kept.bulk_bytes));
 }
 
-// How often both sides look in a scenario that needs it. Who is late by three of these loses a connection that was
-// well, and gets another.
+// The heartbeat interval of both sides in a scenario with swallowed connections. A side that is late by three of these
+// loses a working connection, and gets another one.
 constexpr std::chrono::milliseconds kPoll{1};
 
-// The worker's part: a session over a fake driver, its executor, and the watchdog's looks at the heartbeat.
+// The worker's side: a session over a fake driver, its executor, and the watchdog's heartbeat checks.
 class Worker {
  public:
   Worker(std::unique_ptr<transport::Transport> transport, Network& network, bool heartbeats, Verdict& verdict)
@@ -102,12 +102,12 @@ class Worker {
       });
   }
   ~Worker() { join(); }
-  // The client has taken its leave, or tried to: a session that closes does not get another connection for its goodbye.
+  // The client has closed the session, or tried to: a closing session gets no other connection for its last message.
   void client_left() {
     while (!done_ && link_.state() == link::Link::State::attached) link_.wait(0, std::chrono::milliseconds(1));
     link_.interrupt();
   }
-  // A connection of the client's, as the broker hands it over. Any thread.
+  // Takes a connection of the client, like one from the broker. Any thread.
   void arrive(RawEnd connection) {
     std::lock_guard lock(arriving_mutex_);
     std::string name = std::to_string(++arrived_);
@@ -119,13 +119,13 @@ class Worker {
     resumption_->arrive({}, name);
     if (!too_many_) return;
     std::lock_guard waiting(waiting_mutex_);
-    waiting_.erase(name);  // as its descriptor closes
+    waiting_.erase(name);  // like the close of its descriptor
   }
   void crash_broker() { broker_.crash(reports_); }
   void hear_broker() { broker_.receive(); }
-  // When nothing happens to the session any more.
+  // Checks the final state. Precondition: the session has no further events.
   void check_end() {
-    resumption_.reset();  // which may be about to tell
+    resumption_.reset();  // it may be about to report
     if (notified_ != link::Link::State::attached && link_.state() == link::Link::State::attached)
       verdict_.fail("the session is taken for detached, and is not");
     broker_.check_end();
@@ -173,17 +173,17 @@ class Worker {
   Verdict& verdict_;
   std::unique_ptr<server::Session> session_;
   std::atomic<bool> begun_{false};  // behind Welcome; before it nothing else may be sent
-  std::atomic<bool> done_{false};   // a hint for who waits; the thread is joined before anything else is looked at
+  std::atomic<bool> done_{false};   // a hint for waiters; the thread is joined before any other state is read
   std::mutex arriving_mutex_, waiting_mutex_;
-  std::atomic<bool> too_many_{false};      // by arrive()'s own thread, while it is in there
+  std::atomic<bool> too_many_{false};      // set by arrive()'s thread during the call
   unsigned arrived_ = 0;                   // under arriving_mutex_
   std::map<std::string, RawEnd> waiting_;  // under waiting_mutex_
   std::unique_ptr<server::Resumption> resumption_;
   std::thread thread_, watchdog_;
 };
 
-// The way to the server again, from the question and the proof on: the login is the broker's. Called by the client's
-// thread that receives.
+// Reconnects to the server, from the challenge on: the simulation has no login. Called by the client's receiving
+// thread.
 class SimulatedReconnector final : public client::Reconnector {
  public:
   SimulatedReconnector(const Scenario& scenario, Network& network, Worker& worker, Verdict& verdict)
@@ -210,8 +210,8 @@ class SimulatedReconnector final : public client::Reconnector {
       }
       uint64_t attempt = ++attempts_;
       if (scenario_.doubles && random_() % 3 == 0 && others_.size() < kDoublesMax) {
-        // Made for the same loss and given up, or lost on the way while a newer one is made: with an earlier number, or
-        // with the same.
+        // A second connection for the same loss, as if given up or lost in transit while a newer one is made: with an
+        // earlier attempt's number, or with the same.
         uint64_t other = attempt;
         if (random_() % 2) attempt = ++attempts_;
         others_.emplace_back([this, other, received] { ask(other, received); });
@@ -251,11 +251,11 @@ class SimulatedReconnector final : public client::Reconnector {
   std::mt19937_64 random_;
   unsigned crashes_;
   uint64_t attempts_ = 0;
-  std::mutex mutex_;  // the network's
+  std::mutex mutex_;  // guards the network
   std::vector<std::thread> others_;
 };
 
-// `answered`: host functions that the program has run; their answers are numbered as if they were one more thread's.
+// `answered`: the number of host functions that the program has run; their answers have numbers of one more thread.
 void check_executed(Executed& executed, const Scenario& scenario, uint64_t answered, Verdict& verdict) {
   std::vector<uint64_t> next(scenario.threads + 1, 0);
   for (uint64_t number : executed.numbers) {
@@ -319,9 +319,9 @@ Scenario scenario_of(uint64_t seed, Road road) {
   scenario.piece_bytes_max = random() % 2 ? 0 : 1 + size_t(random() % 5000);
   scenario.delay_polls_max = random() % 2 ? 0 : unsigned(random() % 4);
   scenario.swallows = random() % 32 == 0;
-  // Some cut at one byte after the other.
+  // Some scenarios cut connections at consecutive bytes.
   scenario.sweeps = random() % 4 == 0;
-  // Mostly through the first bytes, beyond those at each of which the long run has to have cut.
+  // Mostly within the first bytes, which include those at which the long run must have cut.
   scenario.sweep_from = random() % 4 ? random() % 3500 : random() % 20'000;
   scenario.doubles = random() % 4 == 0;
   scenario.broker_crashes = random() % 4 ? 0 : unsigned(random() % 6);
@@ -359,7 +359,7 @@ Outcome run(const Scenario& scenario) {
   Network network(scenario);
   HostFunctions functions;
   Notices notices(verdict, functions);
-  // The handshake itself is over a connection that lasts: a session that has not begun is not resumed.
+  // The handshake uses a connection that does not break: a session that has not begun is not resumed.
   auto [near, far] = transport::simulated_pair({.seed = scenario.seed});
   Worker worker(std::move(far), network, scenario.swallows, verdict);
   Outcome outcome;
