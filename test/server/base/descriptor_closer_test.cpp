@@ -42,7 +42,7 @@ TEST_CASE("a socket that would keep its closer until its data are sent keeps nob
     closer.close(std::move(near));
     CHECK_FALSE(near);
   }
-  // All of it arrives, and then the end.
+  // All bytes arrive, and then the end of the stream.
   ssize_t got;
   do got = ::recv(far.get(), data.data(), data.size(), 0);
   while (got > 0);

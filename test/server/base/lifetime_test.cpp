@@ -10,7 +10,7 @@ using namespace gpuwire::server;
 
 namespace {
 
-// Its callbacks are called by somebody who does not know whether it is still there.
+// Counts calls of callbacks whose caller does not know whether the object still exists.
 struct Counter {
   explicit Counter(std::vector<std::function<void(int)>>& queue) {
     queue.push_back(lifetime.guard([this](int by) { count += by; }));
@@ -28,7 +28,7 @@ TEST_CASE("a callback is called while its object is there, and does nothing afte
   queue[0](3);
   CHECK(counter->count == 5);
   counter.reset();
-  queue[0](7);  // the address sanitizer sees it when it is not so
+  queue[0](7);  // otherwise the address sanitizer fails
 }
 
 TEST_CASE("who may have been destroyed by what it called can see that") {

@@ -1,4 +1,4 @@
-// A process without descriptors, for the time of a test.
+// Takes all free descriptors of the process during a test.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace gpuwire::test {
 
-// While it lives this process can open nothing.
+// While an object exists, this process cannot open a descriptor.
 class NoDescriptors {
  public:
   NoDescriptors() {

@@ -12,7 +12,7 @@ using namespace gpuwire::server;
 
 namespace {
 
-// Tells of its end.
+// Reports its destruction.
 struct Witness {
   explicit Witness(int where) : where(where) {}
   ~Witness() { [[maybe_unused]] ssize_t written = ::write(where, "left", 4); }
@@ -21,7 +21,7 @@ struct Witness {
 
 struct Odd {};
 
-// What a process that meets this error leaves: its exit status, and what it has written, of which its log is no part.
+// Returns the exit status of a process with this error, and its output without its log.
 template <class Throw>
 std::pair<int, std::string> meets(Throw&& error) {
   int ends[2];
@@ -31,7 +31,7 @@ std::pair<int, std::string> meets(Throw&& error) {
     ::close(STDOUT_FILENO);
     ::close(STDERR_FILENO);
     end_at_unexpected_errors();
-    // Below a test there are handlers; below a thread's first frame there are none, as below the server's loop.
+    // A test's stack has exception handlers; a new thread has none, like the server's loop.
     std::thread([&] {
       Witness outer(ends[1]);
       [&]() noexcept(false) {

@@ -173,7 +173,7 @@ TEST_CASE("shutting down waits for the sessions, and a second time does not") {
     return !probe.connect(port);
   }));
   CHECK(process_exists(pid));
-  broker->shut_down();  // the fake worker does not listen to it, so it is killed
+  broker->shut_down();  // the fake worker ignores it, so it is killed
   CHECK(broker->ended());
   CHECK(!process_exists(pid));
 }
@@ -214,7 +214,7 @@ TEST_CASE(
   CHECK(Caller(broker, {.tenant = "anna"}).served_with() == "0");
   CHECK(Caller(broker, {.tenant = "ben"}).served_with() == "16");
   of_anna.pop_front();
-  // A session is over when its worker's process has gone.
+  // A session is over when its worker's process has exited.
   CHECK(eventually([&] { return Caller(broker, {.tenant = "anna"}).served_with() == "16"; }));
 }
 
@@ -240,13 +240,13 @@ TEST_CASE(
   configuration.tenants = {{.name = "anna"}, {.name = "ben"}, {.name = "carl"}};
   GatedWorkers workers;
   RunningBroker broker(workers.arguments(), std::move(configuration), 0);
-  workers.let_begin(1);  // who tells of the devices, and goes when nobody wants it
+  workers.let_begin(1);  // it reports the devices, and ends if no session needs it
   REQUIRE(broker.port() != 0);
   REQUIRE(eventually([&] { return fake_workers() == 0; }));
   std::list<Caller> of_anna, others;
   for (size_t i = 0; i < kFlood; ++i) of_anna.emplace_back(broker, server::LoginRequest{.tenant = "anna"});
   for (const char* tenant : {"ben", "carl"}) others.emplace_back(broker, server::LoginRequest{.tenant = tenant});
-  broker.act([](Broker&) {});  // what was to be started has been
+  broker.act([](Broker&) {});  // all due starts have begun
   auto granted = [](std::list<Caller>& callers) {
     return size_t(std::count_if(callers.begin(), callers.end(), [](Caller& one) { return one.told() == "granted"; }));
   };
@@ -282,7 +282,7 @@ TEST_CASE("a session that waits for a GPU begins when another's process has ende
 
 namespace {
 
-// One that the session is given to carry it on.
+// A connection that resumes the session.
 struct Connection {
   server::OwnedDescriptor own;
   Connection(RunningBroker& broker, scheduler::SessionId session) {
@@ -388,7 +388,7 @@ TEST_CASE(
     CHECK(of.registry().find(session)->state == server::SessionState::ending);
     of.sessions().serve(session, std::move(theirs), {});
   });
-  // The fake worker has the client, and was told to stop: a real one says why.
+  // The fake worker has the client, and was told to stop; a real worker would tell the client the reason.
   pid_t worker = 0;
   CHECK(::recv(own.get(), &worker, sizeof worker, MSG_WAITALL) == ssize_t(sizeof worker));
   auto is_over = [&] {
@@ -429,7 +429,7 @@ TEST_CASE("a granted session whose worker dies before it has the client gets ano
 
 TEST_CASE("a client that does not begin its session within the time limit gives up its place") {
   server::Configuration configuration;
-  // What is longer than that changes nothing.
+  // A longer limit changes nothing.
   configuration.tenants = {{.name = "anna", .idle_time_max_ms = 3'600'000}};
   configuration.sessions_per_gpu_max = 1;
   RunningBroker broker(1, std::move(configuration), {}, 2000);
@@ -461,12 +461,12 @@ TEST_CASE("a session whose client never begins it is idle, and ends at its tenan
     return text;
   };
   const std::string idle = "the session has been idle: its client has not begun it within 1 ms";
-  // Its connection does not come, ...
+  // The client's connection does not arrive, ...
   broker.act([&](Broker& of) {
     of.sessions().request({.tenant = "anna"}, [](scheduler::SessionId, const server::AdmissionAnswer&) {});
   });
   CHECK(eventually([&] { return why(0) == idle; }));
-  // ... or comes and says nothing.
+  // ... or arrives and sends nothing.
   Caller silent(broker, {.tenant = "anna"});
   CHECK(eventually([&] { return why(1).starts_with(idle); }));
   // A tenant without a limit has the broker's: its session is granted the place, and stays.
@@ -502,7 +502,7 @@ TEST_CASE("a session whose worker does not hear that it is to end was stopped, f
 
 namespace {
 
-// All of the workers harm the broker in this way; each is served by it all the same, and each is ended.
+// All workers misbehave in this way; the broker serves each all the same, and ends each.
 void check_ended(const char* way) {
   RunningBroker broker(way, 1, 8);
   REQUIRE(broker.port() != 0);
@@ -553,7 +553,7 @@ class LinesSink final : public spdlog::sinks::base_sink<std::mutex> {
   std::vector<std::string> lines_;  // under mutex_
 };
 
-// The lines of this process's log, as long as it is there, which is longer than a broker.
+// Records the lines of this process's log. It outlives the broker.
 class LogLines {
  public:
   LogLines() { spdlog::set_default_logger(std::make_shared<spdlog::logger>("lines", sink_)); }
@@ -600,7 +600,7 @@ TEST_CASE(
   CHECK(given != own.data());
   caller.leave();
   CHECK(eventually([&] { return lines.with("which is left out from here on") == 1; }));
-  // Every line says whose it is, and has the length of a line.
+  // Every line names its worker, and has a bounded length.
   CHECK(lines.with("a line of its own") == server::kChildLinesMax);
   CHECK(lines.with("its process wrote: a line of its own") == server::kChildLinesMax);
   broker.act([](Broker&) { spdlog::set_level(spdlog::level::off); });
@@ -637,7 +637,7 @@ TEST_CASE("a worker that loses its connection and refuses others all the time is
   CHECK(told_lost + untold_lost == kTimes);
   CHECK(told_refused + untold_refused == kTimes);
   CHECK(told_back == told_lost);
-  // As many as at once, and a few that came while this took its time.
+  // The burst, and a few that were refilled meanwhile.
   CHECK(told_lost >= server::kSessionEventsAtOnce);
   CHECK(told_lost < kTimes / 4);
   CHECK(told_refused < kTimes / 4);

@@ -17,7 +17,7 @@ namespace gpuwire::test {
 
 using server::Broker;
 
-// A client that the login has named: asks, and is served on its end of a pair when its turn comes.
+// A client with a known tenant: it requests a session, and is served on its end of a socket pair when its turn comes.
 class Caller {
  public:
   Caller(RunningBroker& broker, server::LoginRequest request) {
@@ -30,7 +30,7 @@ class Caller {
     });
   }
   ~Caller() { leave(); }
-  // The devices that its worker sees; "": it is not served before the deadline.
+  // Returns the devices that its worker sees; "": it was not served before the deadline.
   std::string served_with() {
     std::string text;
     char c = 0;
@@ -53,7 +53,7 @@ class Caller {
   scheduler::SessionId session() const { return session_; }
 
  private:
-  // The broker may answer who has left: at its end it refuses all that are queued.
+  // The broker may answer a caller that has left: at its end it refuses all queued sessions.
   struct Heard {
     std::mutex mutex;
     std::string told;
@@ -76,7 +76,7 @@ class Caller {
     }
   };
 
-  // The end of any of the broker's processes is a signal to this one, and interrupts whichever of its threads waits.
+  // SIGCHLD of the broker's processes interrupts any waiting thread of this process.
   bool receive(char& c) {
     ssize_t got;
     do got = ::recv(heard_->own.get(), &c, 1, 0);

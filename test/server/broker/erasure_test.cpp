@@ -1,5 +1,5 @@
-// Objects that go while something that belongs to them is on its way: under the address sanitizer each touch of what
-// has gone is found.
+// Objects that are destroyed while their callbacks are pending: the address sanitizer finds each use after the
+// destruction.
 #include <csignal>
 #include <memory>
 
@@ -65,9 +65,9 @@ TEST_CASE("a pool of workers may go between the end of its timer and the handler
   asio::io_context io(1);
   asio::steady_timer first(io, asio::steady_timer::clock_type::now());
   Pool pool(io);
-  pool.pool->start_one();  // cannot start; it is tried again after kRestartDelayMinMs
+  pool.pool->start_one();  // the start fails, and is repeated after kRestartDelayMinMs
   first.async_wait([&](error_code) { pool.pool.reset(); });
-  // Both are over before either is looked at, this one first.
+  // Both timers expire before either handler runs; this one's runs first.
   asio::io_context elsewhere(1);
   asio::steady_timer(elsewhere, std::chrono::milliseconds(kRestartDelayMinMs + 1)).wait();
   while (pool.pool) io.run_one();

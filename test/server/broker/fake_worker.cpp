@@ -1,4 +1,4 @@
-// A worker without a driver: says and does what its first argument names.
+// A worker without a driver: its first argument names its behaviour.
 #include <array>
 #include <csignal>
 #include <cstdlib>
@@ -15,7 +15,7 @@ using namespace gpuwire::server;
 
 namespace {
 
-// As CUDA's: a list of numbers, all without it.
+// Returns the variable's list of device numbers; all devices without it.
 std::string visible_devices() {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
   return text ? text : "all";
@@ -29,7 +29,7 @@ Inventory inventory(unsigned devices) {
   return inventory;
 }
 
-// Accepts, sends its process id and a line with what the session was given, and stays until the client closes.
+// Accepts, sends its process id and a line with the session's parameters, and stays until the client closes.
 void converse(int socket, const std::string& given) {
   pid_t pid = ::getpid();
   ::send(socket, &pid, sizeof pid, MSG_NOSIGNAL);
@@ -41,7 +41,7 @@ void converse(int socket, const std::string& given) {
 
 }  // namespace
 
-// Takes each connection that it is given, says a byte on it and closes it.
+// Takes each further connection, sends a byte on it and closes it.
 void take_connections(ipc::Channel& broker) {
   while (auto message = broker.await()) {
     if (std::holds_alternative<ipc::Stop>(*message)) return;
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
   if (!session || !session->descriptors.client) return 0;
   OwnedDescriptor client = std::move(session->descriptors.client);
   if (mode == "waits") {
-    // For a Hello that does not come, as long as the broker does.
+    // Waits as long as the broker for a Hello that does not arrive.
     while (auto heard = broker.await()) {
       auto* stop = std::get_if<ipc::Stop>(&*heard);
       if (!stop) continue;
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
     }
   }
   if (mode == "refuses") {
-    // As fast as the broker takes it, and no faster: this is a worker that has been taken over and keeps to its budget.
+    // As fast as the broker reads, and no faster: a compromised worker that keeps within its budget.
     for (int i = 0, count = std::atoi(argv[2]); i < count; ++i) {
       broker.send(ipc::Detached{1000, "the connection was lost"});
       broker.send(ipc::ResumeRefused{std::string(ipc::kTextBytesMax, 'x')});
@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
     for (;;) ::pause();
   }
   if (mode == "hands") {
-    // The client's connection, whose last descriptor waits for data that nobody reads.
+    // The client's connection, whose last close blocks on unread data.
     pid_t pid = ::getpid();
     ::send(client.get(), &pid, sizeof pid, MSG_NOSIGNAL);
     const linger long_time{1, 3600};

@@ -1,4 +1,4 @@
-// Memory as an admission sees it, of which so much is free as a test says.
+// An admission's view of memory, with the free bytes that the test sets.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ struct FreeMemory final : server::SessionMemory {
   void release(scheduler::SessionId session) override { holders.erase(session); }
 
   std::atomic<uint64_t> free, reserved{0};
-  std::atomic<bool> gone{false};  // what was free a moment ago is taken
+  std::atomic<bool> gone{false};  // the free memory has just been taken
   std::set<scheduler::SessionId> holders;
   std::map<scheduler::TenantId, uint64_t> held;
 };

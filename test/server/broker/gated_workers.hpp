@@ -1,4 +1,4 @@
-// Workers that begin when the test says so, and how many there are.
+// Workers that start on the test's signal, and their number.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@
 
 namespace gpuwire::test {
 
-// Workers that begin one by one, when the test says so.
+// Workers that start one by one, on the test's signal.
 struct GatedWorkers {
   TemporaryDirectory temporary;
   std::string path = (temporary.path() / "gate").string();
@@ -34,7 +34,7 @@ struct GatedWorkers {
   std::vector<std::string> arguments() const { return {"gated", "1", path}; }
 };
 
-// Of this process's children, those that are fake workers.
+// Returns the number of this process's children that are fake workers.
 inline size_t fake_workers() {
   size_t count = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {

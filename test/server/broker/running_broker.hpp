@@ -32,7 +32,7 @@ class RunningBroker {
   RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration, unsigned prewarmed) {
     begin(std::move(worker_arguments), prewarmed, 30, std::move(configuration));
   }
-  // With as many spares as are wanted and as `memory` has room for.
+  // With as many spares as `prewarmed` wants and `memory` has room for.
   RunningBroker(std::vector<std::string> worker_arguments, server::PrewarmedDemand::Limits prewarmed,
                 server::PrewarmedMemory& memory) {
     prewarmed_max_ = prewarmed.most;
@@ -42,26 +42,26 @@ class RunningBroker {
   RunningBroker(const std::string& worker_mode, server::Configuration configuration) {
     begin({worker_mode}, 1, 30, std::move(configuration));
   }
-  // `begin_limit`: how long the broker lets a client take to begin its session.
+  // `begin_limit`: the time within which a client has to begin its session.
   RunningBroker(std::vector<std::string> worker_arguments, server::Configuration configuration,
                 std::chrono::milliseconds begin_limit) {
     begin_ms_ = uint32_t(begin_limit.count());
     begin(std::move(worker_arguments), 1, 30, std::move(configuration));
   }
-  // `unix_path`: where it listens, too.
+  // `unix_path`: a second address.
   RunningBroker(unsigned devices, server::Configuration configuration, const std::string& unix_path = {},
                 uint32_t begin_ms = server::kSessionBeginMs, const std::string& login = GPUWIRE_TEST_LOGIN) {
     begin_ms_ = begin_ms;
     login_ = login;
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration), unix_path);
   }
-  // One that finds what an earlier broker has left in the folder.
+  // A broker that finds the entries of an earlier one in the folder.
   RunningBroker(unsigned devices, const std::filesystem::path& runtime_directory,
                 server::Configuration configuration = server::open_configuration()) {
     keep_in(runtime_directory);
     begin({"serves", std::to_string(devices)}, 1, 30, std::move(configuration));
   }
-  // The same, where the workers say which GPUs there are, and may say otherwise next time.
+  // The same, with workers that report the GPUs and may report others next time.
   RunningBroker(std::vector<std::string> worker_arguments, const std::filesystem::path& runtime_directory) {
     keep_in(runtime_directory);
     gpu_return_ms_ = server::kGpuReturnMs;
@@ -82,7 +82,7 @@ class RunningBroker {
   void shut_down() {
     boost::asio::post(io_, [this] { broker_->shut_down(); });
   }
-  // On the broker's thread; returns when it is done.
+  // Runs `what` on the broker's thread, and returns when it is done.
   void act(const std::function<void(server::Broker&)>& what) {
     std::promise<void> done;
     boost::asio::post(io_, [&] {
@@ -134,7 +134,7 @@ class RunningBroker {
   unsigned prewarmed_max_ = 0;
   server::PrewarmedMemory* spare_memory_ = nullptr;
   uint32_t begin_ms_ = server::kSessionBeginMs;
-  uint32_t gpu_return_ms_ = 0;  // what is not there does not come
+  uint32_t gpu_return_ms_ = 0;  // absent GPUs do not come back
   boost::asio::io_context io_{1};
   std::unique_ptr<server::Keeping> keeping_;
   std::unique_ptr<server::Broker> broker_;
@@ -144,7 +144,7 @@ class RunningBroker {
   std::thread thread_;
 };
 
-// A client's first step: the process id of the fake worker that has it, or 0.
+// Logs the client in. Returns the process id of the fake worker that has it, or 0.
 inline pid_t enter(WireClient& client, uint16_t port) {
   std::string text;
   pid_t pid = 0;

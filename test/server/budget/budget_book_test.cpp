@@ -1,4 +1,4 @@
-// The book of budgets: months, and that the sum of its charges is the charged time, whatever happens.
+// The book of budgets: months; and the sum of its charges equals the charged time in all cases.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -23,8 +23,8 @@ system_clock::time_point at(int year, unsigned month, unsigned day, unsigned hou
   return sys_days(std::chrono::year(year) / std::chrono::month(month) / std::chrono::day(day)) + hours(hour);
 }
 
-// A server and its sessions over some months. Time passes; sessions are charged, begin and end; the server looks,
-// writes, is killed and finds what it wrote; its wall clock leaps.
+// A server and its sessions over some months. Time passes; sessions are charged, begin and end; the server polls,
+// writes, is killed and reads its file; its wall clock leaps.
 class Months {
  public:
   explicit Months(uint64_t seed) : random_(seed) {}
@@ -75,7 +75,7 @@ class Months {
     for (const Session& session : sessions_)
       book_.charge(session.name, session.tenant, session.user, session.charged, now());
   }
-  // What has ended is written at once.
+  // An ended session is written at once.
   void end() {
     if (sessions_.empty()) return;
     const auto one = sessions_.begin() + pick(0, int(sessions_.size()) - 1);
@@ -94,7 +94,7 @@ class Months {
     book_.keep_only(there);
     poll();
   }
-  // An hour as where daylight saving time moves a clock that is kept in local time, or months.
+  // The clock leaps by an hour, as by daylight saving time in local time, or by months.
   void leap() {
     leapt_ = pick(0, 1) ? nanoseconds{} : pick(0, 1) ? nanoseconds(1h) * pick(-1, 1) : nanoseconds(24h) * pick(-70, 70);
     poll();
@@ -103,14 +103,14 @@ class Months {
   void hold() {
     nanoseconds counted{};
     for (const Session& session : sessions_) counted += session.charged;
-    // What has not been looked at yet is all that may be missing.
+    // Only time since the last poll may be missing.
     CHECK(book_.charged_in_all() <= charged_);
     CHECK(book_.charged_in_all() >= charged_ - counted);
     BudgetBook looked = book_;
     for (const Session& session : sessions_)
       looked.charge(session.name, session.tenant, session.user, session.charged, now());
     CHECK(looked.charged_in_all() == charged_);
-    // No month begins anew: whatever the clock does, what was used of one never becomes less.
+    // A month's use never decreases, whatever the clock does.
     for (const char* tenant : {"course", "lab"}) {
       const nanoseconds used = looked.used(tenant, now());
       nanoseconds users{};
@@ -131,7 +131,7 @@ class Months {
   std::string written_ = BudgetBook().text();
   std::vector<Session> sessions_;
   unsigned begun_ = 0;
-  nanoseconds charged_{};  // to all sessions, by the GPU scheduler
+  nanoseconds charged_{};  // all charges of the GPU scheduler
   std::map<std::pair<std::string, Month>, nanoseconds> most_of_written_;
 };
 
@@ -145,7 +145,7 @@ TEST_CASE("a month is one of the calendar in UTC, whatever the machine's time zo
     CHECK(Month(at(2026, 11, 30, 23) + 59min + 59s + 999ms).text() == "2026-11");
     CHECK(Month(at(2026, 12, 1)).text() == "2026-12");
     CHECK(Month(at(2026, 12, 31, 23)).end() == at(2027, 1, 1));
-    // The hours in which clocks of Europe and of New York are moved.
+    // The hours of the clock changes in Europe and New York.
     CHECK(Month(at(2026, 10, 25, 1)).end() == at(2026, 11, 1));
     CHECK(Month(at(2026, 3, 8, 7)).end() == at(2026, 4, 1));
   }
@@ -201,7 +201,7 @@ TEST_CASE("an account keeps two years of months, those that are nearest, and a l
   book.charge("one", "course", "", charged += 1s, last);
   CHECK(book.used("course", last) == 2s);
   CHECK(book.used("course", Month(at(2026, 1, 1))) == 0s);
-  // 40 months were charged; the last 23 of them stand beside the one that the clock leapt to.
+  // 40 months were charged; the book keeps the last 23 of them beside the one that the clock leapt to.
   CHECK(book.used("course", Month(at(2027, 5, 1))) == 0s);
   CHECK(book.used("course", Month(at(2027, 6, 1))) == 1s);
 }

@@ -1,4 +1,4 @@
-// The file of budgets: read back after whatever a power failure or another server has done to it.
+// The file of budgets is read back after damage by a power failure or another server.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -39,7 +39,7 @@ std::string text_of(const fs::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// What is used, of the book that is read; a word where there is none.
+// Returns the used time in the book that was read; a word if there is none.
 std::string read(const fs::path& path) {
   auto file = BudgetFile::open(path);
   if (!file) return "not opened";
@@ -73,7 +73,7 @@ TEST_CASE("wherever a file was cut or changed, the generation before it is read"
     auto file = BudgetFile::open(folder.file());
     REQUIRE(file.has_value());
     REQUIRE(file->write(book_of(5s)).has_value());
-    REQUIRE(file->write(book_of(7s)).has_value());  // the first is the generation before
+    REQUIRE(file->write(book_of(7s)).has_value());  // the first becomes the earlier generation
     whole = text_of(folder.file());
   }
   for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
@@ -87,7 +87,7 @@ TEST_CASE("wherever a file was cut or changed, the generation before it is read"
   }
   fs::remove(folder.file());
   CHECK(read(folder.file()) == "5");
-  // One that was not finished is nobody's business.
+  // An unfinished file is ignored.
   std::ofstream(folder.file(), std::ios::binary) << whole;
   std::ofstream(folder.file().string() + ".next", std::ios::binary) << "gpuwire bud";
   CHECK(read(folder.file()) == "7");

@@ -1,4 +1,4 @@
-// Whose class falls and who waits, as the broker's part says it.
+// Tests of the broker's budgets: classes that fall, and programs that wait.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -55,7 +55,7 @@ struct Server {
                       .changed = [this] { ++changes; },
                       .now = [this] { return now; }});
   }
-  // As a server that was killed, and another one that finds its sessions.
+  // Replaces a killed server by one that adopts its sessions.
   void restart() {
     budgets.reset();
     start();
@@ -119,13 +119,13 @@ TEST_CASE("a user who has used up the budget falls alone, and the tenant's falls
   CHECK(server.changes == 1);
   CHECK(server.budgets->used_up(*server.registry.find(anna)));
   CHECK(server.held(anna).empty());
-  // A session that comes later falls from its beginning.
+  // The class of a later session is lower from its begin.
   CHECK(server.falls(server.begin("course", "anna")));
   const SessionId carol = server.begin("course", "carol");
   server.work(ben, 1h);
   server.work(carol, 2h);
   CHECK(server.falls(carol));
-  CHECK(server.falls(ben));  // by the tenant's
+  CHECK(server.falls(ben));  // by the tenant's budget
   CHECK_FALSE(server.falls(lab));
   CHECK(server.hours() == doctest::Approx(5));
   CHECK(server.hours("anna") == doctest::Approx(2));
@@ -138,7 +138,7 @@ TEST_CASE("a hard budget holds who waits, with the reason, until the month is ov
   CHECK(server.held(anna) ==
         "the user has used the GPU time of this month (2 h); the next begins on 2026-12-01 00:00 UTC");
   CHECK(server.held(ben).empty());
-  CHECK(server.falls(anna));  // what runs goes on, behind all others
+  CHECK(server.falls(anna));  // a running session continues, with lowest priority
   server.configure({course(0, 3, true)});
   server.io.poll();
   CHECK(server.held(anna).empty());
@@ -159,7 +159,7 @@ TEST_CASE("what was used outlives servers that are killed, and sessions that go 
   Server server({course(10, 0)});
   const SessionId anna = server.begin("course", "anna"), ben = server.begin("course", "ben");
   server.work(anna, 3h);
-  server.charged[anna] += 1h;  // nobody has looked yet
+  server.charged[anna] += 1h;  // not polled yet
   server.restart();
   CHECK(server.hours() == doctest::Approx(4));
   server.work(ben, 2h);

@@ -8,7 +8,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-constexpr size_t kSmall = 100;  // bytes: the tests of order need no more
+constexpr size_t kSmall = 100;  // bytes: enough for the tests of order
 
 digest::Digest digest_of(unsigned seed, size_t bytes = kSmall) { return digest::blake3(chunk_of(seed, bytes)); }
 
@@ -24,7 +24,7 @@ TEST_CASE("A chunk that was written is read again, and no other") {
   REQUIRE(memory.open().read(digest_of(1, chunk.size()), out));
   CHECK(out == chunk);
   CHECK_FALSE(file.holds(digest_of(2)));
-  // Of another length it is another one.
+  // The same digest with another length is another chunk.
   std::vector<std::byte> shorter(chunk.size() - 1);
   CHECK_FALSE(file.read(digest_of(1, chunk.size()), shorter));
   file.forget(digest_of(1, chunk.size()));
@@ -34,7 +34,7 @@ TEST_CASE("A chunk that was written is read again, and no other") {
 TEST_CASE("Of a full set the chunk makes room that was used least recently") {
   ChunkFileMemory memory(ChunkFile::kSlotsPerSet);
   ChunkFile file = memory.open();
-  // Uses are told apart by a clock of some milliseconds: entries are written with times of the test's own.
+  // The clock of uses has a resolution of some milliseconds, so the test writes entries with its own times.
   for (unsigned seed = 0; seed < ChunkFile::kSlotsPerSet; ++seed) {
     ChunkFile::Entry entry{.digest = digest_of(seed), .bytes = kSmall, .used_ns = 1000 + (seed == 5 ? 0 : seed + 1)};
     REQUIRE(::pwrite(memory.descriptor.get(), &entry, sizeof entry, off_t(seed * sizeof entry)) == sizeof entry);

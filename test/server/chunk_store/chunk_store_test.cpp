@@ -10,7 +10,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// `bytes_max`: of the account.
+// `bytes_max`: the bound of the account.
 struct Account final : HostMemory {
   explicit Account(uint64_t bytes_max) : bytes_max(bytes_max) {}
   bool reserve(uint64_t bytes) override {
@@ -74,7 +74,7 @@ TEST_CASE("A chunk that is not what it is said to be is not found, on no medium,
   Store of;
   std::vector<std::byte> bytes = chunk_of(1, kBytes), out(kBytes);
   std::vector<digest::Digest> digests = digests_of(bytes);
-  // A worker that was taken over names other bytes by these digests.
+  // A compromised worker has stored other bytes under these digests.
   for (const ChunkFileMemory* medium : {&of.memory, &of.disk}) REQUIRE(medium->open().write(digests[0], chunk_of(9)));
   auto store = of.open();
   CHECK(store->holds(digests[0]));
@@ -110,7 +110,7 @@ TEST_CASE("Under another key nothing is found that was kept under the first, and
   keep_all(of, *annas, bytes);
   CHECK(annas->fetch(digests_of(bytes, &anna), out) == std::vector<bool>{true});
   CHECK(bens->fetch(digests_of(bytes, &ben), out) == std::vector<bool>{false});
-  // Not even who learns of the digest gets the bytes.
+  // A tenant that learns a digest does not get the bytes.
   std::fill(out.begin(), out.end(), std::byte{});
   CHECK(bens->fetch(digests_of(bytes, &anna), out) == std::vector<bool>{false});
 }
@@ -131,7 +131,7 @@ TEST_CASE("Who may have no more host memory keeps nothing, and whoever fills a s
   auto store = of.open(&small, 9 * wire::kChunkBytes);
   keep_all(of, *store, bytes);
   CHECK(small.used == 10 * wire::kChunkBytes);
-  keep_all(of, *store, bytes);  // the queue's memory is used again
+  keep_all(of, *store, bytes);  // the queue's memory is reused
   CHECK(small.used == 10 * wire::kChunkBytes);
   store.reset();
   CHECK(small.used == 0);

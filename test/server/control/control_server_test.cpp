@@ -36,7 +36,7 @@ struct Fixture {
     path = folder / "c.sock";
     ControlSources sources{.snapshot = [] { return sample_snapshot(); }};
     sources.tenants_of_user = [](uid_t) { return std::vector<std::string>{"anna"}; };
-    // Time stands still: what is spent of a user's questions does not come back.
+    // The clock stands still: a user's spent queries are not refilled.
     QueryBudget questions([] { return std::chrono::steady_clock::time_point{}; });
     server = std::make_unique<ControlServer>(
         io, std::move(sources),
@@ -61,7 +61,7 @@ struct Fixture {
     REQUIRE(client);
     return std::move(*client);
   }
-  // As that user, from the next connection on. One answer, so that the server has taken the connection when it is back.
+  // Connects as that user. Waits for one answer, so that the server has accepted the connection when this returns.
   ControlClient connect_as(uid_t uid) {
     user = uid;
     ControlClient client = connect();
@@ -71,8 +71,8 @@ struct Fixture {
   }
 
   static constexpr uid_t kReally = uid_t(-1);
-  std::atomic<uid_t> user = kReally;  // what the server is told of who connects
-  bool answered = false;              // the last one of connect_as()
+  std::atomic<uid_t> user = kReally;  // the user that the server sees
+  bool answered = false;              // the last connection of connect_as()
   fs::path folder, path;
   boost::asio::io_context io{1};
   std::unique_ptr<ControlServer> server;
@@ -191,7 +191,7 @@ TEST_CASE_FIXTURE(Fixture, "A user who asks all the time is refused in words, an
   CHECK(refusal.find("too often") != std::string::npos);
   ControlClient other = connect_as(kOther);
   CHECK(answered);
-  // Who may do everything may ask everything.
+  // A peer that may do everything has no bound of queries.
   ControlClient administrator = connect();
   for (size_t i = 0; i < 2 * kQueriesAtOnce; ++i) CHECK(administrator.snapshot());
 }

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Figures that a part of the server would add: every session has used a second of GPU and 100 bytes each way.
+// A fake metrics source: every session has used a second of GPU time and 100 bytes in each direction.
 class FakeSource final : public MetricsSource {
  public:
   void refresh() override { ++refreshed; }
@@ -59,7 +59,7 @@ struct Fixture {
     return session;
   }
   void end(SessionId session, uint32_t cause) {
-    monitor.ended(*registry.find(session));  // as one of the session's parts, before the registry hears of it
+    monitor.ended(*registry.find(session));  // as one of the session's parts, before the registry's event
     registry.ended(session, cause, "goodbye");
   }
   TenantMetrics tenant(const std::string& name) {
@@ -76,7 +76,7 @@ struct Fixture {
 
   fs::path folder;
   AuditLog audit_log;
-  // No time passes in which more of a session's events might be told.
+  // The clock stands still, so that a session's budget of events is not refilled.
   SessionRegistry registry{[] { return std::chrono::steady_clock::time_point(std::chrono::hours(1)); }};
   TenantDirectory tenants{{{.name = "bob", .memory = {.limit_bytes = 500}}, {.name = "alice", .weight = 2}}};
   Monitor monitor{registry, tenants, audit_log};
@@ -116,7 +116,7 @@ TEST_CASE_FIXTURE(Fixture, "sessions that have waited for a worker are counted o
   registry.begun(begins, "train");
   registry.refused(gives_up, RefusalCause::client_gone, "gone");
   end(begins, uint32_t(EndCause::finished));
-  end(begin("alice"), uint32_t(EndCause::finished));  // one that found a spare
+  end(begin("alice"), uint32_t(EndCause::finished));  // a session that found a spare
   CHECK(tenant("alice").worker_waits == 2);
   CHECK(tenant("bob").worker_waits == 0);
 }
@@ -178,7 +178,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(lines.size() == 3 + 3 * kSessionEventsAtOnce);
   CHECK(lines.back()["detached_untold"] == 3);
   CHECK(lines.back()["resume_refused_untold"] == 3);
-  // Time of the grace that is left when the line is written.
+  // The remaining grace when the line is written.
   CHECK(lines[2]["event"] == "detached");
   CHECK(lines[2]["seconds_left"] > 0.0);
   CHECK(lines[2]["seconds_left"] <= 60.0);
@@ -255,7 +255,7 @@ TEST_CASE(
     fixture.registry.refused(waits, RefusalCause::client_gone, "gone");
     fixture.registry.refused(fixture.arrive("bob"), RefusalCause::busy, "full");
     fixture.end(over, uint32_t(EndCause::finished));
-    // One that goes on: what it has moved stands in its page, and is the next server's to read there.
+    // A running session: its counters are in its page, where the next server reads them.
     fixture.begin("bob");
     Snapshot snapshot = fixture.monitor.snapshot();
     totals.note(snapshot);
@@ -268,12 +268,12 @@ TEST_CASE(
     CHECK(shown.bytes_in == 100 * servers + 100);
     CHECK(shown.devices[0].gpu_time_ns == 5 * servers);
     shown.bytes_in -= 100;
-    // From the first server's start on, which what has been counted is a share of.
+    // The start of the first server, from which the counted time is a share.
     if (servers == 1) since = snapshot.server.counted_since_unix_s;
     CHECK(since > 0);
     CHECK(snapshot.server.counted_since_unix_s == since);
   }
-  // One for each tenant, and since when they count; an orderly end leaves none.
+  // One entry for each tenant, and one for the start of counting; an orderly end leaves none.
   CHECK(shelf.texts.size() == 3);
   Fixture fixture;
   KeptTotals totals(io, fixture.registry, fixture.monitor, shelf);

@@ -1,5 +1,5 @@
-// In which order a session's calls pass what stands before the library: the order of uploads, the IPC guard, the
-// ledger, the gate.
+// The order in which a session's calls pass the layers in front of the library: the order of uploads, the IPC guard,
+// the ledger, the gate.
 #include "server/driver/driver_stack.hpp"
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace {
 constexpr uint32_t kSlot = 3;
 const auto kContext = reinterpret_cast<CUcontext>(0x77);
 std::atomic<unsigned> launches{0}, opened{0};
-std::vector<std::string> passed;  // where the answer of a call has passed
+std::vector<std::string> passed;  // the layers that a call's answer has passed
 
 // Its kernels have frames for which the tenant has no allowance yet.
 DriverTable fake_driver() {
@@ -38,7 +38,7 @@ DriverTable fake_driver() {
   table.cuLaunchKernel = [](CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
                             void**, void**) { return ++launches, CUDA_SUCCESS; };
   table.cuIpcGetMemHandle = [](CUipcMemHandle*, CUdeviceptr) { return passed.push_back("library"), CUDA_SUCCESS; };
-  // Asked by the ledger, of memory that others are about to hold on to.
+  // The ledger calls this for memory that other sessions are about to import.
   table.cuMemGetAddressRange_v2 = [](CUdeviceptr*, size_t*, CUdeviceptr) {
     return passed.push_back("ledger"), CUDA_SUCCESS;
   };
@@ -46,7 +46,7 @@ DriverTable fake_driver() {
   return table;
 }
 
-// A handle that says where it leads; nobody has made any of them known.
+// An exchange that knows no handle.
 class NobodysHandles final : public ShareExchange {
  public:
   bool publish(const ShareToken&, ShareKind, const std::string&, int) override {
@@ -91,7 +91,7 @@ struct Fixture {
     REQUIRE(opened.has_value());
     stack = std::move(*opened);
   }
-  // What the ledger notes when memory of another session's is about to be used.
+  // Whether the ledger has noted an import of another session's memory.
   bool ledger_has_seen_an_import() const { return tenant->slot[kSlot].imports != 0; }
 };
 

@@ -69,7 +69,7 @@ DriverTable driver() {
   return table;
 }
 
-// As a session of this tenant would do it.
+// Exports memory like a session of this tenant.
 CUresult made_by(Exchange& exchange, const char* tenant, CUdeviceptr address, CUipcMemHandle& handle) {
   IpcGuard guard(exchange);
   DriverTable table = driver();

@@ -116,7 +116,7 @@ struct FakeGpu::Calls {
     return CUDA_SUCCESS;
   }
   static CUresult alloc(void** memory, size_t bytes, unsigned) {
-    // Pinned memory of a process that does not give it back goes with the GPU.
+    // Pinned memory that the process does not free ends with the GPU.
     std::lock_guard lock(gpu->mutex_);
     *memory = gpu->pinned_.emplace_back(std::calloc(1, bytes), &std::free).get();
     return CUDA_SUCCESS;
@@ -189,7 +189,7 @@ void FakeGpu::run(const Operation& operation) {
   if (event != events_.end() && event->second.pending != 0) --event->second.pending;
 }
 
-// What the context had goes with it.
+// Ends the context with its objects.
 CUresult FakeGpu::end(CUcontext context) {
   std::unique_lock lock(mutex_);
   ++ending_;

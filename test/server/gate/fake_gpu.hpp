@@ -1,4 +1,4 @@
-// A driver whose work is done when the test says so. One at a time, because a driver table's functions know nothing but
+// A driver whose work ends on the test's signal. One object at a time, because a driver table's functions have only
 // their arguments.
 #pragma once
 
@@ -22,30 +22,29 @@ class FakeGpu {
   ~FakeGpu();
   const gpuwire::server::DriverTable& table() const { return table_; }
 
-  // Kernels launched and not done, and events behind them, are done in the order in which they came; a word is written
-  // in its turn.
+  // Pending kernels and the events behind them end in order; words are written in their turn.
   size_t in_flight();
   size_t launched();
   void finish(size_t operations);
   void finish_all();
-  // So many of a stream's kernels, and what stands behind them: its streams run beside each other, and an event for
-  // everything waits for all that came before it.
+  // Ends so many of a stream's kernels, and the work behind them. Streams run concurrently; an event for the whole
+  // context waits for all earlier work.
   void finish_in(CUstream stream, size_t kernels);
-  // Nothing but a word in front is done: the context has got the GPU.
+  // Writes only a word in front: the context has got the GPU.
   void begin();
   size_t events_recorded();
   size_t events_alive();
-  size_t everything_recorded();  // times that cuCtxRecordEvent was called
+  size_t everything_recorded();  // the number of calls of cuCtxRecordEvent
   bool recorded_into_a_capture();
-  // Calls that end a context wait, as they do for its kernels, until they are let go.
+  // Calls that end a context block, as for its kernels, until they are released.
   void hold_endings(bool hold);
   size_t ending();
-  // As if somebody else held the primary context, too.
+  // As if another user retained the primary context, too.
   void share_primary();
   void set_capturing(CUstream stream, bool capturing);
-  // What invalidates a capture leaves its stream as it is, until the capture or the stream is ended.
+  // Invalidates the capture: its stream stays capturing until the capture or the stream ends.
   void invalidate_capture(CUstream stream);
-  // The stream was asked for its capture after it had been destroyed.
+  // Whether a destroyed stream was asked for its capture.
   bool asked_a_destroyed_stream();
 
   // Contexts are numbers, so many for each device.
@@ -69,7 +68,7 @@ class FakeGpu {
   };
   struct Event {
     CUcontext context = nullptr;
-    size_t pending = 0;  // how many records of it are not done
+    size_t pending = 0;  // the number of its pending records
   };
   struct Calls;
   CUresult add(CUevent event, CUstream stream, bool everything);

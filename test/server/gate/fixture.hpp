@@ -1,4 +1,4 @@
-// A gate before a FakeGpu, with the test in the GPU scheduler's place.
+// A gate in front of a FakeGpu; the test plays the GPU scheduler.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ struct GateFixture {
     gate.enter_executor();
   }
 
-  // As the GPU scheduler does it.
+  // Sets the gate like the GPU scheduler.
   void set(bool open, bool metered = true, std::chrono::nanoseconds bound = {}) {
     if (open) page.opening.fetch_add(1, std::memory_order_release);
     page.gate.store(gpuwire::server::GateWord::of(open, metered, bound), std::memory_order_seq_cst);
@@ -47,7 +47,7 @@ struct GateFixture {
   CUresult launch(uintptr_t function = 1) {
     return table.cuLaunchKernel(reinterpret_cast<CUfunction>(function), 1, 1, 1, 32, 1, 1, 0, stream, nullptr, nullptr);
   }
-  // On a thread that the gate holds up.
+  // Launches on a thread that the gate holds up.
   std::future<CUresult> launch_elsewhere(uintptr_t function = 1, CUcontext context = FakeGpu::context()) {
     return std::async(std::launch::async, [this, function, context] {
       gate.enter_executor();
@@ -68,9 +68,8 @@ struct GateFixture {
   }
 };
 
-// What stands at the bound is let in when nothing has been done for kStall, which on a busy machine may be before the
-// test has gone on. So an attempt says whether it saw it held up, and is made again, at a gate of its own, if it did
-// not.
+// Work at the bound is let in when no work has ended for kStall, on a busy machine perhaps before the test continues.
+// So an attempt returns whether it saw the work held up, and is otherwise repeated at a new gate.
 inline constexpr int kAttempts = 200;
 template <class Attempt>
 bool is_seen(Attempt attempt) {

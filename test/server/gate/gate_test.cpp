@@ -53,7 +53,7 @@ TEST_CASE_FIXTURE(GateFixture, "threads that the gate does not hold up pass a cl
   forget_rings();
   gpu.finish_all();
   CHECK(idle());
-  CHECK(rang());  // whoever closed the gate waits for the drain
+  CHECK(rang());  // the scheduler waits for the drain
 }
 
 TEST_CASE_FIXTURE(GateFixture, "work that others wait for passes a closed gate unasked") {
@@ -93,7 +93,7 @@ TEST_CASE("the end of a session ends the waiting at the bound") {
   CHECK(held_up);
 }
 
-// Of a session that ends, what would be held up is refused at once: so these see whether it would be.
+// An ending session refuses held-up work at once, which shows these tests whether it would be held up.
 
 TEST_CASE("no more than two launches of unknown length are in flight while there is a bound") {
   bool held_up = is_seen([](GateFixture& f) {
@@ -164,7 +164,7 @@ TEST_CASE_FIXTURE(GateFixture, "what a context had in flight makes room when it 
 TEST_CASE_FIXTURE(GateFixture, "work that waits for what is submitted later gets it in spite of the bound") {
   set_and_wait(true, true, 500us);
   REQUIRE(idle());
-  // None of them ends before the last one is launched.
+  // No kernel ends before the last one is launched.
   constexpr int kNeeded = 8;
   auto results = std::async(std::launch::async, [&] {
     gate.enter_executor();
@@ -246,7 +246,7 @@ TEST_CASE("what is put before the driver's functions later sees the program's wo
   set(false);
   REQUIRE(becomes([&] { return page.answered.load() >= page.attention.load() && page.in_flight.load() == 0; }));
   set(true);
-  // The first work of an opening has the gate fill a word of its own.
+  // With the first work of an opening, the gate writes a word of its own.
   CHECK(front.cuLaunchKernel(reinterpret_cast<CUfunction>(1), 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(0x51), nullptr,
                              nullptr) == CUDA_SUCCESS);
   gpu.begin();

@@ -33,13 +33,13 @@ TEST_CASE_FIXTURE(GateFixture, "the first start after an opening is when the dev
   CHECK(launch() == CUDA_SUCCESS);
   uint32_t opening = page.opening;
   CHECK(page.started != opening);
-  CHECK(page.stuck_since == 0);  // it has not got the GPU
+  CHECK(page.stuck_since == 0);  // the context has not got the GPU
   auto before = page_now();
   gpu.begin();
   CHECK(becomes([&] { return page.started == opening; }));
   CHECK(page.first_start >= before.count());
   CHECK(becomes([&] { return page.stuck_since >= before.count(); }));
-  // A later burst of the same opening asks no more.
+  // A later burst of the same opening writes no further word.
   gpu.finish_all();
   CHECK(idle());
   int64_t first = page.first_start;
@@ -113,7 +113,7 @@ TEST_CASE_FIXTURE(GateFixture, "no look at the device breaks off a capture") {
   CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
 }
 
-// So many that what follows them takes less time than they.
+// So many that they take longer than the work after them.
 constexpr int kSamples = 100'000;
 
 TEST_CASE("a sample after a long capture stands for no more than the time since one could be made") {
@@ -139,7 +139,7 @@ TEST_CASE("a sample after a long capture stands for no more than the time since 
   CHECK(std::chrono::nanoseconds(page.busy_ns) <= page_now() - last);
 }
 
-// A session in the free regime whose stream captures, and work in another stream that only a look finds.
+// A session in the free regime whose stream captures, and work in another stream that only sampling finds.
 struct CaptureFixture : GateFixture {
   CUcontext other = reinterpret_cast<CUcontext>(uintptr_t(0xc1));
 
@@ -152,7 +152,7 @@ struct CaptureFixture : GateFixture {
   CUresult launch_beside() {
     return table.cuLaunchKernel(nullptr, 1, 1, 1, 32, 1, 1, 0, FakeGpu::stream(0x52), nullptr, nullptr);
   }
-  // The device is looked at, found busy and, at last, at rest.
+  // The device is sampled, found busy and, finally, idle.
   void check_sampled() {
     const size_t before = gpu.everything_recorded();
     CHECK(launch_beside() == CUDA_SUCCESS);
@@ -179,7 +179,7 @@ TEST_CASE_FIXTURE(CaptureFixture, "work that was submitted beside an open captur
   if (before_it) CHECK(launch_beside() == CUDA_SUCCESS);
   capture();
   if (!before_it) CHECK(launch_beside() == CUDA_SUCCESS);
-  // No look is possible from here on, at the whole device or at this stream.
+  // From here on neither the device nor this stream can be sampled.
   gpu.set_capturing(FakeGpu::stream(0x52), true);
   set_and_wait(false);
   REQUIRE(becomes([&] { return page.stuck_since != 0; }));
@@ -200,7 +200,7 @@ TEST_CASE_FIXTURE(CaptureFixture, "nothing is in flight beside an open capture w
   CHECK(page.submissions == 0);
 }
 
-// A tracker that is looked after by the test, whose stream captures.
+// A tracker that the test drives, with a capturing stream.
 struct CapturingTracker {
   FakeGpu gpu;
   SessionPage page;
@@ -290,14 +290,14 @@ TEST_CASE_FIXTURE(CaptureFixture, "the end of another context leaves a capture o
 TEST_CASE_FIXTURE(CaptureFixture, "the device is sampled again when a capture has been invalidated") {
   capture();
   gpu.invalidate_capture(stream);
-  // Until it is ended it may be in the way of a look: what is submitted is counted.
+  // Until the capture ends it may prevent sampling, so submissions are counted.
   CHECK(launch_beside() == CUDA_SUCCESS);
   CHECK(page.in_flight == 1);
   gpu.finish_all();
   CHECK(idle());
   const size_t before = gpu.everything_recorded();
   CHECK(becomes([&] { return gpu.everything_recorded() > before; }));
-  // And after the next one has begun and ended in the same stream.
+  // Also after the next capture has begun and ended in the same stream.
   CUgraph graph = nullptr;
   CHECK(table.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS);
   capture();
@@ -342,7 +342,7 @@ TEST_CASE_FIXTURE(GateFixture, "the end of a context gives up its events") {
   set_and_wait(true);
   for (int i = 0; i < 10; ++i) CHECK(launch() == CUDA_SUCCESS);
   CHECK(gpu.events_alive() > 0);
-  gate.stop();  // nothing is marked from here on
+  gate.stop();  // no marks from here on
   CHECK(table.cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);
   CHECK(gpu.events_alive() == 0);
 }
@@ -377,7 +377,7 @@ TEST_CASE_FIXTURE(GateFixture,
   set_and_wait(false);
   CHECK(page.in_flight == 1);
   CHECK(page.stuck_since != 0);
-  set_and_wait(true, false);  // the free regime sees it, too
+  set_and_wait(true, false);  // also in the free regime
   CHECK(becomes([&] { return page.in_flight == 1; }));
   CHECK(launch() == CUDA_SUCCESS);
   gpu.finish_all();
@@ -445,7 +445,7 @@ TEST_CASE_FIXTURE(GateFixture, "what is done in other streams hides no kernel th
   }
   CHECK(launch(2) == CUDA_SUCCESS);
   gpu.finish_in(endless, 1);
-  CHECK(becomes([&] { return page.stuck_since > since; }));  // the last one's
+  CHECK(becomes([&] { return page.stuck_since > since; }));  // the time of the last kernel
   gpu.finish_all();
   CHECK(idle());
 }
@@ -500,7 +500,7 @@ TEST_CASE(
   beats_until(begun + kStall + kStall / 2);
   CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context(0xc1)) == CUDA_SUCCESS);
   CHECK(tracker.wait_for_room(more, 500us) > 0ns);
-  // It is not let in for want of progress, either, as what comes behind the work that stands still is.
+  // It is not let in for want of progress, either, unlike work behind a stuck kernel.
   while (page_now() - begun < 4 * kStall) std::this_thread::yield();
   CHECK(tracker.wait_for_room(more, 500us) > 0ns);
   CHECK(gpu.table().cuCtxSetCurrent(FakeGpu::context()) == CUDA_SUCCESS);

@@ -54,7 +54,7 @@ TEST_CASE("copies within their budget do not wait, and those over it wait until 
   CopyBudget budget;
   PageTime now = 1s;
   CHECK(budget.take(uint64_t(1) << 40, 0, now) == 0ns);  // no budget
-  CHECK(budget.take(1000, 1000, now += 1s) == 0ns);      // a bucket that has filled
+  CHECK(budget.take(1000, 1000, now += 1s) == 0ns);      // a full bucket
   CHECK(budget.take(100'000, 1000, now) == 0ns);         // on credit
   auto wait = budget.take(1000, 1000, now);
   CHECK(wait > 80ms);

@@ -8,8 +8,8 @@ using std::chrono::nanoseconds;
 
 namespace {
 
-// What is credited when something works for `work` every `period`, and the looks rest between two of its works as the
-// in-flight tracker does, or go on.
+// Returns the credited part if work takes `work` in every `period`, and sampling pauses between bursts, like the
+// in-flight tracker, or goes on.
 double credited_part(nanoseconds work, nanoseconds period, bool rests) {
   Sampling sampling;
   constexpr int kRounds = 20'000;

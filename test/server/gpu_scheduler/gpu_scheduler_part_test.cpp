@@ -17,7 +17,7 @@ struct NoControl final : SessionControl {
   void reconsider_waiting() override {}
 };
 
-// Of one GPU, with two tenants.
+// A scheduler of one GPU, with two tenants.
 struct Fixture {
   explicit Fixture(bool scheduling) : part(io, control, {.scheduling = scheduling, .cores = 1, .policy = {}}) {
     part.tenants_changed(tenants);
@@ -50,7 +50,7 @@ std::chrono::nanoseconds ns(uint64_t count) { return std::chrono::nanoseconds(in
 TEST_CASE(
     "whatever sessions say of their time, they are never billed for more than there was, and a tenant's sessions for "
     "what the tenant is") {
-  // Work that was done before the settled time is charged when it is known when it began.
+  // Work done before the settled time is charged once its begin is known.
   constexpr std::chrono::nanoseconds kLate = 5ms;
   constexpr int kSteps = 400;
   for (const bool scheduling : {true, false}) {
@@ -66,7 +66,7 @@ TEST_CASE(
       PageTime before = begun;
       for (int step = 0; step < kSteps; ++step) {
         for (SessionPage* page : pages) {
-          // Busy all the time, as one is whose kernels the hardware slices with those of all others.
+          // Busy all the time, like a session whose kernels the hardware slices with all others.
           page->busy_ns = uint64_t((page_now() - begun).count());
           if (random() % 4 != 0) continue;
           page->answered = page->attention.load();

@@ -21,12 +21,12 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr DeviceIndex kDevice[] = {0};
-// Sessions go on that have been there for long: what their pages say of the past lies in their time. An hour; less on
-// a machine that has not been up for two, whose clock begins with it.
-constexpr int kWarned = 17, kWhole = 20;  // of the limit: past four fifths, and far from its end
+// The age of adopted sessions, within which their pages' past times lie: an hour; less on a machine that has been up
+// for less than two, because its clock begins with it.
+constexpr int kWarned = 17, kWhole = 20;  // parts of the limit: past four fifths of it, and far from its end
 PageTime long_life() { return std::min<std::chrono::nanoseconds>(1h, page_now() / 2); }
 
-// A worker's end of a session, which says what the test wants.
+// A worker's end of a session, whose page the test writes.
 struct Worker {
   SharedPage<SessionPage> page;
   OwnedDescriptor doorbell;
@@ -43,7 +43,7 @@ struct Worker {
     uint64_t one = 1;
     REQUIRE(::write(doorbell.get(), &one, sizeof one) == sizeof one);
   }
-  // As the in-flight tracker does when it has looked.
+  // Answers like the in-flight tracker after a sample.
   void answer() { page->answered.store(page->attention.load()); }
   void work() {
     page->submissions.fetch_add(1);
@@ -79,7 +79,7 @@ struct GpuSchedulerFixture {
                                 ends.push_back(std::move(order.why));
                               }}};
 
-  // One that began under another GPU scheduler. `prepare` writes what its page says by now.
+  // Adds a session that began under another GPU scheduler. `prepare` writes its page.
   template <class Prepare>
   Worker session_since(PageTime began, unsigned number, unsigned tenant, Prepare prepare) {
     auto page = SharedPage<SessionPage>::create();
@@ -121,8 +121,8 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "one of two gets the GPU, the other after
   Worker second = session(2, 2);
   CHECK(second.gate().closed());
   second.knock();
-  // The first one's turn ends, or the second's begins at once: either way nobody has the GPU together with work of the
-  // other in flight.
+  // The first session's turn ends, or the second's begins at once: neither has the GPU while work of the other is in
+  // flight.
   CHECK(becomes([&] { return first.gate().closed(); }));
   first.answer();
   CHECK(second.gate().closed());
@@ -139,7 +139,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "one of two gets the GPU, the other after
 
 TEST_CASE("who waits is told that its turn may be next while another's work on one of its GPUs drains") {
   constexpr DeviceIndex kBoth[] = {0, 1}, kOther[] = {1};
-  // What does not drain is waited for as long as the test takes.
+  // The wait for a drain is longer than the test.
   GpuScheduler scheduler({.scheduling = true, .cores = 1, .policy = {.drain_wait_max = 1h}}, {.warn = {}, .end = {}});
   auto session = [&](unsigned number, std::span<const DeviceIndex> devices) {
     return Worker(*scheduler.add(SessionId(number), TenantId(number), devices));
@@ -170,7 +170,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a lease is free the moment its session h
 TEST_CASE("who lets a session go does not wait for what the thread is about, and the next who asks does not find it") {
   std::mutex held;
   std::atomic<bool> asked{false}, gone{false};
-  // The thread has its mutex while it tells of an end.
+  // The thread holds its mutex while it reports an end.
   const auto tell = [&](SessionId, const StopOrder&) {
     asked = true;
     std::lock_guard lock(held);
@@ -221,8 +221,8 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "turns go round among tenants that always
   CHECK(std::ranges::min(turns) >= 3);
 }
 
-// What the page says has been for long when a limit is set that is to be warned of, and then one that is over. So
-// nothing is missed while a thread is kept from running.
+// The page's values are old when the test sets a limit with a warning, and then an exceeded one. So a delayed thread
+// misses nothing.
 
 TEST_CASE_FIXTURE(
     GpuSchedulerFixture,
@@ -252,11 +252,11 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a session that does nothing is warned an
   Worker worker = session_since(page_now() - life, 1, 1, [&](Worker& before) {
     before.page->idle_since = (page_now() - life * kWarned / kWhole).count();
   });
-  // Nothing that was in flight under another is still.
+  // No work under the earlier scheduler is in flight any more.
   worker.answer();
   worker.ring();
   REQUIRE(becomes([&] { return !worker.gate().closed(); }));
-  worker.answer();  // the opening asks again, and may have come before the first answer
+  worker.answer();  // the opening requests a sample again, perhaps before the first answer
   scheduler.set_tenant(TenantId(1), {}, {.idle_time_max = life});
   REQUIRE(becomes([&] { return warned() == 1; }));
   CHECK(ended() == 0);
@@ -309,7 +309,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "a worker that writes nonsense into its p
     liar.page->quiet_ns = random();
     liar.page->submissions = random();
     liar.page->bursts = random();
-    liar.page->gate = 0;  // its own copy; what the GPU scheduler has decided stands in the GPU scheduler's memory
+    liar.page->gate = 0;  // its own copy; the GPU scheduler keeps its decision in its own memory
     if (i % 64 == 0) liar.ring();
     if (honest.page->waiting == 0) honest.knock();
     served = !honest.gate().closed();
@@ -375,7 +375,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture,
   const auto busy = life * 5 / 6;
   const PageTime began = page_now() - life;
   Worker worker = session_since(began, 5, 1, [&](Worker& before) {
-    // More than a session that begins now could have done.
+    // More than a session that begins now could have completed.
     before.page->submissions = before.page->completions = uint64_t(life / 9us);
     before.page->busy_ns = uint64_t(busy.count());
     before.page->charged_ns = uint64_t(busy.count() / 2);
@@ -388,7 +388,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture,
   CHECK(worker.page->opening.load() == 13);
   auto snapshot = scheduler.snapshot();
   REQUIRE(snapshot.sessions.size() == 1);
-  // What it was charged then it stays charged, and nothing of it is charged again.
+  // The earlier charge stays, and none of it is charged again.
   CHECK(snapshot.sessions[0].charged >= busy / 2);
   CHECK(snapshot.sessions[0].account.gpu_time < busy / 2);
   CHECK(ended() == 0);
@@ -430,7 +430,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture,
   scheduler.set_scavenger(SessionId(1), true);
   CHECK(charged(1) >= had);
   CHECK(scheduler.times(TenantId(1), 0).charged == charged(1));
-  // Its tenant's other session goes before it.
+  // Its tenant's other session precedes it.
   Worker second = session(2, 1);
   second.answer();
   first.answer();
@@ -461,7 +461,7 @@ TEST_CASE_FIXTURE(GpuSchedulerFixture, "large copies share the link of their GPU
   constexpr DeviceIndex kOther[] = {1};
   std::vector<Worker> workers;
   for (unsigned i = 0; i < 4; ++i) workers.push_back(session(i + 1, i + 1, i < 2 ? std::span(kDevice) : kOther));
-  // As programs do that want their GPU all the time.
+  // Acts like a program that always wants its GPU.
   auto go_on = [&](Worker& worker) {
     if (worker.gate().closed()) {
       if (worker.page->in_flight != 0) worker.drain();

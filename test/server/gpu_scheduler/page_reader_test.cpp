@@ -110,7 +110,7 @@ TEST_CASE("a page that holds what no worker writes is damaged from then on, and 
   const std::vector<std::function<void(SessionPage&)>> damages = {
       [](SessionPage& page) { page.waiting = 2; },
       [](SessionPage& page) { page.in_flight = 0xffffffff; },
-      [](SessionPage& page) { page.submissions = 99; },          // it was more
+      [](SessionPage& page) { page.submissions = 99; },          // less than before
       [](SessionPage& page) { page.submissions = UINT64_MAX; },  // the next reading would begin at zero
       [](SessionPage& page) { page.completions = UINT64_MAX - 1; },
       [](SessionPage& page) { page.bursts = uint64_t{1} << 40; },  // more than a worker can count in this time

@@ -1,4 +1,4 @@
-// Who takes more of the server's memory than it may, with real processes.
+// Tenants that take too much of the server's memory, with real processes.
 #include "server/host_guard/host_guard.hpp"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using scheduler::SessionId;
 constexpr uint64_t kMiB = 1u << 20;
 constexpr std::chrono::seconds kTimeout{120};
 
-// A process that takes memory when it is told to, and keeps it.
+// A process that allocates memory on order, and keeps it.
 class Worker {
  public:
   explicit Worker(const char* name = "worker") {
@@ -134,14 +134,14 @@ struct Fixture {
     REQUIRE(guard.attach(record, spec, descriptors));
     return record;
   }
-  // Lets the guard look until it holds.
+  // Lets the guard poll until the condition holds.
   template <class Condition>
   bool soon(Condition&& condition) {
     auto until = std::chrono::steady_clock::now() + kTimeout;
     while (!condition() && std::chrono::steady_clock::now() < until) io.run_one_for(std::chrono::milliseconds(100));
     return condition();
   }
-  // So many looks have been made.
+  // Waits for so many polls.
   void poll(unsigned times) {
     for (unsigned i = 0; i < times; ++i) io.run_one_for(kTimeout);
   }
@@ -167,7 +167,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker with more threads than any session needs is
   CHECK(control.stopped.begin()->first == second.number);
   CHECK(control.stopped.begin()->second.find("threads") != std::string::npos);
   CHECK(!taken_over.killed());
-  // It goes on all the same.
+  // The compromised worker continues all the same.
   taken_over.start_threads(40);
   CHECK(soon([&] { return taken_over.killed(); }));
   for (const SessionRecord& record : {first, second}) guard.ended(record);
@@ -206,7 +206,7 @@ TEST_CASE_FIXTURE(Fixture, "what may be beyond the count is a tenant's, however 
   for (const SessionRecord& record : records) guard.ended(record);
 }
 
-// As the kernel adds it up, in thousandths of the machine.
+// Returns the kernel's score, in thousandths of the machine.
 int badness(const Worker& worker) {
   return std::stoi(worker.kill_order()) + int(1000 * own_bytes(worker.pid).value_or(0) / (1024 * kMiB));
 }
@@ -235,7 +235,7 @@ TEST_CASE("a tenant that has used up its slack goes before a worker that has the
   };
   CHECK(sum(110 * kMiB, 100 * kMiB) > sum(1000 * kMiB, 0));
   CHECK(sum(60 * kMiB, 50 * kMiB) > sum(500 * kMiB, 0));
-  // Of those that are charged for what they have, those first who have most, and all of them before the broker.
+  // Of the charged workers the largest are killed first, and all of them before the broker.
   for (uint64_t part = 0; part < 1000; part += 10) CHECK(sum((part + 10) * kMiB, 0) >= sum(part * kMiB, 0));
   CHECK(sum(0, 0) == kKillOrderOfWorkers);
 }
@@ -275,7 +275,7 @@ TEST_CASE_FIXTURE(Fixture, "the kernel is told to kill those first who have most
   CHECK(soon([&] { return small.kill_order() != "0" && large.kill_order() != "0"; }));
   poll(3);
   CHECK(std::stoi(large.kill_order()) > std::stoi(small.kill_order()));
-  CHECK(std::stoi(small.kill_order()) > 0);  // what its process has by itself is taken off
+  CHECK(std::stoi(small.kill_order()) > 0);  // the process's own base memory is not counted
   guard.ended(first);
   guard.ended(second);
 }
@@ -289,7 +289,7 @@ TEST_CASE_FIXTURE(Fixture, "a worker that is gone is not mistaken for another pr
   guard.ended(record);
 }
 
-// A folder in the place of the service's control group.
+// A folder that plays the service's control group.
 struct Group : test::TemporaryDirectory {
   explicit Group(const char* controllers = "cpu memory pids\n") {
     std::ofstream(path() / "cgroup.controllers") << controllers;
@@ -300,7 +300,7 @@ TEST_CASE("the groups of the tenants are made beside the server's own, with thei
   Group folder;
   for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
   const fs::path broker = folder.path() / "gpuwire-broker", group = folder.path() / WorkerGroups::name_of("anna");
-  // Where the kernel makes these files by itself, here they are there before.
+  // The kernel creates these files by itself; the test creates them before.
   for (const fs::path& place : {broker, group}) {
     fs::create_directory(place);
     for (const char* file : {"cgroup.procs", "memory.max", "memory.swap.max", "pids.max", "cpu.weight"})
@@ -309,7 +309,7 @@ TEST_CASE("the groups of the tenants are made beside the server's own, with thei
   auto groups = WorkerGroups::open(folder.path());
   REQUIRE_MESSAGE(groups, (groups ? "" : groups.error()));
   CHECK(contents(broker / "cgroup.procs") == std::to_string(::getpid()));
-  // Each is a write by itself; here one stands over the other.
+  // Each value is a separate write; in a plain file one overwrites the other.
   CHECK(contents(folder.path() / "cgroup.subtree_control") == "+cpuory +pids");
   CHECK(contents(broker / "cpu.weight") == std::to_string(kBrokerWeight));
   CHECK(groups->bound("anna", UINT64_MAX));
@@ -329,7 +329,7 @@ TEST_CASE("a tenant's group is its own under every configuration, and empty ones
   for (const char* file : {"cgroup.subtree_control", "cgroup.procs"}) std::ofstream(folder.path() / file);
   fs::create_directory(folder.path() / "gpuwire-broker");
   std::ofstream(folder.path() / "gpuwire-broker" / "cgroup.procs");
-  // The kernel charges these for what was begun in them.
+  // The kernel keeps charging these groups for processes started in them.
   const std::string ben = WorkerGroups::name_of("ben"), gone = WorkerGroups::name_of("gone");
   for (const std::string& name : {ben, gone}) fs::create_directory(folder.path() / name);
   std::ofstream(folder.path() / ben / "cgroup.procs");
@@ -337,10 +337,10 @@ TEST_CASE("a tenant's group is its own under every configuration, and empty ones
   REQUIRE(groups);
   CHECK_FALSE(fs::exists(folder.path() / gone));
   CHECK(fs::exists(folder.path() / ben));
-  // Whatever other tenants there are by now, and in which order.
+  // Regardless of other tenants and their order.
   CHECK(WorkerGroups::name_of("anna") != ben);
   CHECK(WorkerGroups::name_of("ben") == ben);
-  // No name leads anywhere else.
+  // No name leads outside the folder.
   CHECK(WorkerGroups::name_of("../../etc").find('/') == std::string::npos);
   for (auto higher : {ServiceClass::realtime, ServiceClass::interactive, ServiceClass::batch})
     CHECK(processor_weight(higher) > processor_weight(ServiceClass(uint8_t(higher) + 1)));
@@ -379,7 +379,7 @@ TEST_CASE("what an earlier server has left in the group to be divided moves out 
   fs::create_directory(broker);
   std::ofstream(broker / "cgroup.procs");
   Worker left("gpuwire-keeper"), stranger;
-  left.take(kMiB);  // it has its name
+  left.take(kMiB);  // the process has its name
   std::ofstream(folder.path() / "cgroup.procs") << left.pid << '\n' << stranger.pid << '\n';
   REQUIRE(WorkerGroups::open(folder.path()));
   CHECK(contents(broker / "cgroup.procs") == std::to_string(left.pid));  // the last that was written

@@ -1,4 +1,4 @@
-// What the commands of `gpuwire admin` leave in the folder.
+// The files that the commands of `gpuwire admin` leave in the folder.
 #include <fstream>
 #include <sstream>
 

@@ -1,4 +1,4 @@
-// Certificates as libcrypto's own verification sees them.
+// Certificates, verified by libcrypto.
 #include <doctest/doctest.h>
 
 #include <openssl/x509_vfy.h>
@@ -18,7 +18,7 @@ struct Lab {
   Authority authority = read_authority(issued.certificate_pem, issued.key_pem).value();
 };
 
-// X509_V_OK or why not.
+// Returns X509_V_OK or the error.
 int verify(const Lab& lab, const Issued& leaf, WallTime when, int purpose, const char* host = nullptr) {
   OpensslHandle<X509_STORE> store(X509_STORE_new());
   X509_STORE_add_cert(store.get(), lab.authority.certificate.get());

@@ -1,4 +1,4 @@
-// Which ends are told, and in which words.
+// The reported expiries and their texts.
 #include "server/identity/expiry.hpp"
 
 #include <doctest/doctest.h>

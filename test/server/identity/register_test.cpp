@@ -45,7 +45,7 @@ TEST_CASE("a token is found by its whole text only") {
   CHECK_FALSE(credentials.find_token(alice.substr(0, alice.size() - 1)));
   CHECK_FALSE(credentials.find_token(alice + " "));
   CHECK_FALSE(credentials.find_token(""));
-  CHECK_FALSE(credentials.find_token(to_hex(hash_token(alice))));  // what is stored opens nothing
+  CHECK_FALSE(credentials.find_token(to_hex(hash_token(alice))));  // the stored hash is no token
 }
 
 TEST_CASE("the register's text has no token in it and reads back the same") {

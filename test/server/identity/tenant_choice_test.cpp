@@ -1,4 +1,4 @@
-// Every combination of what a client can show.
+// Every combination of a client's credentials.
 #include <doctest/doctest.h>
 
 #include <openssl/x509_vfy.h>

@@ -56,7 +56,7 @@ TEST_CASE("a question is asked again of the broker that comes in another's place
   Asker asker;
   bool yes = false;
   asker.wait.away();
-  // There is nobody, so no time runs out.
+  // There is no broker, so no time limit runs.
   std::thread thread([&] { yes = asker.ask(kAtOnce); });
   asker.await_asked(1);
   asker.change([&] { asker.answered = true, asker.wait.back(); });

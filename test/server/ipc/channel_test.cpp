@@ -27,7 +27,7 @@ struct Pair {
   Channel worker() { return Channel(std::move(worker_end), Speaker::broker, kWaitingMax); }
 };
 
-// Says so much that the pair takes no more.
+// Sends until the pair is full.
 unsigned fill(Channel& channel) {
   unsigned sent = 0;
   while (channel.waiting() == 0 && channel.send(Warn{std::string(kTextBytesMax, 'x')})) ++sent;
@@ -115,7 +115,7 @@ TEST_CASE(
   CHECK(told == 1);
   CHECK(broker.waiting() == kWaitingMax);
   CHECK_FALSE(broker.send(std::move(last)));
-  CHECK(std::get<Stop>(last).why == "later");  // the sender's still
+  CHECK(std::get<Stop>(last).why == "later");  // still the sender's
   unsigned warnings = 0, stops = 0;
   while (warnings + stops < sent) {
     auto got = worker.await();
@@ -161,7 +161,7 @@ TEST_CASE("threads that send at once are all heard") {
     std::optional<Message> got;
     while (broker.try_receive(got) != Channel::Received::message) worker.drain();
     auto& wanted = std::get<MemoryWanted>(*got);
-    CHECK(wanted.request == next[wanted.column]++);  // those of one thread in their order
+    CHECK(wanted.request == next[wanted.column]++);  // each thread's messages in order
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -26,18 +26,18 @@ std::vector<std::byte> bytes_of(Message& message) {
   return {packet.bytes().begin(), packet.bytes().end()};
 }
 
-// As they would arrive.
+// Returns the descriptors as a receiver would get them.
 std::vector<OwnedDescriptor> copies_of(Message& message) {
   std::vector<OwnedDescriptor> copies;
   for (OwnedDescriptor* descriptor : encode(message).descriptors) copies.emplace_back(::dup(descriptor->get()));
   return copies;
 }
 
-// Fields of structures that two messages share, one of which leaves them alone.
+// Fields of shared structures that one of the messages does not use.
 const std::map<std::string, std::set<std::string>> kUnused{{"claim", {"descriptor"}},
                                                            {"rewrite", {"session", "descriptors", "awaited"}}};
 
-// Checks that each field has something else than its default, the fields of structures inside included.
+// Checks that each field, nested ones included, has a value other than its default.
 void check_filled(const capnp::DynamicValue::Reader& value, const std::set<std::string>& unused) {
   switch (value.getType()) {
     case capnp::DynamicValue::BOOL: CHECK(value.as<bool>()); break;
@@ -91,7 +91,7 @@ TEST_CASE(
       CHECK(decoded.has_value() == (speaker == by));
       if (!decoded) continue;
       CHECK(decoded->index() == message.index());
-      // All that is in it, but for which descriptors: they would be encoded to the same words.
+      // All fields but the descriptors' identity: they are encoded to the same words.
       CHECK(bytes_of(*decoded) == bytes);
       CHECK(encode(*decoded).descriptors.size() == encode(message).descriptors.size());
     }

@@ -97,7 +97,7 @@ TEST_CASE("who floods is not listened to any more, and others have their turn be
   size_t others = 0;
   std::function<void()> other = [&] {
     ++others;
-    // It says as much as the pair takes, again and again.
+    // The worker fills the pair again and again.
     while (fixture.worker->drain() && fixture.worker->send(Note{"and another thing"})) {}
     if (!fixture.over) boost::asio::post(fixture.io, other);
   };
@@ -185,7 +185,7 @@ TEST_CASE("more descriptors than a message has come to who closes them, whatever
   *header = {.cmsg_len = CMSG_LEN(200 * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
   std::memcpy(CMSG_DATA(header), many.data(), 200 * sizeof(int));
   REQUIRE(::sendmsg(fixture.worker.get(), &message, MSG_NOSIGNAL) == 1);
-  // Behind the one that is not believed.
+  // After the rejected message.
   fixture.share(socket_of_any_kind());
   fixture.until([&] { return fixture.over.has_value(); });
   CHECK(fixture.unwelcome.size() == 200);

@@ -8,7 +8,7 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// A worker's time with the broker: turns of so many messages, pauses where they are due.
+// A worker's messages to the broker: turns of a bounded number, with the due pauses.
 struct Listening {
   MessageBudget::Time now{};
   MessageBudget budget{now};
@@ -30,7 +30,7 @@ TEST_CASE("a worker that waits for its answers is slowed down however much it as
   size_t questions = 100'000;
   for (size_t i = 0; i < questions; ++i) REQUIRE(listening.turn(1) != Verdict::flood);
   CHECK(listening.pauses > 0);
-  // What it could say at once, and then as much as it may in the time that went by.
+  // The burst, and the refill in the elapsed time.
   double seconds = std::chrono::duration<double>(listening.now - MessageBudget::Time{}).count();
   CHECK(double(questions) <= kBudgetAtOnce + (seconds + 1) * kBudgetPerSecond);
 }

@@ -1,4 +1,4 @@
-// One message of each kind, with something in every field.
+// One message of each kind, with every field set.
 #pragma once
 
 #include <vector>

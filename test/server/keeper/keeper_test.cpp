@@ -96,7 +96,7 @@ struct RunningKeeper {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     path().native().copy(address.sun_path, sizeof address.sun_path - 1);
     OwnedDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    // Its thread may not have come so far as to listen.
+    // Its thread may not listen yet.
     const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
       REQUIRE(std::chrono::steady_clock::now() < limit);
@@ -104,7 +104,7 @@ struct RunningKeeper {
     }
     return socket;
   }
-  // As a broker that was killed, and another one.
+  // Replaces a killed broker by another one.
   void change_broker() {
     broker.reset();
     broker.emplace(connect(), ipc::Speaker::keeper, 64);
@@ -113,7 +113,7 @@ struct RunningKeeper {
   }
 };
 
-// A session whose worker's end of the pair is the test's.
+// A session whose worker's end of the pair the test holds.
 struct Worker {
   Idle process;
   OwnedDescriptor brokers_end;
@@ -158,7 +158,7 @@ TEST_CASE("what one broker has put, noted and removed, the next one is given") {
   CHECK(session.session);
   CHECK(session.text == "text of session/1");
   REQUIRE(session.descriptors.size() == kKeptDescriptors);
-  // It is the worker's pair, whose other end is still the worker's own.
+  // The entry has the worker's pair, whose other end the worker still has.
   CHECK_FALSE(session.descriptors[size_t(KeptDescriptor::doorbell)]);
   REQUIRE(says<ipc::Unattended>(*worker.own_end));
   ipc::Channel to_worker(copy(session.descriptors[size_t(KeptDescriptor::worker)].get()), ipc::Speaker::worker, 1);
@@ -188,7 +188,7 @@ TEST_CASE("a session without a broker is told so, and its gate opens") {
   Worker worker;
   worker.page->gate = GateWord::of(false, true, {});
   keeper.put(worker.entry("session/1"));
-  keeper.all();  // it has come
+  keeper.all();  // the message has arrived
   keeper.broker.reset();
   CHECK(says<ipc::Unattended>(*worker.own_end));
   while (worker.page->gate.load() != 0) ::poll(nullptr, 0, 1);

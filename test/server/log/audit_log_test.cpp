@@ -83,7 +83,7 @@ TEST_CASE("One tenant's lines are bounded, others' are not among them, and how m
     ended += log->write("ended", {{"tenant", "storm"}});
   }
   CHECK(begun + ended == kAuditLinesAtOnce);
-  CHECK(ended - begun == kAuditLinesForEnds);  // by them time is accounted for
+  CHECK(ended - begun == kAuditLinesForEnds);  // these lines account for time
   CHECK_FALSE(log->write("ended", {{"tenant", "storm"}, {"seconds", 0.5}}));
   CHECK(log->write("ended", {{"tenant", "storm"}, {"seconds", 3600.0}}));
   CHECK(log->write("begun", {{"tenant", "other"}}));

@@ -1,4 +1,4 @@
-// Clients that should not get in, and clients that mean harm.
+// Clients that must not be admitted, and hostile clients.
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// What the client is told and what the audit gets, of one attempt over TLS.
+// The client's answer and the audit's line of one attempt over TLS.
 struct Outcome {
   std::string answer;
   ipc::TurnedAway refusal;
@@ -43,7 +43,7 @@ std::string self_signed(const std::string& tenant) {
   return issued.key_pem + issued.certificate_pem;
 }
 
-// A tenant gets in, from this address.
+// Whether a tenant is admitted from this address.
 bool gets_in(LoginProcessFixture& login, const NewCredential& tenant, const std::string& address) {
   LoginClient client = login.connect({.address = address, .tls = true});
   if (!client.log_in(ClientTls{tenant.authority, tenant.text}).empty()) return false;
@@ -316,7 +316,7 @@ TEST_CASE("hundreds of silent connections from one address keep out neither othe
   for (int i = 0; i < 400; ++i) flood.push_back(login.connect({.address = "10.6.6.6", .tls = true}));
   CHECK(gets_in(login, alice, "10.0.0.2"));
   CHECK(gets_in(login, alice, "10.6.6.6"));
-  // The oldest had to go, and the newest are still there.
+  // The oldest connections were dropped, and the newest remain.
   for (int i = 0; i < int(400 - kAuthConnectionsPerAddressMax); ++i) REQUIRE(flood[i].closed_by_server());
   CHECK(flood.back().read_preface());
   char byte;
@@ -344,7 +344,7 @@ TEST_CASE(
   auto of_the_address = [](bool tenant) {
     return ipc::Arrival{.address = "10.6.6.6", .open_tenant = tenant ? "open" : ""};
   };
-  // What begins like a login is there before the login process looks.
+  // The first bytes of a login arrive before the login process reads.
   const std::string begun = header_of(login_header(512)).substr(0, 1);
   std::vector<LoginClient> flood;
   for (size_t i = 0; i < kAuthConnectionsPerAddressMax; ++i)
@@ -357,7 +357,7 @@ TEST_CASE(
   auto request = login.next_request();
   REQUIRE(request);
   CHECK(request->tenant == "open");
-  // Each had to make room for one.
+  // Each made room for one new connection.
   CHECK(flood[0].closed_by_server());
   CHECK(flood[1].closed_by_server());
 }
@@ -371,7 +371,7 @@ TEST_CASE("a flood from many addresses pushes out nobody who waits in the queue"
   REQUIRE(login.next_request());
   ipc::ConnectionId queued = login.last();
   std::vector<LoginClient> flood;
-  // Two per address and more than there may be in all; descriptors of this test bound them.
+  // Two per address, and more than the total bound; this test's descriptors limit their number.
   for (size_t i = 0; i < 450; ++i)
     flood.push_back(login.connect({.address = "10.7.0." + std::to_string(i / 2), .tls = true}));
   CHECK(gets_in(login, alice, "10.0.0.2"));

@@ -266,7 +266,7 @@ LoginClient LoginProcessFixture::connect(ipc::Arrival arrival, std::string_view 
   arrival.socket.reset(ends[1]);
   LoginClient client(ends[0]);
   if (!early.empty()) client.send_bare(early);
-  // The pair holds a few hundred of them.
+  // The pair holds a few hundred messages.
   send(std::move(arrival));
   if (!broker_->flush(std::chrono::milliseconds(kDeadlineMs)))
     throw std::runtime_error("the login process takes nothing");

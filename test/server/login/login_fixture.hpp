@@ -1,4 +1,4 @@
-// A real gpuwire-login with the test in the broker's place, and clients that say what the test wants.
+// A real gpuwire-login, with the test as its broker, and clients that send the test's bytes.
 #pragma once
 
 #include <optional>
@@ -18,12 +18,12 @@
 
 namespace gpuwire::test {
 
-// An identity folder of `gpuwire admin`, made by its own functions.
+// An identity folder, made by the functions of `gpuwire admin`.
 class Lab {
  public:
   Lab();
   const std::filesystem::path& path() const { return path_; }
-  // `age_days`: how long ago it was given out; with fewer `days` it has expired.
+  // `age_days`: its age; with fewer `days` it has expired.
   server::NewCredential certificate(const std::string& tenant, unsigned days = 30, unsigned age_days = 0) const;
   server::NewCredential token(const std::string& tenant, unsigned days = 30, unsigned age_days = 0) const;
   std::string file(std::string_view name) const;
@@ -33,17 +33,17 @@ class Lab {
   std::filesystem::path path_;
 };
 
-// The line of a token file that is the token.
+// Returns the token's line of a token file.
 std::string token_in(const server::NewCredential& made);
 
-// What a client is made with.
+// The TLS parameters of a client.
 struct ClientTls {
   std::string authority;  // PEM
   std::string bundle;     // key and certificate, or empty
   int version_max = TLS1_3_VERSION;
 };
 
-// The certificate inside TLS; without TLS, nothing.
+// Returns the TLS parameters with this certificate; without TLS, nothing.
 std::optional<ClientTls> shown(bool tls, const server::NewCredential& certificate);
 
 class LoginClient {
@@ -55,20 +55,20 @@ class LoginClient {
 
   int socket() const { return socket_; }
   void close();
-  bool send(std::string_view bytes);       // inside TLS when there is TLS
-  bool send_bare(std::string_view bytes);  // on the socket
+  bool send(std::string_view bytes);       // inside TLS, if the client uses TLS
+  bool send_bare(std::string_view bytes);  // on the socket itself
   std::string read_bare(size_t bytes);
-  // The server's preface; nothing: the connection ended.
+  // Returns the server's preface; nothing: the connection ended.
   std::optional<wire::Preface> read_preface();
-  // Empty, or what went wrong.
+  // Returns the error; empty: success.
   std::string handshake(const ClientTls& with);
   void send_login(const std::string& token = {}, unsigned gpus = 0);
-  // Names the token, and shows it if the server has proven that it knows it, `spoilt` by one bit or not. Empty, or what
-  // went wrong, as in answer().
+  // Names the token, and shows it once the server has proven that it knows it; `spoilt`: with one wrong bit. Returns
+  // the error in answer()'s form; empty: success.
   std::string show_token(const std::string& token, bool spoilt = false);
-  // "admitted", "queued 1 of 2: why", "refused: why", or "closed: why".
+  // Returns "admitted", "queued 1 of 2: why", "refused: why", or "closed: why".
   std::string answer();
-  // Preface, TLS if wanted, login.
+  // Sends preface, TLS if wanted, and login.
   std::string log_in(const std::optional<ClientTls>& with, const std::string& token = {});
   std::string exported_key();
   bool closed_by_server();
@@ -76,7 +76,7 @@ class LoginClient {
  private:
   bool read_exactly(std::span<std::byte> out, std::string& why);
 
-  bool challenged_ = false;  // by the last answer
+  bool challenged_ = false;  // the last answer was a challenge
   tls::TokenNonce server_nonce_{};
   tls::TokenProof server_proof_{};
   int socket_;
@@ -86,36 +86,36 @@ class LoginClient {
 
 class LoginProcessFixture {
  public:
-  // With the lab's identity, which it has read when this returns.
+  // Starts the process with the lab's identity, which it has read when this returns.
   explicit LoginProcessFixture(const Lab* lab = nullptr);
   ~LoginProcessFixture();
 
-  // What identity_read says: empty when it is used.
+  // Returns the error of identity_read; empty: the identity is used.
   std::string give_identity(const std::filesystem::path& folder);
-  // A client that has just been let in by the broker, and has said `early` before.
+  // Returns a client that the broker has just passed on, and that has sent `early` before.
   LoginClient connect(server::ipc::Arrival arrival = {}, std::string_view early = {});
-  // A client that has logged in, inside TLS with what it shows or outside as the open tenant, and of whom the broker
-  // has heard.
+  // Returns a client that has logged in, inside TLS with this certificate or outside as the open tenant, and whose
+  // request the broker has got.
   LoginClient waiting_client(const std::optional<ClientTls>& shows);
   server::ipc::ConnectionId last() const { return last_; }
   void send(server::ipc::Message message);
-  // The next message that is no TurnedAway; nothing: the deadline passed, or the process ended.
+  // Returns the next message that is no TurnedAway; nothing: the deadline passed, or the process ended.
   std::optional<server::ipc::Message> next();
-  // The next message is of this kind.
+  // Returns the next message, which must be of this kind.
   template <class Kind>
   std::optional<Kind> next_as() {
     auto message = next();
     if (!message || !std::holds_alternative<Kind>(*message)) return std::nullopt;
     return std::get<Kind>(std::move(*message));
   }
-  // The next request; what is said of clients that have left since is passed over.
+  // Returns the next request; skips messages about clients that have left.
   std::optional<server::ipc::Login> next_request();
-  // The next connection that was turned away.
+  // Returns the next refused connection.
   std::optional<server::ipc::TurnedAway> next_refusal();
 
   pid_t pid() const { return pid_; }
   void leave() { broker_.reset(); }
-  // Exit code, or minus the signal.
+  // Returns the exit code, or minus the signal.
   int wait();
 
  private:

@@ -1,4 +1,4 @@
-// From the preface to admission: who a client is found to be, and what it and the broker are told.
+// From the preface to admission: the client's identity, and the messages to it and to the broker.
 #include <fstream>
 #include <sstream>
 
@@ -13,12 +13,12 @@ using namespace gpuwire::server;
 using namespace gpuwire::test;
 
 namespace {
-constexpr uint32_t kLogin = uint32_t(wire::kPrefaceLogin) | wire::kPrefaceTokenChallenge;  // of every server
+constexpr uint32_t kLogin = uint32_t(wire::kPrefaceLogin) | wire::kPrefaceTokenChallenge;  // the flags of every server
 }
 
 TEST_CASE("a client on an open address is the open tenant, and what it says of itself cannot mark a log") {
   LoginProcessFixture login;
-  // Where it came by memory is shared, and RDMA is for others.
+  // Over a Unix socket the client may share memory, and RDMA is not offered.
   LoginClient client = login.connect({.open_tenant = "open", .rdma = true});
   auto preface = client.read_preface();
   REQUIRE(preface);
@@ -67,7 +67,7 @@ TEST_CASE("a queued client is told its place, and an admitted one's connection c
   CHECK(passed->connection == login.last());
   CHECK(passed->tls_key.empty());
   char got[8] = "";
-  CHECK(::recv(passed->socket.get(), got, 5, MSG_WAITALL) == 5);  // and it waits, as a worker expects
+  CHECK(::recv(passed->socket.get(), got, 5, MSG_WAITALL) == 5);  // and is blocking, as a worker expects
   CHECK(std::string(got) == "hello");
 }
 
@@ -161,7 +161,7 @@ TEST_CASE("a client that leaves while it waits is reported") {
     REQUIRE(gone);
     CHECK(gone->connection == login.last());
     CHECK(gone->why == "the client left while it waited");
-    login.send(ipc::Admitted{login.last()});  // comes too late, and harms nobody
+    login.send(ipc::Admitted{login.last()});  // comes too late, and has no effect
   }
   LoginClient next = login.connect({.open_tenant = "open"});
   next.log_in(std::nullopt);
@@ -180,7 +180,7 @@ TEST_CASE("a revoked credential is refused from the moment that the process has 
   REQUIRE(between.read_preface());
   REQUIRE(between.handshake({alice.authority, alice.text}) == "");
   REQUIRE(login.give_identity(lab.path()) == "");
-  between.send_login();  // it was on its way already
+  between.send_login();  // it was connecting already
   CHECK(between.answer().starts_with("refused: the certificate of tenant alice was revoked on "));
   LoginClient after = login.connect({.tls = true});
   CHECK(after.log_in(ClientTls{alice.authority, alice.text}) == "");

@@ -30,7 +30,7 @@ TEST_CASE("The metrics of a busy server are the figures of its snapshot") {
                                             .kind = "token",
                                             .renewed = renewed});
   std::string text = metrics_text(&snapshot);
-  CHECK(text.find(R"(kind="token"} 4)") == std::string::npos);  // the series is the newest one's
+  CHECK(text.find(R"(kind="token"} 4)") == std::string::npos);  // the series has the newest credential only
   for (const char* line : {"gpuwire_up 1",
                            R"(gpuwire_gpu_seconds_total{tenant="alice",gpu="0"} 6)",
                            R"(gpuwire_gpu_seconds_total{tenant="bob",gpu="0"} 3)",

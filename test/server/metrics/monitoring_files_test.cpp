@@ -1,4 +1,4 @@
-// The dashboard and the alert rules ask for metrics that a server exports, with labels that these have.
+// The dashboard and the alert rules query metrics that a server exports, with existing labels.
 #include <fstream>
 #include <map>
 #include <regex>
@@ -15,7 +15,7 @@ using namespace gpuwire::server;
 
 namespace {
 
-// A metric's name, as queries name it, and its labels. Prometheus adds `instance` and `job` to all.
+// Returns each metric's name in queries, and its labels. Prometheus adds `instance` and `job` to all.
 std::map<std::string, std::set<std::string>> exported() {
   std::map<std::string, std::set<std::string>> found;
   Snapshot snapshot = sample_snapshot();

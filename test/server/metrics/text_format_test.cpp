@@ -18,7 +18,7 @@ std::string by_library(const std::vector<prometheus::MetricFamily>& families) {
   return prometheus::TextSerializer().Serialize(families);
 }
 
-// Families of every kind, with names and numbers that need care.
+// Random families of every kind, with names and numbers that need escaping.
 class Random {
  public:
   explicit Random(uint64_t seed) : engine_(seed) {}

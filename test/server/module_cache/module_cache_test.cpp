@@ -40,13 +40,13 @@ struct Fixture {
     REQUIRE_MESSAGE(cache, (cache ? "" : cache.error()));
     return std::move(*cache);
   }
-  // Of the one tenant that has it.
+  // Returns the file of the only tenant that has it.
   fs::path object(const std::vector<std::byte>& bytes) {
     for (const auto& tenant : fs::directory_iterator(root / "tenants"))
       if (fs::exists(tenant.path() / hex(sha256(bytes)))) return tenant.path() / hex(sha256(bytes));
     return root / "tenants" / "nobody" / hex(sha256(bytes));
   }
-  // Makes the file look as if it had been used that long ago.
+  // Sets the file's last use to that long ago.
   void age(const std::vector<std::byte>& bytes, time_t seconds) {
     timespec then{time(nullptr) - seconds, 0};
     timespec times[] = {then, then};
@@ -173,7 +173,7 @@ TEST_CASE_FIXTURE(Fixture, "a cache within its bound is left as it is") {
 TEST_CASE_FIXTURE(Fixture, "what is written needs the tenant's own folder and nothing else") {
   auto cache = open();
   fs::path own = cache->prepare("red");
-  // Another process has taken everything else away, or never let go of it.
+  // Another process has removed all other files, or holds them.
   fs::permissions(root / "tenants", fs::perms::owner_read | fs::perms::owner_exec);
   auto bytes = image(5000, 3);
   CHECK(cache->insert("red", sha256(bytes), bytes));
@@ -308,7 +308,7 @@ TEST_CASE_FIXTURE(Fixture, "a tenant's compiled code is bounded, and another's s
     for (const char* name : {"1/2/a", "1/3/b", "c"}) write(greedy / name, kBytesMax / 2);
   }
   SUBCASE("folders in folders, more than anybody keeps open") {
-    // A step at a time: the path would be too long for one call.
+    // Folder by folder: the path would be too long for one call.
     fs::create_directories(greedy);
     OwnedDescriptor at(::open(greedy.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     for (int depth = 0; depth < 3000; ++depth) {
@@ -323,7 +323,7 @@ TEST_CASE_FIXTURE(Fixture, "a tenant's compiled code is bounded, and another's s
     fs::permissions(greedy / "d", fs::perms::none);
   }
   keep_cache(root, 1u << 20, kBytesMax);
-  CHECK(fs::exists(greedy));  // workers that run write in it
+  CHECK(fs::exists(greedy));  // running workers write into it
   CHECK(fs::is_empty(greedy));
   CHECK(fs::exists(other / "1/2/index"));
 }

@@ -1,4 +1,4 @@
-// A GPU with a clock of its own, and what a client is told by a profiler.
+// A GPU with a clock of its own, and a profiler's messages to the client.
 #pragma once
 
 #include <functional>
@@ -105,13 +105,13 @@ class ClockedGpu {
 
   server::DriverTable table{};
   std::mutex mutex;
-  // Under it, but what a test changes before there is work.
+  // Guarded by the mutex, except for changes by the test before any work.
   std::map<CUevent, Event> events;
   float clock_ms = 0;
   uintptr_t next_event = 0x1000;
   size_t launched = 0, recorded = 0;
   int streams = 0;
-  std::function<void()> on_launch;  // what else knows of a launch
+  std::function<void()> on_launch;  // an observer of launches
   bool hold = false, capturing = false, refuse_records = false, refuse_launches = false, broken = false;
 
   static inline ClockedGpu* gpu = nullptr;
@@ -120,7 +120,7 @@ class ClockedGpu {
 struct Told {
   std::vector<std::string> names;
   std::vector<wire::message::ProfileSpan> spans;  // of work
-  std::string method;                             // how it is measured
+  std::string method;                             // the method of measurement
 };
 inline Told told(FakeOutbox& outbox) {
   Told out;
@@ -130,7 +130,7 @@ inline Told told(FakeOutbox& outbox) {
     CHECK(notice.getFirstName() == out.names.size());
     for (auto name : notice.getNames()) out.names.emplace_back(name.begin(), name.size());
     for (auto span : notice.getSpans()) {
-      REQUIRE(span.getName() < out.names.size());  // told no later than what has it
+      REQUIRE(span.getName() < out.names.size());  // sent before its first use
       if (span.getKind() == uint32_t(server::SpanKind::method)) {
         out.method = out.names[span.getName()];
         continue;

@@ -1,4 +1,4 @@
-// Work is timed by CUPTI's records where it can be had, by events where it cannot, and the client is told which.
+// Work is timed by CUPTI's records if CUPTI works, else by events, and the client is told the method.
 #include <doctest/doctest.h>
 
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ using test::Told;
 
 constexpr uint64_t kKernelNs = 700;  // by the fake CUPTI, where events say 3 ms
 
-// What the fake one does: fake_cupti.cpp.
+// A profiler with the fake CUPTI (fake_cupti.cpp).
 struct Fixture {
   ClockedGpu gpu;
   HandleTable handles;
@@ -167,7 +167,7 @@ TEST_CASE_FIXTURE(Fixture, "work that is captured is none yet") {
   REQUIRE(launch() == CUDA_SUCCESS);
   gpu.capturing = false;
   const auto totals = profiler.end();
-  CHECK(totals.timed == 0);  // CUPTI knows the launch, as it knows what other threads of the process give
+  CHECK(totals.timed == 0);  // CUPTI has a record of the launch, as of launches by other threads
   CHECK(totals.dropped == 0);
 }
 
@@ -301,7 +301,7 @@ TEST_CASE("what is declared of CUPTI is what its header says") {
   SAME(ours, start, theirs, start); \
   SAME(ours, end, theirs, end);     \
   SAME(ours, correlation, theirs, correlationId)
-  // Of the oldest version that may be met and of the newest that is known.
+  // Against the oldest supported version and the newest known one.
   SAME_TIMES(KernelActivity, CUpti_ActivityKernel8);
   SAME(KernelActivity, name, CUpti_ActivityKernel8, name);
   SAME_TIMES(CopyActivity, CUpti_ActivityMemcpy5);

@@ -1,6 +1,6 @@
 // A CUPTI for machines without a GPU: the functions that the worker calls, with records of the software device's work,
-// or of what a test says (fake_cupti.hpp). Buffers are handed over by a thread of its own, as CUPTI does it.
-// GPUWIRE_FAKE_CUPTI: what goes wrong, words with commas between:
+// or of what a test says (fake_cupti.hpp). A thread of its own passes on buffers, as in CUPTI. GPUWIRE_FAKE_CUPTI: the
+// faults, separated by commas:
 //   version=N       what cuptiGetVersion() says
 //   refuse=KIND:N   cuptiActivityEnable(KIND) answers N
 //   full=N          a buffer is full with N records
@@ -39,7 +39,7 @@ constexpr Result kInvalidKind = 21, kQueueEmpty = 18, kNotInitialized = 15;
 constexpr uint32_t kApiVersion = 130'001;
 constexpr uint32_t kNoKind = 0x7777;
 
-// As long as CUPTI 13.0's are.
+// The sizes of CUPTI 13.0's records.
 constexpr size_t kKernelBytes = 216, kCopyBytes = 96, kMemsetBytes = 88, kGraphBytes = 56, kCallBytes = 40;
 
 size_t bytes_of(uint32_t kind) {
@@ -100,7 +100,7 @@ class Fake {
   uint64_t given(const uint64_t* external) {
     std::unique_lock lock(mutex_);
     const uint32_t correlation = ++correlation_;
-    // External correlations come with the records of calls alone.
+    // External correlations come only with the records of calls.
     if (kinds_.contains(kDriver) && kinds_.contains(kExternalCorrelation) && external) {
       ExternalCorrelationActivity link{kExternalCorrelation, kCorrelationCustom0, *external, correlation, 0};
       append(lock, &link, sizeof link);
@@ -167,7 +167,7 @@ class Fake {
     size_t bytes, used;
   };
 
-  // By CLOCK_REALTIME, unless it was given a clock: the worker's, by which the software device measures, too.
+  // Times are of CLOCK_REALTIME, unless a clock was registered: the worker's, which the software device uses, too.
   uint64_t offset() const {
     if (clock_) return 0;
     timespec real{}, monotonic{};
@@ -178,7 +178,7 @@ class Fake {
 
   static void observe() {
     void* device = ::dlopen("libgpuwire_software_cuda.so", RTLD_NOLOAD | RTLD_LAZY);
-    if (!device) return;  // a test gives the work itself
+    if (!device) return;  // a test submits the work itself
     auto* observe = reinterpret_cast<void (*)(const WorkObserver*)>(::dlsym(device, "gpuwire_software_observe_work"));
     const WorkObserver observer{.given = [](void*) { return fake_cupti_given(); },
                                 .done = [](void*, const ObservedWork* work) { fake_cupti_done(work); },
@@ -197,7 +197,7 @@ class Fake {
       lock.unlock();
       requested_(&fresh, &size, &records_max);
       lock.lock();
-      if (!fresh || buffer_) {  // none to be had, or another thread was faster
+      if (!fresh || buffer_) {  // no buffer, or another thread was faster
         if (fresh) {
           full_.push_back({fresh, size, 0});
           changed_.notify_all();
@@ -242,7 +242,7 @@ class Fake {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // All under mutex_.
+  // All guarded by mutex_.
   BufferRequested requested_ = nullptr;
   BufferCompleted completed_ = nullptr;
   Timestamp clock_ = nullptr;

@@ -1,4 +1,4 @@
-// What the fake CUPTI can be told besides what CUPTI can: the work of a GPU that a test plays.
+// The fake CUPTI's additional interface: the work of a GPU that a test plays.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// In the thread whose driver call gives it: a number for the work.
+// Returns a number for the work. Called in the thread of the driver call.
 uint64_t fake_cupti_given();
 void fake_cupti_done(const gpuwire::software_device::ObservedWork* work);
 

@@ -1,4 +1,5 @@
-// Work is timed by events around it; whatever fails, the program's own work is done and nothing is left behind.
+// Work is timed by events around it; if timing fails, the program's own work is done all the same, and no event is
+// leaked.
 #include "server/profiler/gpu_profiler.hpp"
 
 #include <doctest/doctest.h>
@@ -22,7 +23,7 @@ struct Fixture {
   ClockedGpu gpu;
   HandleTable handles;
   test::FakeOutbox outbox;
-  // Long enough for a machine that is busy: no test waits for its end.
+  // Long enough for a busy machine: no test waits for its end.
   GpuProfiler profiler{gpu.table, {.note = {}, .end_wait = 2min}};
 
   Fixture() {

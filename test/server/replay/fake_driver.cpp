@@ -152,7 +152,7 @@ CUresult CUDAAPI copy_to_host(void* to, CUdeviceptr from, size_t bytes, CUstream
   fake.enqueue([=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); });
   return CUDA_SUCCESS;
 }
-// Host and device sides with pitches; arrays are only noted.
+// Copies between host and device memory with pitches; copies of arrays are only recorded.
 CUresult CUDAAPI copy_3d(const CUDA_MEMCPY3D* copy, CUstream) {
   FAKE_BEGIN("cuMemcpy3DAsync_v2", std::string("cuMemcpy3DAsync_v2") +
                                        (copy->srcMemoryType == CU_MEMORYTYPE_ARRAY ? " from array" : "") +

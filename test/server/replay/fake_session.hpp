@@ -1,4 +1,4 @@
-// A Replay without a worker: frames are built and executed in place; what it sends is kept.
+// A Replay without a worker: frames are built and executed in place, and sent messages are recorded.
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,7 @@ class FakeOutbox final : public server::Outbox {
     if (before_notice) before_notice(ordinal);
     keep({true, ordinal, 0, capnp::messageToFlatArray(message), {bulk.begin(), bulk.end()}, nullptr});
   }
-  // Called first by each notice, as by one that waits for room.
+  // Each notice calls this first, as if it waited for room.
   std::function<void(wire::NoticeOrdinal)> before_notice;
   std::vector<Sent> sent;
   std::mutex mutex;
@@ -63,7 +63,7 @@ class FakeOutbox final : public server::Outbox {
   }
 };
 
-// Does something on another thread. False: it does not come to an end, which may be for a lock that the caller holds.
+// Runs `work` on another thread. False: it does not end, perhaps because of a lock that the caller holds.
 inline bool done_elsewhere(std::function<void()> work) {
   constexpr std::chrono::minutes kPatience{2};
   auto done = std::make_shared<std::promise<void>>();
@@ -90,7 +90,7 @@ class FakeBulk final : public server::BulkReader {
   std::span<const std::byte> bytes_;
 };
 
-// Calls back when the test says so.
+// Calls back on the test's signal.
 class FakeWatcher final : public server::CompletionWatcher {
  public:
   explicit FakeWatcher(FakeDriver& driver) : driver_(driver) {}
@@ -99,7 +99,7 @@ class FakeWatcher final : public server::CompletionWatcher {
     watches_.push_back({event, std::move(done)});
     return true;
   }
-  // Looks at every event once; how many were done.
+  // Polls every event once; returns the number of completed ones.
   size_t poll() {
     auto watches = std::move(watches_);
     watches_.clear();
@@ -129,7 +129,7 @@ class FakeWatcher final : public server::CompletionWatcher {
 
 class FakeSession final : public server::Replay {
  public:
-  // `account`: of host memory; outlives the session, null: nobody counts.
+  // `account`: of host memory; outlives the session; null: no account.
   explicit FakeSession(FakeDriver& driver, server::SessionSettings settings = {}, server::HostMemory* account = nullptr)
       : driver_(driver),
         account_(account),
@@ -139,7 +139,7 @@ class FakeSession final : public server::Replay {
   ~FakeSession() override {
     run_waiters();
     waiters_at_once = true;
-    state_->end();  // as the worker does: what ends asks for the state
+    state_->end();  // like the worker: ending objects use the state
     state_.reset();
   }
 
@@ -152,7 +152,7 @@ class FakeSession final : public server::Replay {
     if (waiters_at_once) return work();
     waiters_.push_back(std::move(work));
   }
-  // As if every load took no time, unless a test wants to say when it is over.
+  // Runs loads at once, unless a test decides when they end.
   void work_elsewhere(std::function<void()> work) override {
     if (works_at_once) return work();
     waiters_.push_back(std::move(work));
@@ -163,7 +163,7 @@ class FakeSession final : public server::Replay {
   }
   CUresult take_deferred() override { return std::exchange(deferred, CUDA_SUCCESS); }
   std::chrono::microseconds poll_time() const override { return poll_limit; }
-  // One look, and no polling against the clock, unless a test says between two looks whether it is enough.
+  // Polls once, without a clock, unless a test decides between two polls whether to stop.
   bool input_waiting() override { return !enough_polls || enough_polls(); }
   void drain_output() override { ++drained; }
   bool poll_or_defer(server::Call& call, server::DeviceWait wait) override {
@@ -186,7 +186,7 @@ class FakeSession final : public server::Replay {
   }
   size_t waiting() const { return waiters_.size(); }
 
-  // Executes one frame; its sequence.
+  // Executes one frame, and returns its sequence.
   template <class Params, class Write>
   uint64_t frame(wire::FrameKind kind, uint32_t ordinal, Write&& write, std::span<const std::byte> bulk = {}) {
     capnp::MallocMessageBuilder builder;
@@ -202,7 +202,7 @@ class FakeSession final : public server::Replay {
     dispatch(*entry_of(ordinal), header, message, bulk);
     return header.sequence;
   }
-  // Executes a frame of a client that may have sent anything. False: it ends the session.
+  // Executes a frame of an untrusted client. False: it ends the session.
   bool execute(wire::FrameHeader header, std::span<const capnp::word> words, std::span<const std::byte> bulk) {
     auto kind = wire::FrameKind(header.kind);
     if (kind != wire::FrameKind::posted && kind != wire::FrameKind::called) return true;
@@ -229,13 +229,13 @@ class FakeSession final : public server::Replay {
     return frame<Params>(wire::FrameKind::called, uint32_t(ordinal), write, bulk);
   }
 
-  // The reply to a frame, if it has left.
+  // Returns the reply to a frame, if it was sent.
   const Sent* reply(uint64_t sequence) const {
     for (const Sent& one : outbox_.sent)
       if (!one.notice && one.sequence == sequence) return &one;
     return nullptr;
   }
-  // Its result; -1: no reply.
+  // Returns the reply's result; -1: no reply.
   int result(uint64_t sequence) const {
     const Sent* sent = reply(sequence);
     return sent ? sent->as<schema::Result>().getResult() : -1;
@@ -254,7 +254,7 @@ class FakeSession final : public server::Replay {
     post<schema::RetainPrimary>(wire::SessionOrdinal::retain_primary, [](auto params) { params.setContext(kPrimary); });
     frame_context = uint32_t(kPrimary);
   }
-  // Gives the client a handle for something that the driver is taken to have.
+  // Gives the client a handle of a native object.
   uint64_t give(wire::HandleKind kind, void* native, uint32_t index = 1) {
     uint64_t handle = wire::make_handle(kind, index, 1);
     handles_.insert(kind, handle, native);
@@ -283,7 +283,7 @@ class FakeSession final : public server::Replay {
   FakeOutbox outbox_;
 
  private:
-  // Null: there is no such call.
+  // Returns null if there is no such call.
   static const server::ReplayEntry* entry_of(uint32_t ordinal) {
     const bool own = ordinal < wire::kFirstDriverOrdinal;
     auto table = own ? server::session_replay_table() : server::generated_replay_table();

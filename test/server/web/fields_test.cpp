@@ -45,7 +45,7 @@ TEST_CASE("an address that guesses is refused for a while, and others are not") 
   now += kAttemptRefill;
   CHECK(attempts.take("10.0.0.1"));
   CHECK_FALSE(attempts.take("10.0.0.1"));
-  // Who signs in again and again pays nothing.
+  // Repeated successful sign-ins use no attempts.
   for (unsigned i = 0; i < 10 * kAttemptsAtOnce; ++i) {
     CHECK(attempts.take("10.0.0.3"));
     attempts.give_back("10.0.0.3");

@@ -1,4 +1,4 @@
-// The documents of the page: what they show, and that nobody's name is markup in them.
+// The documents of the page: their content, and that no name becomes markup.
 #include "server/web/views.hpp"
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kHostile = "</td><script>alert('x')</script>\"\xe2\x80\xae\n&amp;";
 
-// `tenant`: who has used GPU time.
+// `tenant`: the tenant with used GPU time.
 std::string document(View view, const Visitor& visitor, const Snapshot& snapshot, const std::string& tenant = "alice") {
   const Interval interval(snapshot, snapshot);
   const Figures figures{visitor, interval, {{tenant, 0, 3600}, {"", 0, 7200}}, {{tenant, 0, 36000}}};

@@ -18,7 +18,7 @@ namespace {
 
 fs::path place() { return std::getenv("CUDA_CACHE_PATH"); }
 
-// As the driver does when it has compiled something. False: it could not.
+// Writes a file like the driver after a compilation. Returns false on failure.
 bool keep(const std::string& name) {
   std::error_code error;
   fs::create_directory(place(), error);

@@ -1,5 +1,5 @@
-// A driver for tests of the server's processes: devices, contexts and memory that is the process's own, no kernels.
-// Built as a library of its own and opened by name, like a real one.
+// A driver for tests of the server's processes: devices, contexts and the process's own memory, no kernels. It is built
+// as a library of its own and opened by name, like a real one.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,8 +11,8 @@
 
 #define MOCK extern "C" __attribute__((visibility("default"))) CUresult CUDAAPI
 
-// What a taken-over worker does (test/hostile/worker_orders.cpp); null in the plain mock. True: `bytes` was an order,
-// and `answer` is what came of it.
+// Runs an order to a compromised worker (test/hostile/worker_orders.cpp); null in the plain mock. Returns true if
+// `bytes` was an order, with its result in `answer`.
 extern "C" __attribute__((weak)) bool obey_order(size_t bytes, CUdeviceptr* answer);
 
 namespace {
@@ -20,9 +20,10 @@ namespace {
 // Arguments that make the mock misbehave.
 constexpr size_t kAllocationThatHangs = 0xdead'0001;  // never returns, like a driver behind a kernel without end
 constexpr size_t kAllocationThatCrashes = 0xdead'0002;
-constexpr size_t kAllocationThatPrints = 0xdead'0003;  // prints, as device printf does, and allocates nothing
+constexpr size_t kAllocationThatPrints = 0xdead'0003;  // prints, like device printf, and allocates nothing
 constexpr size_t kAllocationMax = size_t{1} << 30;
-constexpr size_t kDeviceBytes = size_t{8} << 30;  // room for the sizes above: what a quota refuses never comes here
+// Room for the sizes above: a quota's refusal does not reach the driver.
+constexpr size_t kDeviceBytes = size_t{8} << 30;
 
 thread_local CUcontext t_current = nullptr;
 char g_contexts[2];
@@ -133,7 +134,7 @@ MOCK cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
 MOCK cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
   if (!t_current) return CUDA_ERROR_INVALID_CONTEXT;
   if (bytes == kAllocationThatHangs) {
-    for (;;) ::poll(nullptr, 0, -1);  // not pause(), for which its confinement ends a worker
+    for (;;) ::poll(nullptr, 0, -1);  // not pause(), for which the confinement kills a worker
   }
   if (bytes == kAllocationThatCrashes) std::abort();  // unlike SIGSEGV, sanitizers leave it alone
   if (bytes == kAllocationThatPrints) {

@@ -22,7 +22,7 @@ extern char** environ;
 namespace gpuwire::test {
 namespace {
 
-// One line, or what there is of it at the deadline or the end.
+// Returns one line, or its part at the deadline or the end.
 std::string read_line(int descriptor) {
   std::string line;
   for (uint64_t started = now_ms(); !deadline_passed(started);) {

@@ -12,24 +12,24 @@
 
 namespace gpuwire::test {
 
-// Started on a port of its own choosing; killed, with its workers, when it goes.
+// A server on a port chosen by the kernel; the destructor kills it and its workers.
 class ServerProcess {
  public:
-  // `arguments` stand after `--listen`. Returns when it says that it is listening, or has ended.
+  // `arguments` follow `--listen`. Returns when the server reports that it listens, or has ended.
   explicit ServerProcess(std::vector<std::string> arguments, std::string listen = "127.0.0.1:0");
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;
 
-  uint16_t port() const { return port_; }            // 0: it does not listen
+  uint16_t port() const { return port_; }            // 0: not listening
   const std::string& line() const { return line_; }  // what it printed
   pid_t pid() const { return pid_; }
-  // Its worker processes now.
+  // Returns its present worker processes.
   std::set<pid_t> workers() const;
   void signal(int number) const;
-  // Waits for its end; the exit code, minus the signal's number, or -1000 when the deadline passed.
+  // Waits for its end; returns the exit code, minus the signal's number, or -1000 if the deadline passed.
   int wait();
-  // What it has written to standard error so far.
+  // Returns its standard error so far.
   std::string log() const;
   // Waits until the log holds `text`; false: the deadline passed.
   bool log_gets(const std::string& text) const;
@@ -41,14 +41,14 @@ class ServerProcess {
   server::OwnedDescriptor log_;  // a nameless file
 };
 
-// True as soon as `condition` holds; false when kDeadline has passed without.
+// Returns true as soon as `condition` holds; false if kDeadline has passed.
 template <class Condition>
 bool eventually(Condition&& condition);
 
-// Is there such a process, zombies not counted?
+// Whether the process exists and is no zombie.
 bool process_exists(pid_t pid);
 
-// The deadline of `eventually`, in steps of a poll that waits on nothing.
+// The steps and the deadline of eventually().
 void pause_briefly();
 bool deadline_passed(uint64_t started_ms);
 uint64_t now_ms();

@@ -46,7 +46,7 @@ struct SocketPair {
   std::unique_ptr<transport::Transport> take_ours() { return transport::adopt_stream(ours.release()); }
 };
 
-// Events of a pretended driver: not ready until told so.
+// Events of a fake driver, which are not ready until the test sets them.
 struct PretendedEvent {
   std::atomic<int> result{CUDA_ERROR_NOT_READY};
 };
@@ -68,7 +68,7 @@ TEST_CASE("waiters run side by side, and who hands over one more than usual neve
     CHECK(pool.run(wait));
   }
   CHECK(pool.crowded());
-  // What the others wait for may be this one's to do.
+  // The other tasks may wait for this one.
   CHECK(pool.run([&] { go = true; }));
   CHECK(eventually([&] { return inside == kWaitersMax; }));
   pool.finish();
@@ -287,7 +287,7 @@ TEST_CASE("frames and bulk come out as they went in, however they were cut") {
     wire::SegmentReader reader(source.message());
     CHECK(reader.getRoot<schema::Source>().getBytes() == i);
     CHECK(source.remaining() == kBulks[i]);
-    if (i == 3) continue;  // left over: next() throws it away
+    if (i == 3) continue;  // unread bulk: next() discards it
     std::vector<std::byte> bulk(kBulks[i]);
     REQUIRE(source.read(bulk));
     for (size_t b = 0; b < bulk.size(); ++b) REQUIRE(bulk[b] == std::byte(b * 7 + i));
@@ -322,7 +322,7 @@ TEST_CASE(
   LinkMeter meter;
   FrameSource source(link, meter, 0);
   source.expect_heartbeats();
-  std::vector<bool> told;  // by the reading thread
+  std::vector<bool> told;  // written by the reading thread
   std::atomic<bool> asleep{false};
   source.observe_sleep([&](bool sleeps) {
     told.push_back(sleeps);
@@ -365,7 +365,7 @@ namespace {
 
 constexpr uint32_t kOrdinary = 3, kAnswer = 77;
 
-// Frames of a client, one behind the other; the message says which it is.
+// A client's consecutive frames; each message has its number.
 struct ClientBytes {
   std::vector<std::byte> bytes;
   uint64_t frames = 0;
@@ -402,7 +402,7 @@ bool is_bulk_of(uint64_t frame, std::span<const std::byte> bulk) {
   return true;
 }
 
-// An executor's side of a connection with an out-of-order reader. Answers are counted, and their bulk looked at.
+// An executor's side of a connection with an out-of-order reader. It counts answers, and checks their bulk.
 struct OutOfOrderReaderFixture {
   SocketPair sockets;
   link::Link link{sockets.take_ours()};
@@ -433,7 +433,7 @@ struct OutOfOrderReaderFixture {
                                         .kept_while_busy_max = kKeptWhileBusy}};
   static constexpr size_t kKept = 4u << 20, kKeptWhileBusy = 3u << 20;
 
-  // Of bytes that the executor has not taken. Waits for its turn.
+  // Returns the number of bytes that the executor has not taken. Waits for its turn.
   size_t kept() {
     size_t bytes = 0;
     eventually([&] { return source.take_over(); });
@@ -442,7 +442,7 @@ struct OutOfOrderReaderFixture {
     return bytes;
   }
 
-  // Reads the next frame as the executor would and looks at it.
+  // Reads the next frame like the executor and checks it.
   void take(uint64_t frame, size_t bulk_bytes) {
     REQUIRE(source.next() == FrameSource::Next::frame);
     CHECK(source.header().sequence == frame);
@@ -468,7 +468,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
   ClientBytes client, later;
   for (size_t i = 0; i < 7; ++i) client.add(kOrdinals[i], kBulks[i]);
   std::thread sender([&] { client.send(sockets.theirs.get()); });
-  // Kept in the middle of the bulk of the first frame.
+  // The reader starts in the middle of the first frame's bulk.
   REQUIRE(source.next() == FrameSource::Next::frame);
   std::vector<std::byte> half(100'000);
   REQUIRE(source.read(half));
@@ -483,7 +483,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
   take(2, kBulks[1]);
   take(3, kBulks[2]);
   CHECK(source.seen_ahead());
-  // Kept once more, with what was read ahead partly used.
+  // The reader starts again, with its buffer partly consumed.
   sender.join();
   awaited = 1;
   out_of_order_reader.awake();
@@ -496,7 +496,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
     CHECK(source.seen_ahead());
   }
   CHECK(!source.input_pending());
-  // From the connection again: nothing of it was seen.
+  // From the connection again: the reader has not seen these frames.
   ClientBytes more;
   more.frames = later.frames;
   more.add(kOrdinary, 10);
@@ -518,7 +518,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
   out_of_order_reader.start();
   awaited = 1;
   out_of_order_reader.awake();
-  // It has looked several times by then.
+  // The thread has polled several times by then.
   CHECK(eventually([&] { return asked.load() >= 3; }));
   CHECK(executed == 0);
   std::vector<std::byte> write(3);
@@ -533,7 +533,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
 TEST_CASE_FIXTURE(
     OutOfOrderReaderFixture,
     "while the executor is in one call, what has come is kept and not executed, to the connection's end") {
-  // More than the pair holds: the sender ends only when somebody reads.
+  // More than the pair holds: the sender ends only when the bytes are read.
   constexpr size_t kBulks[] = {0, 1'500'007, 5, 900'001};
   ClientBytes client;
   client.add(kOrdinary, kBulks[0]);
@@ -558,7 +558,7 @@ TEST_CASE_FIXTURE(
   for (uint64_t frame = 2; frame <= 4; ++frame) {
     take(frame, kBulks[frame - 1]);
     CHECK_FALSE(source.seen_ahead());
-    // It does nothing while the executor reads.
+    // The out-of-order reader does nothing while the executor reads.
     out_of_order_reader.keep_what_has_come();
   }
   out_of_order_reader.stop();
@@ -600,7 +600,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
     client.add(kOrdinary, 5);
     client.send(sockets.theirs.get());
     take(2 * round - 1, 3);
-    // Either of them has executed the answer.
+    // Either the executor or the reader has executed the answer.
     if (!source.seen_ahead()) {
       ++executed;
       --awaited;
@@ -637,7 +637,7 @@ TEST_CASE_FIXTURE(OutOfOrderReaderFixture,
   out_of_order_reader.start();
   awaited = 1;
   out_of_order_reader.awake();
-  // More than is read in one go beyond the bound; the rest stays unread.
+  // More than one read beyond the bound; the rest stays unread.
   std::thread sender([&] {
     ClientBytes more;
     more.frames = client.frames;

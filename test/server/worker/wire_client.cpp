@@ -20,7 +20,7 @@ namespace {
 constexpr int kDeadlineMs = int(std::chrono::milliseconds(kDeadline).count());
 constexpr uint64_t kPrimaryHandle = wire::make_handle(wire::HandleKind::context, 1, 1);
 
-// False: the deadline has passed. Signals (a broker's SIGCHLD in the same process) do not count.
+// Returns false if the deadline has passed. Ignores interruptions by signals (a broker's SIGCHLD in the same process).
 bool wait_readable(int socket) {
   pollfd ready{socket, POLLIN, 0};
   int count;

@@ -1,4 +1,4 @@
-// A client for tests that can say anything: right frames, wrong frames, halves of frames.
+// A client for tests that can send anything: right frames, wrong frames, halves of frames.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace gpuwire::test {
 
-// Every wait of the tests ends by then at the latest, with a failure.
+// The longest wait of a test, which then fails.
 inline constexpr std::chrono::seconds kDeadline = kTimeout;
 
 struct ReceivedFrame {
@@ -37,11 +37,11 @@ struct ReceivedFrame {
 
 class WireClient {
  public:
-  // Connects; false: nobody listens.
+  // Connects; returns false if no server listens.
   bool connect(uint16_t port);
   bool connect_unix(const std::string& path);
   void close() { socket_.reset(); }
-  // The connection ends with a reset, as when the client's host vanishes and comes back.
+  // Resets the connection, as after a restart of the client's host.
   void reset_connection();
   int socket() const { return socket_.get(); }
 
@@ -50,16 +50,15 @@ class WireClient {
   bool send_hello();
   // Reads the server's preface; `text` gets the reason of a refusal. Nothing: the connection ended.
   std::optional<wire::Preface> read_preface(std::string& text);
-  // Preface and login, to the server's word that it may begin; `text` gets the reason of a refusal, of either kind.
-  // Without a token: as whoever the server takes it for.
+  // Sends preface and login, and waits for the grant; `text` gets the reason of a refusal by either. Without a token
+  // the server chooses the tenant.
   bool log_in(std::string& text, const std::string& token = {});
-  // The login's first half, and the next answer: "admitted", "queued", "refused", "told"; "": the connection ended.
-  // `resume`: the identity of the session that the connection is to carry on; `query`: what is asked in place of a
-  // session.
+  // Sends the login, and gets the next answer: "admitted", "queued", "refused", "told"; "": the connection ended.
+  // `resume`: the identity of the session to resume; `query`: a query instead of a session.
   bool ask(std::string& text, const std::string& token = {}, const std::string& resume = {},
            const std::string& query = {});
   std::string answer(std::string& text);
-  // All that, Hello, and the Welcome that answers.
+  // Logs in, sends Hello, and waits for Welcome.
   bool open_session(uint16_t port);
 
   // Frames with the next sequence number; the message is built by `write`.
@@ -76,18 +75,18 @@ class WireClient {
                         std::span<const std::byte> bulk);
   bool send_header(const wire::FrameHeader& header) { return send(std::as_bytes(std::span(&header, 1))); }
 
-  // False: the connection ended, or the deadline passed.
+  // Returns false if the connection ended or the deadline passed.
   bool read_exactly(std::span<std::byte> out);
-  // The next frame, whatever it is. Nothing: the connection ended or the deadline passed.
+  // Returns the next frame of any kind; nothing: the connection ended or the deadline passed.
   std::optional<ReceivedFrame> receive();
-  // The reply to a call; acknowledgements are skipped, notices kept in `notices`.
+  // Returns the reply to a call; skips acknowledgements, and stores notices in `notices`.
   std::optional<ReceivedFrame> reply(uint64_t sequence);
-  // Reads until the server ends the session: the reason of its Ending notice, or "" without one.
+  // Reads until the server ends the session; returns the reason of its Ending notice, or "" without one.
   std::string reason_of_end();
-  // Waits for the end of the connection; false: the deadline passed.
+  // Waits for the end of the connection; returns false if the deadline passed.
   bool closed_by_server();
 
-  // posts retain_primary of device 0; the number to put in frame headers.
+  // Posts retain_primary of device 0; returns the context's number for frame headers.
   uint32_t retain_primary();
   int32_t ping();
 

@@ -23,7 +23,7 @@ std::vector<ServerDevice> some_devices(unsigned count) {
   return devices;
 }
 
-// An admission whose sessions are what the test makes of them.
+// An admission whose sessions the test drives.
 struct Desk {
   explicit Desk(std::vector<TenantConfiguration> of, AdmissionLimits limits = {}, unsigned gpus = 4)
       : tenants(std::move(of)),
@@ -59,7 +59,7 @@ struct Desk {
     return registry.find(session) ? registry.find(session)->devices : std::vector<scheduler::DeviceIndex>{};
   }
   const AdmissionRefused* refused(SessionId session) const { return last<AdmissionRefused>(session); }
-  // 0: does not wait.
+  // Returns the place in the queue; 0: not queued.
   size_t place(SessionId session) const {
     auto* queued = last<AdmissionQueued>(session);
     return queued ? queued->place : 0;
@@ -161,7 +161,7 @@ TEST_CASE(
   CHECK(desk.refused(desk.ask("greedy"))->reason == "the server's last 3 places are kept for tenants that have none");
   CHECK(desk.placed.size() == 8 - 3);
   CHECK_FALSE(desk.devices(desk.ask("ben")).empty());
-  CHECK(desk.refused(desk.ask("ben")));  // what is left belongs to the guarantees
+  CHECK(desk.refused(desk.ask("ben")));  // the other places are reserved for the guarantees
   CHECK_FALSE(desk.devices(desk.ask("carl")).empty());
   CHECK_FALSE(desk.devices(desk.ask("anna")).empty());
   CHECK(desk.refused(desk.ask("anna"))->reason == "the server's queue is full: 64 programs run or wait");
@@ -183,19 +183,19 @@ TEST_CASE("where places are short, sessions without a connection of the tenant t
   CHECK(desk.crowded_out.empty());
   const SessionId second = desk.ask("ben");
   CHECK(desk.place(second) == 1);
-  CHECK(desk.crowded_out == std::vector{greedy[5]});  // the one that has been away for longest
+  CHECK(desk.crowded_out == std::vector{greedy[5]});  // the session that has been detached for longest
   desk.end(greedy[5]);
   CHECK_FALSE(desk.devices(second).empty());
   const SessionId third = desk.ask("ben");
   CHECK(desk.crowded_out == std::vector{greedy[5], greedy[4]});
   desk.end(greedy[4]);
   CHECK_FALSE(desk.devices(third).empty());
-  // Four and three: who takes from the other would be asked for it again.
+  // Four and three places: a tenant that took one would have to give it back.
   desk.ask("ben");
   CHECK(desk.crowded_out.size() == 2);
   desk.ask("anna");
   CHECK(desk.crowded_out == std::vector{greedy[5], greedy[4], greedy[3]});
-  // Who has most makes no room for itself.
+  // The tenant with most places makes no room for itself.
   desk.ask("greedy");
   CHECK(desk.crowded_out.size() == 3);
   CHECK(desk.registry.find(annas));
@@ -268,7 +268,7 @@ TEST_CASE("a session gets the GPUs that it asks for, of those that its tenant ma
 
 namespace {
 
-// Budgets as a test says them, by user.
+// Budgets that the test sets, by user.
 struct SaidBudgets final : SessionBudgets {
   std::map<std::string, std::string> held;
   std::set<std::string> over;
@@ -293,10 +293,10 @@ TEST_CASE("a user waits for a place of its own, holds up nobody of the tenant, a
   CHECK(desk.devices(ben).size() == 1);
   CHECK(desk.devices(bens).size() == 1);
   CHECK(desk.place(ask("ben")) != 0);
-  CHECK(desk.devices(ask("")).size() == 1);  // nobody in particular
+  CHECK(desk.devices(ask("")).size() == 1);  // no particular user
   desk.end(anna);
   CHECK(desk.devices(second).size() == 1);
-  CHECK(desk.devices(third).empty());  // both were looked at in one turn, and one place was free
+  CHECK(desk.devices(third).empty());  // both were judged in one pass, and one place was free
   SessionRecord carol = desk.admission.record_of({.tenant = "course", .user = "carol"});
   carol.number = SessionId(1000);
   carol.devices = {0};
@@ -328,7 +328,7 @@ TEST_CASE(
   CHECK(desk.devices(anna).empty());
   CHECK(desk.registry.find(anna)->why == "this month is used up");
   const SessionId ben = ask("ben");
-  CHECK(desk.devices(ben).size() == 1);  // who is held takes nothing from others
+  CHECK(desk.devices(ben).size() == 1);  // a held session takes no place from others
   desk.end(ben);
   budgets = {};
   desk.admission.budgets_changed();
@@ -381,7 +381,7 @@ TEST_CASE("the order of the queue is the same under the next broker") {
   std::map<SessionId, const char*> waiting;
   for (const char* tenant : {"anna", "anna", "anna", "ben", "anna", "ben", "carl"}) waiting[desk.ask(tenant)] = tenant;
   waiting.erase(waiting.begin());
-  desk.end(running);  // ben's first one came later than anna's second, and is in front of it now
+  desk.end(running);  // ben's first session arrived after anna's second, and is in front of it now
   Desk next(tenants, {.sessions_per_gpu_max = 1}, 1);
   for (const auto& [session, tenant] : waiting) {
     SessionRecord record = next.admission.record_of({.tenant = tenant});
@@ -473,7 +473,7 @@ TEST_CASE("memory is reserved when a session is placed, and let go when it never
   SessionId first = desk.ask({.tenant = "anna", .memory_bytes = 4 * kGiB}), none = desk.ask("anna");
   CHECK(desk.devices(none).size() == 1);
   CHECK(memory.holders == std::set{first});
-  memory.gone = true;  // a worker was quicker
+  memory.gone = true;  // a worker has taken it first
   SessionId second = desk.ask({.tenant = "anna", .memory_bytes = 4 * kGiB});
   CHECK(desk.place(second) == 1);
   memory.gone = false;
@@ -535,7 +535,7 @@ TEST_CASE("queries take no GPU, and are shown as many as a program would get, th
 
 namespace {
 
-// Credentials "A..." are of a job A with two GPUs, "B..." of a job B with one, others of none.
+// Credentials "A..." belong to job A with two GPUs, "B..." to job B with one, others to no job.
 void give_jobs(Desk& desk) {
   desk.admission.set_job_of([](const std::string& credential) {
     if (credential.starts_with("A")) return JobOfCredential{"job A", 2};
@@ -550,7 +550,7 @@ TEST_CASE("a job's sessions share the GPUs that its token is for, on whichever o
   Desk desk({{.name = "anna"}});
   give_jobs(desk);
   SessionId first = desk.ask({.tenant = "anna", .credential = "A, node 1"});
-  REQUIRE(desk.devices(first).size() == 2);  // what the job has, when the program does not say
+  REQUIRE(desk.devices(first).size() == 2);  // the job's number, if the program asks for none
   const auto chosen = desk.devices(first);
   const std::set<scheduler::DeviceIndex> of_job(chosen.begin(), chosen.end());
   for (int i = 0; i < 6; ++i) {
@@ -631,18 +631,18 @@ TEST_CASE(
     return SessionId(number);
   };
   SessionId first = from_before(7, "anna"), second = from_before(8, "anna");
-  // Whoever is back first is told where it is.
+  // A client that returns is told its place.
   CHECK(desk.registry.find(first)->place == 1);
   CHECK(desk.registry.find(second)->place == 2);
   CHECK(desk.registry.find(second)->waiting == 2);
-  // The GPU is free: it is the first one's, who is not there.
+  // The GPU is free, and kept for the first session, whose client is away.
   desk.admission.client_is_back(second);
   SessionId late = desk.ask("anna");
   desk.admission.reconsider();
   CHECK(desk.placed.empty());
   CHECK(desk.place(second) == 2);
   CHECK(desk.place(late) == 3);
-  CHECK(desk.place(desk.ask("ben")) == 0);  // a class above them
+  CHECK(desk.place(desk.ask("ben")) == 0);  // a higher class
   CHECK(desk.placed.size() == 1);
   desk.end(desk.placed[0]);
   CHECK(desk.placed.size() == 1);
@@ -650,7 +650,7 @@ TEST_CASE(
   CHECK(desk.placed.back() == first);
   desk.end(first);
   CHECK(desk.placed.back() == second);
-  // One who does not come back is in nobody's way any more.
+  // A session whose client does not return does not block others any more.
   SessionId gone = from_before(20, "anna");
   desk.leave(late);
   desk.leave(gone);
@@ -688,7 +688,7 @@ TEST_CASE("what a program would be told is what it is told when it comes, and as
   CHECK(desk.place(ben) == 1);
   CHECK(desk.answers[ben].size() == 1);
   CHECK(std::get<AdmissionQueued>(waits.answer).why == desk.registry.find(ben)->why);
-  // It has room for no other one in the queue.
+  // The tenant's queue is full.
   AdmissionPreview full = preview({.tenant = "ben"});
   REQUIRE(std::holds_alternative<AdmissionRefused>(full.answer));
   CHECK(std::get<AdmissionRefused>(full.answer).reason == desk.refused(desk.ask("ben"))->reason);

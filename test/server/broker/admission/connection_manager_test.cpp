@@ -1,5 +1,4 @@
-// How callers become sessions: through a real login process, as tenants by token and by user, and out again when they
-// are revoked.
+// Callers become sessions through a real login process, as tenants by token and by user, and end when they are revoked.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -19,7 +18,7 @@ using server::Broker;
 
 namespace {
 
-// An identity folder, and a configuration that uses it: tenants anna and ben, nobody else.
+// An identity folder, and a configuration that uses it: only the tenants anna and ben.
 struct Lab {
   TemporaryDirectory temporary;
   std::filesystem::path identity = temporary.path() / "identity";
@@ -39,7 +38,7 @@ struct Lab {
   }
 };
 
-// Of the only session that there is: "tenant by security", or "none".
+// Returns "tenant by security" of the only session, or "none".
 std::string session_of(RunningBroker& broker) {
   std::string text = "none";
   broker.act([&](Broker& of) {
@@ -48,7 +47,7 @@ std::string session_of(RunningBroker& broker) {
   return text;
 }
 
-// A server with room for one session: who has the one token runs, who has the other stands in its queue.
+// A server with room for one session: the client of one token runs, the client of the other waits in the queue.
 struct FullServer {
   FullServer(const Lab& lab, const std::string& runs, const std::string& waits) : broker(1, with_room_for_one(lab)) {
     std::string text;
@@ -76,7 +75,7 @@ std::string refused_for(RunningBroker& broker, const std::string& token) {
   return text;
 }
 
-// Of the only session that there is.
+// Returns the identity of the only session.
 std::string identity_of_session(RunningBroker& broker) {
   std::string identity;
   broker.act([&](Broker& of) {
@@ -86,7 +85,8 @@ std::string identity_of_session(RunningBroker& broker) {
   return identity;
 }
 
-// What a client hears that wants to carry this session on, or asks this; as answer(), and the text of a refusal.
+// Returns the answer to a client that resumes this session or sends this query, in answer()'s form, with the text of a
+// refusal.
 std::string told(RunningBroker& broker, const std::string& token, const std::string& resume,
                  const std::string& query = {}) {
   WireClient client;
@@ -124,7 +124,7 @@ TEST_CASE("what the administrator gives out and revokes counts from the next con
   CHECK(client.log_in(text, anna));
   REQUIRE(server::revoke_credentials(lab.identity, "anna", false, Lab::now()));
   CHECK(refused_for(broker, anna).starts_with("the token of tenant anna was revoked on "));
-  CHECK(session_of(broker) == "anna by token");  // what runs goes on
+  CHECK(session_of(broker) == "anna by token");  // the running session continues
 }
 
 TEST_CASE("revoking can end what runs, and always ends what waits") {
@@ -188,7 +188,7 @@ TEST_CASE("a login process that dies is started again, and sessions go on") {
   }));
   WireClient next;
   REQUIRE(next.connect(broker.port()));
-  CHECK(next.log_in(text, anna));  // it knows the identity
+  CHECK(next.log_in(text, anna));  // the login process has the identity
 }
 
 TEST_CASE("a server whose identity cannot be used does not begin") {
@@ -201,7 +201,7 @@ TEST_CASE("a server whose identity cannot be used does not begin") {
 
 TEST_CASE("a server with an identity takes nobody before its login process has read it, however long that takes") {
   Lab lab;
-  // A login process that begins when the test says so.
+  // A login process that starts on the test's signal.
   const std::string gate = (lab.temporary.path() / "gate").string(),
                     program = (lab.temporary.path() / "login").string();
   REQUIRE(::mkfifo(gate.c_str(), 0600) == 0);
@@ -209,7 +209,7 @@ TEST_CASE("a server with an identity takes nobody before its login process has r
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const std::string path = (lab.temporary.path() / "socket").string();
   RunningBroker broker(1, lab.configuration(), path, server::kSessionBeginMs, program);
-  // It waits at the door, which is not open yet, though a worker is ready.
+  // The client waits in the kernel's queue: the broker does not accept yet, though a worker is ready.
   WireClient client;
   REQUIRE(client.connect_unix(path));
   wire::Preface preface = wire::own_preface();

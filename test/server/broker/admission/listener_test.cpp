@@ -1,5 +1,5 @@
-// The listener without a broker behind it: connections that arrive while there are no descriptors, and who has to make
-// room.
+// The listener without a broker: connections that arrive without free descriptors, and the connections that are dropped
+// to make room.
 #include "server/broker/admission/listener.hpp"
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// A door on loopback and on a Unix socket. Everything happens in run().
+// A listener on loopback and on a Unix socket. Its events run in run().
 struct Door {
   Door() {
     spdlog::set_level(spdlog::level::off);
@@ -126,7 +126,7 @@ TEST_CASE("who asks on this machine whether a server is here is answered, and is
   };
   ask("127.0.0.1");
   CHECK(door.refused == 0);
-  ask("127.0.0.2");  // as from elsewhere
+  ask("127.0.0.2");  // like another machine
   CHECK(door.refused == 1);
 }
 
@@ -139,7 +139,7 @@ TEST_CASE("two addresses without descriptors wait, each for itself, and do not s
   for (const OwnedDescriptor& client : clients) connect_tcp(client, door.port);
   connect_unix(local, door.unix_path);
   REQUIRE(door.run_until([&] { return door.refused == kSpareDescriptors; }));
-  // Each address looks again a few times; one that spins does so thousands of times.
+  // Each address retries a few times; a busy loop would retry thousands of times.
   CHECK(door.run_for(std::chrono::milliseconds(3 * kAcceptRetryMs)) < 100);
 }
 

@@ -1,4 +1,4 @@
-// What a broker makes of the sessions that an earlier one has left: the test is the earlier one, and the workers.
+// A broker's adoption of the sessions of an earlier one: the test plays the earlier broker and the workers.
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -27,8 +27,8 @@ using namespace gpuwire::test;
 
 namespace {
 
-// A session of an earlier broker whose worker is a process that only waits to be killed, and whose end of the pair is
-// the test's.
+// A session of an earlier broker whose worker is a process that only waits to be killed, and whose end of the pair the
+// test holds.
 struct Left {
   pid_t worker = ::fork();
   OwnedDescriptor brokers_end;
@@ -62,14 +62,14 @@ struct Left {
     entry.descriptors.resize(kKeptDescriptors);
     return entry;
   }
-  // What the worker is told after the keeper's word that there was no broker; nothing: there is none at the other end
-  // any more.
+  // Returns the message to the worker after the keeper's message that there was no broker; nothing: the other end is
+  // closed.
   std::optional<ipc::Message> told() {
     auto message = own_end->await();
     while (message && std::holds_alternative<ipc::Unattended>(*message)) message = own_end->await();
     return message;
   }
-  // Why it is to stop; empty: nobody says so.
+  // Returns the reason of the stop order; empty: there is none.
   std::string told_to_stop() {
     auto word = told();
     while (word && !std::holds_alternative<ipc::Stop>(*word)) word = told();
@@ -81,7 +81,7 @@ struct Left {
   }
 };
 
-// Leaves these entries with a keeper, as a broker that is gone.
+// Leaves these entries with a keeper, like a broker that has ended.
 class Folder {
  public:
   void leave(std::vector<KeptEntry> entries) {
@@ -125,7 +125,7 @@ TEST_CASE("a session that an earlier broker has left goes on, with its number, a
   CHECK(in_book(broker, 41));
   WireClient client;
   CHECK(enter(client, broker.port()));
-  CHECK(in_book(broker, 42));  // a number is never given twice
+  CHECK(in_book(broker, 42));  // a number is never used twice
   REQUIRE(left.own_end->send(ipc::Ended{EndCause::finished, {}}));
   ::kill(left.worker, SIGKILL);
   CHECK(eventually([&] { return !in_book(broker, 41); }));
@@ -274,7 +274,7 @@ TEST_CASE("what is laid down with a keeper that dies is there with the next one"
     entry.descriptors.push_back(anything());
     (*keeping)->put(std::move(entry));
   };
-  // The process that listens at the keeper's socket; 0: nobody does.
+  // Returns the process that listens at the keeper's socket; 0: none.
   auto keeper = [&]() -> pid_t {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
     const std::string path = (settings.directory / "keeper").string();
@@ -293,7 +293,7 @@ TEST_CASE("what is laid down with a keeper that dies is there with the next one"
   const pid_t first = keeper();
   REQUIRE(first > 0);
   ::kill(first, SIGKILL);
-  // While there is none, too.
+  // Also while there is no keeper.
   (*keeping)->note("changes", "as it is");
   (*keeping)->remove("goes");
   lay_down("comes");
@@ -321,7 +321,7 @@ TEST_CASE("what is laid down with a keeper that dies is there with the next one"
 
 namespace {
 
-// Stands in a keeper's place, and hangs up on so many brokers before it gives one what it has.
+// Plays a keeper that closes the connections of so many brokers before it sends its entries.
 class UnreliableKeeper {
  public:
   UnreliableKeeper(const std::filesystem::path& folder, unsigned hangs_up) {
@@ -402,9 +402,9 @@ TEST_CASE("a folder that others can look into, and one that is in use, are refus
 
 namespace {
 
-// What a client is told that has logged in at a broker of this process.
+// The answers to a client that has logged in at a broker of this process.
 struct Told {
-  std::vector<std::string> answers;  // the broker's thread
+  std::vector<std::string> answers;  // used by the broker's thread
   scheduler::SessionId session{};
   SessionAnswer answer() {
     return [this](scheduler::SessionId number, const AdmissionAnswer& what) {
@@ -439,8 +439,8 @@ TEST_CASE(
   std::vector<std::string> tickets;
   Left left(41);
   {
-    // The earlier broker, with one session that runs and three that wait. It is told to leave, which lays down nothing
-    // that a kill would not.
+    // The earlier broker, with one session that runs and three that wait. leave() stores no more than exists after a
+    // kill.
     folder.leave(entries_of(left.entry()));
     RunningBroker broker(1, folder.path(), one_at_a_time());
     REQUIRE(broker.port());
@@ -467,21 +467,21 @@ TEST_CASE(
                                           back[which].answer()));
     });
   };
-  // The last one first, and somebody new before the others.
+  // The last one returns first, and a new client arrives before the others.
   come_back(2);
   CHECK(last(broker, back[2]) == "place 3");
   broker.act([&](Broker& of) { of.sessions().request({.tenant = kOpenTenant}, back[3].answer()); });
   CHECK(last(broker, back[3]) == "place 4");
   come_back(1);
   CHECK(last(broker, back[1]) == "place 2");
-  // A place is its own client's: not another tenant's, and not twice.
+  // A place belongs to its own client: not to another tenant's, and not twice.
   broker.act([&](Broker& of) {
     Told nobody;
     CHECK_FALSE(of.sessions().return_to_queue(tickets[0], {.tenant = "other"}, nobody.answer()));
     CHECK_FALSE(of.sessions().return_to_queue(tickets[1], {.tenant = kOpenTenant}, nobody.answer()));
     CHECK_FALSE(of.sessions().return_to_queue(std::string(16, 'x'), {.tenant = kOpenTenant}, nobody.answer()));
   });
-  // The GPU is free, and stays the first one's until it is back.
+  // The GPU is free, and stays reserved for the first session until its client is back.
   broker.act([&](Broker& of) { of.sessions().stop(scheduler::SessionId(41), "enough"); });
   CHECK(eventually([&] { return !in_book(broker, 41); }));
   CHECK(last(broker, back[1]) == "place 2");

@@ -1,4 +1,4 @@
-// A keeper in the test's own memory: what a broker leaves for the next one.
+// A keeper in the test's own memory, with a broker's entries for the next one.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ class KeptEntries final : public server::EntryStore {
   void put(server::KeptEntry entry) override { entries[entry.name] = std::move(entry); }
   void note(const std::string&, std::string) override {}
   void remove(const std::string& name) override { entries.erase(name); }
-  // With descriptors of their own.
+  // Returns copies with descriptors of their own.
   std::vector<server::KeptEntry> all() const {
     std::vector<server::KeptEntry> copies;
     for (const auto& [name, entry] : entries) {

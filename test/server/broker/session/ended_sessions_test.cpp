@@ -37,7 +37,7 @@ TEST_CASE("of each tenant the newest are kept, and one that ends many takes none
   CHECK(ended.why("anna", shown(7)).empty());
   CHECK(ended.why("anna", shown(8)) == "why");
   CHECK(ended.why("ben", shown(100)) == "ben's first");
-  // Who has most makes room for one more.
+  // The tenant with most reasons makes room for one more.
   ended.add("carl", id(200), "carl's");
   CHECK(ended.size() == 5);
   CHECK(ended.why("anna", shown(8)).empty());

@@ -46,7 +46,7 @@ TEST_CASE("losses and refused resumptions of a session are told a number of time
   CHECK(told[Kind::resume_refused] == kSessionEventsAtOnce);
   CHECK(registry.find(session)->losses.untold() == 9 * kSessionEventsAtOnce);
   CHECK(registry.find(session)->refused_resumptions.untold() == 9 * kSessionEventsAtOnce);
-  // Another session has its own.
+  // Another session has a budget of its own.
   looked.lose(other);
   CHECK(told[Kind::detached] == kSessionEventsAtOnce + 1);
   now += std::chrono::milliseconds(kSessionEventRefillMs);

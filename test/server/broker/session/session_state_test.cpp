@@ -1,4 +1,4 @@
-// What each change means in the life of a session: a rule for each, by what the session has in a phase.
+// A rule for each change, by the session's resources in a phase.
 #include "server/broker/session/session_state.hpp"
 
 #include <map>
@@ -16,9 +16,9 @@ using A = SessionAction;
 
 namespace {
 
-// The client has not been told yet that it has its devices.
+// The client has not been told its grant yet.
 const std::set<P> kUntold{P::queued, P::starting};
-// It has been told, and its connection is on its way, or here without a worker.
+// It has been told, and its connection has not arrived, or waits for a worker.
 const std::set<P> kTold{P::granted, P::replacing, P::arrived};
 // A worker has the client.
 const std::set<P> kWithWorker{P::begins, P::running, P::detached};
@@ -38,14 +38,14 @@ void for_all(Visit&& visit) {
   }
 }
 
-// In these phases a change leads to this one (nothing: to none other), and this is done.
+// In the phases `in` a change leads to the phase `next` (nothing: it stays), with this action.
 struct Rule {
   std::set<P> in;
   std::optional<P> next;
   A action;
 };
 
-// The rules of a change; in a phase that none of them names it says nothing new.
+// Checks the rules of a change; in all other phases the change has no effect.
 void check(C change, const std::vector<Rule>& rules) {
   for (size_t index = 0; index < kSessionPhases; ++index) {
     const P phase = P(index);
@@ -103,8 +103,7 @@ TEST_CASE("whoever leaves a phase for good is answered, and nothing is done twic
     SessionStep step = step_of(phase, change);
     const bool last = step.action == A::withdraw || step.action == A::refuse || step.action == A::end;
     CHECK(last == (phase != P::over && step.next == P::over));
-    // Before the word that it is granted a client can be refused; after it, its worker or the end of its connection
-    // tells it.
+    // Before the grant a client can be refused; after it, its worker or the end of its connection tells it.
     if (step.action == A::refuse) CHECK((phase == P::queued || phase == P::starting));
     if (step.action == A::end) CHECK((phase != P::queued && phase != P::starting));
   });
@@ -115,7 +114,7 @@ TEST_CASE("a session can be stopped, and its worker can die, in every phase") {
     INFO(name_of(P(phase)));
     if (P(phase) == P::over || P(phase) == P::ending) continue;
     CHECK(step_of(P(phase), C::stopped).action != A::nothing);
-    if (P(phase) == P::queued || P(phase) == P::replacing || P(phase) == P::arrived) continue;  // it has none
+    if (P(phase) == P::queued || P(phase) == P::replacing || P(phase) == P::arrived) continue;  // it has no worker
     CHECK(step_of(P(phase), C::worker_over).action != A::nothing);
   }
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kMemory = 1, kPool = 2;
 const ShareGroup kTenant{"tenant", "user"};
-const int kFirst = 0, kSecond = 0;  // whose addresses stand for two workers
+const int kFirst = 0, kSecond = 0;  // their addresses stand for two workers
 
 ShareToken token(size_t number) {
   ShareToken made{};
@@ -51,7 +51,7 @@ TEST_CASE("a share ends when its session withdraws it or is over, and its descri
   REQUIRE(table.add(&kSecond, token(3), kMemory, kTenant, descriptor()));
   int withdrawn = table.find(token(1), kMemory, kTenant), forgotten = table.find(token(2), kMemory, kTenant),
       kept = table.find(token(3), kMemory, kTenant);
-  table.withdraw(&kSecond, token(1));  // not its own
+  table.withdraw(&kSecond, token(1));  // another owner's share
   CHECK(is_open(withdrawn));
   table.withdraw(&kFirst, token(1));
   CHECK(table.find(token(1), kMemory, kTenant) == -1);

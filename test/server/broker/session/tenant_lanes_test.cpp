@@ -12,7 +12,7 @@ struct Server {
   TenantLanes lanes;
   uint64_t last = 0;
 
-  // How many lanes a session of the tenant's is given that may have `most`.
+  // Returns the number of lanes of a new session of the tenant that may have `most`.
   unsigned begin(SessionRecord& session, const std::string& tenant, unsigned most, uint32_t grace_ms = 1000) {
     session.number = scheduler::SessionId(++last);
     session.tenant = tenant;
@@ -41,7 +41,7 @@ TEST_CASE("a tenant that has all the lanes it may have begins further sessions w
   SessionRecord of_ben;
   CHECK(server.begin(of_ben, "ben", 4) == 4);
 
-  // What a session has had is its tenant's again when it is over, and only once; one without has nothing to give.
+  // A session's lanes return to its tenant when it is over, only once; a session without lanes returns none.
   server.lanes.ended(of_anna.back());
   CHECK(server.lanes.held_by("anna") == kLanesPerTenantMax);
   server.lanes.ended(of_anna[0]);

@@ -21,7 +21,7 @@ namespace {
 constexpr milliseconds kStart{300};
 constexpr WorkerStarts::Pool kPool = 1;
 
-// One pool, by milliseconds. What WorkerPool and WorkerPools do with processes is done here with numbers.
+// One pool, in steps of a millisecond: a model of WorkerPool and WorkerPools without processes.
 class Model {
  public:
   explicit Model(PrewarmedDemand::Limits limits) : demand_(limits) {
@@ -83,7 +83,7 @@ class Model {
     ready_ = std::min(ready_, wanted);
     starts_.wish(kPool, true, wanted - ready_);
     while (starts_.next(now_)) {
-      // One that is started although nobody waits for it is a spare: all who wait have theirs on the way.
+      // A start without a waiting session is a spare's: all waiting sessions have a starting worker.
       if (starting_.size() >= waiting_.size()) CHECK(starting_.size() < kParallelStartsMax - kStartsForSessions);
       starts_.begun(kPool, ++last_, now_);
       starting_.push_back({last_, now_ + kStart});
@@ -119,7 +119,7 @@ class Model {
   std::vector<Served> served_;
 };
 
-// `count` programs, each of which begins when the one before it has ended.
+// Runs `count` programs, each of which begins when the one before it has ended.
 void one_after_the_other(Model& model, unsigned count, milliseconds length) {
   unsigned ended = 0;
   std::function<void()> next = [&] {
@@ -139,7 +139,7 @@ TEST_CASE("programs that follow each other wait for a worker a few times, and th
   one_after_the_other(model, 200, 60ms);
   CHECK(model.waited == before);
   CHECK(model.most_prewarmed <= 8);
-  // With one spare all the time every second one waits.
+  // With a constant single spare every second session waits.
   Model fixed({.least = 1, .most = 1});
   one_after_the_other(fixed, 210, 60ms);
   CHECK(fixed.waited >= 100);
@@ -161,7 +161,7 @@ TEST_CASE("a burst that comes again finds as many spares as the one before has h
   for (int burst = 0; burst < 5; ++burst) {
     for (int i = 0; i < 6; ++i) model.come("anna", 500ms);
     model.run_for(4s);
-    CHECK(model.waited == 5);  // of the first
+    CHECK(model.waited == 5);  // sessions of the first burst
   }
 }
 
@@ -188,9 +188,9 @@ TEST_CASE("one tenant's flood is answered with no more spares than may be, and t
     REQUIRE(model.most_prewarmed <= 8);
     REQUIRE(model.workers() <= 50 + 1 + 8);
   }
-  // Not more than the sessions need, but for what is left ready.
+  // At most one worker for each session, and those left ready.
   CHECK(model.started <= model.sessions + 8);
-  // He gets the next worker that is ready.
+  // Ben gets the next ready worker.
   CHECK(model.longest_wait["ben"] <= kStart);
 }
 
@@ -231,7 +231,7 @@ TEST_CASE("what is wanted stays within its limits, and falls when it says that i
     PrewarmedDemand::Time now{std::chrono::hours(1)};
     for (int step = 0; step < 200; ++step) {
       now += milliseconds(random() % 3 ? random() % 50 : random() % 5'000);
-      if (random() % 4) demand.came(random() % 10 ? now : now - 1h);  // a clock that goes back is not believed
+      if (random() % 4) demand.came(random() % 10 ? now : now - 1h);  // an earlier time is ignored
       else demand.started(milliseconds(random() % 1'000));
       const unsigned wanted = demand.wanted(now);
       REQUIRE(wanted >= limits.least);

@@ -1,4 +1,4 @@
-// Spares as processes: when they are started, how many there are, and that they make way.
+// Spares as processes: their starts, their number, and that they make way.
 #include <atomic>
 #include <list>
 
@@ -14,7 +14,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// As many spares fit as the test says.
+// Memory for as many spares as the test sets.
 class Room final : public server::PrewarmedMemory {
  public:
   size_t prewarmed_max(scheduler::DeviceIndex) const override { return max; }
@@ -124,7 +124,7 @@ TEST_CASE("no spare is started that memory has no room for, whoever comes") {
   REQUIRE(broker.port() != 0);
   for (int i = 0; i < 10; ++i) burst(broker, 6);
   CHECK(room.most <= 2);
-  // None at all, where a guarantee has taken the room of the least: sessions get a worker of their own.
+  // No spare, if a guarantee needs the memory of the minimum: each session starts its own worker.
   room.max = 0;
   broker.act([](Broker& of) { of.workers().keep_at_most(0, 0); });
   CHECK(eventually([&] { return room.now == 0; }));

@@ -6,7 +6,7 @@ using namespace gpuwire::server;
 
 namespace {
 
-// Workers that read when the test says so.
+// Workers that read on the test's signal.
 struct Workers {
   explicit Workers(UnreadDescriptors::Limits limits) : unread(limits) {}
   UnreadDescriptors unread;
@@ -44,7 +44,7 @@ TEST_CASE("a tenant's bound holds for those of its workers that do not read, and
   CHECK(workers.sent(0, 10) + workers.sent(1, 10) + workers.sent(2, 10) + workers.sent(3, 10) == 4 + 4 + 2 + 1);
   CHECK(workers.sent(4, 100) == 100);
   CHECK(workers.sent(5, 10) == 4);
-  // What one has read, or took with it, others may be sent.
+  // Descriptors that a worker has read, or that ended with it, make room for others.
   workers.unread.forget(&workers.reads[0]);
   CHECK(workers.sent(2, 10) == 2);
   workers.reads[1] = true;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr WorkerStarts::Time kNow{std::chrono::hours(1)};
 
-// Starts what is to be started now; how many of each pool.
+// Starts all due workers; returns their number for each pool.
 std::map<WorkerStarts::Pool, size_t> start_all(WorkerStarts& starts, pid_t& last, WorkerStarts::Time now = kNow) {
   std::map<WorkerStarts::Pool, size_t> started;
   while (auto pool = starts.next(now)) {
@@ -97,7 +97,7 @@ TEST_CASE("spares leave places to sessions that come while they start") {
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{1, 3}});
   flood(starts, 2, 3);
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 2}});
-  // Before any further spare, the third session.
+  // The third session comes before any further spare.
   starts.settled(1);
   CHECK(start_all(starts, last) == std::map<WorkerStarts::Pool, size_t>{{2, 1}});
 }
@@ -133,9 +133,9 @@ TEST_CASE("nobody starves: between two workers for one tenant, each other that w
   starts.wish(1, true, 0);
   uint64_t number = 0;
   std::map<SessionId, std::string> tenant_of;
-  std::map<std::string, size_t> waiting, passed_over;  // since its last turn, or since it has come
+  std::map<std::string, size_t> waiting, passed_over;  // since its last turn or its arrival
   for (int step = 0; step < 20'000; ++step) {
-    // Anna keeps forty waiting, the others come and go.
+    // Anna always has forty waiting sessions, the others come and go.
     std::string tenant = random() % 4 ? "anna" : std::string(1, char('b' + random() % 5));
     if (waiting[tenant] < (tenant == "anna" ? 40 : 2)) {
       starts.wait(1, SessionId(++number), tenant);

@@ -61,7 +61,7 @@ TEST_CASE("a worker of an earlier server keeps its user, which nobody else gets 
   }
   CHECK(users.lend().user() == range.first);
   CHECK_FALSE(WorkerUsers({200'000, 200'009}).adopt(worker));
-  // Who is never adopted keeps nobody waiting who finds no other.
+  // A user of a worker that is never adopted is lent when no other is left.
   WorkerUsers crowded(range);
   auto one = crowded.lend(), other = crowded.lend(), third = crowded.lend();
   CHECK(third.user() == range.first);

@@ -1,4 +1,4 @@
-// What the broker makes, charges, and finds again of the tenants' chunk stores.
+// The broker makes the tenants' chunk stores, charges them, and finds them again.
 #include "server/chunk_store/broker/tenant_chunks.hpp"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ TenantConfiguration tenant(const std::string& name, uint64_t memory_bytes, uint6
   return settings;
 }
 
-// What a store with such a bound really takes.
+// Returns the real size of a store with this bound.
 uint64_t whole(uint64_t bytes_max) { return ChunkFile::file_bytes(ChunkFile::slots_of(bytes_max)); }
 
 struct Session {
@@ -34,7 +34,7 @@ struct Session {
   SessionSpec spec;
   ipc::SessionDescriptors descriptors;
 
-  // As a worker that keeps a chunk.
+  // Writes like a worker that stores a chunk.
   void fill() const {
     const char byte = 1;
     REQUIRE(::pwrite(descriptors.chunk_memory.get(), &byte, 1, 0) == 1);
@@ -52,7 +52,7 @@ struct Broker {
                   charged[tenants.find(id)->settings.name] = bytes;
                 }}) {}
 
-  // As the broker does at its start, and with what an earlier one has left.
+  // Starts like a broker, without and with entries of an earlier one.
   void start() { chunks.tenants_changed(tenants); }
   void start_after(const test::KeptEntries& keeper) {
     auto entries = keeper.all();

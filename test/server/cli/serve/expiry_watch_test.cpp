@@ -1,4 +1,4 @@
-// What the server logs of the ends of credentials, and what its figures have of them.
+// The server's log lines and metrics of credentials' expiry.
 #include "server/cli/serve/expiry_watch.hpp"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-"""What `gpuwire serve` tells the service manager that started it. usage: service_manager_test.py BUILD_DIRECTORY"""
+"""The messages of `gpuwire serve` to the service manager that started it. usage: service_manager_test.py
+BUILD_DIRECTORY"""
 
 import os
 import signal
@@ -25,7 +26,7 @@ class Manager:
         self.socket.settimeout(LIMIT_SECONDS)
 
     def hears(self, word):
-        """The message that has this line; those before it are dropped."""
+        """Returns the first message that has this line, and drops earlier ones."""
         while True:
             message = self.socket.recv(4096).decode()
             if word in message.splitlines():
@@ -56,7 +57,7 @@ class ServiceManager(unittest.TestCase):
             address = os.path.join(folder, "notify")
             server = self.serve(address, address)
             self.manager.hears("READY=1")
-            # Up to its last moment, when nobody in it waits for signals any more.
+            # Up to its last moment, when it has no signal handler any more.
             while server.process.poll() is None:
                 server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.returncode, 0, "".join(server.log))
@@ -70,7 +71,7 @@ class ServiceManager(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             address = os.path.join(folder, "notify")
             server = self.serve(address, address)
-            # By their names: what has only just been started is a copy of the service still.
+            # By their names: a process just forked is still a copy of the service.
             for name in ("gpuwire-worker", "gpuwire-login"):
                 wait_until(lambda name=name: children(server.process.pid, name), LIMIT_SECONDS, name)
                 for process in children(server.process.pid, name):
@@ -78,7 +79,7 @@ class ServiceManager(unittest.TestCase):
                         with open(f"/proc/{process}/environ", "rb") as file:
                             self.assertNotIn(b"NOTIFY_SOCKET", file.read())
                     except (PermissionError, FileNotFoundError, ProcessLookupError):
-                        pass  # the login process lets nobody look in; a spare worker may have ended
+                        pass  # the login process cannot be inspected; a spare worker may have ended
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Sums over the audit log: by day and tenant, as text, JSON and CSV, whatever lines there are.
+// Sums over the audit log by day and tenant, as text, JSON and CSV, also with malformed lines.
 #include "server/control/usage/ended_line.hpp"
 #include "server/control/usage/usage.hpp"
 
@@ -45,7 +45,7 @@ TEST_CASE("sessions count for their tenant on the day on which they ended, and t
   CHECK(days[1].second.gpu_s == 60);
   CHECK(days[1].second.peak_memory_bytes == 7);
   CHECK(days[1].second.bytes_out == 4);
-  CHECK(days[2].second.gpu_s == 0);  // a figure that cannot be
+  CHECK(days[2].second.gpu_s == 0);  // an impossible value
   CHECK(sample().days("anna", "2026-11-23").size() == 1);
   CHECK(sample().days("nobody", "").empty());
 }

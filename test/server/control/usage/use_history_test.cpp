@@ -1,4 +1,4 @@
-// GPU time by hour, tenant and GPU: what is added is found again, in whole, and in the hours in which it was spent.
+// GPU time by hour, tenant and GPU: the added time is found again, in full and in its hours.
 #include "server/control/usage/use_history.hpp"
 
 #include <cmath>

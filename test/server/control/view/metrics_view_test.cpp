@@ -15,7 +15,7 @@ std::string text_of(const std::vector<std::string>& lines) {
   return text;
 }
 
-// What the tables of the two samples look like.
+// The tables of the two samples.
 constexpr const char* kTop = R"(
 gpuwire 1.2.3, process 4242, up 2h00m: 2 of 64 sessions, 1 waiting
 2 x NVIDIA H200, NVIDIA 580.159.04, CUDA 13.0 on 0.0.0.0:9750, unix:/run/gpuwire/server

@@ -1,4 +1,4 @@
-// Who is signed in to the web page, with what, and until when.
+// Sign-ins to the web page: visitors, credentials, expiry.
 #include "server/control/web/sign_ins.hpp"
 
 #include <set>

@@ -1,4 +1,4 @@
-// What the page's process is told and may do: no more than the tickets that it shows allow.
+// The page's process gets and may do no more than the shown tickets allow.
 #include "server/control/web/web_answers.hpp"
 
 #include <algorithm>
@@ -128,7 +128,7 @@ TEST_CASE("of the past a tenant is told its own use, and that of all others toge
   CHECK(used(zoe, "") == doctest::Approx(200));
   CHECK(used(zoe, "yan") == 0);
   CHECK(used(root, "yan") == doctest::Approx(100));
-  // At once, although the sum of the past is made seldom.
+  // At once, although the sum of the past is cached.
   end("yan");
   CHECK(used(root, "yan") == doctest::Approx(200));
   page.now += kWebHistoryFreshTime;

@@ -1,4 +1,4 @@
-// Which driver a worker opens, and what it says of one that is there and does not work.
+// The driver that a worker opens, and its error for an installed driver that does not work.
 #include "server/driver/library/driver_library.hpp"
 
 #include <fstream>

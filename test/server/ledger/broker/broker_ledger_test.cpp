@@ -63,7 +63,7 @@ TEST_CASE("one session's questions do not fill the places of all others") {
   }
   CHECK(unanswered == kMemoryWaitersPerSessionMax);
   CHECK_FALSE(victim->ask(0, 100 * kMiB));
-  CHECK_FALSE(fixture.control.answers.contains(victim->record.number));  // it waits for what the others give back
+  CHECK_FALSE(fixture.control.answers.contains(victim->record.number));  // it waits for memory that the others release
 }
 
 TEST_CASE("what a tenant does not use is taken back when another wants it, and a guarantee is never lent") {
@@ -75,7 +75,7 @@ TEST_CASE("what a tenant does not use is taken back when another wants it, and a
   CHECK(fixture.free_bytes("b") == 700 * kMiB);
   CHECK(b->ledger->reserve(0, 700 * kMiB));
   CHECK_FALSE(b->ledger->reserve(0, 1));
-  // b's want takes what a has left of its loan, and no more: within its guarantee a asks nobody.
+  // b's request takes the rest of a's loan, and no more: within its guarantee a needs no request.
   unsigned asked = a->asked;
   CHECK(a->ledger->reserve(0, 290 * kMiB));
   CHECK(a->asked == asked);
@@ -134,7 +134,7 @@ TEST_CASE("a look at all who wait, for memory or for a place, sums up each tenan
     SessionMemory::Poll poll(&fixture.ledger);
     for (size_t i = 0; i < kTenants; ++i) CHECK(fixture.free_bytes("t" + std::to_string(i)) == 0);
     CHECK(fixture.ledger.page_sums() - before == kTenants);
-    // What is given back by the broker itself counts at once.
+    // Memory that the broker itself releases counts at once.
     fixture.ledger.ended(workers[0]->record);
     CHECK(fixture.control.answers[workers[1]->record.number]);
   }
@@ -148,7 +148,7 @@ TEST_CASE("memory ahead of a program comes of what is free at once, and nobody e
   a->ledger->give_back(0, 600 * kMiB);
   fixture.control.answers.clear();
   CHECK_FALSE(b->ask_ahead(0, 900 * kMiB));
-  CHECK(fixture.control.answers.contains(b->record.number));  // it is told so
+  CHECK(fixture.control.answers.contains(b->record.number));  // it gets a refusal
   CHECK(a->ask(0, 0));
   CHECK(b->ask(0, 900 * kMiB));
 }
@@ -250,7 +250,7 @@ TEST_CASE("a configuration that is read again takes effect on sessions that ther
   CHECK_FALSE(a->ledger->reserve(0, 1));
   CHECK(b->ledger->reserve(0, 300 * kMiB));
   CHECK_FALSE(b->ledger->reserve(0, 1));
-  // The guarantee that was given while its memory was lent: as soon as it is back.
+  // A guarantee that was set while its memory was lent applies once the memory is back.
   a->ledger->give_back(0, 300 * kMiB);
   CHECK(b->ledger->reserve(0, 300 * kMiB));
   CHECK(a->ledger->reserve(0, 0));
@@ -273,11 +273,11 @@ TEST_CASE("a server whose spare contexts take memory gives out that much less") 
   CHECK(worker.ledger->context_bytes(1) == 500 * kMiB);
 }
 
-// --- spares beyond those that are kept always ----------------------------------------------------------------------
+// --- spares beyond the minimum ----------------------------------------------------------------------
 
 namespace {
 
-// The pools of workers, which end spares when the test says that they have.
+// The pools of workers, whose spares end on the test's signal.
 class Prewarmed final : public PrewarmedContexts {
  public:
   void keep_at_most(scheduler::DeviceIndex device, size_t contexts) override {
@@ -324,7 +324,7 @@ TEST_CASE("spares have what no tenant holds or is guaranteed, and their contexts
   fixture.ledger.add(snapshot);
   CHECK(snapshot.devices[0].spare_workers == 3);
   CHECK(snapshot.devices[0].spare_memory_bytes == 300 * kMiB);
-  // Tenants are shown it as free: they get it for the asking.
+  // Tenants see this memory as free: a request gets it.
   CHECK(fixture.free_bytes("a") == 230 * kMiB);
   fixture.ledger.prewarmed_changed(0, 1);
   CHECK(fixture.free_bytes("a") == 230 * kMiB);
@@ -392,14 +392,14 @@ TEST_CASE("a reservation is made when the spares in its way are gone, and who wa
   CHECK(fixture.ledger.reserve(SessionId(7), a, {}, devices, 800 * kMiB));
 }
 
-// --- a broker that follows another ---------------------------------------------------------------------------------
+// --- a successor of a broker ---------------------------------------------------------------------------------
 
 TEST_CASE("memory that sessions hold when their broker dies is theirs under the next one, and nobody else's") {
   CachedFixture before({tenant("a", 0, 0), tenant("b", 100 * kMiB, 0)});
   auto one = before.begin("a"), two = before.begin("a");
   REQUIRE(one->ledger->reserve(0, 500 * kMiB));
   REQUIRE(two->ledger->reserve(0, 200 * kMiB));
-  // In another order, so with other numbers.
+  // The tenants have another order, and so other numbers.
   NextLedger next(before.keeper, {tenant("b", 100 * kMiB, 0), tenant("a", 0, 0)});
   REQUIRE(next.adopt(before.ledger, *one));
   REQUIRE(next.adopt(before.ledger, *two));

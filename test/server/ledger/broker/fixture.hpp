@@ -1,4 +1,4 @@
-// A broker's ledger with sessions as their workers see them, and one that follows another.
+// A broker's ledger with sessions in their workers' view, and a successor's ledger.
 #pragma once
 
 #include <map>
@@ -41,7 +41,7 @@ inline TenantConfiguration tenant(const std::string& name, uint64_t guaranteed, 
   return settings;
 }
 
-// A session as its worker sees it. Its questions are answered at once or not at all.
+// A session in its worker's view. Its requests are answered at once or not at all.
 class Worker final : public AllowanceSource {
  public:
   Worker(BrokerLedger& broker, Control& control, const TenantDirectory& tenants, const std::string& tenant,
@@ -89,7 +89,7 @@ class Worker final : public AllowanceSource {
 };
 
 struct Fixture {
-  // `shortage`: how long a question may wait; by default no test is so slow that one is given up.
+  // `shortage`: how long a request may wait; the default is longer than any test.
   explicit Fixture(std::vector<TenantConfiguration> configured,
                    std::chrono::milliseconds shortage = std::chrono::hours(1))
       : tenants(std::move(configured)), ledger(io, control, {.spare_workers = 1, .shortage = shortage}) {
@@ -112,7 +112,7 @@ struct Fixture {
   uint64_t number = 0;
 };
 
-// The sessions of `before` go on under a ledger of their own, with these tenants.
+// A successor's ledger for the sessions of `before`, with these tenants.
 struct NextLedger {
   boost::asio::io_context io;
   Control control;

@@ -1,4 +1,4 @@
-// What is reserved for a session: nobody else gets it, it is never refused to its owner, and it is back at the end.
+// Memory reserved for a session is not given to others, is never refused to the session, and is released at its end.
 #include <algorithm>
 #include <memory>
 #include <random>
@@ -29,7 +29,7 @@ TEST_CASE("what is reserved for a session is taken neither by its own tenant's o
   CHECK_FALSE(beside->ledger->reserve(0, 201 * kMiB));
   CHECK_FALSE(stranger->ledger->reserve(0, 401 * kMiB));
   CHECK(stranger->ledger->reserve(0, 400 * kMiB));
-  CHECK_FALSE(beside->ledger->reserve(0, 1));  // the card is full, though its tenant's limit is not reached
+  CHECK_FALSE(beside->ledger->reserve(0, 1));  // the GPU is full, though its tenant's limit is not reached
   CHECK(beside->ledger->available(0) == 0);
   CHECK(owner->ledger->available(0) == 500 * kMiB);
   unsigned asked = owner->asked;
@@ -71,7 +71,7 @@ TEST_CASE("a reservation is held to the end of its session, and its tenant's gua
   CHECK(fixture.ledger.reserved_bytes(0) == 0);
   CHECK(fixture.control.reconsidered == 1);
   CHECK(other->ledger->reserve(0, 600 * kMiB));
-  CHECK_FALSE(other->ledger->reserve(0, 1));  // a's guarantee
+  CHECK_FALSE(other->ledger->reserve(0, 1));  // the rest is a's guarantee
 }
 
 TEST_CASE("a guarantee that is given while its memory is reserved by another waits for that session's end") {
@@ -98,7 +98,7 @@ TEST_CASE("a worker that lies about reservations takes nothing that is another t
   CHECK_FALSE(liar->ask(0, 401 * kMiB));
   CHECK(owner->ledger->available(0) == 600 * kMiB);
   CHECK(owner->ledger->reserve(0, 500 * kMiB));
-  // Its own tenant's reservation, which it erases, is the broker's to keep.
+  // The worker erases its tenant's reservation in the page; the broker keeps its own record.
   auto victim = fixture.begin("a", {0}, 300 * kMiB);
   for (auto& word : page.column[0].reserved) word = 0;
   page.slots = 0;
@@ -120,7 +120,7 @@ TEST_CASE("what others take and let go of without a word is told again after a w
   fixture.io.run_one();
   CHECK(asks->ledger->available(0) == 300 * kMiB);
   for (Worker* one : {owner.get(), lent.get(), asks.get()}) fixture.ledger.ended(one->record);
-  fixture.io.run();  // and ends with the last reservation
+  fixture.io.run();  // the timer ends with the last reservation
 }
 
 TEST_CASE("a reservation goes on under the next broker, whatever stands in the page and in its configuration") {
@@ -159,8 +159,8 @@ TEST_CASE("a session that reserves and then has no worker gives everything back"
 constexpr unsigned kScenarios = 300, kSteps = 120;
 constexpr uint64_t kCardBytes = 1000 * kMiB;
 
-// Sessions of several tenants that come with and without reservations, take, give back and end. `really` is what a
-// driver would have given out.
+// Sessions of several tenants that begin with and without reservations, take memory, release it and end. `really` is
+// the memory that a driver would have allocated.
 class Scenario {
  public:
   explicit Scenario(uint64_t seed) : random_(seed), fixture_(some_tenants()) {}
@@ -215,7 +215,7 @@ class Scenario {
   void begin(uint64_t reserved) {
     const Tenant& who = fixture_.tenants.all()[pick(0, fixture_.tenants.all().size() - 1)];
     if (reserved) {
-      // What is said to be free can be reserved, and no byte more.
+      // The free bytes can be reserved, and not one more.
       const uint64_t free = fixture_.ledger.free_bytes(who.id, 0);
       const SessionId nobody{++fixture_.number};
       std::vector<uint32_t> devices{0};

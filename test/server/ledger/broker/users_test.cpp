@@ -1,4 +1,4 @@
-// The bounds of memory of a tenant's users: over sessions, reservations, reloads and brokers that follow one another.
+// The memory bounds of a tenant's users, over sessions, reservations, reloads and successive brokers.
 #include <memory>
 #include <thread>
 

@@ -1,4 +1,5 @@
-// The page that sessions of one tenant reserve in: threads and processes that race, are lowered, and are killed.
+// The page in which sessions of one tenant reserve memory: racing threads and processes, lowered allowances, killed
+// processes.
 #include <csignal>
 #include <random>
 #include <thread>
@@ -27,7 +28,7 @@ SharedPage<TenantPage> make_page(uint32_t slots, uint64_t allowance, uint64_t li
   return std::move(*page);
 }
 
-// A broker that raises by exactly what is missing, up to a bound.
+// A broker that raises by exactly the missing bytes, up to a bound.
 class Source final : public AllowanceSource {
  public:
   Source(TenantPage& page, uint64_t most) : page_(page), most_(most) {}
@@ -99,7 +100,7 @@ TEST_CASE(
     CHECK(source.asks == 0);
     CHECK(session.reserve(0, 110));
     CHECK(source.asks_ahead == 1);
-    CHECK_FALSE(session.reserve(0, 20));  // the broker has not got it
+    CHECK_FALSE(session.reserve(0, 20));  // the broker does not have it
     CHECK(source.asks_ahead == 2);
     CHECK_FALSE(session.reserve(0, 21));  // 141 of 160
     CHECK(source.asks_ahead == 2);
@@ -153,7 +154,7 @@ TEST_CASE("at the limit, memory that another session's client keeps for a moment
   CHECK_FALSE(two.reserve(0, 50));
   one.note_keeping(true);
   CHECK_FALSE(two.reserve(0, 101));
-  two.note_keeping(true);  // its own client gives back first, and asks again
+  two.note_keeping(true);  // its own client releases first, and asks again
   CHECK_FALSE(two.reserve(0, 50));
   two.note_keeping(false);
   std::thread client([&] { one.give_back(0, 20); });
@@ -171,7 +172,7 @@ TEST_CASE("an allowance is lowered to what is in use, never below") {
   CHECK(lower_allowance(*page, 0, 50, {}) == 50);
   CHECK(lower_allowance(*page, 0, 10, {}) == 30);
   CHECK(lower_allowance(*page, 0, 90, {}) == 30);
-  // A word that cannot be true raises nothing.
+  // An impossible value raises nothing.
   page->column[0].used[1] = UINT64_MAX;
   CHECK(lower_allowance(*page, 0, 10, {}) == 30);
 }
@@ -191,7 +192,7 @@ TEST_CASE("what is reserved for a session is its own, and counts as held by it u
   CHECK(held_by_all(*page, 0) == 100);
   CHECK_FALSE(owner.reserve(0, 11));
   other.give_back(0, 5);
-  CHECK(owner.reserve(0, 15));  // ten of its own, five of all
+  CHECK(owner.reserve(0, 15));  // ten of its reservation, five of the common rest
   CHECK(held_by_all(*page, 0) == 100);
   owner.give_back(0, 20);
   CHECK(other.available(0) == 5);
@@ -218,7 +219,7 @@ TEST_CASE("a reservation that another worker writes over the page's gives nothin
   page->column[0].reserved[1] = 0;
   page->column[0].reserved[2] = UINT64_MAX;
   CHECK_FALSE(session.reserve(0, 1));
-  // The broker goes by what it has noted itself.
+  // The broker uses its own records.
   CHECK(held_by_all(*page, 0, {}) == 0);
   ReservedBytes noted{};
   noted[200] = 30;
@@ -243,7 +244,7 @@ TEST_CASE("threads that race never hold more than an allowance that is lowered a
   constexpr uint64_t kLimit = 64 * kMiB;
   constexpr unsigned kThreads = 4, kRounds = 20000;
   SharedPage<TenantPage> page = make_page(kThreads + 1, kLimit, kLimit);
-  std::atomic<uint64_t> driver{0};  // what is really held: always less than what is reserved
+  std::atomic<uint64_t> driver{0};  // memory really held: never more than reserved
   std::atomic<uint64_t> most{kLimit};
   std::atomic<unsigned> running{kThreads}, exceeded{0};
   std::vector<std::thread> threads;
@@ -277,7 +278,7 @@ TEST_CASE("threads that race never hold more than an allowance that is lowered a
   while (running.load()) {
     uint64_t target = random() % kLimit;
     uint64_t lowered = lower_allowance(*page, 0, target, {});
-    // From here on until it is raised no more can be held.
+    // Until the next raise, no more may be held.
     for (unsigned poll = 0; poll < 20; ++poll) {
       if (driver.load() > lowered) ++exceeded;
     }

@@ -1,7 +1,8 @@
-// Everything that takes memory of a device counts (docs/scheduling.md): every way to it in steps at random, and after
-// each step no device has more taken from it, by the driver's own figures, than the ledger has charged.
+// All device memory is charged (docs/scheduling.md): random steps use every way to take it, and after each step no
+// device has more memory in use, by the driver's own values, than the ledger has charged.
 //
-// GPUWIRE_TEST_STEPS: how many steps; without it 4,000, and a million in the long form. GPUWIRE_TEST_SEED: which.
+// GPUWIRE_TEST_STEPS: the number of steps; by default 4,000, and a million in the long form. GPUWIRE_TEST_SEED: the
+// seed.
 #include <cstdlib>
 #include <functional>
 #include <random>
@@ -20,7 +21,7 @@ using test::kMiB;
 using test::software_driver;
 
 constexpr uint64_t kLimit = 12 * kMiB;  // so that steps are refused, too
-constexpr uint64_t kMost = 3 * kMiB;    // of one object
+constexpr uint64_t kMost = 3 * kMiB;    // bound of one object
 constexpr int kDevices = 2;
 constexpr unsigned kObjectsMax = 40;
 
@@ -47,7 +48,7 @@ class Steps {
     for (int device = 0; device < kDevices; ++device) {
       cuda_.cuCtxSetCurrent(primary_[device]);
       cuda_.cuCtxSynchronize();
-      // Pools let go of what they have in their own time.
+      // Pools release their memory later.
       CHECK(test::becomes([&] { return taken(device) == before_[device] && charged(device) == 0; }));
     }
     for (int device = 0; device < kDevices; ++device) CHECK(cuda_.cuDevicePrimaryCtxReset_v2(device) == CUDA_SUCCESS);
@@ -60,7 +61,7 @@ class Steps {
     else make();
     check();
   }
-  // How many of each kind succeeded, so that none of them is tested in name only.
+  // The number of successes of each kind, which shows that each kind is really tested.
   const std::vector<uint64_t>& made() const { return made_; }
   uint64_t refused() const { return refused_; }
 
@@ -71,7 +72,7 @@ class Steps {
   };
   struct Object {
     Where where;
-    bool of_context = true;  // goes with it
+    bool of_context = true;  // ends with its context
     size_t kind = 0;
     std::function<CUresult()> free;
   };
@@ -94,12 +95,12 @@ class Steps {
       CAPTURE(device);
       CAPTURE(kind_);
       CAPTURE(dropped_);
-      // A pool says that it has let go of memory a moment before the device has it.
+      // A pool reports a release of memory a moment before the device has it.
       REQUIRE(test::becomes([&] { return charged(device) >= taken(device) - before_[device]; }));
       REQUIRE(charged(device) <= kLimit);
     }
   }
-  // What a call answered: it worked, or there was no room.
+  // Returns whether the call succeeded; the only other allowed answer is out of memory.
   bool worked(CUresult result) {
     if (result == CUDA_ERROR_OUT_OF_MEMORY) ++refused_;
     else CHECK(result == CUDA_SUCCESS);
@@ -145,8 +146,8 @@ class Steps {
     if (worked(cuda_.cuMemAllocManaged(&address, some_bytes(), CU_MEM_ATTACH_GLOBAL)))
       keep(where, [this, address] { return cuda_.cuMemFree_v2(address); });
   }
-  // What is allocated in the order of a stream is its pool's, but the software device ends it with its context: so it
-  // is made where that stays.
+  // Stream-ordered memory belongs to its pool, but the software device ends it with its context, so the test allocates
+  // it in a context that stays.
   Where staying(Where where) {
     where.context = primary_[where.device];
     REQUIRE(cuda_.cuCtxSetCurrent(where.context) == CUDA_SUCCESS);
@@ -227,7 +228,7 @@ class Steps {
       keep(where, [this, array] { return cuda_.cuMipmappedArrayDestroy(array); });
   }
 
-  // A program with variables, written in one of the ways that there are.
+  // Returns a program with variables, in one of several spellings.
   std::string program() {
     const std::string bytes = std::to_string(some_bytes());
     const std::string declarations[] = {
@@ -251,7 +252,7 @@ class Steps {
                             : cuda_.cuModuleLoadData(&module, text.c_str())))
       keep(where, [this, module] { return cuda_.cuModuleUnload(module); });
   }
-  // Used in contexts that it was not loaded in, by each of the calls that give it a place there.
+  // Uses a library in contexts where it was not loaded, by each call that loads it there.
   void library(Where where) {
     CUlibrary library = nullptr;
     CUkernel kernel = nullptr;
@@ -337,7 +338,7 @@ class Steps {
         },
         false);
   }
-  // Graphs in graphs take memory of this machine.
+  // Child graphs take host memory.
   void nested(Where where) {
     CUgraph inner = nullptr, outer = nullptr;
     CUgraphNode node = nullptr;
@@ -409,7 +410,7 @@ class Steps {
   size_t fresh_printf_ = 0;      // of every fresh context
   std::vector<Where> contexts_;  // the primary ones first
   std::vector<Object> objects_;
-  size_t kind_ = 0, dropped_ = 0;  // of what was made and freed last
+  size_t kind_ = 0, dropped_ = 0;  // of the last objects made and freed
   std::vector<uint64_t> made_;
   uint64_t refused_ = 0;
 };

@@ -1,4 +1,4 @@
-// What an H200 takes for small allocations, streams and frames of kernels, on a driver that only counts.
+// An H200's memory for small allocations, streams and frames of kernels, with a driver that only counts.
 #include <map>
 
 #include <doctest/doctest.h>
@@ -20,7 +20,7 @@ struct FakeGpu {
   bool active = false;
   unsigned launches = 0;
   uint64_t streams = 0;
-  // Each graph is its depth: one that is not the innermost has one child, the innermost an allocation.
+  // A graph is represented by its depth: the innermost has an allocation, each other one child.
   uint64_t instances = 0, reserved = 0;
 };
 
@@ -145,7 +145,7 @@ TEST_CASE_FIXTURE(Fixture,
   std::vector<CUdeviceptr> small(5000);
   for (CUdeviceptr& one : small) REQUIRE(cuda.cuMemAlloc_v2(&one, 1000) == CUDA_SUCCESS);  // 2048 to a chunk
   CHECK(used() == 3 * kChunk);
-  // All but one of the second chunk: it stays.
+  // All but one allocation of the second chunk are freed: the chunk stays.
   for (size_t i = 2049; i < 4096; ++i) CHECK(cuda.cuMemFree_v2(small[i]) == CUDA_SUCCESS);
   CHECK(used() == 3 * kChunk);
   CHECK(cuda.cuMemFree_v2(small[2048]) == CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-// What an image is charged for: never less than what it takes, in whatever way it is written.
+// The charge of an image is never less than its memory, in any spelling.
 #include "server/ledger/worker/image_bytes.hpp"
 
 #include <elf.h>
@@ -37,7 +37,7 @@ TEST_CASE("the bytes of a program are those of its variables and its code") {
   CHECK(managed->plain == 5);
 }
 
-// What ptxas of CUDA 13.0 makes of a declaration: the bytes of .nv.global and .nv.global.init.
+// A declaration, and the bytes of .nv.global and .nv.global.init by ptxas of CUDA 13.0.
 struct Spelling {
   const char* text;
   uint64_t bytes;
@@ -91,7 +91,7 @@ TEST_CASE("no spelling that ptxas takes makes a variable cheaper") {
     auto bytes = bytes_of(spelling.text);
     REQUIRE(bytes);
     CHECK(bytes->plain >= spelling.bytes);
-    // Nor much dearer, but for what is aligned far or declared by number.
+    // Nor is it charged much more, except for large alignments and declarations by number.
     if (spelling.bytes < 1024 && !std::strchr(spelling.text, '<')) CHECK(bytes->plain <= 4 * spelling.bytes);
   }
 }
@@ -105,7 +105,7 @@ TEST_CASE("what hides in comments and texts declares nothing, and what points to
   CHECK(plain(".entry g(.param .u64 .ptr .global .align 8 p, .param .u64 .ptr .const q)") == 0);
   CHECK(plain("{ @%p1 ld.global.u32 %r1, [a]; @!%p1 st.volatile.global.v4.f32 [a], {x, y, z, w}; }") == 0);
   CHECK(plain("{ cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [a], [b], c, [d]; }") == 0);
-  // An instruction that is not known here is one all the same.
+  // An unknown instruction is accepted.
   CHECK(plain("{ novel.op.global::x.u32 [a]; later.global [a]; }") == 0);
 }
 
@@ -156,7 +156,7 @@ TEST_CASE("a cubin counts with all that could be loaded, whatever its sections s
   Elf64_Shdr typed = zeroes;
   typed.sh_type = 0x70000007;  // a type of NVIDIA's own
   CHECK(cubin_device_bytes(cubin(typed)) == 64 * kMiB);
-  typed.sh_type = SHT_STRTAB;  // not loaded: but it would have to be in the file
+  typed.sh_type = SHT_STRTAB;  // not loaded, but it must be in the file
   CHECK_FALSE(cubin_device_bytes(cubin(typed)));
   const Elf64_Sym beyond{.st_shndx = 1, .st_value = 128 * kMiB, .st_size = 4},
       common{.st_shndx = SHN_COMMON, .st_value = 16, .st_size = 32 * kMiB};

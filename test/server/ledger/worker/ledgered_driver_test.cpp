@@ -1,4 +1,4 @@
-// Every way to take memory, on the software device: charged, refused over the quota, and nothing left in the end.
+// Every way to take memory, on the software device: it is charged, refused over the quota, and released in the end.
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -23,7 +23,7 @@ using test::software_driver;
 
 constexpr uint64_t kLimit = 256 * kMiB;
 
-// A container of one entry of compressed PTX that says it is so long; there is nothing behind the claim.
+// Returns a container of one entry of compressed PTX that claims this length without having it.
 std::vector<uint8_t> compressed_container(uint64_t claimed_bytes) {
   constexpr size_t kEntryHeaderBytes = 64, kPayloadBytes = 16;
   constexpr uint64_t kZstd = 0x8000;
@@ -55,7 +55,7 @@ class Fixture : public test::SoftwareLedger {
     check_that_nothing_is_left();
   }
 
-  // Until the thread that looks at pools has seen it.
+  // Waits until the thread that polls pools has noticed it.
   bool soon(const std::function<bool()>& condition) const { return test::becomes(condition); }
 
   CUcontext context = nullptr;
@@ -109,7 +109,7 @@ TEST_CASE_FIXTURE(Fixture, "each device has its own account") {
   CHECK(cuda.cuMemAlloc_v2(&there, 4096) == CUDA_SUCCESS);
   CHECK(used(0) == 0);
   CHECK(used(1) == 4096);
-  // The end of the context is the end of what is in it.
+  // The end of the context frees its objects.
   CHECK(cuda.cuDevicePrimaryCtxRelease_v2(1) == CUDA_SUCCESS);
   CHECK(used(1) == 0);
   CHECK(cuda.cuCtxSetCurrent(context) == CUDA_SUCCESS);
@@ -148,7 +148,7 @@ TEST_CASE_FIXTURE(Fixture,
   CUdeviceptr more = 0;
   CHECK(cuda.cuMemAlloc_v2(&more, 100 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(cuda.cuMemFree_v2(memory) == CUDA_SUCCESS);
-  CHECK(used() == kMiB);  // until the primary context goes
+  CHECK(used() == kMiB);  // until the primary context ends
   CHECK(cuda.cuGreenCtxDestroy(green) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(cuda.cuGreenCtxCreate(&green, nullptr, 1, CU_GREEN_CTX_DEFAULT_STREAM) == CUDA_ERROR_INVALID_CONTEXT);
 }
@@ -197,7 +197,7 @@ TEST_CASE_FIXTURE(
   REQUIRE(cuda.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   REQUIRE(cuda.cuMemAllocAsync(&one, 10 * kMiB, stream) == CUDA_SUCCESS);
   CHECK(used() == 10 * kMiB);
-  // A stream that stands at a host function frees nothing.
+  // A stream that is blocked at a host function frees nothing.
   std::atomic<bool> go{false};
   REQUIRE(cuda.cuLaunchHostFunc(
               stream,
@@ -210,7 +210,7 @@ TEST_CASE_FIXTURE(
   CHECK(used() == 10 * kMiB);
   go = true;
   CHECK(soon([&] { return used() == 0; }));
-  // What has been freed is there at once for whoever asks, however stale the count was.
+  // Freed memory is available to a request at once, however stale the count was.
   CHECK(cuda.cuMemAllocAsync(&two, kLimit, stream) == CUDA_SUCCESS);
   REQUIRE(cuda.cuMemFreeAsync(two, stream) == CUDA_SUCCESS);
   REQUIRE(cuda.cuStreamSynchronize(stream) == CUDA_SUCCESS);
@@ -278,7 +278,7 @@ TEST_CASE_FIXTURE(Fixture, "modules and libraries are charged with the variables
         CUDA_ERROR_OUT_OF_MEMORY);
 }
 
-// As a program that looks into the driver behind the ledger would see it.
+// Returns the memory in use by the driver, behind the ledger.
 uint64_t taken_here() {
   size_t free = 0, total = 0;
   REQUIRE(software_driver().cuMemGetInfo_v2(&free, &total) == CUDA_SUCCESS);
@@ -543,7 +543,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(cuda.cuModuleUnload(module) == CUDA_SUCCESS);
   CHECK(cuda.cuLibraryUnload(library) == CUDA_SUCCESS);
   CHECK(host() == 0);
-  // Its compiler would take more than the tenant has left.
+  // The compiler would take more than the tenant's remaining memory.
   page->column[kHostColumn].limit = 2 * text.size();
   CHECK(cuda.cuModuleLoadData(&module, text.c_str()) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(host() == 0);

@@ -1,4 +1,4 @@
-// What NVML tells a tenant of memory that others have part of.
+// NVML's memory values for a tenant on a shared GPU.
 #include "server/ledger/worker/management_view.hpp"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST_CASE("what NVML tells a user of a tenant is the user's part of it") {
   CHECK(shown.second.used == 5 * kGiB);
   CHECK(shown.second.free == 3 * kGiB);
   const Shown short_of = shown_to_tenant(59 * kGiB, 60 * kGiB, {.used = 5 * kGiB, .limit = 8 * kGiB});
-  CHECK(short_of.second.free == 1 * kGiB);  // the tenant has no more
+  CHECK(short_of.second.free == 1 * kGiB);  // the tenant's remaining memory
   CHECK(shown_to_tenant(20 * kGiB, 60 * kGiB, {.used = 5 * kGiB}).second.total == 60 * kGiB);
 }
 

@@ -19,8 +19,8 @@ class MemoryCalls(unittest.TestCase):
     def setUpClass(cls):
         api = read_api(ROOT / "protocol/api")
         cls.described = {function.name: function for function in api.functions}
-        # A refused function reaches no driver; an alias, a form with the default stream and what the client does by a
-        # second version reach it under the other name.
+        # A refused function does not reach the driver; an alias, a default-stream form and a first version that the
+        # client replaces by the second reach it under the other name.
         second = {f.name.removesuffix("_v2") for f in api.functions if f.name.endswith("_v2")}
         cls.reachable = {
             f.name for f in api.functions
@@ -44,7 +44,7 @@ class MemoryCalls(unittest.TestCase):
             self.assertGreater(len(reason), 10)
 
     def test_no_function_whose_name_speaks_of_memory_goes_unwrapped(self):
-        """A second look at what the description says: names that take memory in every other version of the driver."""
+        """Checks the description by a second criterion: names of functions that take memory."""
         suspects = re.compile(
             r"^(?!.*MemGet|.*ArrayGet|.*NodeGet).*(Alloc(?!ation)|ArrayCreate|MemCreate|HostRegister|LoadData|"
             r"LoadFatBinary|(?<!Green)CtxCreate|CtxRetain|SetLimit|GraphAdd|GraphClone|GraphInstantiate|EndCapture|"
@@ -56,8 +56,8 @@ class MemoryCalls(unittest.TestCase):
         ], [])
 
     def test_room_is_reserved_in_one_place(self):
-        """take() asks for an upper bound before a call and for what the driver took after it; nothing else reserves,
-        but the account of what the worker itself takes."""
+        """take() reserves an upper bound before a call and the driver's real use after it; only the account of the
+        worker's own memory reserves besides."""
         reserving = {file for file, text in self.sources.items() if re.search(r"\bledger_?\.reserve\(", text)}
         self.assertEqual(reserving, {"take.hpp", "worker_ledger.hpp"})
         self.assertEqual([file for file, text in self.sources.items()

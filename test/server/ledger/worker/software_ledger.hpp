@@ -1,4 +1,4 @@
-// A session's ledger before the driver of two software devices.
+// A session's ledger in front of the driver of two software devices.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 namespace gpuwire::test {
 
 constexpr uint64_t kMiB = 1u << 20;
-// The server counts devices differently from the worker: which column of the page each of its devices has.
+// The column of the page for each of the worker's devices: the server numbers devices differently.
 inline const std::vector<uint32_t> kDeviceColumns{5, 2};
 
-// Without the ledger.
+// Returns the driver without the ledger.
 inline const server::DriverTable& software_driver() {
   static const server::DriverTable table = [] {
     ::setenv("GPUWIRE_SOFTWARE_DEVICES", "2", 1);
@@ -33,7 +33,7 @@ inline const server::DriverTable& software_driver() {
 
 class SoftwareLedger {
  public:
-  // What the tenant may have of each device, and of the server's own memory.
+  // `device_bytes`, `host_bytes`: the tenant's limits on each device and in host memory.
   SoftwareLedger(uint64_t device_bytes, uint64_t host_bytes)
       : page(server::SharedPage<server::TenantPage>::create().value()),
         ledger(*page, kSlot, nullptr),

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kGenerate = 3402, kDeviceResource = 3401, kSplit = 3403;
 
-// What the driver hides in a resource, and what it was last given.
+// The driver's hidden part of a resource, and the resource of its last call.
 constexpr unsigned char kSecret = 0x5c;
 CUdevResource g_given{};
 FakeDriver* g_driver = nullptr;
@@ -181,7 +181,7 @@ TEST_CASE_FIXTURE(Fixture, "a green context is a context of the session until it
   uint64_t event = session.give(HandleKind::event, reinterpret_cast<void*>(0x78));
   CHECK(ask(SessionOrdinal::green_destroy, kGreen) == CUDA_SUCCESS);
   CHECK(driver.count("cuGreenCtxDestroy") == 1);
-  // Its streams end with it, the rest is the primary context's.
+  // Its streams end with it, the other objects belong to the primary context.
   CHECK_FALSE(known(HandleKind::stream, stream));
   CHECK(known(HandleKind::event, event));
   CHECK(session.result(session.call<schema::Result>(SessionOrdinal::ping, [](auto) {})) == CUDA_ERROR_INVALID_CONTEXT);

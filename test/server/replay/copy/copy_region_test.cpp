@@ -23,7 +23,7 @@ namespace {
 constexpr auto kPosted = wire::FrameKind::posted, kCalled = wire::FrameKind::called;
 constexpr size_t kBytes = 64 << 10;
 
-// A session with one shared region, whose pages the client has at `theirs`.
+// A session with one shared region, mapped at `theirs` in the client.
 struct Fixture {
   FakeDriver driver;
   FakeSession session{driver};
@@ -40,7 +40,7 @@ struct Fixture {
     void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     REQUIRE(memory != MAP_FAILED);
     theirs = static_cast<std::byte*>(memory);
-    // Where nothing is, also of a region behind it.
+    // Unmapped addresses, with room for a second region behind.
     void* place = mmap(nullptr, 2 * kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     REQUIRE(munmap(place, 2 * kBytes) == 0);
     region = reinterpret_cast<uint64_t>(place);
@@ -75,12 +75,12 @@ struct Fixture {
                                                         params.setStream(on);
                                                       });
   }
-  // An empty blocking copy: answered when what the program took for done has arrived.
+  // Sends an empty blocking copy, which is answered when all data that the program regards as copied has arrived.
   uint64_t await_arrival() {
     return session.call<schema::CopyToDevice>(SessionOrdinal::copy_to_device,
                                               [](schema::CopyToDevice::Builder params) { params.setBlocking(true); });
   }
-  // The sequences of frames whose bytes are said to have been read.
+  // Returns the sequences of frames whose bytes were reported as read.
   std::vector<uint64_t> read() const {
     std::vector<uint64_t> found;
     for (const Sent* sent : session.notices(NoticeOrdinal::region_read))
@@ -165,7 +165,7 @@ TEST_CASE_FIXTURE(Fixture, "what has been copied back before leaves before the a
 }
 
 TEST_CASE_FIXTURE(Fixture, "only what is within a shared region is copied, and the client gets its bytes back") {
-  // One beside it whose pages the client does not have.
+  // A second region, whose pages the client does not map.
   uint64_t mirrored = session.call<schema::RegionCreate>(SessionOrdinal::region_create, [&](auto params) {
     params.setAddress(region + kBytes);
     params.setBytes(4096);

@@ -72,7 +72,7 @@ struct Fixture {
         },
         bulk);
   }
-  // Where packed byte `i` of the box above lies.
+  // Returns the position of packed byte `i` of the box above.
   size_t place(size_t i) { return 3 + i % 20 + ((i / 80 + 1) * 10 + i / 20 % 4 + 2) * 100; }
 };
 
@@ -287,7 +287,7 @@ TEST_CASE_FIXTURE(Fixture,
   uint64_t earlier = download(kPosted, 3000, stream);
   uint64_t later = download(kCalled, 10);  // in the NULL stream, which waits for the other
   REQUIRE(session.sent().empty());
-  // The earlier copy is asked about first, and both end before the later one is.
+  // The earlier copy is queried first, and both end before the query of the later one.
   int queries = 0;
   driver.during = [&](std::string_view name) {
     if (name == "cuEventQuery" && ++queries == 2) driver.release();

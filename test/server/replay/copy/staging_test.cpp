@@ -62,14 +62,14 @@ TEST_CASE("unused blocks of one size make room for another size") {
 }
 
 TEST_CASE("a block is given back while the driver registers memory, and while it unregisters some") {
-  // Either may last until a stream goes on that stands at a function of the client, whose answer waits for a copy to
-  // leave, and that for its block to be given back.
+  // Either call may block until a stream continues that waits at a function of the client; the function's answer waits
+  // for a copy to be sent, and the copy for its block.
   test::FakeDriver driver;
   auto pool = std::make_shared<StagingPool>(driver.table, nullptr, 4u << 20, 4u << 20);
   for (std::string_view function : {"cuMemHostRegister_v2", "cuMemHostUnregister"}) {
     const bool registers = function == "cuMemHostRegister_v2";
     StagingBlock used = pool->take(kStagingSlabBytes);
-    if (!registers) pool->take(kStagingBlockBytesMin);  // free when the next one needs room
+    if (!registers) pool->take(kStagingBlockBytesMin);  // a free block, when the next one needs room
     size_t given = 0;
     driver.during = [&](std::string_view called) {
       if (called == function && used) given += test::done_elsewhere([&] { used = {}; });
@@ -95,7 +95,7 @@ TEST_CASE("a block outlives its context, and the driver is not asked about it af
   StagingBlock block = pool->take(1000);
   pool->take(8u << 20);
   pool->abandon();
-  CHECK(driver.registered.size() == 1);  // what is taken; the free one is unregistered
+  CHECK(driver.registered.size() == 1);  // the taken block; the free one is unregistered
   CHECK_FALSE(pool->take(1000));
   pool.reset();
   std::memset(block.data(), 1, block.capacity());

@@ -16,7 +16,7 @@ CUevent event_of(uintptr_t number) { return reinterpret_cast<CUevent>(number); }
 const CUstream kBlocking = stream_of(0x10), kBeside = stream_of(0x20), kOther = stream_of(0x30);
 const CUevent kFirst = event_of(0x91), kSecond = event_of(0x92);
 
-// What a driver without a pointer to it knows.
+// The fake driver's state, which its functions reach without an argument.
 std::vector<std::string> done;
 std::map<CUevent, bool> over;
 CUstream capturing = nullptr;
@@ -25,7 +25,7 @@ std::string name_of(const char* what, const void* of) {
   return what + std::string(" ") + std::to_string(reinterpret_cast<uintptr_t>(of));
 }
 
-// The order before a driver that says what it was asked to do.
+// The order of uploads in front of a driver that records its calls.
 struct Fixture {
   UploadOrder order;
   DriverTable table;
@@ -53,7 +53,7 @@ struct Fixture {
     order.put_before(table);
   }
   void work(CUstream stream) { REQUIRE(table.cuMemsetD8Async(0, 0, 1, stream) == CUDA_SUCCESS); }
-  // What came before the work in the stream, and the work.
+  // Returns the calls in front of the work in the stream, and the work.
   std::vector<std::string> work_seen(CUstream stream) {
     done.clear();
     work(stream);

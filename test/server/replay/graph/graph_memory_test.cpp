@@ -16,7 +16,7 @@ using wire::SessionOrdinal;
 
 namespace {
 
-// What the fake graph does when it is launched.
+// The effect of the fake graph's launch.
 std::byte* g_target = nullptr;
 CUresult CUDAAPI launch_graph(CUgraphExec, CUstream) {
   if (g_target) std::fill(g_target, g_target + 4, std::byte{9});
@@ -35,7 +35,7 @@ struct Fixture {
     exec = session.give(wire::HandleKind::graph_exec, reinterpret_cast<void*>(0x5));
   }
 
-  // The block's memory here; null: refused with `result`.
+  // Returns the block's memory in this process; null: refused with `result`.
   std::byte* create(uint64_t number, uint64_t bytes, int result = CUDA_SUCCESS) {
     uint64_t sequence = session.call<schema::RegionCreate>(SessionOrdinal::graph_memory_create,
                                                            [&](schema::RegionCreate::Builder params) {
@@ -58,7 +58,7 @@ struct Fixture {
         },
         bytes);
   }
-  // A region for graphs, of the client's memory at an address that is free here.
+  // Creates a region for graphs, of the client's memory at a free address.
   std::byte* create_region(uint64_t bytes) {
     void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     REQUIRE(memory != MAP_FAILED);

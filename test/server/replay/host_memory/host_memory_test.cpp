@@ -1,5 +1,5 @@
-// What a session takes of the server's own memory is asked for before it is taken, refused by the call that asks, and
-// given back.
+// A session reserves the server's own memory before it takes it; a refusal is the call's result; the memory is
+// released.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -85,7 +85,7 @@ TEST_CASE_FIXTURE(
   CHECK(offer(2, 40 * kMiB) == CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(account.used == before + 40 * kMiB);
   CHECK(offer(3, 10 * kMiB) == CUDA_SUCCESS);
-  // Offered anew: the pieces start over, and so does the charge.
+  // A repeated offer restarts the pieces and the charge.
   CHECK(offer(1, 20 * kMiB) == CUDA_SUCCESS);
   CHECK(account.used == before + 30 * kMiB);
   CHECK(session.end());
@@ -94,7 +94,7 @@ TEST_CASE_FIXTURE(
 
 namespace {
 
-// A fat binary of one entry of compressed PTX that says it is so long; there is nothing behind the claim.
+// Returns a fat binary of one entry of compressed PTX that claims this length without having it.
 std::string compressed_container(uint64_t claimed_bytes) {
   constexpr size_t kEntryHeaderBytes = 64, kPayloadBytes = 16;
   constexpr uint64_t kZstd = 0x8000;
@@ -117,7 +117,7 @@ std::string compressed_container(uint64_t claimed_bytes) {
 
 int inputs_of_linker = 0;
 
-// A session that links, with a linker that takes everything.
+// A session that links, with a linker that accepts everything.
 struct LinkFixture : Fixture {
   static constexpr uint64_t kLink = 1;
 
@@ -137,7 +137,7 @@ struct LinkFixture : Fixture {
         SessionOrdinal::link_create, [](schema::LinkCreate::Builder params) { params.setState(kLink); });
     REQUIRE(session.reply(sequence)->as<schema::LinkReply>().getResult() == CUDA_SUCCESS);
   }
-  // How much more is charged by its being added, once it has arrived. Negative: the answer, and nothing is.
+  // Returns the additional charge of an added input, once it has arrived; negative: the error, without a charge.
   int64_t add(CUjitInputType type, const std::string& input) {
     const server::Digest digest = server::sha256(std::as_bytes(std::span(input)));
     const auto name = kj::arrayPtr(digest.data(), digest.size());

@@ -20,7 +20,7 @@ using wire::SessionOrdinal;
 
 namespace {
 
-// An address range that nothing in this process uses.
+// Returns a free address range of this process.
 uint64_t free_address(size_t bytes = 1u << 20) {
   void* memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(memory != MAP_FAILED);
@@ -101,7 +101,7 @@ TEST_CASE_FIXTURE(Fixture, "What the client writes is in the region, and only th
   CHECK(memory[2] == std::byte{5});
   CHECK(memory[3] == std::byte{77});
   CHECK(memory[4] == std::byte{7});
-  // What came from the client is not sent back.
+  // Bytes that came from the client are not sent back.
   synchronise();
   auto sent = session.notices(NoticeOrdinal::region_data);
   REQUIRE(sent.size() == 1);
@@ -164,7 +164,7 @@ TEST_CASE_FIXTURE(
   CHECK(driver.registered.size() == 2);
   for (uint64_t at = base + 50; at < base + 50 + 4096; ++at) REQUIRE(*reinterpret_cast<uint8_t*>(at) == 0);
   REQUIRE(create(base + 3 * 4096, 4096) == CUDA_SUCCESS);
-  // Bytes of two regions are of none.
+  // A range over two regions belongs to neither.
   CHECK(create(base + 4096 + 100 + 4999, 10) == CUDA_ERROR_NOT_SUPPORTED);
   CHECK(create(base + 60, 10) == CUDA_ERROR_NOT_SUPPORTED);
   destroy(base + 4096 + 100);
@@ -242,7 +242,7 @@ struct SharedFixture : Fixture {
   ~SharedFixture() {
     for (auto& [number, descriptor] : given) close(descriptor);
   }
-  // The client's own mapping of what it gives under this number.
+  // Returns the client's mapping of the memory that it gives under this number.
   std::byte* give(uint64_t number, size_t bytes, int seals = kSeals) {
     int file = memfd_create("pinned", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     REQUIRE(ftruncate(file, off_t(bytes)) == 0);
@@ -326,7 +326,7 @@ TEST_CASE_FIXTURE(SharedFixture,
 }
 
 TEST_CASE_FIXTURE(Fixture, "What the client writes gets through while what the device wrote waits for room") {
-  // Room comes with what the client says next, and what it says next may be a write.
+  // The client's next message may make room, and that message may be a write.
   REQUIRE(create(base, 100) == CUDA_SUCCESS);
   auto* memory = reinterpret_cast<std::byte*>(base);
   memory[3] = std::byte{77};

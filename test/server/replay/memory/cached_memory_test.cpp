@@ -1,4 +1,4 @@
-// What a client sends that keeps memory which its program has freed, or may want next.
+// The messages of a client that caches memory that its program has freed or may want next.
 #include <doctest/doctest.h>
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Memory of other processes, as a client opens it.
+// A client opens memory of other processes.
 #include <doctest/doctest.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The linker of a session, and the thread on which it runs.
+// A session's linker and its thread.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 
@@ -25,7 +25,7 @@ struct Step {
   std::string call;
   std::thread::id thread;
 };
-std::vector<Step> steps;  // of the driver's linker; read when no link is under way
+std::vector<Step> steps;  // of the driver's linker; read when no link is running
 
 void note(const char* call) { steps.push_back({call, std::this_thread::get_id()}); }
 

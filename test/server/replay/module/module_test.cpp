@@ -98,7 +98,7 @@ struct Fixture {
           }
         })));
   }
-  // What has been set since it was looked at last.
+  // Returns the attributes set since the last call.
   std::vector<std::string> set() {
     std::vector<std::string> out;
     for (; looked_at < driver.log.size(); ++looked_at)
@@ -496,7 +496,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(session.result(loading) == -1);
   CHECK(session.result(looking) == -1);
   CHECK(driver.count("cuLibraryLoadData") == 0);
-  // The frame that names them waits, and the executor goes on as soon as they are there.
+  // The frame that names them waits, and the executor continues as soon as they are present.
   std::thread waiter([&] { session.run_waiters(); });
   void* native = nullptr;
   CHECK(session.handles().find(HandleKind::kernel, kernel, native));
@@ -505,7 +505,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK(session.result(loading) == CUDA_SUCCESS);
   CHECK(session.result(looking) == CUDA_SUCCESS);
   CHECK(driver.count("cuLibraryLoadData") == 1);
-  // By now the library is compiled, and another kernel of it costs no other thread.
+  // The library is compiled by now, so another kernel of it needs no other thread.
   CHECK(session.result(function(library, "j", wire::make_handle(HandleKind::kernel, 2, 1))) == CUDA_SUCCESS);
   CHECK(session.result(unload(library)) == CUDA_SUCCESS);
   CHECK_FALSE(session.handles().find(HandleKind::kernel, kernel, native));

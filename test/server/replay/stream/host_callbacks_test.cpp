@@ -36,7 +36,7 @@ struct Fixture {
     session.post<schema::HostFunctionDone>(SessionOrdinal::host_function_done,
                                            [&](auto params) { params.setCallback(callback); });
   }
-  // Until this many callbacks have been sent to the client.
+  // Waits until this many callbacks have been sent to the client.
   void wait_for_notices(size_t count) {
     std::unique_lock lock(session.outbox_.mutex);
     session.outbox_.changed.wait(lock,

@@ -66,7 +66,7 @@ struct Fixture {
     return CUresult(session.result(session.frame<schema::CuMemAllocAsyncParams>(
         wire::FrameKind::called, ordinal("cuMemAllocAsync"), [&](auto params) { params.setHStream(stream); })));
   }
-  // Waits for the idle stream, event and context, each of which the first look finds over.
+  // Waits for the idle stream, event and context, each of which the first poll finds complete.
   void wait_for_all() {
     driver.log.clear();
     CHECK(session.result(synchronise_stream(stream)) == CUDA_SUCCESS);
@@ -222,7 +222,7 @@ TEST_CASE_FIXTURE(Fixture,
   for (int i = 0; i < 5; ++i) CHECK(session.result(query_event(event)) == CUDA_ERROR_NOT_READY);
   CHECK(looks == server::QuerySpin::kVainMax);
 
-  // Work that ends soon after such an answer makes the next one worth waiting for.
+  // If work ends soon after such an answer, polling pays off the next time.
   watch_event(event, 1);
   driver.release();
   session.watcher().poll();

@@ -5,7 +5,7 @@
 namespace gpuwire::software_device::test {
 namespace {
 
-// Before main, and so before any test: the driver reads its settings once, in cuInit.
+// This runs before main and any test: the driver reads its settings once, in cuInit.
 const bool initialised = [] {
   setenv("GPUWIRE_SOFTWARE_DEVICES", std::to_string(kDevices).c_str(), 1);
   setenv("GPUWIRE_SOFTWARE_MEMORY_BYTES", std::to_string(kMemoryBytes).c_str(), 1);

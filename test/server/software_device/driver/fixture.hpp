@@ -1,4 +1,4 @@
-// A driver with two small devices, and the pieces that every test needs.
+// A driver with two small devices, and helpers for every test.
 #pragma once
 
 #include <cuda.h>
@@ -35,7 +35,7 @@ std::vector<unsigned> read(CUdeviceptr address, size_t count);
 void write(CUdeviceptr address, const std::vector<unsigned>& values);
 CUresult launch(CUfunction function, void** parameters, CUstream stream = nullptr, unsigned blocks = 1,
                 unsigned threads = 1);
-// add_one on one word.
+// Launches add_one on one word.
 CUresult launch_add_one(CUfunction function, CUdeviceptr address, CUstream stream = nullptr);
 
 }  // namespace gpuwire::software_device::test

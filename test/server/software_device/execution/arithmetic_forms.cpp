@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// Modifiers of which an instruction has at most one.
+// Groups of modifiers, of each of which an instruction has at most one.
 const std::vector<Words>& exclusive_groups() {
   static const std::vector<Words> groups = {
       {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi"},
@@ -105,7 +105,7 @@ std::string register_class(std::string_view type) {
   return bytes == 0 ? "p" : bytes == 2 ? "rs" : bytes == 4 ? "r" : "rd";
 }
 
-// The instruction itself, with sources %CLASS1.. and results %CLASS0 (and %p9).
+// Returns the instruction, with sources %CLASS1.. and results %CLASS0 (and %p9).
 std::string instruction_of(const Form& form, uint32_t table) {
   const FormShape shape = shape_of(form);
   std::string text = form.text() + " %" + register_class(shape.results[0].type) + "0";
@@ -159,7 +159,7 @@ std::vector<Words> type_lists(const Form& form) {
   return lists;
 }
 
-// Every choice of at most one modifier of each group, among those that the table allows.
+// Returns every choice of at most one modifier of each group, among the table's allowed ones.
 std::vector<Words> modifier_lists(const OpcodeEntry& entry) {
   std::vector<Words> groups = exclusive_groups();
   groups.push_back(compares(entry.name) ? kComparisons : kSizes);
@@ -179,7 +179,7 @@ std::vector<Words> modifier_lists(const OpcodeEntry& entry) {
   return lists;
 }
 
-// How many of the table's modifiers the groups above know.
+// Whether the groups above have all of the table's modifiers.
 bool knows_all_modifiers(const OpcodeEntry& entry) {
   ptx::ModifierSet known;
   const auto add = [&](const Words& words) {

@@ -1,4 +1,4 @@
-// The forms of arithmetic instructions (name, modifiers, types) that the engine accepts, found by trying all of its own
+// The forms of arithmetic instructions (name, modifiers, types) that the engine accepts, found by a trial of its whole
 // table.
 #pragma once
 
@@ -29,14 +29,14 @@ struct FormOperand {
   bool selects_table = false;  // an immediate of 8 bits
 };
 
-// Results first: one, or two predicates.
+// A form's operands. Results: one, or two predicates.
 struct FormShape {
   std::vector<FormOperand> results, sources;
 };
 
 FormShape shape_of(const Form& form);
 
-// Reads or writes CC.CF.
+// Whether the form reads or writes CC.CF.
 bool uses_carry(const Form& form);
 
 uint32_t bits_of(std::string_view type);         // of its values

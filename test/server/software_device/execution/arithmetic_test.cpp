@@ -1,4 +1,4 @@
-// All arithmetic that the engine accepts, against references that share nothing with it: about 10^7 values in all.
+// All accepted arithmetic of the engine against independent references: about 10^7 values in all.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ constexpr size_t kValuesOfOpcode = 130'000;  // in all of its forms, and at leas
 constexpr uint32_t kThreads = 256;
 constexpr uint64_t kSeed = 20;
 
-// Instructions that are no arithmetic, or need more than registers: other tests of this folder have them.
+// Instructions that are no arithmetic, or need more than registers: other tests of this folder cover them.
 const std::set<std::string> kTestedElsewhere = {
     "mov",        "cvta",          "isspacep", "ld",        "ldu",     "st",         "prefetch",
     "prefetchu",  "applypriority", "discard",  "cp",        "atom",    "red",        "bra",
@@ -37,7 +37,7 @@ class Operands {
   uint64_t bit() { return random_() & 1; }
 
  private:
-  // Amounts of shifts, positions, lengths: around the widths, and those of which only the lowest byte or bits may
+  // Amounts of shifts, positions, lengths: values around the widths, and values of which only the lowest byte or bits
   // count.
   uint64_t amount() {
     static constexpr uint64_t kEdges[] = {0,  1,   15,  16,  17,  31,  32,      33,         63,         64,
@@ -74,7 +74,7 @@ class Operands {
       case 2: v = ~(v >> random_() % 64); break;
       default: break;
     }
-    return masked(v, bits < 16 ? 16 : bits);  // above a byte's bits stands what does not count
+    return masked(v, bits < 16 ? 16 : bits);  // bits above a byte do not count
   }
 
   uint64_t number(const FloatFormat& f) {
@@ -100,7 +100,7 @@ class Operands {
       }
       case 1: return sign | v;
       case 2: {
-        // Magnitudes near one, so that sums cancel and integers are met.
+        // Magnitudes near one, so that sums cancel and integers occur.
         const auto span = static_cast<uint64_t>(std::min(f.bias() - 1, 70));
         const uint64_t biased = static_cast<uint64_t>(f.bias()) - span / 4 + random_() % span;
         return sign | std::min(biased << f.fraction_bits | (v & f.fraction()), f.infinity() - 1);
@@ -132,7 +132,7 @@ bool is_right(const Form& form, const Expected& expected, uint64_t got, uint64_t
   const auto format = format_of(shape_of(form).results[0].type);
   if (expected.close) {
     if (!is_packed(form.types[0])) {
-      // An overflow at the format's end is as good as its largest number.
+      // An overflow at the format's end counts as its largest number.
       const long double largest = number_of(*format, format->infinity() - 1);
       const bool overflow = format->is_infinite(got) && std::fabs(expected.value) + expected.allowed > largest &&
                             std::signbit(number_of(*format, got)) == std::signbit(expected.value);

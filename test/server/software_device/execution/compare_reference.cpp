@@ -56,7 +56,7 @@ bool combined(const Form& form, bool value, uint64_t with) {
 
 std::string scalar_of(const std::string& type) { return is_packed(type) ? type.substr(0, type.size() - 2) : type; }
 
-// What `set` writes for true.
+// Returns the value that `set` writes for true.
 uint64_t yes_of(std::string_view type) {
   const auto format = format_of(type);
   return format ? format->one() : masked(~uint64_t{0}, bits_of(type));

@@ -46,7 +46,7 @@ Expected float_to_integer(const Form& form, const FloatFormat& f, std::string_vi
   return {.bits = in_register(to, value)};
 }
 
-// To a float, from a value that is no NaN; infinities come as `infinite`.
+// Converts a value other than NaN to a float; `infinite`: the value is an infinity.
 Expected to_float(const Form& form, const FloatFormat& f, const Exact& v, bool infinite) {
   uint64_t bits = infinite ? f.infinity() | (v.negative ? f.sign() : 0) : encode(f, v, rounding_of(form));
   const bool negative = (bits & f.sign()) != 0;

@@ -12,7 +12,7 @@
 
 namespace gpuwire::software_device::test {
 
-// Memory that a test has handed out. Ranges never go away during a test.
+// Memory that a test has allocated. Ranges are never freed during a test.
 class TestMemory final : public DeviceMemory {
  public:
   uint64_t allocate(size_t bytes) {
@@ -62,7 +62,7 @@ class TestDevice {
  public:
   explicit TestDevice(unsigned threads = 2) : engine(make_engine(threads)), heap(memory) {}
 
-  // Empty log: loaded.
+  // Returns the error log; empty: loaded.
   std::string load(std::string_view text) { return load(std::vector<std::string_view>{text}); }
   std::string load(const std::vector<std::string_view>& texts) {
     auto compiled = compile_ptx(texts);

@@ -1,5 +1,5 @@
-// Floating-point numbers as integers: what the tests compare the device's arithmetic with. No operation here uses the
-// processor's floating-point unit, so its rounding modes and the compiler's ideas of them play no part.
+// Floating-point numbers as integers: the reference for the device's arithmetic. No operation here uses the processor's
+// floating-point unit, so neither its rounding modes nor compiler optimisations affect the results.
 #pragma once
 
 #include <bit>
@@ -48,7 +48,7 @@ inline int width_of(UnsignedWide v) {
   return high != 0 ? 128 - std::countl_zero(high) : 64 - std::countl_zero(static_cast<uint64_t>(v));
 }
 
-// A finite number of a format.
+// Returns a finite number of a format.
 inline Exact exact(const FloatFormat& f, uint64_t v) {
   const uint64_t biased = (v & f.infinity()) >> f.fraction_bits;
   return {(v & f.sign()) != 0, (v & f.fraction()) | (biased != 0 ? uint64_t{1} << f.fraction_bits : 0),
@@ -90,7 +90,7 @@ inline Exact rounded_at(Exact v, int exponent, Round mode) {
   return kept;
 }
 
-// A zero keeps its sign; the caller decides it where operands cancel.
+// Returns the rounded number in the format. A zero keeps its sign; if operands cancel, the caller decides the sign.
 inline uint64_t encode(const FloatFormat& f, Exact v, Round mode) {
   const uint64_t sign = v.negative ? f.sign() : 0;
   if (v.zero()) return sign;
@@ -105,7 +105,7 @@ inline uint64_t encode(const FloatFormat& f, Exact v, Round mode) {
     v = rounded_at(v, wanted, mode);
   }
   if (width_of(v.magnitude) > f.fraction_bits + 1) {
-    v.magnitude >>= 1;  // it has become a power of two
+    v.magnitude >>= 1;  // the magnitude is a power of two by now
     ++v.exponent;
   }
   if (width_of(v.magnitude) <= f.fraction_bits) return sign | static_cast<uint64_t>(v.magnitude);  // subnormal, or zero
@@ -118,7 +118,7 @@ inline uint64_t encode(const FloatFormat& f, Exact v, Round mode) {
   return sign | static_cast<uint64_t>(biased) << f.fraction_bits | (static_cast<uint64_t>(v.magnitude) & f.fraction());
 }
 
-// The magnitude with its highest bit in place 125, so that two of them add up without loss but the sticky bit.
+// Returns the number with its highest bit in place 125, so that sums of two lose nothing but the sticky bit.
 inline Exact normalized(Exact v) {
   if (v.magnitude == 0) return v;
   const int shift = 126 - width_of(v.magnitude);
@@ -127,7 +127,7 @@ inline Exact normalized(Exact v) {
   return v;
 }
 
-// Both without sticky bits, and of at most 106 bits.
+// Precondition: both have no sticky bit and at most 106 bits.
 inline Exact sum_of(Exact a, Exact b) {
   if (a.zero()) return b;
   if (b.zero()) return a;
@@ -140,7 +140,7 @@ inline Exact sum_of(Exact a, Exact b) {
     b = shifted_right(b, a.exponent - b.exponent);
   }
   if (a.negative == b.negative) return {a.negative, a.magnitude + b.magnitude, a.exponent, b.sticky};
-  // What was shifted out of b is taken from a's lowest bit; bits are only lost where the difference stays large.
+  // b's lost bits are subtracted from a's lowest bit; bits are lost only if the difference stays large.
   UnsignedWide low = b.magnitude + (b.sticky ? 1 : 0);
   if (a.magnitude >= low) return {a.negative, a.magnitude - low, a.exponent, b.sticky};
   return {b.negative, low - a.magnitude, a.exponent, false};
@@ -150,13 +150,13 @@ inline Exact product_of(const Exact& a, const Exact& b) {
   return {a.negative != b.negative, a.magnitude * b.magnitude, a.exponent + b.exponent, false};
 }
 
-// b is not zero.
+// Precondition: b is not zero.
 inline Exact quotient_of(const Exact& a, const Exact& b) {
   const Exact n = normalized(a);
   return {a.negative != b.negative, n.magnitude / b.magnitude, n.exponent - b.exponent, n.magnitude % b.magnitude != 0};
 }
 
-// a is not negative.
+// Precondition: a is not negative.
 inline Exact root_of(Exact a) {
   a = normalized(a);
   if ((a.exponent & 1) != 0) {
@@ -171,7 +171,7 @@ inline Exact root_of(Exact a) {
   return {false, root, a.exponent / 2, root * root != a.magnitude};
 }
 
-// The value as far as a long double holds it.
+// Returns the value, rounded to a long double.
 inline long double approximately(const FloatFormat& f, uint64_t v) {
   const Exact e = exact(f, v);
   const long double magnitude =

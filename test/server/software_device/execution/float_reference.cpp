@@ -6,7 +6,7 @@
 namespace gpuwire::software_device::test {
 namespace {
 
-// What is done to sources and results of one form.
+// The treatment of sources and results of one form.
 struct Rules {
   FloatFormat format;
   Round round = Round::nearest_even;
@@ -95,14 +95,14 @@ uint64_t root(const Rules& r, uint64_t a) {
   return f.is_infinite(a) ? a : r.rounded(root_of(exact(f, a)));
 }
 
-// A number is preferred to a NaN, or not; -0 is less than +0.
+// Returns the minimum or maximum; `nan_wins`: a NaN is preferred to a number; -0 is less than +0.
 uint64_t extreme(const Rules& r, bool least, bool nan_wins, uint64_t a, uint64_t b) {
   const FloatFormat& f = r.format;
   if (f.is_nan(a) || f.is_nan(b)) {
     if (nan_wins || (f.is_nan(a) && f.is_nan(b))) return f.nan();
     return f.is_nan(a) ? b : a;
   }
-  // As integers of one order: negative numbers grow toward zero.
+  // Integers in the order of the numbers.
   const auto rank = [&](uint64_t v) {
     return (v & f.sign()) != 0 ? -static_cast<int64_t>(v & ~f.sign()) - 1 : static_cast<int64_t>(v);
   };
@@ -116,7 +116,7 @@ Expected open_nan(const Rules& r, Expected e) {
 
 using Scalar = std::function<Expected(const uint64_t*)>;
 
-// A result that only has to be near.
+// Returns an expected value with a tolerance.
 Expected near(long double value, long double allowed) {
   Expected e;
   e.close = true;
@@ -170,7 +170,7 @@ Scalar approximation(const Form& form, const Rules& r, std::string_view type) {
       const long double value = row.value(x);
       const bool near_one = row.opcode == "lg2" && x > 0.5L && x < 2;
       Expected e = near(value, row.bound == Bound::absolute || near_one ? error : error * std::fabs(value));
-      // The step of subnormal results; what is flushed may be all of them.
+      // The step of subnormal results; with ftz all of them may be flushed.
       const long double smallest = std::exp2(static_cast<long double>(1 - r.format.bias()));
       e.allowed += r.ftz ? smallest : smallest * std::exp2(static_cast<long double>(-r.format.fraction_bits));
       const bool circular = row.opcode == "sin" || row.opcode == "cos";
@@ -191,7 +191,7 @@ Scalar rough(const Form& form, const Rules& r) {
   };
 }
 
-// div.approx: 2 ulp, but nothing for the largest divisors. div.full: 2 ulp.
+// div.approx: 2 ulp, undefined for the largest divisors. div.full: 2 ulp.
 Scalar approximate_quotient(const Form& form, const Rules& r) {
   const bool approx = form.has("approx");
   return [=](const uint64_t* s) {

@@ -19,7 +19,7 @@ Wide clamped(Wide v, std::string_view type) {
   return std::clamp(v, low, high);
 }
 
-// What an instruction does with its sources as integers of its type; the result is cut to the type's width.
+// An instruction's function of its sources as integers of its type; the result is cut to the type's width.
 using Plain = std::function<Wide(Wide a, Wide b, Wide c)>;
 
 Reference plain(const Form& form, Plain f) {
@@ -32,14 +32,14 @@ Reference plain(const Form& form, Plain f) {
   };
 }
 
-// The product's upper half is that of twice the type's width, which 128 bits hold; unsigned ones of 64 bits fill them.
+// Returns the upper half of the product, which has twice the type's width, at most 128 bits.
 Wide upper(std::string_view type, Wide a, Wide b) {
   const uint32_t width = bits_of(type);
   if (type[0] == 's') return (a * b) >> width;
   return static_cast<Wide>((static_cast<UnsignedWide>(a) * static_cast<UnsignedWide>(b)) >> width);
 }
 
-// Sums of two or three parts and a carry in; the carry out is what does not fit into the width.
+// Sums of two or three parts and a carry in; the carry out is the overflow of the width.
 Reference with_carry(const Form& form) {
   const std::string type = form.types[0], opcode = form.opcode;
   const bool reads = opcode == "addc" || opcode == "subc" || opcode == "madc", writes = form.has("cc"),
@@ -161,7 +161,7 @@ uint64_t permuted(uint64_t a, uint64_t b, uint64_t selector) {
   return result;
 }
 
-// The byte of a (0-3) or b (4-7) that each mode puts into place k.
+// Returns the byte of a (0-3) or b (4-7) that the mode puts into place k.
 int mode_byte(const Form& form, int c, int k) {
   if (form.has("f4e")) return c + k;
   if (form.has("b4e")) return (8 + c - k) % 8;

@@ -1,4 +1,4 @@
-// Text that is wrong, hostile, or asks for what the device has not.
+// Text that is wrong, hostile, or requires missing features of the device.
 #include <doctest/doctest.h>
 
 #include <random>

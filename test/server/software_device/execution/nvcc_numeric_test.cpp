@@ -297,7 +297,7 @@ TEST_CASE_FIXTURE(Numeric, "fast functions stay within their documented errors")
   }
 }
 
-// What PTX says of a conversion out of range or of a NaN: the nearest value; of a NaN, zero or the lowest bit pattern.
+// Returns PTX's result of a conversion out of range: the nearest value; of a NaN, zero or the lowest bit pattern.
 template <class D>
 D clamp_to(double v, D nan_value) {
   if (v != v) return nan_value;

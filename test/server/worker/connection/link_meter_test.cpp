@@ -55,7 +55,7 @@ struct Halves {
         source(link, meter, 0),
         outbox(link, meter) {}
 
-  // 332 bytes come in, one reply goes out; its bytes.
+  // Receives 332 bytes and sends one reply; returns the reply's bytes.
   size_t exchange() {
     wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::posted), .sequence = ++sequence, .bulk_bytes = 300};
     std::array<std::byte, sizeof header + 300> frame{};

@@ -1,4 +1,4 @@
-// What the end of a client's connection says about its program.
+// The path to a client's program, from the ends of its connection.
 #include "server/worker/connection/peer_path.hpp"
 
 #include <doctest/doctest.h>
@@ -36,12 +36,12 @@ TEST_CASE(
     "a way is direct when both ends name the client's end alike, and on one machine only when it is the same run of "
     "it") {
   const ConnectionEnd far{"192.0.2.7:41234", ""}, near{"127.0.0.1:41234", "run 1"};
-  CHECK(way_of({}, far) == PeerPath::indirect);  // the connection was reset before anybody asked
+  CHECK(way_of({}, far) == PeerPath::indirect);  // the connection was reset before the query
   CHECK(way_of({}, {}) == PeerPath::indirect);
   const ConnectionEnd bound{"unix:/run/gpuwire.sock", "run 1"};
   CHECK(way_of(bound, bound) == PeerPath::same_machine);
   CHECK(way_of(bound, {"unix:/tmp/proxy.sock", "run 1"}) ==
-        PeerPath::indirect);  // the client has connected to something else
+        PeerPath::indirect);  // the client has connected to another address
   CHECK(way_of(far, far) == PeerPath::direct);
   CHECK(way_of(near, near) == PeerPath::same_machine);
   CHECK(way_of(far, {"10.0.0.7:41234", ""}) == PeerPath::indirect);

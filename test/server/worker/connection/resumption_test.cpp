@@ -1,4 +1,4 @@
-// Who may carry a session on over another connection, and who may not.
+// Connections that may resume a session, and connections that may not.
 #include "server/worker/connection/resumption.hpp"
 
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::chrono::seconds kLimit{120};
 
-// A worker's link with a client that has sent some bytes, and the door for other connections.
+// A worker's link with a client that has sent some bytes, and its Resumption for other connections.
 struct Fixture {
   Fixture() : ends(std::move(*transport::unix_pair())), client(std::move(ends.first)), worker(std::move(ends.second)) {
     client.outlive_connections();
@@ -30,7 +30,7 @@ struct Fixture {
     exchange();
   }
 
-  // One frame from the client, which arrives.
+  // Sends one frame from the client, and receives it.
   void exchange() {
     wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::posted), .sequence = ++frames};
     {
@@ -50,7 +50,7 @@ struct Fixture {
     CHECK(arrived.sequence == frames);
   }
 
-  // The client's end of a connection that the broker has handed over.
+  // Returns the client's end of a connection that the broker has passed on.
   std::unique_ptr<transport::Transport> connect() {
     int pair[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
@@ -68,7 +68,7 @@ struct Fixture {
   link::Link client, worker;
   uint64_t frames = 0;
   std::atomic<unsigned> refused{0}, faults{0};
-  std::string said;  // of the client's end of the connection; written before the link is attached
+  std::string said;  // the client's statement of its end of the connection; written before the link is attached
   Resumption resumption{
       {.link = worker,
        .id = id,
@@ -160,15 +160,15 @@ TEST_CASE_FIXTURE(Fixture,
   resume::Secret wrong = secret;
   wrong[0] ^= 1;
   CHECK_FALSE(join(0, {1, 0, 3}, wrong).joined);
-  CHECK_FALSE(join(1, {1, 0, 3}, secret).joined);  // beside a connection that there is not
+  CHECK_FALSE(join(1, {1, 0, 3}, secret).joined);  // beside a connection that does not exist
   CHECK_FALSE(join(0, {1, 0, 4}, secret).joined);  // more than are allowed
   CHECK_FALSE(join(0, {1, 3, 3}, secret).joined);
   CHECK(eventually([&] { return refused == 4; }));
   auto first = join(0, {1, 2, 3}, secret), second = join(0, {1, 0, 3}, secret);
   CHECK(first.joined);
   CHECK(second.joined);
-  CHECK_FALSE(join(0, {1, 0, 3}, secret).joined);  // there is that one
-  CHECK_FALSE(join(0, {1, 1, 2}, secret).joined);  // of another number of lanes
+  CHECK_FALSE(join(0, {1, 0, 3}, secret).joined);  // this lane exists already
+  CHECK_FALSE(join(0, {1, 1, 2}, secret).joined);  // a different number of lanes
   CHECK(worker.lanes() == 0);
   auto third = join(0, {1, 1, 3}, secret);
   CHECK(third.joined);
@@ -176,7 +176,7 @@ TEST_CASE_FIXTURE(Fixture,
   CHECK_FALSE(join(0, {1, 1, 3}, secret).joined);
   CHECK_FALSE(join(0, {0, 0, 1}, secret).joined);
   CHECK(worker.lanes() == 3);
-  // A proof for a lane is none for the session's connection.
+  // A proof for a lane is not valid for the session's connection.
   auto connection = connect();
   CHECK(ask(*connection, secret, 1));
   CHECK(eventually([&] { return worker.lanes() == 0; }));

@@ -35,7 +35,7 @@ constexpr uint64_t kAllocationThatHangs = 0xdead'0001;
 constexpr uint64_t kAllocationThatCrashes = 0xdead'0002;
 constexpr uint64_t kAllocationThatPrints = 0xdead'0003;
 
-constexpr unsigned kLooksAtFullBuffers = 10;  // in a row, each of which finds them full
+constexpr unsigned kLooksAtFullBuffers = 10;  // consecutive polls that find them full
 
 std::vector<std::string> mock_arguments(std::vector<std::string> more = {}) {
   std::vector<std::string> arguments{"--device",       "software", "--software-library", GPUWIRE_TEST_MOCK_DRIVER,
@@ -65,8 +65,8 @@ Allocated allocate(WireClient& client, uint32_t context, uint64_t bytes) {
   return allocated;
 }
 
-// The one worker process that appeared since `before` and has taken a session is not told from a spare by its looks:
-// what is asserted is that those present at the end of a session go away.
+// A session's worker cannot be distinguished from a spare. So the test checks that all workers present at the end of a
+// session exit.
 bool all_gone(const std::set<pid_t>& pids) {
   for (pid_t pid : pids) {
     if (process_exists(pid)) return false;
@@ -74,9 +74,9 @@ bool all_gone(const std::set<pid_t>& pids) {
   return true;
 }
 
-// Sends as much as both systems hold. Full is not what one send says, since the system moves bytes on and makes room
-// after it: some remain unsent, and no look finds that any has moved. A worker that reads on takes them again and
-// again: half of what it keeps is enough.
+// Sends until both systems' buffers are full. One failed send does not prove that, because the system moves bytes on
+// and makes room later: the buffers are full when unsent bytes remain and several polls find no progress. If the worker
+// reads on and frees room again and again, half of kKeptWhileBusyBytesMax is enough.
 void fill(int socket) {
   const std::vector<std::byte> piece(1u << 20);
   constexpr size_t kEnough = server::kKeptWhileBusyBytesMax / 2;
@@ -185,7 +185,7 @@ TEST_CASE("a session tells where its time at the server went, also while its con
     REQUIRE(answer);
     answer->with<schema::SessionAccountReply>([&](schema::SessionAccountReply::Reader reply) {
       CHECK(reply.getResult() == 0);
-      // A client that says nothing is what is waited for, and no time is in two parts.
+      // The worker waits for a silent client, and no time counts in two parts.
       CHECK(reply.getAgeNs() > age);
       CHECK(reply.getInputNs() >= input);
       CHECK(reply.getInputNs() + reply.getDeviceNs() + reply.getHeldNs() <= reply.getAgeNs());
@@ -241,7 +241,7 @@ TEST_CASE("what the driver prints reaches the client as output notices") {
   REQUIRE(client.open_session(server.port()));
   uint32_t context = client.retain_primary();
   CHECK(allocate(client, context, kAllocationThatPrints).result == CUDA_ERROR_OUT_OF_MEMORY);
-  // Its reply comes after the text.
+  // The reply comes after the text.
   auto synchronised = client.reply(client.send_empty(FrameKind::called, kCtxSynchronize, context));
   REQUIRE(synchronised);
   std::string text;
@@ -325,7 +325,7 @@ TEST_CASE("frames that cannot be end their session with a reason, and no other s
   ends_with("follows frame 0", [&](WireClient& client) { client.send_header(header_of(5)); });
   ends_with("may not be posted",
             [&](WireClient& client) { client.send_empty(FrameKind::posted, uint32_t(SessionOrdinal::ping)); });
-  // Told from the header: what it announces is not waited for.
+  // The header suffices: the worker does not wait for the announced bulk.
   auto with_bulk = [&](uint32_t ordinal, uint64_t bytes) {
     return [&, ordinal, bytes](WireClient& client) {
       wire::FrameHeader header = header_of(1);
@@ -438,7 +438,7 @@ TEST_CASE("a worker stuck in a driver call goes with its client, however much of
   client.send_header(header);
   fill(client.socket());
   CHECK_FALSE(all_gone(stuck));
-  // As the client's system does for a program that was killed; a reset would throw away what stands before it.
+  // Closes like the client's system after a kill; a reset would discard earlier data.
   ::shutdown(client.socket(), SHUT_WR);
   CHECK(eventually([&] { return all_gone(stuck); }));
 }
@@ -461,7 +461,7 @@ TEST_CASE("when the server is killed, its sessions end with a reason and no proc
   WireClient client;
   REQUIRE(client.open_session(server.port()));
   CHECK(client.ping() == 0);
-  REQUIRE(eventually([&] { return server.workers().size() == 2; }));  // the session's and the next spare
+  REQUIRE(eventually([&] { return server.workers().size() == 2; }));  // the session's worker and the next spare
   std::set<pid_t> workers = server.workers();
   server.signal(SIGKILL);
   CHECK(client.reason_of_end() == "the server has gone");

@@ -148,7 +148,7 @@ TEST_CASE("A mipmapped array has as many levels as its extents can be halved") {
   REQUIRE(cuMipmappedArrayCreate(&mipmap, &base, 99) == CUDA_SUCCESS);
   CUarray level = nullptr;
   REQUIRE(cuMipmappedArrayGetLevel(&level, mipmap, 4) == CUDA_SUCCESS);
-  // As driver 580 answers (test/end_to_end/programs/argument_facts.rules).
+  // These are driver 580's answers (test/end_to_end/programs/argument_facts.rules).
   CHECK(cuArrayDestroy(level) == CUDA_SUCCESS);
   CHECK(cuMipmappedArrayGetLevel(&level, mipmap, 4) == CUDA_SUCCESS);
   CHECK(cuMipmappedArrayGetLevel(&level, mipmap, 5) == CUDA_ERROR_INVALID_VALUE);
@@ -267,7 +267,7 @@ TEST_CASE("A texture that is destroyed is there for kernels launched before, and
   const CUDA_RESOURCE_DESC resource = resource_of(row_of({1, 2, 3, 4}, 0));
   const CUDA_TEXTURE_DESC plain{};
   REQUIRE(cuTexObjectCreate(&texture, &resource, &plain, nullptr) == CUDA_SUCCESS);
-  // The stream stands still until the flag is written.
+  // The stream is blocked until the flag is written.
   REQUIRE(cuStreamWaitValue32(stream, flag, 1, CU_STREAM_WAIT_VALUE_EQ) == CUDA_SUCCESS);
   float x = 2.5f;
   CUdeviceptr place = out;

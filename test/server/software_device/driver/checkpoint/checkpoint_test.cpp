@@ -1,5 +1,4 @@
-// Checkpoints of one process by another: the victim is this program once more, which takes part in them and does what
-// it is told.
+// Checkpoints of one process by another: the victim is a second process of this program, which obeys orders.
 #include <spawn.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -113,14 +112,14 @@ void resume(const Victim& victim) {
   REQUIRE(cuCheckpointProcessUnlock(victim.pid(), nullptr) == CUDA_SUCCESS);
 }
 
-// Whether the process has something to read there.
+// Whether the process has readable memory at this address.
 bool readable_there(const Victim& victim, uint64_t address) {
   char byte = 0;
   iovec here{&byte, 1}, there{reinterpret_cast<void*>(address), 1};
   return process_vm_readv(victim.pid(), &here, 1, &there, 1, 0) == 1;
 }
 
-// --- what the victim does
+// --- the victim
 
 void say(const std::string& text) {
   std::printf("= %s\n", text.c_str());
@@ -191,7 +190,7 @@ class VictimPart {
     for (const auto& [address, bytes] : kept_) same = same && read(address, bytes / sizeof(unsigned)) == pattern(bytes);
     return same;
   }
-  // Each launch adds one; the event is of before.
+  // Each launch adds one; the event is older.
   void replay() {
     REQUIRE(cuGraphLaunch(graph_, stream_) == CUDA_SUCCESS);
     REQUIRE(cuStreamSynchronize(stream_) == CUDA_SUCCESS);
@@ -313,7 +312,7 @@ TEST_CASE("A process with managed memory is not checkpointed, and goes on unharm
 
 TEST_CASE("Each step is refused in a state that it does not begin in, and wrong arguments anywhere") {
   Victim victim;
-  victim.ask("free");  // it has begun
+  victim.ask("free");  // the victim has begun
   const int pid = victim.pid();
   CHECK(cuCheckpointProcessCheckpoint(pid, nullptr) == CUDA_ERROR_ILLEGAL_STATE);
   CHECK(cuCheckpointProcessRestore(pid, nullptr) == CUDA_ERROR_ILLEGAL_STATE);

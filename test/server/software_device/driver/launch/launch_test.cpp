@@ -28,7 +28,7 @@ TEST_CASE("Parameters may come packed in a buffer") {
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &packed, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
   CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   CHECK(read(packed.address, 2) == std::vector<unsigned>{7, 8});
-  bytes = sizeof packed.address + sizeof packed.value;  // what is left out is zero: a count of nothing
+  bytes = sizeof packed.address + sizeof packed.value;  // a missing parameter is zero: count 0
   packed.value = 9;
   CHECK(cuLaunchKernel(fill, 1, 1, 1, 32, 1, 1, 0, nullptr, nullptr, extra) == CUDA_SUCCESS);
   CHECK(read(packed.address, 2) == std::vector<unsigned>{7, 8});

@@ -33,7 +33,7 @@ TEST_CASE("Memory is limited to the device's, and comes back when it is freed") 
 }
 
 TEST_CASE("Memory that goes waits for the work of its own context, whichever is current") {
-  constexpr int kTurns = 10'000;  // another thread's, in which a call that does not wait would be over
+  constexpr int kTurns = 10'000;  // turns of another thread, within which a call that does not wait would return
   constexpr size_t kBytes = 4096;
   const CurrentContext owner;
   void *pinned = nullptr, *registered = std::aligned_alloc(4096, kBytes);

@@ -1,4 +1,4 @@
-// Ends the program with a line that says where, when a call or a condition fails.
+// Ends the program with the place of the failure when a call or a condition fails.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What an ordinary program asks of the runtime, on the software device.
+// An ordinary program's use of the runtime, on the software device.
 #include <cstring>
 #include <vector>
 
@@ -135,8 +135,8 @@ static void errors() {
   CHECK(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
   CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
   CHECK(cudaMalloc(&device, 4) == cudaErrorIllegalAddress);
-  // As on real GPUs: the process gets no new context, neither on this device nor on the other, which cudart tries by
-  // itself.
+  // As on real GPUs, the process gets no new context, neither on this device nor on the other one, which cudart tries
+  // by itself.
   CUDA(cudaDeviceReset());
   CHECK(cudaMalloc(&device, 4) == cudaErrorDevicesUnavailable);
 }

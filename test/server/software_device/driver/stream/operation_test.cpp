@@ -12,7 +12,7 @@ namespace {
 using gpuwire::software_device::OperationScheduler;
 using gpuwire::software_device::OperationPtr;
 
-// Its threads outlive it, as the driver's do.
+// The scheduler is never destroyed: its threads outlive the test, like the driver's.
 OperationScheduler& scheduler() {
   static auto* const instance = new OperationScheduler;
   return *instance;

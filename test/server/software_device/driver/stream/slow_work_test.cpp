@@ -14,7 +14,7 @@ using std::chrono::microseconds;
 
 constexpr uint64_t kSeed = 7, kPieces = 500, kStreams = 40;
 
-// The longest pause of a stream's pieces.
+// Returns the longest pause of a stream's pieces of work.
 microseconds longest_of(uint64_t stream) {
   microseconds longest{0};
   for (uint64_t piece = 0; piece < kPieces; ++piece)

@@ -15,7 +15,7 @@ CUstream make_stream(unsigned flags = CU_STREAM_DEFAULT) {
   return out;
 }
 
-// A host function that waits until the test lets it go.
+// A host function that waits for the test's signal.
 struct Barrier {
   std::promise<void> gate;
   std::shared_future<void> opened = gate.get_future().share();

@@ -1,4 +1,4 @@
-// What ordinary CUDA programs do most.
+// The most common operations of CUDA programs.
 #include <cassert>
 #include <cstdio>
 

@@ -94,7 +94,7 @@ extern "C" __global__ void spin_lock(int* lock, int* plain_counter) {
   }
 }
 
-// The naive form: the winner waits for nobody, the losers spin in a loop of their own.
+// The naive form: the winner does not wait, the losers spin in a loop of their own.
 extern "C" __global__ void spin_naive(int* lock, int* plain_counter) {
   while (atomicCAS(lock, 0, 1) != 0) {}
   __threadfence();
@@ -103,7 +103,7 @@ extern "C" __global__ void spin_naive(int* lock, int* plain_counter) {
   atomicExch(lock, 0);
 }
 
-// A lane waits for what another lane of its warp writes later in program order.
+// A lane waits for a write of another lane of its warp, later in program order.
 extern "C" __global__ void lanes_wait(volatile int* flag, int* out) {
   if (threadIdx.x == 0) {
     while (*flag == 0) {}

@@ -29,8 +29,8 @@ extern "C" __global__ void shuffles(unsigned* out) {
   out[160 + t] = __shfl_up_sync(0xffffffff, value, 2, 4);
 }
 
-// The lanes reach the shuffle on different paths and at different times.
-// The first eight lanes add up, over distances as if all took part.
+// The lanes reach the shuffle on different paths and at different times. The first eight lanes compute a sum, with the
+// distances of a whole warp.
 extern "C" __global__ void sum_of_few(unsigned* out) {
   unsigned value = threadIdx.x + 1;
   unsigned few = __ballot_sync(0xffffffff, threadIdx.x < 8);
