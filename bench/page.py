@@ -75,8 +75,8 @@ def page_of(native, columns, round_trips_us):
 def verdict(was, now):
     """Whether a row got better or worse by more than the spread of both.
 
-    What changes in the product changes both ratios; a machine with another link, or a slower moment of the native
-    side, changes one. So both have to say it, where there are both.
+    A change of the product changes both ratios; a machine with another link, or a slower moment of the native side,
+    changes one. So both ratios have to exceed the spread, if a row has both.
     """
     margin = 1 + max(SPREAD_MIN, was.spread, now.spread)
     pairs = [(was.native, now.native)] + ([(was.round_trips, now.round_trips)] if was.round_trips else [])
