@@ -60,7 +60,7 @@ TEST_CASE("a process that has handed its page over may end: the page, its standa
 }
 
 TEST_CASE("where nobody listens, or the name is none, nothing is handed over") {
-  std::string gone = listen_for_accounts().name;  // its listener ends here
+  std::string gone = listen_for_accounts().name;  // the listener ends here
   REQUIRE(!gone.empty());
   CHECK(!hand_account_over(gone.c_str(), STDERR_FILENO));
   CHECK(!hand_account_over("", STDERR_FILENO));

@@ -177,7 +177,7 @@ TEST_CASE("Launches that wait have a setting that makes them") {
 TEST_CASE("Starting is counted by what it took, also in the queue, without a wait for a reply") {
   RunFigures figures = run();
   figures.calls.push_back({.name = "cuInit", .ns = kSecond});
-  figures.calls.push_back({.name = "cuDriverGetVersion", .ns = 5 * kSecond});  // the first question connects, too
+  figures.calls.push_back({.name = "cuDriverGetVersion", .ns = 5 * kSecond});  // the first query connects, too
   CHECK(has(explain_run(figures)[3], "starting (cuInit) took 6.0 s"));
 }
 

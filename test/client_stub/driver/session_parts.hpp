@@ -22,10 +22,10 @@ class SharedStaging;
 
 namespace gpuwire::test {
 
-// That of the process, while there is one.
+// Returns the process's session. Precondition: it has one.
 client::ServerSession& server_session();
 
-// A part of it.
+// Returns a part of it.
 template <class Part>
 Part& part();
 

@@ -1,4 +1,4 @@
-"""What a program sees of libcuda.so.1: its dependencies, its names, and what cuGetProcAddress hands out.
+"""A program's view of libcuda.so.1: its dependencies, its names, and the functions of cuGetProcAddress.
 
 usage: stub_library_test.py LIBCUDA TOOLKIT_STUB PROC_ADDRESS_RULES
 """
@@ -13,10 +13,10 @@ import unittest
 LIBRARY, TOOLKIT_STUB, RULES = sys.argv[1:4]
 
 GRAPHICS = re.compile(r"cu(EGL|GL|VDPAU|GraphicsEGL|GraphicsGL|GraphicsVDPAU|GraphicsResourceGetMappedEgl)")
-# Of the 512 bytes that libraries which are loaded late have in all, if they use static thread-local storage
-# (glibc.rtld.optional_static_tls); what is left is for others.
+# The library's part of the 512 bytes of static thread-local storage for all late-loaded libraries
+# (glibc.rtld.optional_static_tls).
 STATIC_TLS_BYTES_MAX = 256
-# Part of the C library, all of them.
+# All of these are parts of the C library.
 ALLOWED_LIBRARIES = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libpthread.so.0", "libdl.so.2"}
 
 
@@ -48,7 +48,7 @@ def rules():
                 yield name, flag, parsed
 
 
-# Places at which the C library cancels a thread (pthreads(7)). Of stdio's, those that are not only used in errors.
+# The cancellation points of the C library (pthreads(7)); of stdio's, those that are used not only after errors.
 CANCELLATION_POINTS = set("""
 accept accept4 aio_suspend clock_nanosleep close connect copy_file_range creat creat64 epoll_pwait epoll_wait fallocate
 fallocate64 fclose fdatasync fflush fgetc fgets fopen fopen64 fputs fread freopen fsync fwrite getaddrinfo getc getdelim
@@ -76,7 +76,7 @@ class StubLibrary(unittest.TestCase):
         self.assertLessEqual(needed, ALLOWED_LIBRARIES)
 
     def test_asks_the_program_for_nothing_that_is_not_the_c_librarys(self):
-        """A program's own function of the same name would be called in the place of ours."""
+        """A program's own function of the same name would replace the library's."""
         needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", LIBRARY)))
         loaded = dict(re.findall(r"(\S+) => (\S+)", output("ldd", LIBRARY)))
         offered = set().union(*(exported(loaded[name]) for name in needed if name in loaded))
@@ -84,7 +84,7 @@ class StubLibrary(unittest.TestCase):
         self.assertGreater(len(offered), 1000)
         undefined = output("nm", "-D", "--undefined-only", LIBRARY).splitlines()
         wanted = {line.split()[-1].split("@")[0] for line in undefined}
-        # Weak: what the compiler's start files look for, and what is called by a mistake of ours alone.
+        # Weak symbols: those of the compiler's start files, and one that only a bug calls.
         weak = {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__", "__cxa_pure_virtual"}
         self.assertEqual(sorted(wanted - offered - weak), [])
 

@@ -1,5 +1,5 @@
-// `gpuwire attach` on folders that stand for a machine's or an image's root. What a loader then does is tested with
-// real systems (test/packaging/attach_test.py).
+// `gpuwire attach` on folders that stand for a machine's or an image's root. test/packaging/attach_test.py tests the
+// loader with real systems.
 #include <doctest/doctest.h>
 
 #include "client_stub/launcher/attach.hpp"
@@ -29,7 +29,7 @@ struct Roots : Installation {
   Outcome detach() const { return start({"detach", "--root", image.string()}); }
   std::string text(const fs::path& file) const { return contents(image / file); }
 
-  // The root's files with what is in them, without the loader's caches.
+  // Returns the root's files with their contents, without the loader's caches.
   std::map<std::string, std::string> tree() const {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(image)) {
@@ -86,7 +86,7 @@ TEST_CASE("attaching another way or to another server replaces what was attached
   CHECK_FALSE(fs::exists(here.image / "opt"));
   CHECK(here.attach().exit_code == 0);
   CHECK(has(here.text("etc/gpuwire/attached.env"), "GPUWIRE_SERVER=gpu7:9750\n"));
-  // Named as inside, where it is mounted later.
+  // The path is the later one inside the image.
   CHECK(here.attach({"--token-file", "/run/secrets/gpuwire"}).exit_code == 0);
   CHECK(has(here.text("etc/gpuwire/attached.env"), "GPUWIRE_TOKEN_FILE=/run/secrets/gpuwire\n"));
 
@@ -134,7 +134,7 @@ TEST_CASE("a driver is found in every folder that the loader's configuration nam
   fs::create_directories(here.image / "opt/three");
   fs::create_symlink("/only/inside/libnvidia-ml.so.580", here.image / "opt/three/libnvidia-ml.so.1");
   CHECK(driver_library(here.image, own) == here.image / "opt/three/libnvidia-ml.so.1");
-  // Another gpuwire's is no driver's.
+  // The library of another gpuwire installation is no driver.
   here.write("image/opt/three/commands/gpuwire-run", "");
   CHECK_FALSE(driver_library(here.image, own));
 }

@@ -1,5 +1,5 @@
-// Who has the word about server, identity and resources: options, profiles, the environment, the two configuration
-// files.
+// The precedence of settings of server, identity and resources: options, profiles, the environment, the two
+// configuration files.
 #include <doctest/doctest.h>
 
 #include "test/client_stub/launcher/installation.hpp"
@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kUserFile = "home/.config/gpuwire/config.toml";
 constexpr const char* kSystemFile = "etc/gpuwire/client.toml";
 
-// What a program sees of it.
+// A program's view of the settings.
 struct Seen : Installation {
   std::string print = script("#!/bin/sh\necho \"$GPUWIRE_SERVER|$GPUWIRE_GPUS|$GPUWIRE_MEMORY|$GPUWIRE_IDENTITY\"\n");
   std::string run(std::vector<std::string> options,
@@ -146,7 +146,7 @@ TEST_CASE("a server that cannot be one, and a file that is not there, are told b
     refused({"--server", "x:1", option, "/nonexistent.pem"}, "/nonexistent.pem: No such file or directory");
   seen.write(kUserFile, "server = \"x:1\"\ntoken_file = \"/nonexistent\"\n");
   refused({}, "/nonexistent: No such file or directory");
-  // What stands in the environment is the program's.
+  // The environment's variables reach the program.
   seen.write(kUserFile, "server = \"x:1\"\n");
   CHECK(seen.run({}, {{"GPUWIRE_IDENTITY", "/nonexistent"}}) == "x:1|||/nonexistent\n");
 }

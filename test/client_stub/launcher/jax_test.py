@@ -1,5 +1,5 @@
-"""What `gpuwire run` does for JAX, with a package in the place of JAX that looks for plugins and device files as JAX
-does."""
+"""The support of `gpuwire run` for JAX, with a package in place of JAX that looks for plugins and device files like
+JAX."""
 
 import os
 import subprocess
@@ -15,8 +15,7 @@ def has_visible_nvidia_gpu():
     return False
 """
 
-# The namespace package jax_plugins is looked through, each module's initialize() is called, then the device files are
-# asked for.
+# The program lists the namespace package jax_plugins, calls each module's initialize(), then checks the device files.
 PROGRAM = """
 import importlib, pkgutil
 from jax._src import hardware_utils

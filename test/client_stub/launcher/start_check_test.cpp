@@ -1,4 +1,4 @@
-// What `gpuwire run --check` makes of the answers of servers.
+// The results of `gpuwire run --check` for servers' answers.
 #include <doctest/doctest.h>
 
 #include <string>

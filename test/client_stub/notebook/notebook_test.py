@@ -1,4 +1,4 @@
-"""The notebook's extension: what the stub writes is shown in the cell that runs, in place, by a thread of its own."""
+"""The notebook's extension: a thread shows the stub's messages in the running cell, in place."""
 
 import contextlib
 import importlib.util
@@ -36,7 +36,7 @@ class Events:
 
 
 class FakeShell:
-    """What the extension uses of IPython's shell."""
+    """The part of IPython's shell that the extension uses."""
 
     def __init__(self):
         self.events = Events()
@@ -52,7 +52,7 @@ class FakeShell:
 
 
 class Shown:
-    """Outputs of cells, each of which holds what was shown in it last."""
+    """Outputs of cells, each with its last shown content."""
 
     def __init__(self):
         self.outputs = []
@@ -76,7 +76,7 @@ class Notebook(unittest.TestCase):
 
     @staticmethod
     def write(text):
-        """As the stub does (client_stub/session/message_file)."""
+        """Writes like the stub (client_stub/session/message_file)."""
         with open(os.environ[notebook.MESSAGES], "a", encoding="utf-8") as file:
             file.write(text)
 

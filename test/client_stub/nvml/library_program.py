@@ -206,8 +206,8 @@ def no_server():
 
 
 def bad_replies():
-    """Behind a server that answers what cannot be: every call returns an error, and nothing is written past its
-    place."""
+    """With a server that sends impossible answers: every call returns an error, and nothing is written past an output's
+    end."""
     expect(nvml.nvmlInit_v2(), SUCCESS, "nvmlInit")
     guard = ctypes.create_string_buffer(b"\xaa" * 64, 64)
     status = nvml.nvmlDeviceGetName(handle(), guard, 8)
@@ -219,12 +219,12 @@ def bad_replies():
 
 
 def lost():
-    """Says when it is ready, then asks on after its line of input: the server is gone by then."""
+    """Prints when it is ready, then queries again after its line of input: the server has ended by then."""
     expect(nvml.nvmlInit_v2(), SUCCESS, "nvmlInit")
     print("ready", flush=True)
     sys.stdin.readline()
     # The session's own process may answer for a moment longer.
-    end = time.monotonic() + 120  # only ends one that hangs
+    end = time.monotonic() + 120  # only ends a program that hangs
     status = SUCCESS
     while status == SUCCESS and time.monotonic() < end:
         status = number("nvmlDeviceGetComputeMode", handle())[0]

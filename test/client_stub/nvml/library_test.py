@@ -1,4 +1,4 @@
-"""libnvidia-ml.so.1 as a program sees it, with the software device behind a real server."""
+"""A program's view of libnvidia-ml.so.1, with the software device behind a real server."""
 
 import os
 import re
@@ -40,7 +40,7 @@ def frame(kind, ordinal, sequence, payload):
 
 
 class Meddler:
-    """Stands between a client and a server, and puts other values into the replies of management queries."""
+    """A proxy between a client and a server that replaces values in the replies of management queries."""
 
     def __init__(self, server, values, status=0):
         self.server, self.values, self.status = server.rsplit(":", 1), values, status
@@ -152,7 +152,7 @@ class Library(ServerCase):
                 link.sendall(frame(3, QUERY, 1, control_messages.management_query(name, arguments)))
                 fields, _ = self.receive(link)
                 self.assertEqual((fields[0], fields[3]), (5, 6), "an Ending notice")
-        # What a session for programs may do is unknown here, and the other way round.
+        # A management session does not know the calls of a program's session, and the other way round.
         with self.session() as link:
             link.sendall(frame(3, 1000, 1, control_messages.management_query(0, b"")))
             self.assertEqual(self.receive(link)[0][0], 5)

@@ -1,4 +1,4 @@
-// The server's side of a management query: what a client sends is checked before a library function sees any of it.
+// The server's side of a management query: a client's message is checked before a library function gets any of it.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -19,9 +19,9 @@ namespace {
 int g_marker[2];
 const nvmlDevice kDevices[] = {reinterpret_cast<nvmlDevice>(&g_marker[0]), reinterpret_cast<nvmlDevice>(&g_marker[1])};
 
-// Ordinals of protocol/nvml that the tests speak of by name.
+// Returns the ordinal of a function of protocol/nvml.
 uint32_t ordinal_of(int (*Table::*function)(nvmlDevice, unsigned, unsigned*), const Table& table) {
-  // Found by what is called: the description may number them as it likes.
+  // Finds the ordinal by the called function, since the description may renumber functions.
   for (uint32_t i = 0; i < query_functions().size(); ++i) {
     if (!query_functions()[i]) continue;
     static bool called;
@@ -123,7 +123,7 @@ TEST_CASE("Random arguments to every function end in an answer or in a refusal")
   std::printf("seed %u\n", kSeed);
   std::mt19937 random(kSeed);
   Table table;
-  table.missing = kSuccess;  // as if the library had answered with zeros: everything is serialised
+  table.missing = kSuccess;  // as if the library had answered with zeros: all results are serialised
   unsigned answered = 0;
   for (unsigned round = 0; round < kRounds; ++round) {
     for (QueryFunction function : query_functions()) {

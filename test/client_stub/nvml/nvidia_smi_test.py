@@ -1,4 +1,4 @@
-"""gpuwire's nvidia-smi through a real server with the software device, read as scripts read it."""
+"""gpuwire's nvidia-smi through a real server with the software device, with its output parsed like by scripts."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ class NvidiaSmi(ServerCase):
     server_arguments = ("--software-devices", "2")
 
     def smi(self, *arguments, address=None):
-        # By its name alone: `gpuwire run` makes it the first that PATH finds.
+        # The program is found by PATH, in which `gpuwire run` puts it first.
         command = [
             os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", address or self.server.address, "--",
             "nvidia-smi", *arguments

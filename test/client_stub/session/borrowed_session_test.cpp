@@ -1,5 +1,5 @@
-// A session whose code is that of the built libcuda.so.1, used by a program with a C++ library of its own, as
-// libnvidia-ml.so.1 and gpuwire-info do.
+// A session by the code of the built libcuda.so.1, used by a program with a C++ library of its own, like
+// libnvidia-ml.so.1 and gpuwire-info.
 #include "client_stub/session/borrowed_session.hpp"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ class NoNotices final : public client::NoticeHandler {
   void ended(CUresult, std::string_view) override {}
 };
 
-// A server that answers as it is told, and a session with it.
+// A scripted server, and a session with it.
 struct Borrowed {
   explicit Borrowed(test::FakeServer::Serve serve)
       : listener(std::move(*transport::TcpListener::listen({"127.0.0.1", 0}))) {

@@ -21,7 +21,7 @@ std::vector<std::byte> random_bytes(size_t count, uint64_t seed) {
   return bytes;
 }
 
-// Sends back what came in.
+// Sends received bulk back.
 void echo(FakeServer& server) {
   while (server.next()) {
     auto bytes = server.bulk();
@@ -248,7 +248,7 @@ TEST_CASE("many large pieces may be sent before the first is waited for") {
 }
 
 TEST_CASE("an early reply does not give the caller its memory back before it is sent") {
-  // The server answers first and reads the bulk afterwards, as after an error.
+  // The server answers before it reads the bulk, as after an error.
   on_every_transport([](const PairKind& kind) {
     auto there = random_bytes(2'000'003, 5);
     std::vector<std::byte> arrived;

@@ -48,7 +48,7 @@ TEST_CASE("posted calls arrive without anybody waiting or flushing") {
   });
 }
 
-// Codes that tell a call from its neighbours.
+// Returns a code that differs from the neighbouring calls' codes.
 CUresult code_of(uint64_t count) {
   constexpr CUresult kCodes[] = {CUDA_ERROR_INVALID_VALUE,   CUDA_ERROR_OUT_OF_MEMORY,  CUDA_ERROR_NOT_INITIALIZED,
                                  CUDA_ERROR_DEINITIALIZED,   CUDA_ERROR_NO_DEVICE,      CUDA_ERROR_INVALID_IMAGE,
@@ -166,7 +166,7 @@ TEST_CASE("a call that was set aside is waited for later, by another thread, and
   on_every_transport([](const PairKind& kind) {
     std::atomic<bool> told{false};
     Fixture fixture(kind.make(test_seed()), [](FakeServer& server) {
-      REQUIRE(server.next());  // what was posted
+      REQUIRE(server.next());  // the posted frames
       REQUIRE(server.next());
       const uint64_t aside = server.header().sequence;
       REQUIRE(server.next());
@@ -188,7 +188,7 @@ TEST_CASE("a call that was set aside is waited for later, by another thread, and
     fixture.session->commit(slot, 0);
     fixture.session->set_aside(slot.sequence);
     CHECK(fixture.call(2) == CUDA_SUCCESS);
-    told.wait(false);  // nobody calls: the session's own thread has read the reply, and the notice behind it
+    told.wait(false);  // no thread calls: the session's own thread has read the reply and the notice behind it
     CHECK(fixture.session->stats().waits == 1);
     CHECK(fixture.call(3) == CUDA_SUCCESS);
     CUresult result = CUDA_SUCCESS;
@@ -207,7 +207,7 @@ TEST_CASE("a call that was set aside before its answer came is waited for like a
     Fixture fixture(kind.make(test_seed()), [](FakeServer& server) {
       REQUIRE(server.next());
       server.reply(server.header().sequence, CUDA_ERROR_NOT_FOUND);
-      REQUIRE(server.next());  // and is gone
+      REQUIRE(server.next());  // and then closes
     });
     uint64_t sequences[2] = {};
     for (uint64_t& sequence : sequences) {
@@ -241,7 +241,7 @@ TEST_CASE("calls beyond the limits of the wire are refused and do no harm") {
         CUDA_ERROR_INVALID_VALUE);
   CHECK(fixture.session->begin(wire::FrameKind::called, 1, 0, 1, {.data = nullptr, .bytes = wire::kBulkBytesMax + 1},
                                slot) == CUDA_ERROR_INVALID_VALUE);
-  // Posted bulk has to fit into the window: its memory is the caller's again at once.
+  // Posted bulk has to fit into the window, because the caller may reuse its memory at once.
   CHECK(fixture.session->begin(wire::FrameKind::posted, 1, 0, 1,
                                {.data = nullptr, .bytes = wire::kPostedBulkBytesMax + 1},
                                slot) == CUDA_ERROR_INVALID_VALUE);

@@ -21,7 +21,7 @@ constexpr const char* kName = "GPUWIRE_SETTING_OF_A_TEST";
 
 bool is(const char* value, std::string_view wanted) { return value && wanted == value; }
 
-// In a process of its own, whose environment nobody else reads.
+// Runs the check in a process of its own, whose environment no other thread reads.
 bool holds(const std::function<bool()>& condition) {
   const pid_t child = fork();
   if (child == 0) _exit(condition() ? 0 : 1);

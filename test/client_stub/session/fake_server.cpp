@@ -10,7 +10,7 @@
 namespace gpuwire::test {
 
 namespace {
-// A bound for a test that hangs, not a time that anything depends on.
+// A bound for a test that hangs; no result depends on it.
 constexpr std::chrono::seconds kLimit{120};
 }  // namespace
 
@@ -77,7 +77,7 @@ bool FakeServer::next() {
   }
 }
 
-// What is no end of the session. False: it is.
+// Handles a control frame; returns false if it ends the session.
 bool FakeServer::answer_control() {
   switch (wire::ControlOrdinal(header().ordinal)) {
     case wire::ControlOrdinal::acknowledge_now: acknowledge(frame_end_); return true;

@@ -1,5 +1,4 @@
-// The other end of a session, for tests: a thread that answers frames as the test says. It checks what every server may
-// rely on: sequence numbers without a gap.
+// A scripted server: a thread that answers a session's frames. It checks that sequence numbers have no gap.
 #pragma once
 
 #include <atomic>
@@ -19,7 +18,7 @@ namespace gpuwire::test {
 
 class FakeServer {
  public:
-  // `serve` runs on the server's thread after what `begins` says, and the connection is closed when it returns.
+  // `serve` runs on the server's thread after the handshake from `begins` on; the connection is closed when it returns.
   using Serve = std::function<void(FakeServer&)>;
   enum class Begins { with_prefaces, with_hello };
   FakeServer(std::unique_ptr<transport::Transport> transport, Serve serve, Begins begins = Begins::with_prefaces);
@@ -28,18 +27,18 @@ class FakeServer {
     if (thread_.joinable()) thread_.join();
   }
 
-  // The next frame of the client that is no acknowledgement. False: the client is gone (or said goodbye, then
-  // sent_goodbye()).
+  // Reads the client's next frame that is no acknowledgement. Returns false if the client has closed the connection (or
+  // sent Goodbye, then sent_goodbye()).
   bool next();
   const wire::FrameHeader& header() const { return receiver_.header(); }
   kj::ArrayPtr<const capnp::word> message() const { return receiver_.message(); }
   std::vector<std::byte> bulk();
   void skip_bulk() { receiver_.skip_bulk(); }
   bool sent_goodbye() const { return goodbye_; }
-  // False: a client frame did not carry the next sequence number.
+  // Whether each client frame had the next sequence number.
   bool sequences_ok() const { return sequences_ok_; }
   uint64_t last_sequence() const { return last_sequence_; }
-  // Position in the client's stream before and behind the frame in hand and its bulk.
+  // The positions in the client's stream before and after the present frame with its bulk.
   uint64_t frame_begin() const { return frame_begin_; }
   uint64_t frame_end() const { return frame_end_; }
   // Bytes that the server has sent since its first frame.
@@ -52,9 +51,9 @@ class FakeServer {
   void acknowledge(uint64_t position);
   void send_header(const wire::FrameHeader& header);
   void send_raw(std::span<const std::byte> bytes);
-  // Heartbeats of the client.
+  // The number of the client's heartbeats.
   unsigned heartbeats() const { return heartbeats_; }
-  // When set, everything before every so manieth frame is acknowledged by next().
+  // If not 0, next() acknowledges all earlier frames at every so manieth frame.
   unsigned acknowledge_every = 256;
   transport::Transport& connection() { return *transport_; }
 

@@ -14,7 +14,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// Everything that a server can send in answer to a call and must not.
+// The wrong answers to a call that a server can send.
 struct BadAnswer {
   const char* what;
   void (*send)(FakeServer& server, uint64_t sequence);
@@ -272,7 +272,7 @@ TEST_CASE("a session that ends with a code that is none of CUDA's gives an unkno
 }
 
 TEST_CASE("the reason is heard also when it came before an attempt to send") {
-  // The server is gone when the client sends: the failed send must not hide what was said last.
+  // The server has closed when the client sends: the failed send must not hide the server's last message.
   Fixture fixture(pair_kinds()[1].make(1), [](FakeServer& server) {
     capnp::MallocMessageBuilder message;
     auto ending = message.initRoot<schema::Ending>();

@@ -161,7 +161,7 @@ bool LoginServer::read_login() {
   return seen_.token_name.empty() || options_.token.empty() || challenge({nonce.begin(), nonce.size()});
 }
 
-// True: the client has shown its token, which is seen then.
+// Returns true if the client has shown its token, which `seen_` then has.
 bool LoginServer::challenge(const std::string& nonce) {
   const tls::TokenHash hash = tls::token_hash(options_.token);
   tls::TokenChallenge challenge{.client = {}, .server = tls::new_token_nonce().value()};

@@ -1,5 +1,5 @@
 // A server that clients have to log in to, for tests: it listens on loopback or on a Unix socket, and answers one
-// client as the test says.
+// client by the test's script.
 #pragma once
 
 #include <atomic>
@@ -22,32 +22,33 @@ struct LoginSeen {
   uint32_t gpus = 0, process_id = 0;
   uint64_t memory_bytes = 0;
   std::string gpu_type;
-  const char* road = "";  // what the session goes by
+  const char* road = "";  // the transport of the session
 };
 
 class LoginServer {
  public:
   struct Options {
     tls::Context context;   // null: without TLS
-    std::string token;      // of which it knows the hash, and says so; without TLS
-    bool proves = true;     // false: it only says so
+    std::string token;      // the server knows and announces its hash; without TLS
+    bool proves = true;     // false: it announces the hash without a proof
     std::string unix_path;  // empty: 127.0.0.1, a free port
-    uint32_t flags = 4;     // of the preface: kPrefaceLogin; kPrefaceTls is added with a context
-    uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // where the preface's flags offer shared memory
-    std::string plain_refusal;  // not empty: one connection before is without TLS, and is refused with this
-    bool told_before = false;   // that one is told in the preface, and has to leave without a Login
+    uint32_t flags = 4;     // the preface's flags: kPrefaceLogin; kPrefaceTls is added with a context
+    uint32_t ring_bytes = transport::shared_memory::kRingBytes;  // if the preface's flags offer shared memory
+    std::string plain_refusal;  // not empty: an earlier connection without TLS is refused with this text
+    bool told_before = false;   // the preface has that refusal, and the client has to leave without a Login
     bool another_key = false;   // the worker gets a wrong key
-    unsigned drops = 0;  // so many connections are closed before the one that is answered: at once, after the preface,
-                         // after the Login, and so on
-    unsigned queue_drops = 0;  // then so many are closed when they have been given a place in the queue, and a ticket
+    // So many connections are closed before the answered one: at once, after the preface, after the Login, and so on.
+    unsigned drops = 0;
+    unsigned queue_drops = 0;  // then so many are closed after they got a place in the queue, and a ticket
   };
-  // `answer` runs on the server's thread when the Login is there, and says what to answer with the functions below;
-  // when it has admitted the client, a session follows in which every call succeeds.
+  // `answer` runs on the server's thread after the Login, and answers by the functions below; once it has admitted the
+  // client, a session follows in which every call succeeds.
   explicit LoginServer(Options options, std::function<void(LoginServer&)> answer);
   ~LoginServer();
 
   const std::string& port() const { return port_; }
-  // Waits until the server's thread has answered and begins the session, or has ended: it writes nothing here any more.
+  // Waits until the server's thread has answered and begins the session, or has ended: it does not write `seen_` after
+  // that.
   const LoginSeen& seen() const {
     seen_whole_.wait(false);
     return seen_;
@@ -55,12 +56,12 @@ class LoginServer {
 
   void queued(uint32_t place, uint32_t waiting, const std::string& why, const std::string& ticket = {});
   void refuse(const std::string& why);
-  // `ends`: as LoginAnswer.identityEndsUnixS.
+  // `ends_unix_s`: as LoginAnswer.identityEndsUnixS.
   void admit(int64_t ends_unix_s = 0);
   void send_frame(const wire::FrameHeader& header, std::span<const std::byte> message);
-  // Nobody comes in any more; for the server's thread.
+  // Accepts no further connection. The server's thread only.
   void close_listener() { listener_.reset(); }
-  // Waits until the client has gone.
+  // Waits until the client has closed the connection.
   void await_end();
 
  private:

@@ -1,4 +1,4 @@
-// Logging in: what the server is told, what the user is told, and who is not trusted.
+// Login: the messages to the server, the messages to the user, and servers that are not trusted.
 #include <doctest/doctest.h>
 
 #include <sys/stat.h>
@@ -28,7 +28,7 @@ constexpr const char* kVariables[] = {"GPUWIRE_IDENTITY", "GPUWIRE_CA",     "GPU
                                       "GPUWIRE_GPUS",     "GPUWIRE_MEMORY", "GPUWIRE_TRANSPORT",
                                       "XDG_CONFIG_HOME",  "GPUWIRE_QUEUE",  "GPUWIRE_GPU_TYPE"};
 
-// The environment of one test; before and after it nothing is set, and the configuration folder is empty.
+// The environment of one test; before and after it no variable is set, and the configuration folder is empty.
 using Variables = std::vector<std::pair<const char*, std::string>>;
 
 struct Environment {
@@ -47,7 +47,7 @@ struct Environment {
 struct Outcome {
   CUresult result = CUDA_ERROR_UNKNOWN;
   std::string error, printed;
-  bool works = false;  // a call came back
+  bool works = false;  // a call has returned
 };
 
 Outcome try_connect(const std::string& address, client::SessionKind kind = client::SessionKind::program) {
@@ -106,7 +106,7 @@ TEST_CASE("a program hears that its certificate expires from two weeks before th
   const int64_t now = std::time(nullptr), day = 24 * 3600;
   struct Row {
     int64_t ends;
-    const char* words;  // empty: nothing is printed
+    const char* words;  // empty: no output
   };
   for (const Row& row : {Row{0, ""}, Row{now + 15 * day, ""}, Row{now + 12 * day + day / 2, ", in 12 days: ask"},
                          Row{now + day + day / 2, ", in 1 day: ask"}, Row{now + day / 2, ", in less than a day: ask"},
@@ -184,7 +184,7 @@ TEST_CASE("a token does not go to whoever listens on the port of a server that i
     LoginServer::Options options;
     const char* error;
   } const impostors[] = {
-      {{}, "does not prove that it knows the token"},  // an older server, or one that says that it is
+      {{}, "does not prove that it knows the token"},  // an older server, or one that claims to be
       {{.flags = 0}, "does not prove that it knows the token"},
       {{.token = "gpuwire_another", .proves = true}, "has not proven that it knows the token"},
       {{.token = "gpuwire_0123456789abcdefghij", .proves = false}, "has not proven that it knows the token"},
@@ -199,7 +199,7 @@ TEST_CASE("a token does not go to whoever listens on the port of a server that i
     CHECK_MESSAGE(outcome.error.find(impostor.error) != std::string::npos, outcome.error);
     CHECK(server.seen().token == "");
   }
-  // One that admits whoever comes, unasked.
+  // A server that admits any client without a challenge.
   LoginServer hasty({.flags = 4 | wire::kPrefaceTokenChallenge}, admit);
   auto outcome = try_connect("127.0.0.1:" + hasty.port());
   CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
@@ -299,7 +299,7 @@ TEST_CASE("shared memory with another machine, and a road that there is not, are
   CHECK(try_connect("127.0.0.1:" + server.port())
             .error.find("shared memory is for a server on this machine: --server unix:/PATH") != std::string::npos);
   setenv("GPUWIRE_TRANSPORT", "pigeon", 1);
-  // What is wrong with the variables is told before anybody is connected to.
+  // Errors of variables are reported before any connection is made.
   CHECK(try_connect("127.0.0.1:1").error.find("GPUWIRE_TRANSPORT must be auto, tcp, shm or rdma, got pigeon") !=
         std::string::npos);
 }
@@ -437,7 +437,8 @@ TEST_CASE("a server that drops every connection is given up") {
   LoginServer::Options options;
   options.drops = client::kEnterAttemptsMax - 1;
   std::atomic<unsigned> answered{0};  // counted by the server's thread, read by this one
-  LoginServer server(std::move(options), [&](LoginServer&) { ++answered; });  // and drops the last one, too
+  // The server drops the last connection, too.
+  LoginServer server(std::move(options), [&](LoginServer&) { ++answered; });
   auto outcome = try_connect("127.0.0.1:" + server.port());
   CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
   CHECK(outcome.error.find("the login failed: ") != std::string::npos);

@@ -129,7 +129,7 @@ TEST_CASE("the client acknowledges what it has taken over") {
       CHECK(fixture.call(1) == CUDA_SUCCESS);
       CHECK(fixture.call(2) == CUDA_SUCCESS);
     }
-    // These frames are short, and what came with the same read as the last acknowledgement's may follow later.
+    // These frames are short, and frames of the same read as the last acknowledged one may be acknowledged later.
     CHECK(acknowledged + 4 * wire::kAcknowledgeShortFrameBytes >= sent);
     CHECK(acknowledged <= sent + 4096);
   });

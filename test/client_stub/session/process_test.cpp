@@ -1,4 +1,4 @@
-// What the process around a session does to it: fork, exit, close from anywhere.
+// Events of a session's process: fork, exit, close from any thread.
 #include <doctest/doctest.h>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -30,7 +30,7 @@ TEST_CASE("after a fork the session is the parent's alone") {
     CHECK(fixture.call(1) == CUDA_SUCCESS);
     pid_t child = fork();
     if (child == 0) {
-      // Only what a child may do after fork() in a process with threads.
+      // Only operations that a child may use after fork() in a process with threads.
       bool ok = fixture.session->state() == CUDA_ERROR_NOT_INITIALIZED &&
                 fixture.post(1) == CUDA_ERROR_NOT_INITIALIZED && fixture.call(1) == CUDA_ERROR_NOT_INITIALIZED;
       fixture.session->flush();
@@ -159,7 +159,7 @@ TEST_CASE("a process that just ends leaves no message and the server sees the en
   Ends ends = pair_kinds()[0].make(1);
   int errors[2];
   REQUIRE(pipe(errors) == 0);
-  // The child is the client, with all its threads; it is killed in the middle.
+  // The child is the client, with all its threads; it is killed during its calls.
   pid_t child = fork();
   if (child == 0) {
     dup2(errors[1], STDERR_FILENO);
@@ -207,7 +207,7 @@ bool sleeps(pid_t thread) {
   return name_end != std::string::npos && text[name_end + 2] == 'S';
 }
 
-// Has the calling thread leave `body` when it sleeps, which it does for ever.
+// Makes the calling thread leave `body`, which sleeps for ever, by a jump.
 template <class Body>
 void leave_when_asleep(Body&& body) {
   struct sigaction action {};
@@ -233,13 +233,13 @@ void leave_when_asleep(Body&& body) {
 
 }  // namespace
 
-// Not under the thread sanitizer, which loses the frames that a thread jumps over.
+// The thread sanitizer does not support a jump over frames.
 TEST_CASE("a thread that has jumped out of calls that wait gives back what it held, and the session goes on") {
 #if defined(__SANITIZE_THREAD__)
   return;
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-  // What a frame held that was jumped over is nobody's.
+  // The memory of a frame that was jumped over leaks.
   const __lsan::ScopedDisabler leaks;
 #endif
   for (size_t kind : {0, 1, 2, 3, 4, 5}) {
@@ -248,7 +248,7 @@ TEST_CASE("a thread that has jumped out of calls that wait gives back what it he
     left = 0;
     constexpr unsigned kRounds = 5;
     Fixture fixture(pair_kinds()[kind].make(test_seed()), [&](FakeServer& server) {
-      // What nobody waits for any more is answered in the middle of what somebody does, and with bulk.
+      // The abandoned calls are answered between other calls, and with bulk.
       std::vector<std::byte> bulk(100'000, std::byte(7));
       while (server.next()) {
         const uint64_t sequence = server.header().sequence;

@@ -1,5 +1,4 @@
-// A session whose connection is lost, or leads nowhere without a word: who notices, what the user is told, what is
-// counted.
+// A session whose connection is lost, or is silently dead: its detection, the messages to the user, the counters.
 #include "client_stub/session/reconnection.hpp"
 
 #include <doctest/doctest.h>
@@ -26,14 +25,14 @@ Reconnection::Clock::time_point after(Reconnection::Clock::time_point begin, int
   return begin + milliseconds(ms);
 }
 
-// A server that goes on over every connection that its client makes. What the client has sent is lost with a
-// connection, so nothing but heartbeats may be under way.
+// A server that continues the session over each of its client's connections. Bytes in flight are lost with a
+// connection, so only heartbeats may be in flight.
 class Reconnector final : public client::Reconnector {
  public:
   explicit Reconnector(std::atomic<unsigned>& made) : made_(made) {}
   ~Reconnector() override { stop(); }
 
-  // The position that the server says: everything that the client has sent.
+  // The position that the server reports: all bytes that the client has sent.
   std::atomic<uint64_t> client_sent{0};
   transport::SimulatedOptions next{};
 
@@ -114,14 +113,14 @@ TEST_CASE("a line about a loss has its cause beside that of the last attempt, an
   CHECK(lines[0] ==
         "the connection was lost (the other side closed the connection; now: connection refused); trying for 17 s to "
         "reconnect");
-  // The server may have seen the loss otherwise, and keep the session for longer.
+  // The server may have noticed the loss later, and keep the session for longer.
   CHECK(attempts.next_delay(after(begin, 25'000), "connection refused").count() >= 0);
 }
 
 TEST_CASE("a session without a call, and one that waits for a reply, notice that their connection leads nowhere") {
   for (bool waits : {false, true}) {
     CAPTURE(waits);
-    // The handshake gets through, and then nothing in either direction, and nobody says so.
+    // The handshake passes, and then nothing in either direction, without an error.
     auto ends = transport::simulated_pair({});
     std::unique_ptr<ConnectedSession> session;
     RecordingHandler handler;
@@ -137,8 +136,8 @@ TEST_CASE("a session without a call, and one that waits for a reply, notice that
     std::atomic<unsigned> made{0};
     auto reconnector = std::make_unique<Reconnector>(made);
     Reconnector& way = *reconnector;
-    // This server answers no heartbeat, so its connection counts as dead soon; the ones that follow swallow everything,
-    // and are found out one after the other.
+    // This server answers no heartbeat, so its connection soon counts as dead; the following connections swallow all
+    // bytes, and are detected one after the other.
     way.next = {.swallow_first_to_second = 1};
     way.client_sent = 0;
     std::thread caller;
@@ -168,7 +167,7 @@ TEST_CASE(
   auto session = ConnectedSession::greet(std::move(ends.first), "test:1", handler);
   REQUIRE(session);
   std::atomic<unsigned> made{0};
-  // Looks that are far apart: this server's silence is not what the case is about.
+  // A long heartbeat interval: the case does not test this server's silence.
   (*session)->outlive_connections(std::make_unique<Reconnector>(made), {kGrace, kGrace}, milliseconds(50));
   while (server.heartbeats() == 0) std::this_thread::yield();
   (*session)->close();
@@ -183,7 +182,7 @@ TEST_CASE(
 
 namespace {
 
-// Connections that end at once, before they have brought a byte.
+// Connections that end at once, before they have carried a byte.
 class Fruitless final : public client::Reconnector {
  public:
   explicit Fruitless(std::atomic<unsigned>& made) : made_(made) {}
@@ -215,7 +214,7 @@ TEST_CASE("a connection that brings nothing is no success: attempts become rarer
               **session, 3, 0, client::message_words<schema::Source>(), [](auto) {}, [](auto) {}) ==
           CUDA_ERROR_DEVICE_UNAVAILABLE);
   });
-  // 50 ms and twice as much each time, with jitter: those of the grace, however slow the machine.
+  // Attempts after 50 ms, and twice as much each time, with jitter, within the grace, also on a slow machine.
   CHECK(made >= 2);
   CHECK(made <= 40);
   CHECK(text.find("the session does not go on") != std::string::npos);

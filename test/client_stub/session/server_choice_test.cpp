@@ -1,4 +1,4 @@
-// Which of several servers a program uses: their names, what they say, the choice, and what happens when one is dead.
+// The choice of a program's server: names, offers, ranking, and dead servers.
 #include <doctest/doctest.h>
 
 #include <string>
@@ -68,7 +68,7 @@ TEST_CASE("an offer is read, with what a newer server may add, and bytes that ar
   CHECK(offer->gpus[0].name == "NVIDIA H200 NVL");
   CHECK(offer->gpus[0].sessions == 3);
   CHECK(offer->gpus[0].busy_permille == 250);
-  CHECK(offer->gpus[1].free_bytes == 200);  // no more than there is
+  CHECK(offer->gpus[1].free_bytes == 200);  // cut to the GPU's memory
   CHECK(offer->gpus[1].busy_permille == 1000);
   for (const char* none : {"", "start", "start maybe\n", "place 1\n", "start now\nplace -1\n", "start now\nin soon\n",
                            "start now\ngpu 1 2 3\n", "start now\ngpu 1 2 x 4 name\n", "start queued\nplace 1 2\n"}) {
@@ -127,7 +127,7 @@ TEST_CASE("the choice is the one of the table") {
     const ServerRanking ranking = rank_servers(row.offers, row.wish);
     CHECK(ranking.order == row.order);
     REQUIRE(ranking.why.size() == row.offers.size());
-    // Whoever is ruled out, or would let it wait, has a reason.
+    // A server that is ruled out, or would make the program wait, has a reason.
     for (size_t i = 0; i < row.offers.size(); ++i) {
       const bool may = std::count(ranking.order.begin(), ranking.order.end(), i) != 0;
       CHECK(ranking.why[i].empty() == (may && row.offers[i].start != Start::queued));
@@ -160,12 +160,12 @@ TEST_CASE("an older server does not say, and neither does one that is asked too 
 
 namespace {
 
-// Servers that a test describes.
+// Servers with a test's answers.
 struct Lab {
   std::vector<ServerOffer> offers;
-  std::vector<std::vector<ServerOffer>> later;  // what they say when they are asked again
-  std::vector<SessionStartError> starts;        // by server: how a start there fails; success where the result says so
-  unsigned patience = 0;                        // how often it waits for servers that are not there
+  std::vector<std::vector<ServerOffer>> later;  // their answers to repeated queries
+  std::vector<SessionStartError> starts;        // by server: the error of a start there, or success
+  unsigned patience = 0;                        // the number of waits for missing servers
   std::vector<std::string> told, started;
 
   tl::expected<ChosenSession, SessionStartError> begin() {
@@ -230,7 +230,7 @@ TEST_CASE("servers that are all being restarted are asked again while patience l
   Lab impatient{.offers = nobody, .later = {nobody}, .starts = {}, .patience = 1};
   CHECK_FALSE(impatient.begin());
   CHECK(impatient.started.empty());
-  // One that has answered is not one that is being restarted.
+  // A server that has answered is not being restarted.
   Lab refused{.offers = {dead(), {.start = Start::no, .why = "no tenant"}, dead()},
               .later = {nobody},
               .starts = {},

@@ -1,4 +1,4 @@
-// The way back to a server whose name has several addresses, of which some lead elsewhere.
+// Reconnection to a server whose name has several addresses, some of them of other servers.
 #include "client_stub/session/server_reconnector.hpp"
 
 #include <doctest/doctest.h>
@@ -37,7 +37,7 @@ const resume::SessionId kSession{1, 2, 3};
 const resume::Secret kSecret{9, 8, 7}, kOtherSecret{9, 8, 6};
 constexpr uint64_t kServerReceived = 77;
 
-// Listens on loopback and does the same with everybody who comes, one after the other.
+// Listens on loopback and handles each connection in the same way, one after the other.
 class Place {
  public:
   using Meet = std::function<void(transport::Transport&)>;
@@ -49,7 +49,7 @@ class Place {
   }
   ~Place() {
     over_ = true;
-    // Who waits in poll() or for a peer's bytes is woken by one more connection.
+    // One more connection wakes the thread from poll() or from a wait for a peer's bytes.
     auto last = transport::connect_tcp(endpoint(), kLimit);
     thread_.join();
   }
@@ -76,7 +76,7 @@ class Place {
   std::thread thread_;
 };
 
-// A server with a session of this secret, which asks nobody for a login.
+// A server with a session of this secret, without a login.
 void resume_session(transport::Transport& connection, const resume::Secret& secret) {
   wire::PrefaceBytes bytes;
   if (receive_all(connection, bytes, kLimit).status != transport::IoStatus::ok) return;
@@ -100,7 +100,7 @@ void say_nothing(transport::Transport& connection) {
 
 void go(transport::Transport&) {}
 
-// Finds these addresses, in this order, and goes back to a session that `carrier` has carried.
+// Returns a reconnector that resolves these addresses, in this order, for a session that `carrier` has carried.
 ServerReconnector way_over(Addresses addresses, const Endpoint& carrier) {
   client::ServerAddress name{client::ServerAddress::Kind::tcp, {"server.test", 9750}, {}};
   return {
@@ -109,7 +109,7 @@ ServerReconnector way_over(Addresses addresses, const Endpoint& carrier) {
       }};
 }
 
-// A port on which nobody listens.
+// Returns a port without a listener.
 Endpoint nobody() {
   auto listener = transport::TcpListener::listen({"127.0.0.1", 0});
   REQUIRE(listener);
@@ -127,7 +127,7 @@ TEST_CASE("an address that leads nowhere costs one attempt, whatever it does wit
   for (auto& [what, meet] : ways) {
     CAPTURE(what);
     Place elsewhere(meet), server([](transport::Transport&it) { resume_session(it, kSecret); });
-    // The name's addresses have changed since: none of them has carried the session.
+    // The name's addresses have changed: none of them has carried the session.
     ServerReconnector way = way_over({elsewhere.endpoint(), server.endpoint()}, nobody());
     auto first = way.reconnect(0);
     REQUIRE_FALSE(first);
@@ -206,7 +206,7 @@ TEST_CASE("addresses keep their turns when a resolver shuffles them, finds more,
 
 namespace {
 
-// Reads the Login behind the prefaces, notes which token it names and closes.
+// Reads the Login after the prefaces, notes its token and closes.
 void note_token(transport::Transport& connection, std::string& token) {
   wire::PrefaceBytes bytes;
   if (receive_all(connection, bytes, kLimit).status != transport::IoStatus::ok) return;

@@ -1,4 +1,4 @@
-// A session with a scripted server behind it, on every transport.
+// A session with a scripted server, on every transport.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@
 
 namespace gpuwire::test {
 
-// Remembers all notices; sinks are what the test sets.
+// Records all notices; the test sets the sinks.
 class RecordingHandler : public client::NoticeHandler {
  public:
   void notice(wire::NoticeOrdinal ordinal, capnp::MessageReader& message) override;
@@ -44,15 +44,15 @@ struct Fixture {
   std::string error;
   client::Session& operator*() { return *session; }
 
-  // One posted call that carries `number`, and one called one.
+  // Send a posted call, or a called one, that carries `number`.
   CUresult post(uint64_t number, const client::Bulk& bulk = {}, uint64_t* sequence = nullptr);
   CUresult call(uint64_t number, const client::Bulk& bulk = {}, const client::BulkSink& sink = {});
 };
 
-// What Fixture::post and call put into their messages.
+// Returns the number of a message of Fixture::post or call.
 uint64_t number_in(FakeServer& server);
 
-// stderr of a piece of code. The process must have no other thread that prints.
+// Returns the stderr of a piece of code. The process must have no other thread that prints.
 std::string stderr_of(const std::function<void()>& body);
 
 template <class Body>
@@ -65,7 +65,7 @@ void on_every_transport(Body&& body) {
   }
 }
 
-// Answers every called frame with success until the client is gone.
+// Answers every called frame with success until the client closes.
 void answer_all(FakeServer& server);
 
 }  // namespace gpuwire::test

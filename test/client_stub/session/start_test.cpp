@@ -1,5 +1,4 @@
-// Everything that can stand at the other end instead of a server that wants us: each gives one CUDA error and one line
-// that names the cause.
+// Peers other than a willing server: each causes one CUDA error and one line that names the cause.
 #include <doctest/doctest.h>
 
 #include <poll.h>
@@ -138,7 +137,7 @@ TEST_CASE("a service that closes without a word is tried again") {
   Stranger stranger("", true);
   auto outcome = try_connect(stranger.address());
   CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
-  CHECK(outcome.error.find("connection refused") != std::string::npos);  // when it was tried again
+  CHECK(outcome.error.find("connection refused") != std::string::npos);  // after a retry
 }
 
 TEST_CASE("another protocol version is named with both sides' versions") {
@@ -175,7 +174,7 @@ TEST_CASE("a server that accepts and then says nonsense, or nothing, is an error
     Stranger stranger(bytes_of(wire::own_preface()) + (nonsense ? std::string(100, 'x') : std::string()), true);
     auto outcome = try_connect(stranger.address());
     CHECK(outcome.result == CUDA_ERROR_SYSTEM_NOT_READY);
-    // What has ended is tried again, and nobody listens any more then.
+    // An ended connection is retried, without a listener by then.
     CHECK(outcome.error.find(nonsense ? "the session was not started" : "connection refused") != std::string::npos);
   }
 }

@@ -1,4 +1,4 @@
-// The line that a user sees of transfers that take long, with a clock, a connection and a terminal of the test's own.
+// The user's line about long transfers, with a clock, a connection and a terminal of the test's own.
 #include "client_stub/session/transfer_progress.hpp"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ struct Connection final : Traffic {
   uint64_t left = 0;
 };
 
-// What was written, and what a user would see of it.
+// The written bytes, and a user's view of them.
 struct Screen {
   std::string written;
   bool ready = true;

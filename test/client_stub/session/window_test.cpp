@@ -15,7 +15,7 @@ using namespace gpuwire::test;
 
 namespace {
 
-// Takes everything; `taken` is called before the sender is back.
+// Accepts all bytes; `taken` is called before the send returns.
 class QuickTransport final : public transport::Transport {
  public:
   std::function<void(size_t bytes)> taken;
@@ -67,7 +67,7 @@ TEST_CASE("who waits for room hears of it when the acknowledgement has overtaken
     std::byte frame[sizeof acknowledgement];
     CHECK(link.try_receive(frame).status == transport::IoStatus::ok);
     CHECK_FALSE(link.bad_acknowledgement());
-    CHECK(begin() == client::Outgoing::Begun::full);  // and waits for a change from now on
+    CHECK(begin() == client::Outgoing::Begun::full);  // it waits for a change from now on
   };
   link.pump();
   CHECK(overtaken);
@@ -77,8 +77,7 @@ TEST_CASE("who waits for room hears of it when the acknowledgement has overtaken
 
 TEST_CASE("a client that is faster than its server waits for it and loses nothing") {
   on_every_transport([](const PairKind& kind) {
-    // More than the window holds; the server does not read before the client must have been held up, and acknowledges
-    // late.
+    // More than the window holds; the server reads only after the client must have been blocked, and acknowledges late.
     constexpr size_t kBulk = 200 * 1024, kCalls = 3 * wire::kSendWindowBytes / kBulk;
     std::binary_semaphore read{0};
     uint64_t frames = 0;
@@ -134,7 +133,7 @@ TEST_CASE("several threads wait for room at once") {
 
 TEST_CASE("calls that wait for room end when the session does") {
   Fixture fixture(pair_kinds()[1].make(1), [](FakeServer& server) {
-    // Takes nothing over, and goes once the client must be stuck: the kernel's buffers are full then as well.
+    // Acknowledges nothing, and closes once the client must be blocked: the kernel's buffers are full by then, too.
     while (server.last_sequence() < 50 && server.next()) server.skip_bulk();
   });
   std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
@@ -158,7 +157,7 @@ TEST_CASE("an answer finds room in a window that takes nothing else") {
     }
   });
   std::vector<std::byte> bytes(wire::kPostedBulkBytesMax);
-  // The last one that fits leaves less room than it takes itself; the next waits.
+  // The last call that fits leaves less room than it takes itself; the next one waits.
   constexpr size_t kLarge = wire::kSendWindowBytes - wire::kSendWindowBytes / link::kSmallRingDivisor;
   constexpr size_t kFit =
       (kLarge - client::kNoticeReserveBytes - client::kAnswerReserveBytes - link::kAcknowledgeReserveBytes) /

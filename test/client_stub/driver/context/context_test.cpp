@@ -99,7 +99,7 @@ TEST_CASE("each thread has its own stack of contexts") {
   CHECK(custom::cuCtxPopCurrent_v2(&popped) == CUDA_SUCCESS);
   CHECK(popped == primary_of(1));
   CHECK(current() == primary_of(0));
-  // Setting replaces the top, and setting NULL takes it off.
+  // cuCtxSetCurrent replaces the top of the stack, and NULL removes it.
   CHECK(custom::cuCtxSetCurrent(primary_of(1)) == CUDA_SUCCESS);
   CHECK(current() == primary_of(1));
   CHECK(custom::cuCtxSetCurrent(nullptr) == CUDA_SUCCESS);
@@ -116,7 +116,7 @@ TEST_CASE("a destroyed context may still stand in the stack, and its calls say t
   CHECK(current() == context);
   REQUIRE(custom::cuCtxPushCurrent_v2(context) == CUDA_SUCCESS);
   REQUIRE(custom::cuCtxDestroy_v2(context) == CUDA_SUCCESS);
-  // The top went with the context, the copy below did not.
+  // The destruction removed the top of the stack, but not the copy below it.
   CHECK(current() == context);
   CHECK(enter(Needs::context).error == CUDA_ERROR_CONTEXT_IS_DESTROYED);
   CHECK(custom::cuCtxDestroy_v2(context) == CUDA_ERROR_CONTEXT_IS_DESTROYED);
@@ -157,7 +157,7 @@ TEST_CASE("after a fault either that or what is wrong with the arguments comes f
   CHECK(custom::cuCtxGetId(primary_of(0), &id) == CUDA_SUCCESS);
   CHECK(custom::cuFuncSetBlockShape(nullptr, 1, 0, 1) == fault);
   CHECK(custom::cuFuncSetCacheConfig(nullptr, CU_FUNC_CACHE_PREFER_L1) == CUDA_ERROR_INVALID_HANDLE);
-  // The server's driver has the word.
+  // The server's driver decides.
   const size_t sent = fake.session->total();
   CHECK(custom::cuCtxSetFlags(CU_CTX_SCHED_SPIN) == CUDA_SUCCESS);
   CHECK(fake.session->total() == sent + 1);
@@ -201,7 +201,7 @@ TEST_CASE("a sticky error stays with the contexts of its device") {
   CHECK(custom::cuCtxGetDevice(&device) == CUDA_SUCCESS);
   REQUIRE(custom::cuCtxSetCurrent(primary_of(1)) == CUDA_SUCCESS);
   CHECK(enter(Needs::context).error == CUDA_SUCCESS);
-  // What H200s do, see examples/errors.expected: the reset succeeds, and the process gets no new context on any device.
+  // As on H200s (examples/errors.expected), the reset succeeds, and the process gets no new context on any device.
   CHECK(custom::cuDevicePrimaryCtxReset_v2(0) == CUDA_SUCCESS);
   CUcontext lost = nullptr;
   CHECK(custom::cuDevicePrimaryCtxRetain(&lost, 0) == CUDA_ERROR_DEVICE_UNAVAILABLE);
@@ -259,7 +259,7 @@ TEST_CASE("when the session has ended every call says with what") {
 
 namespace {
 
-// What the session's frames make of the primary context at the server, in the order in which they were sent.
+// Checks the primary context's state at the server after each of the session's frames, in order.
 void check_order(const FakeProcess& fake) {
   const auto number = uint32_t(reinterpret_cast<uint64_t>(primary_of(0)));
   bool alive = false;
@@ -279,7 +279,7 @@ void check_order(const FakeProcess& fake) {
   CHECK(alive == (active != 0));
 }
 
-// Hung onto a context, as libraries do; called when it is about to end.
+// A callback of a context, as libraries register them; called before the context ends.
 void let_others_run(CUcontext, void*, void*) { std::this_thread::yield(); }
 
 }  // namespace
@@ -383,7 +383,7 @@ TEST_CASE("a context that is retained while its end is being sent begins behind 
       done.notify_all();
     });
     while (!retaining) std::this_thread::yield();
-    // It has to wait; if it does not, it is soon done.
+    // The call has to wait; if it did not, it would end soon.
     for (int looks = 0; looks < kPollsMax && !done; ++looks) std::this_thread::yield();
   });
   CHECK(custom::cuDevicePrimaryCtxRelease_v2(0) == CUDA_SUCCESS);

@@ -30,7 +30,7 @@ std::vector<std::byte> random_bytes(size_t count, unsigned seed) {
   return out;
 }
 
-// A server that keeps chunks, and its device's memory at kBase.
+// A server with a chunk store, and its device's memory at kBase.
 struct KeepingServer : test::DeviceProcess {
   explicit KeepingServer(const char* wish, bool same_machine = false)
       : DeviceProcess((setenv("GPUWIRE_DEDUP", wish, 1), 1)), memory(256u << 20) {
@@ -205,7 +205,7 @@ TEST_CASE("Where nothing is found a session stops naming bytes, and goes on with
   CHECK(server.kept == bytes.size());
   CHECK_FALSE(uploads.asks());
   CHECK(uploads.keeps());
-  // One question for a chunk goes before the bytes that are sent from then on, and none while it is not answered.
+  // One query for a chunk precedes the bytes that are sent from then on, and none follows before its answer.
   size_t asked = server.asked;
   REQUIRE(server.copy(bytes) == CUDA_SUCCESS);
   CHECK(server.asked == asked);
@@ -215,7 +215,7 @@ TEST_CASE("Where nothing is found a session stops naming bytes, and goes on with
   for (const SentFrame& frame : server.session->frames()) {
     if (frame.ordinal == uint32_t(SessionOrdinal::find_chunk)) probe = frame.sequence;
   }
-  uploads.found(probe + 1, true);  // another's
+  uploads.found(probe + 1, true);  // another query's answer
   CHECK_FALSE(uploads.asks());
   uploads.found(probe, true);
   CHECK(uploads.asks());

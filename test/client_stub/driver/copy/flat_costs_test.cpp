@@ -1,5 +1,5 @@
-// Calls that cost no more for what the program has made, or has under way, elsewhere. Instructions and frames are
-// counted, no time is measured.
+// The cost of a call does not depend on the program's other objects and work in flight. The tests count instructions
+// and frames, and measure no time.
 #include <cstring>
 #include <vector>
 
@@ -47,7 +47,7 @@ struct CountedProgram : Keeping {
     REQUIRE(custom::cuMemsetD8Async(memory, 1, 64, nullptr, false) == CUDA_SUCCESS);
   }
   static void finish_all_work() { REQUIRE(custom::cuCtxSynchronize() == CUDA_SUCCESS); }
-  // The frames that a call sends: their ordinals, and whether any of them waits for an answer.
+  // Returns the frames that a call sends: their ordinals and kinds.
   template <class Call>
   std::vector<std::pair<uint32_t, wire::FrameKind>> frames_of(Call&& call) const {
     const size_t before = session->total();
@@ -70,7 +70,7 @@ TEST_CASE("A graph with a host function that has run and is destroyed leaves no 
     program.work_on(memory);
     program.free(memory);
   };
-  // Of a step that finds a cached block and no work under way.
+  // Returns the frames of a step with a cached block and without work in flight.
   auto frames_of_step = [&] {
     for (int i = 0; i < 2; ++i) {
       CountedProgram::finish_all_work();
@@ -89,7 +89,7 @@ TEST_CASE("A graph with a host function that has run and is destroyed leaves no 
   CUgraphExec exec = CountedProgram::instantiate(graph);
   CHECK(frames_of_step() == before);
   REQUIRE(custom::cuGraphLaunch(exec, nullptr, false) == CUDA_SUCCESS);
-  // While the function may run, a free waits for it.
+  // A free waits for the function while it may run.
   CHECK(program.frames_of(step) != before);
   CHECK(frames_of_step() == before);
   REQUIRE(custom::cuGraphExecDestroy(exec) == CUDA_SUCCESS);

@@ -67,7 +67,7 @@ TEST_CASE("A source is read late where the stream may stand until the program ac
   }
   CHECK(process.read(process.stream) == SourceRead::late);
   CHECK(process.read(process.other) == SourceRead::now);
-  CHECK(process.read(nullptr) == SourceRead::now);  // which the stream does not wait for
+  CHECK(process.read(nullptr) == SourceRead::now);  // the stream does not wait for the NULL stream
   REQUIRE(custom::cuCtxSynchronize() == CUDA_SUCCESS);
   CHECK(process.read(process.stream) == SourceRead::now);
 }
@@ -105,7 +105,7 @@ TEST_CASE("A late copy leaves its source to a function of ours that the stream c
   uint64_t number = 0;
   frames[frames.size() - 2].read<schema::HostFunction>([&](auto function) { number = function.getCallback(); });
 
-  // The program changes a byte before the stream gets there; nothing else travels then.
+  // The program changes a byte before the stream reaches the copy; then only this byte is sent.
   static_cast<std::byte*>(process.memory)[5] = std::byte{9};
   const size_t sent = process.session->total();
   REQUIRE(test::part<client::HostCallbacks>().reached(number, CUDA_SUCCESS));
@@ -116,7 +116,7 @@ TEST_CASE("A late copy leaves its source to a function of ours that the stream c
   CHECK(all[sent].bulk == std::vector<std::byte>{std::byte{9}});
   CHECK(all[sent + 1].ordinal == uint32_t(SessionOrdinal::host_function_done));
 
-  // The memory is the copy's until the stream has come by.
+  // The copy uses the memory until the stream has passed it.
   CHECK(test::part<client::MemoryInFlight>().in_use(reinterpret_cast<uint64_t>(process.memory), 1));
   CHECK_FALSE(test::part<client::MemoryInFlight>().being_written(reinterpret_cast<uint64_t>(process.memory), 1));
   REQUIRE(custom::cuStreamSynchronize(process.stream, false) == CUDA_SUCCESS);

@@ -38,8 +38,8 @@ std::vector<std::byte> random_bytes(size_t count, unsigned seed) {
   return out;
 }
 
-// A server on this machine whose device has its memory at kBase, and executes what was posted when it is told to: by
-// itself behind each frame, unless it `stands`.
+// A server on this machine with its device's memory at kBase. It executes posted frames at once, or in run() while
+// `stands` is set.
 struct StagingServer : test::DeviceProcess {
   explicit StagingServer(const char* dedup = "off")
       : DeviceProcess((setenv("GPUWIRE_DEDUP", dedup, 1), 1)), memory(kDeviceBytes) {
@@ -92,7 +92,7 @@ struct StagingServer : test::DeviceProcess {
   void take_bulk(schema::CopyToDevice::Reader copy, const SentFrame& frame) {
     if (!frame.bulk.empty()) std::memcpy(&memory[copy.getDestination() - kBase], frame.bulk.data(), frame.bulk.size());
   }
-  // Executes what was posted since, in order; at most so much.
+  // Executes the frames posted since, in order; at most so many.
   void run(size_t most = ~size_t{0}) {
     std::lock_guard lock(running);
     auto frames = session->frames();
@@ -126,7 +126,7 @@ struct StagingServer : test::DeviceProcess {
     for (const SentFrame& frame : session->frames()) bytes += frame.bulk.size();
     return bytes;
   }
-  // The frames of this ordinal, as what they are read as.
+  // Visits the frames of this ordinal, decoded.
   template <class Params, class Visit>
   void for_each(SessionOrdinal ordinal, Visit&& visit) const {
     for (const SentFrame& frame : session->frames()) {
@@ -135,7 +135,7 @@ struct StagingServer : test::DeviceProcess {
   }
 
   std::vector<std::byte> memory;
-  // The server has room for so many bytes of shared and other regions; a block that ends makes room.
+  // Bounds the server's shared and other regions; the end of a block makes room.
   void has_room_for(size_t most) {
     auto room = [this, most](const SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
       size_t bytes = 0;
@@ -149,7 +149,7 @@ struct StagingServer : test::DeviceProcess {
     session->serve(uint32_t(SessionOrdinal::region_share), room);
     session->serve(uint32_t(SessionOrdinal::region_create), room);
   }
-  // Where the blocks are that copies to the device have used.
+  // Returns the addresses of the blocks that copies to the device have used.
   std::set<void*> regions() const {
     std::set<void*> found;
     for_each<schema::CopyRegionToDevice>(SessionOrdinal::copy_region_to_device, [&](const auto&, auto copy) {
@@ -171,7 +171,7 @@ CUresult upload_blocking(std::span<const std::byte> bytes) {
   return custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false);
 }
 
-// Of each piece of a copy of so many bytes but the last.
+// Returns the size of each piece but the last of a copy of so many bytes.
 size_t piece_bytes(size_t bytes) {
   const size_t pieces = (bytes + kStagedPieceBytesMax - 1) / kStagedPieceBytesMax;
   return ((bytes + pieces - 1) / pieces + 4095) / 4096 * 4096;
@@ -190,7 +190,7 @@ TEST_CASE("Pageable memory of any size and place goes to the device and back by 
     const size_t offset = random() % (bytes.size() - count), place = random() % (kDeviceBytes - count);
     CAPTURE(count);
     const std::span source(&bytes[offset], count);
-    // The first one has blocks made.
+    // The first copy has blocks made.
     if (round == 0) REQUIRE(upload(bytes) == CUDA_SUCCESS);
     REQUIRE((random() % 2 ? upload(source, place)
                           : custom::cuMemcpyHtoD_v2(kBase + place, source.data(), count, false)) == CUDA_SUCCESS);
@@ -265,7 +265,7 @@ TEST_CASE("The source may be changed as soon as the call has returned, whatever 
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   std::fill(bytes.begin(), bytes.end(), std::byte{0});
   CHECK(server.has(as_they_were));
-  CHECK(server.session->in_flight_max() <= 1);  // blocks were made, and nothing else waited for
+  CHECK(server.session->in_flight_max() <= 1);  // blocks were made; the copy waited for nothing else
 }
 
 TEST_CASE("Few blocks carry a copy of any size where the device keeps up, and they are used again") {
@@ -291,7 +291,7 @@ TEST_CASE("A copy that is waited for has few blocks made, however slow the devic
   REQUIRE(upload_blocking(bytes) == CUDA_SUCCESS);
   CHECK(server.has(bytes));
   CHECK(server.count(SessionOrdinal::region_share) == kStagingBlocksInTurn);
-  // Where the program can go on, it does.
+  // The program continues if it can.
   server.session->on_poll = [] {};
   REQUIRE(upload({bytes.data(), size_t(40) << 20}) == CUDA_SUCCESS);
   CHECK(server.count(SessionOrdinal::region_share) > kStagingBlocksInTurn);
@@ -307,7 +307,7 @@ TEST_CASE("What a stream that stands leaves no block for goes as it would over a
   CHECK(server.staging().traffic().to_device_bytes == staged);
   CHECK(server.bulk_bytes() == bytes.size() - staged);
   CHECK(server.has(bytes));
-  // From here on blocks are there again.
+  // From here on blocks are available again.
   server.stands = false;
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   CHECK(server.staging().traffic().to_device_bytes == staged + bytes.size());
@@ -420,7 +420,7 @@ TEST_CASE("Pinned memory that the program is refused comes before staging, of wh
     REQUIRE(custom::cuMemHostUnregister(registered.data()) == CUDA_SUCCESS);
   }
   SUBCASE("what would not fit without staging either is refused once more, and not without end") {
-    REQUIRE(custom::cuMemHostAlloc(&pinned, 2 * kRoom, 0) == CUDA_SUCCESS);  // it is mapped when the device asks for it
+    REQUIRE(custom::cuMemHostAlloc(&pinned, 2 * kRoom, 0) == CUDA_SUCCESS);  // it is mapped once the device uses it
     CHECK_FALSE(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(pinned), 1));
     const size_t asked = server.count(SessionOrdinal::region_share);
     CHECK(asked == made + 2);
@@ -454,7 +454,7 @@ TEST_CASE("Blocks end with the context in which they were made, those in use whe
   REQUIRE(upload(bytes) == CUDA_SUCCESS);
   REQUIRE(server.staging().blocks() == 3);
   std::vector<std::byte> back(1u << 20);
-  REQUIRE(custom::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);  // `run`s what was posted
+  REQUIRE(custom::cuMemcpyDtoH_v2(back.data(), kBase, back.size(), false) == CUDA_SUCCESS);  // run()s the posted frames
   const size_t made = server.staging().blocks();
   REQUIRE(made == 4);
   server.stands = true;
@@ -486,7 +486,7 @@ TEST_CASE("A block comes back with the error of its copy, too: one whose context
       error.setSequence(sequence);
     });
   };
-  fail(sequences[0] + 1);  // another frame's
+  fail(sequences[0] + 1);  // another frame's sequence
   CHECK(server.staging().returns() == returned);
   fail(sequences[0]);
   CHECK(server.staging().returns() == returned + 1);

@@ -47,7 +47,7 @@ void serve_memory(MemoryProcess& process, uint64_t base, std::vector<std::byte>&
       });
 }
 
-// The bytes of all copies to the device since then, one behind the other from kBase on; each of them must be posted.
+// Returns the bytes of all copies to the device since then, in order from kBase on; each copy must be posted.
 std::vector<std::byte> posted_since(const MemoryProcess& process, size_t before) {
   std::vector<std::byte> bytes;
   auto frames = process.session->frames();
@@ -236,7 +236,7 @@ TEST_CASE("What is asked about work before a copy that the program was told of i
   for (CUevent event : {before, also_before}) REQUIRE(custom::cuEventRecord(event, nullptr, false) == CUDA_SUCCESS);
   process.session->answer_with(kEventQuery, CUDA_ERROR_NOT_READY);
   CHECK(custom::cuEventQuery(before) == CUDA_ERROR_NOT_READY);  // watched from here on
-  // The server says "ready" once it has said that the copy is there.
+  // The server answers "ready" after its notice that the copy has arrived.
   bool arrived = false;
   auto ready_then = [&](const SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
     reply.initRoot<schema::Result>().setResult(arrived ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
@@ -258,7 +258,7 @@ TEST_CASE("What is asked about work before a copy that the program was told of i
   }
   CHECK(arrived);
   CHECK(awaited() == 2);
-  // Once for a copy, and not for what comes behind it.
+  // Once for each copy, and not for later work.
   custom::cuEventQuery(also_before);
   REQUIRE(custom::cuEventRecord(behind, nullptr, false) == CUDA_SUCCESS);
   CHECK(custom::cuEventQuery(behind) == CUDA_SUCCESS);
@@ -295,7 +295,7 @@ TEST_CASE(
     CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     const size_t before = process.session->total();
     CHECK(way.begin() == CUDA_SUCCESS);
-    // What was posted is waited for, by a copy without bytes.
+    // A copy without bytes waits for the posted copies.
     size_t awaited = 0;
     auto frames = process.session->frames();
     for (size_t i = before; i < frames.size(); ++i) {
@@ -307,10 +307,10 @@ TEST_CASE(
       frames[i].read<schema::CopyToDevice>([](auto copy) { CHECK(copy.getBlocking()); });
     }
     CHECK(awaited == 1);
-    // What comes now waits for itself.
+    // Later copies wait by themselves.
     CHECK(custom::cuMemcpyHtoD_v2(kBase, bytes.data(), bytes.size(), false) == CUDA_SUCCESS);
     CHECK(process.session->newest().kind == wire::FrameKind::called);
-    // Once it is over there is nothing to wait for.
+    // After the capture there is nothing to wait for.
     size_t copies = process.session->count(uint32_t(SessionOrdinal::copy_to_device));
     CHECK(custom::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     CHECK(process.session->count(uint32_t(SessionOrdinal::copy_to_device)) == copies);
@@ -349,7 +349,7 @@ TEST_CASE("Where the server has every stream wait for them, copies are posted be
 
 namespace {
 
-// A frame that says that the copies before it count as done.
+// Returns whether the frame reports the copies before it as done.
 bool tells_of_copies(const SentFrame& frame) {
   bool blocking = false;
   if (frame.ordinal != uint32_t(SessionOrdinal::copy_to_device) || !frame.bulk.empty()) return false;
@@ -377,7 +377,7 @@ TEST_CASE("Who waits for the NULL stream behind nothing but copies goes on at on
   REQUIRE(custom::cuStreamSynchronize(nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->in_flight_max() == waited);
   CHECK(tells_of_copies(process.session->newest()));
-  // Once: the next wait finds nothing new, nor does one behind a copy that has told of itself.
+  // Only once: the next wait finds nothing new, nor does a wait after a copy that has reported itself.
   size_t sent = process.session->total();
   CHECK(custom::cuStreamSynchronize(nullptr, false) == CUDA_SUCCESS);
   CHECK(process.session->total() == sent);
@@ -426,7 +426,7 @@ TEST_CASE("A copy that was posted while another thread made a stream waits for i
   SUBCASE("a short one") {}
   SUBCASE("one of two megabytes") { bytes_count = size_t(2) << 20; }
   auto bytes = random_bytes(bytes_count, 5);
-  // The stream is made after the copy was found fit to be posted, and before its frame is begun.
+  // The stream is made between the decision to post the copy and the begin of its frame.
   bool made = false;
   process.session->before_frames([&](uint32_t ordinal) {
     if (made || ordinal != uint32_t(SessionOrdinal::copy_to_device)) return;
@@ -535,7 +535,7 @@ TEST_CASE(
 TEST_CASE("Pinned memory that a copy is still writing to is not sent before the copy is done") {
   MemoryProcess process;
   void* pinned = nullptr;
-  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to be a host region unasked
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 1u << 20) == CUDA_SUCCESS);  // too large to become a host region by itself
   REQUIRE(custom::cuMemcpyDtoHAsync_v2(pinned, kBase, 4096, nullptr, false) == CUDA_SUCCESS);
   size_t before = process.session->total();
   REQUIRE(custom::cuMemcpyHtoDAsync_v2(kBase, static_cast<std::byte*>(pinned) + 4096, 4096, nullptr, false) ==
@@ -621,7 +621,7 @@ TEST_CASE("A copy between contexts that is plainly right is posted, and what is 
   CHECK(copy(kThere, nullptr, kBase, mine, 16) == CUDA_ERROR_INVALID_CONTEXT);
   CHECK(process.session->total() == before + 1);
 
-  // Whether memory is where it is said to be, and what is at unknown addresses, is the driver's to say.
+  // The server's driver judges the memory's device and unknown addresses.
   process.session->answer_with(uint32_t(SessionOrdinal::ping), CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(kThere, mine, kBase, mine, 16) == CUDA_ERROR_INVALID_VALUE);
   CHECK(copy(kThere, other, 0x40, mine, 16) == CUDA_ERROR_INVALID_VALUE);

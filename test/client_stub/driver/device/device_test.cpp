@@ -80,7 +80,7 @@ TEST_CASE("no atomic operation reaches the host, whatever the server's device ca
   unsigned capabilities[3] = {7, 7, 7};
   CHECK(custom::cuDeviceGetHostAtomicCapabilities(capabilities, operations, 2, 0) == CUDA_SUCCESS);
   CHECK((capabilities[0] == 0 && capabilities[1] == 0 && capabilities[2] == 7));
-  // What is wrong with a question is the server's driver's to say.
+  // The server's driver judges a query's arguments.
   fake.session->answer(kHostAtomicCapabilities, [](capnp::MessageBuilder& reply) {
     reply.initRoot<schema::CuDeviceGetHostAtomicCapabilitiesResults>().setResult(CUDA_ERROR_INVALID_VALUE);
   });

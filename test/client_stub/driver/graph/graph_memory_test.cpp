@@ -74,7 +74,7 @@ TEST_CASE("A launch sends what the program has changed of the memory that the gr
   REQUIRE(write.ordinal == uint32_t(SessionOrdinal::graph_memory_write));
   CHECK(write.bulk == std::vector<std::byte>{std::byte{7}});
   write.read<schema::RegionChange>([](auto change) { CHECK(change.getOffset() == 40); });
-  // Everything that was sent after the nodes were made is posted.
+  // All frames after those for the nodes are posted.
   for (size_t i = frames.size() - 4; i < frames.size(); ++i) CHECK(frames[i].kind == wire::FrameKind::posted);
 }
 
@@ -138,7 +138,7 @@ struct LaunchedCopy : GraphProcess {
     copy.dstHost = memory.data();
     return copy;
   }
-  // The server tells what the launch has written.
+  // The server sends the bytes that the launch has written.
   static void arrive(std::byte value) {
     GraphMemory& memory = test::part<client::GraphMemory>();
     BulkSink sink = memory.sink(1);
@@ -197,7 +197,7 @@ TEST_CASE("A launch in a stream that is destroyed has ended when its context has
   REQUIRE(custom::cuGraphAddMemcpyNode(&node, process.graph, nullptr, 0, &copy, nullptr) == CUDA_SUCCESS);
   REQUIRE(custom::cuGraphLaunch(process.instantiate(), stream, false) == CUDA_SUCCESS);
   REQUIRE(custom::cuStreamDestroy_v2(stream) == CUDA_SUCCESS);
-  CUstream next = nullptr;  // which has the other's state
+  CUstream next = nullptr;  // it reuses the other stream's state
   REQUIRE(custom::cuStreamCreate(&next, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
   REQUIRE(custom::cuMemcpyDtoDAsync_v2(process.device, process.device, 1, next, false) == CUDA_SUCCESS);
   REQUIRE(custom::cuStreamSynchronize(next, false) == CUDA_SUCCESS);
@@ -294,7 +294,7 @@ TEST_CASE("Pinned memory that a graph copies and a kernel is given a pointer to 
   CHECK(process.count(SessionOrdinal::region_write) == 1);
   process.use_in_kernel();
   CHECK(process.count(SessionOrdinal::region_for_kernels) == 1);
-  // All work may use it now.
+  // Any work may use the memory now.
   process.pinned[PinnedCopy::kOffset] = std::byte{3};
   process.launch();
   CHECK(process.count(SessionOrdinal::region_write) == 2);

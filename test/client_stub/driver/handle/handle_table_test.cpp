@@ -11,7 +11,7 @@ using gpuwire::wire::HandleKind;
 
 namespace {
 
-// Tables are never destroyed: these are kept.
+// Tables are never destroyed, so the test stores them.
 HandleTable* fresh_table() {
   static auto* const kept = new std::vector<HandleTable*>;
   return kept->emplace_back(new HandleTable());

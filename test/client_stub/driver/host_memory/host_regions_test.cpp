@@ -28,7 +28,7 @@ struct RegionProcess : test::DeviceProcess {
   void fill(std::byte* memory, size_t bytes) {
     REQUIRE(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory), 1, bytes, nullptr, false) == CUDA_SUCCESS);
   }
-  // As if the server had sent it.
+  // Receives bytes as from the server.
   void receive(std::byte* region, uint64_t offset, std::vector<std::byte> bytes, std::vector<uint8_t> mask = {}) {
     BulkSink sink = test::part<client::HostRegions>().sink(bytes.size());
     REQUIRE(sink.bytes == bytes.size());
@@ -114,7 +114,7 @@ TEST_CASE(
   CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(first), 64));
   CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(second), 64));
   CHECK(process.count(SessionOrdinal::region_write) == 1);
-  // One byte of the pointer changes, and it is another.
+  // With one changed byte it is another pointer.
   std::memcpy(first + 8, &third, sizeof third);
   CHECK(custom::cuMemsetD8Async(kDevice, 1, 4, nullptr, false) == CUDA_SUCCESS);
   CHECK(test::part<client::HostRegions>().holds(reinterpret_cast<uint64_t>(third), 64));
@@ -257,12 +257,12 @@ TEST_CASE("Registered memory is a region while it is registered, with what it he
   CHECK(custom::cuMemHostUnregister(memory.data()) == CUDA_SUCCESS);
   CHECK(process.count(SessionOrdinal::region_destroy) == 1);
   CHECK(custom::cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(memory.data()), 1, 4, nullptr, false) ==
-        CUDA_SUCCESS);  // the server judges
+        CUDA_SUCCESS);  // the server decides
 }
 
 namespace {
 
-// Pages of the program's own, registered and known to the device.
+// The program's own pages, registered and mapped by the device.
 struct RegisteredPages : RegionProcess {
   static constexpr size_t kBytes = 2 * 4096;
   std::byte* memory = nullptr;
@@ -342,7 +342,7 @@ TEST_CASE("A byte of the device that is in place stays the program's to change w
       process.fill(process.memory, 4);
       CHECK(process.memory[4] == std::byte{50});
     };
-    // What lies between the changed bytes is not written, so that it does not matter whether that is possible.
+    // Bytes between the changed ones are not written, so they may be read-only.
     receive(0);
     process.memory[4] = std::byte{40};
     process.fill(process.memory, 4);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kPages = 6;
 
-// Pages, one after the other: some may be written, others only read, and one is not there.
+// Adjacent pages: some writable, others read-only, and one unmapped.
 struct Pages {
   const size_t page = size_t(::sysconf(_SC_PAGESIZE));
   std::byte* const begin = static_cast<std::byte*>(
@@ -49,7 +49,7 @@ TEST_CASE("memory may be written where all of its mappings may, whichever way th
     const int list = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
     REQUIRE(list >= 0);
     CHECK(allowed_by_list(list, address, row.bytes, Use::writing) == row.writable);
-    // Older systems do not know the question.
+    // Older kernels do not have the query.
     if (auto known = allowed_by_query(list, address, row.bytes, Use::writing)) CHECK(*known == row.writable);
     ::close(list);
   }
@@ -93,7 +93,7 @@ TEST_CASE("Bytes are written without rights one by one: those between them, and 
   Pages pages;
   std::array<std::byte, 16> bytes;
   bytes.fill(std::byte{9});
-  // The page behind the first eight bytes is not there.
+  // The page behind the first eight bytes is unmapped.
   std::array<uint8_t, 2> mask{0b1011'0001, 0b0000'0011};
   CHECK_FALSE(write_without_rights(pages.at(4) - 8, bytes, mask));
   CHECK(mask == std::array<uint8_t, 2>{0, 0b11});

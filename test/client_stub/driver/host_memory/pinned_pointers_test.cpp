@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kLow = 0x5000'0000'0000, kHigh = 0x7f00'0000'1000;
 
-// What is wanted, which is then known.
+// Returns the wanted blocks, and marks them as known.
 std::vector<uint64_t> take_wanted(PinnedPointers& pointers) {
   std::vector<uint64_t> bases;
   while (auto range = pointers.next_wanted()) {
@@ -162,7 +162,7 @@ TEST_CASE("all memory is wanted when the tables cost more to look through than i
   pointers.add(kLow, kTableBytes);
   pointers.add(kHigh, kTableBytes);
   CHECK(pointers.any_unseen());
-  // Four bytes are looked through for what one costs that is compared.
+  // The scan of four bytes costs as much as the comparison of one.
   tell_of_tables(8);
   CHECK_FALSE(pointers.want_all_if_tables_cost_more());
   CHECK_FALSE(pointers.wanted());

@@ -123,7 +123,7 @@ TEST_CASE("Parameters whose number only the server says are read as far as there
   CHECK(pack(beyond) == CUDA_ERROR_INVALID_VALUE);
   void* none[] = {value, nullptr};
   CHECK(pack(none) == CUDA_ERROR_INVALID_VALUE);
-  // The program has passed one, and its list ends there.
+  // The program's list has one entry and ends there.
   auto* const list = reinterpret_cast<void**>(pages + page - sizeof(void*));
   *list = value;
   CHECK(pack(list) == CUDA_ERROR_INVALID_VALUE);

@@ -75,7 +75,7 @@ TEST_CASE("Pinned memory that a parameter points to is made known to the server,
   CHECK(frames[frames.size() - 3].ordinal == ordinal(SessionOrdinal::region_create));
   CHECK(frames[frames.size() - 2].ordinal == ordinal(SessionOrdinal::region_write));
   CHECK(frames[frames.size() - 1].ordinal == ordinal(SessionOrdinal::launch));
-  // From then on it is compared, and nothing is sent while it does not change.
+  // From then on the block is compared, and nothing is sent while it does not change.
   size_t before = process.session->total();
   REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);
   CHECK(process.session->total() == before + 1);
@@ -189,7 +189,7 @@ TEST_CASE("An event in the attributes of a launch that is captured takes who wai
   attribute.id = CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT;
   attribute.value.launchCompletionEvent.event = event;
   CUlaunchConfig config{1, 1, 1, 32, 1, 1, 0, origin, &attribute, 1};
-  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);  // nothing is left to be asked about the kernel
+  REQUIRE(process.launch(1, 32) == CUDA_SUCCESS);  // all queries about the kernel are answered
   REQUIRE(custom::cuStreamBeginCapture_v2(origin, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
   REQUIRE(custom::cuLaunchKernelEx(&config, process.function, process.parameters, nullptr, false) == CUDA_SUCCESS);
   CHECK(custom::cuStreamWaitEvent(other, event, 0, false) == CUDA_SUCCESS);
@@ -297,7 +297,8 @@ TEST_CASE("A kernel that is a function of its library's module, too, is asked ab
   };
   CHECK(ask(process.function) == 1);
   CHECK(ask(made) == 2);
-  // Of the module's function nothing is kept: the kernel can be set without a word to it.
+  // Answers about the module's function are not cached: the kernel's attributes can change without a call on the
+  // function.
   CHECK(ask(of_module) == 3);
   CHECK(ask(of_module) == 4);
   const auto attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -323,7 +324,7 @@ TEST_CASE("What was asked before something was set is not kept behind it") {
   REQUIRE(answers.find("question", 0, answer, state));
   CHECK(answer.value == 8);
   for (size_t i = 0; i < kOccupancyAnswersMax; ++i) answers.keep(std::to_string(i), {CUDA_SUCCESS, i}, state);
-  CHECK_FALSE(answers.find("question", 0, answer, state));  // there was no room for all
+  CHECK_FALSE(answers.find("question", 0, answer, state));  // the cache had no room for all
 }
 
 TEST_CASE("How many clusters fit is asked once for each configuration and each setting") {
@@ -362,7 +363,7 @@ TEST_CASE("How many clusters fit is asked once for each configuration and each s
   REQUIRE(custom::cuKernelSetAttribute(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, process.kernel, 0) ==
           CUDA_SUCCESS);
   CHECK(active() == 5);
-  // More than is kept of a question.
+  // Longer than a cached query.
   std::vector<CUlaunchAttribute> many(kOccupancyQuestionBytesMax / sizeof(CUlaunchAttribute) + 1);
   config.attrs = many.data();
   config.numAttrs = unsigned(many.size());

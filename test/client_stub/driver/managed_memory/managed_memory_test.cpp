@@ -28,7 +28,7 @@ struct ManagedProcess : test::DeviceProcess {
         test::FakeSession::fill(sink, std::span(server).subspan(asked.getAddress() - kServerBase, asked.getBytes()));
       });
     });
-    // Contexts of earlier tests, whose work nobody has waited for.
+    // Contexts of earlier tests have unfinished work.
     handles().for_each(wire::HandleKind::context, [](uint64_t, void* object) {
       auto* context = static_cast<ContextState*>(object);
       if (context && context != t_context) context->alive.store(false);
@@ -49,7 +49,7 @@ struct ManagedProcess : test::DeviceProcess {
   }
   void done() { note_context_done(*t_context, sequence); }
   size_t reads() const { return session->count(uint32_t(SessionOrdinal::managed_read)); }
-  // What has arrived, applied.
+  // Applies the received writes.
   size_t apply_writes() {
     size_t found = 0;
     for (const test::SentFrame& frame : session->frames()) {
@@ -102,7 +102,7 @@ TEST_CASE("What was read while work was under way is read again when it is done"
   process.done();
   CHECK(process.memory[5] == 9);
   size_t reads = process.reads();
-  process.server[5] = std::byte{10};  // nothing was sent that could have done this
+  process.server[5] = std::byte{10};  // no frame could have caused this
   CHECK(process.memory[5] == 9);
   CHECK(process.reads() == reads);
 }
@@ -124,7 +124,7 @@ TEST_CASE("Work of another thread does not pass what is on its way to the server
   size_t looked = 0;
   process.session->before_frames([&](uint32_t ordinal) {
     if (ordinal != uint32_t(SessionOrdinal::managed_write)) return;
-    // Nothing is open or hidden any more; who hands over now must wait all the same.
+    // No page is open or hidden any more; a hand-over must wait all the same.
     CHECK(test::part<client::ManagedMemory>().anything_to_hand_over());
     ++looked;
   });
@@ -161,7 +161,7 @@ TEST_CASE("Memory that the server refuses to tell is what it was last, and the n
                          });
   CHECK(process.memory[5] == 5);
   CHECK(enter(Needs::context).error == CUDA_ERROR_UNKNOWN);
-  // It stays open: nothing is fetched or sent any more.
+  // The page stays open: nothing is fetched or sent any more.
   test::part<client::ManagedMemory>().hand_over();
   process.memory[6] = 6;
   CHECK(process.reads() == 1);
@@ -206,7 +206,7 @@ TEST_CASE("Look-ups send nothing, whatever the program has written; the step bef
   }
   CHECK(process.session->total() == before);
   CHECK(test::part<client::ManagedMemory>().anything_to_hand_over());
-  process.memory[6] = 6;  // and it stayed within reach
+  process.memory[6] = 6;  // and the page stayed accessible
   CHECK(process.reads() == 0);
   REQUIRE(before_work(caller) == CUDA_SUCCESS);
   CHECK(process.apply_writes() == 1);

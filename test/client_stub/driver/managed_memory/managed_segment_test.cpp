@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kChunk = ManagedSegment::kChunkBytes;
 
-// Pages without a program: notes what it could do, and refuses when told to.
+// Pages without a program: records the access rights, and refuses on the test's order.
 struct FakePages final : SegmentPages {
   explicit FakePages(uint64_t bytes) : bytes_of(bytes), access(bytes, PageAccess::write) {}
   std::byte* memory() noexcept override { return bytes_of.data(); }
@@ -41,7 +41,7 @@ struct Segment {
   explicit Segment(uint64_t bytes, bool fresh = false) : pages(bytes), chunks(pages, bytes, fresh), server(bytes) {
     if (!fresh) std::fill(pages.access.begin(), pages.access.end(), PageAccess::none);
   }
-  // As the owner does it.
+  // Handles a fault like the owner.
   void fault(uint64_t offset, bool write, bool early = false) {
     ManagedSegment::Window window;
     bool refused = false;
@@ -62,7 +62,7 @@ struct Segment {
     REQUIRE(pages.access[offset] != PageAccess::none);
     return uint8_t(pages.bytes_of[offset]);
   }
-  // What arrives at the server; the number of pieces.
+  // Sends the changes to the server; returns the number of pieces.
   size_t show(uint64_t bytes_max = ~0ull) {
     size_t pieces = 0;
     while (chunks.show(bytes_max, [&](wire::ByteChanges& changes) {
@@ -128,7 +128,7 @@ TEST_CASE("Only bytes that the program changed are shown") {
   Segment segment(2 * kChunk);
   segment.write(10, 1);
   segment.write(12, 3);
-  segment.server[11] = std::byte{77};  // the device's, meanwhile
+  segment.server[11] = std::byte{77};  // written by the device meanwhile
   CHECK(segment.hand_over() == 1);
   CHECK(segment.server[10] == std::byte{1});
   CHECK(segment.server[11] == std::byte{77});

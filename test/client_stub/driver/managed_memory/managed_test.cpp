@@ -23,7 +23,7 @@ struct ManagedProcess : test::DeviceProcess {
     });
     concurrent(1);
   }
-  // The device's word on whether host and device may use the memory at once.
+  // Sets the device's attribute for concurrent managed access.
   void concurrent(int value) {
     auto& attributes = const_cast<DeviceFacts&>(*process()->devices[0].facts).attributes;
     attributes[CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS] = value;
@@ -70,7 +70,7 @@ TEST_CASE("A managed allocation on addresses that the program uses is replaced b
   REQUIRE(taken == reinterpret_cast<void*>(kBase));
   CHECK(process.allocate(1u << 20) == kBase + kStep);
   CHECK(process.session->count(test::kMemFree) == 1);
-  // Nothing but taken addresses: bounded.
+  // The server gives taken addresses only: the attempts are bounded.
   process.session->answer(kMemAllocManaged, [](capnp::MessageBuilder& reply) {
     reply.initRoot<schema::CuMemAllocManagedResults>().setDptr(kBase);
   });

@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-// Free addresses of this process to try reservations in.
+// Returns free addresses of this process, for test reservations.
 uint64_t scratch_addresses(uint64_t bytes) {
   void* place = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(place != MAP_FAILED);
@@ -126,7 +126,7 @@ TEST_CASE("Readers of the address map see whole ranges while others insert and r
         if (!steady || steady->owner != 7) ++wrong;
         auto changing = map.find(0x3000);
         if (changing && changing->owner != changing->bytes) ++wrong;
-        std::this_thread::yield();  // the lock may prefer readers, and the writer has to come to an end
+        std::this_thread::yield();  // the lock may prefer readers, and the writer has to finish
       }
     });
   }
@@ -261,7 +261,7 @@ TEST_CASE("What is held beside small blocks is given up for whatever is to be ma
   void* own = mmap(reinterpret_cast<void*>(chunk + 10 * kPage), kPage, PROT_READ,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   REQUIRE(own != MAP_FAILED);
-  REQUIRE(reservations.reserve(chunk + 12 * kPage, kPage));  // beside what is not ours
+  REQUIRE(reservations.reserve(chunk + 12 * kPage, kPage));  // beside a foreign mapping
   CHECK_FALSE(reservations.reserve(chunk + 9 * kPage, 2 * kPage));
   CHECK(reservations.reserved_bytes() == 6 * kPage);
   reservations.release(chunk + 12 * kPage, kPage);

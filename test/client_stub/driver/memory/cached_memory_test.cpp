@@ -147,7 +147,7 @@ TEST_CASE("A free waits for work that may write to memory of the program, and fo
   REQUIRE(custom::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
   REQUIRE(custom::cuMemcpyDtoHAsync_v2(pinned, data, 64, stream, false) == CUDA_SUCCESS);
   CHECK(waits(second));
-  CHECK_FALSE(waits(third));  // all is known to be done
+  CHECK_FALSE(waits(third));  // all work is known to be done
   test::part<client::PendingCopies>().ended(SessionEnd::lost);
   REQUIRE(custom::cuMemFreeHost(pinned) == CUDA_SUCCESS);
 }
@@ -296,11 +296,11 @@ TEST_CASE(
   CHECK(program.session->count(kFreeAtRest) == 0);
   CHECK(program.allocate(2 * kBytes) == used);
   Clock::time_point late = Clock::now() + CachedMemory::kCachedTime;
-  CHECK(kept.poll(late) < CachedMemory::kCachedTime);  // an answer is due
+  CHECK(kept.poll(late) < CachedMemory::kCachedTime);  // an answer is pending
   CHECK(program.told_to_leave() == std::vector{unused});
   CHECK(program.session->count(test::kMemFree) == 0);
   program.answer_at_rest(false);
-  // Kept for another while, then asked about again.
+  // The block is cached again, and queried again later.
   CHECK(program.allocate() == unused);
   program.free(unused);
   kept.poll(late);
@@ -370,7 +370,7 @@ TEST_CASE("Beside a capture, or while functions of the program may run, memory i
     program.free(memory);
   }
   CHECK(program.session->newest().ordinal == test::kMemFree);
-  callbacks.add({.repeats = true});  // of a graph that is not launched: no function runs
+  callbacks.add({.repeats = true});  // of a graph that was not launched: no function runs
   CHECK(program.session->count(kAwaitRest) == 0);
   program.free(program.allocate());
   CHECK(program.session->count(kAwaitRest) == 1);
@@ -558,7 +558,7 @@ TEST_CASE("Memory that was allocated ahead is the program's like any other once 
   CUipcMemHandle handle{};
   custom::cuIpcGetMemHandle(&handle, memory);
   program.free(memory);
-  CHECK(program.session->newest().ordinal == test::kMemFree);  // others know it
+  CHECK(program.session->newest().ordinal == test::kMemFree);  // other processes have it
 }
 
 TEST_CASE("What tells how much memory there is waits for what was asked for ahead, and has it freed first") {
@@ -576,13 +576,14 @@ TEST_CASE("What tells how much memory there is waits for what was asked for ahea
   CHECK(program.sent_since(before) == std::vector{kPing, kFreeAtRest, kMemGetInfo});
   CHECK(program.told_to_leave() == ahead);
   program.answer_at_rest(true);
-  // It begins again.
+  // The prefetch begins again.
   program.allocate();
   CHECK(program.session->count(kAllocateAhead) == 1);
 }
 
 TEST_CASE("While a function of the program is to come, nothing waits for memory that was asked for ahead") {
-  // Who makes a stream may hold what the function wants, and the server may be kept until that has returned.
+  // The thread that makes a stream may hold a lock that the function needs, and the server may block until the function
+  // has returned.
   Keeping program;
   program.allocate();
   program.allocate();
@@ -676,7 +677,7 @@ TEST_CASE(
     Keeping program;
     for (int i = 0; i < 3; ++i) program.allocate(CachedMemory::kBlockBytesMax + 1);
     CHECK(program.session->count(kAllocateAhead) == 0);
-    // No more than half of what may be kept.
+    // At most half of the cache's bound.
     for (int i = 0; i < 3; ++i) program.allocate(CachedMemory::kBlockBytesMax);
     CHECK(program.session->count(kAllocateAhead) == 1);
     CHECK(program.asked_ahead(CachedMemory::kBlockBytesMax) == 1);

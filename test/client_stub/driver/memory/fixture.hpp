@@ -39,8 +39,8 @@ inline client::ServerFacts small_device_facts(int devices = 1) {
 }
 
 struct DeviceProcess {
-  // `cached_memory`: GPUWIRE_KEPT_MEMORY; what the program frees leaves at once unless a test is about that.
-  // `prefetch`: GPUWIRE_LOOK_AHEAD; nothing is read or written in the folder of the user who runs the tests.
+  // `cached_memory`: GPUWIRE_KEPT_MEMORY; freed memory is released at once unless a test is about the cache.
+  // `prefetch`: GPUWIRE_LOOK_AHEAD; "off", so that the tests do not use their user's folder.
   explicit DeviceProcess(int devices = 1, const char* cached_memory = "0", const char* prefetch = "off") {
     setenv("GPUWIRE_KEPT_MEMORY", cached_memory, 1);
     setenv("GPUWIRE_LOOK_AHEAD", prefetch, 1);

@@ -1,4 +1,4 @@
-// A program whose freed memory is kept, and that gets memory ahead.
+// A program with cached freed memory and prefetched memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ inline const uint32_t kAllocateAhead = uint32_t(wire::SessionOrdinal::allocate_a
 inline const uint32_t kPing = uint32_t(wire::SessionOrdinal::ping);
 inline const uint32_t kAllocateKnown = uint32_t(wire::SessionOrdinal::allocate_known);
 
-// The server gives other addresses each time.
+// The server gives new addresses each time.
 struct Keeping : test::DeviceProcess {
   explicit Keeping(const char* wish = "64MiB", const char* prefetch = "off") : DeviceProcess(1, wish, prefetch) {
     void* room = mmap(nullptr, kRoomBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -89,7 +89,7 @@ struct Keeping : test::DeviceProcess {
     for (unsigned i = 0; i < addresses.size(); ++i) list.set(i, addresses[i]);
     notify(wire::NoticeOrdinal::allocated_ahead, message);
   }
-  // As many as it was asked for.
+  // Answers with as many addresses as requested.
   std::vector<CUdeviceptr> answer_ahead() {
     std::vector<CUdeviceptr> addresses(asked_ahead());
     for (CUdeviceptr& address : addresses) address = new_address();
@@ -104,7 +104,7 @@ struct Keeping : test::DeviceProcess {
     });
     return count;
   }
-  // What was asked for because earlier runs of the program had it; the server gives the first `most` of it.
+  // Returns the requested sizes that earlier runs of the program had.
   std::vector<uint64_t> asked_as_profiled() const {
     std::vector<uint64_t> sizes;
     newest(kAllocateKnown).read<schema::AllocateKnown>([&](auto frame) {
@@ -119,7 +119,7 @@ struct Keeping : test::DeviceProcess {
     return addresses;
   }
   uint64_t new_address() { return next += 64u << 20; }
-  // The ordinals of what was sent since the first `before` frames.
+  // Returns the ordinals of the frames after the first `before`.
   std::vector<uint32_t> sent_since(size_t before) const {
     std::vector<uint32_t> ordinals;
     for (const test::SentFrame& frame : session->frames()) ordinals.push_back(frame.ordinal);

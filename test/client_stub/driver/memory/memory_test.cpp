@@ -12,7 +12,7 @@ namespace {
 
 using test::DeviceProcess;
 
-// Addresses that are free here: what a server might give.
+// Returns free addresses of this process, such as a server might give.
 uint64_t free_address(uint64_t bytes) {
   void* place = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(place != MAP_FAILED);
@@ -118,7 +118,7 @@ TEST_CASE("Pinned memory that is no host region is made, asked about and freed w
   unsigned flags = 0;
   CHECK(custom::cuMemHostGetFlags(&flags, static_cast<char*>(pinned) + kBytes - 1) == CUDA_SUCCESS);
   CHECK(flags == (CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_WRITECOMBINED |
-                  CU_MEMHOSTALLOC_DEVICEMAP));  // as all pinned memory
+                  CU_MEMHOSTALLOC_DEVICEMAP));  // like all pinned memory
   CHECK(custom::cuMemFreeHost(static_cast<char*>(pinned) + 1) == CUDA_ERROR_INVALID_VALUE);
   CHECK(custom::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   CHECK(custom::cuMemFreeHost(pinned) == CUDA_ERROR_INVALID_VALUE);
@@ -143,11 +143,11 @@ TEST_CASE("Pinned memory that a copy may still write to is not unmapped") {
   DeviceProcess process;
   address_map().insert({.base = 0x7000'0000'0000, .bytes = 4096, .kind = RangeKind::device});
   void* pinned = nullptr;
-  constexpr size_t kBytes = 1u << 20;  // too large to be a host region unasked
+  constexpr size_t kBytes = 1u << 20;  // too large to become a host region by itself
   REQUIRE(custom::cuMemAllocHost_v2(&pinned, kBytes) == CUDA_SUCCESS);
   REQUIRE(custom::cuMemcpyDtoHAsync_v2(pinned, 0x7000'0000'0000, 4096, nullptr, false) == CUDA_SUCCESS);
   REQUIRE(test::part<client::PendingCopies>().touches(pinned, 1));
-  // The fake server answers the synchronisation but never sends the data.
+  // The fake server answers the synchronisation but does not send the data.
   CHECK(custom::cuMemFreeHost(pinned) == CUDA_SUCCESS);
   static_cast<char*>(pinned)[0] = 1;
   test::part<client::PendingCopies>().ended(SessionEnd::lost);
@@ -171,7 +171,7 @@ TEST_CASE("What a context had in memory is forgotten with it") {
 TEST_CASE("Memory of another process is known in the size that the server tells") {
   DeviceProcess process;
   const uint64_t address = free_address(3 * kBytes);
-  // Two small ones of one block of the driver's, and one that is larger than a block.
+  // Two small allocations in one block of the driver, and one larger than a block.
   const std::vector<std::pair<uint64_t, uint64_t>> opened{
       {address, 4096}, {address + 4096, 8192}, {address + kBytes, 2 * kBytes}};
   process.session->answer(uint32_t(wire::SessionOrdinal::open_ipc_memory),

@@ -27,8 +27,8 @@ void miss(schema::ModuleLoadReply::Builder load) {
   load.setMissing(true);
 }
 
-// Answers the questions about modules: images are missing until they are sent, functions have two parameters (8 bytes
-// at 0, 4 bytes at 8).
+// Answers queries about modules: images are missing until they are sent, functions have two parameters (8 bytes at 0, 4
+// bytes at 8).
 void serve_modules(DeviceProcess& process) {
   process.session->answer(ordinal(SessionOrdinal::module_offer),
                           [](capnp::MessageBuilder& reply) { reply.initRoot<schema::ModuleOfferReply>(); });
@@ -436,7 +436,7 @@ struct Claims : DeviceProcess {
   static CUresult launch(CUfunction function, void** parameters) {
     return custom::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr, false);
   }
-  // Of the newest launch.
+  // Returns the bytes of the newest launch.
   size_t parameter_bytes() const {
     size_t bytes = ~size_t{0};
     for (const auto& frame : session->frames())
@@ -511,7 +511,7 @@ TEST_CASE("Where the image does not say it, a server that claims more than there
 
 namespace {
 
-// A linker at the server that makes this image, whatever it is given.
+// Links with a server that makes this image from any input.
 CUresult link(Claims& process, const std::string& made, void*& image) {
   process.session->answer(ordinal(SessionOrdinal::link_complete), [&](capnp::MessageBuilder& reply) {
     reply.initRoot<schema::LinkReply>().setImageBytes(made.size());
@@ -547,8 +547,8 @@ TEST_CASE("What the server has linked is no image if it claims to be longer than
   fatbin::test::Bytes code(200);
   std::memcpy(code.data(), "\177ELF\2\1", 6);
   fatbin::test::put<uint64_t>(code, 0x28, 64);   // the sections' table
-  fatbin::test::put<uint16_t>(code, 0x3a, 64);   // how long each is
-  fatbin::test::put<uint16_t>(code, 0x3c, 1);    // and how many there are
+  fatbin::test::put<uint16_t>(code, 0x3a, 64);   // the size of each
+  fatbin::test::put<uint16_t>(code, 0x3c, 1);    // and their number
   fatbin::test::put<uint32_t>(code, 64 + 4, 1);  // with contents
   fatbin::test::put<uint64_t>(code, 64 + 32, 136);
   const std::string honest(code.begin(), code.end());
@@ -578,7 +578,7 @@ TEST_CASE("Parameters that programs have used are written down, so that the next
   ProgramImage::Digest digest = (*ProgramImage::select(image.c_str(), {.devices = {{7, 5}}}, false))->digest();
   KernelParameters parameters(user.store(digest), digest);
   parameters.read(*ProgramImage::select(image.c_str(), {.devices = {{7, 5}}}, false), true);
-  CHECK(parameters.of("k")->bytes == 16);  // as it stands there: the image was not read
+  CHECK(parameters.of("k")->bytes == 16);  // the claimed number: the image was not read
   CHECK_FALSE(parameters.of("other").has_value());
 }
 

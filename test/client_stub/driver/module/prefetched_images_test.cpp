@@ -1,4 +1,4 @@
-// Libraries and modules that earlier runs of the program used: what is kept of them, and how they come ahead.
+// Libraries and modules that earlier runs of the program used: their stored profile, and their prefetch.
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/module/prefetched_images.hpp"
 
@@ -26,7 +26,7 @@ struct User : test::WarmStartUser {
   User() : WarmStartUser("image") {}
 };
 
-// A run of the program: libraries by a letter, which their kernels' names begin with.
+// A run of the program. A letter identifies a library, and begins its kernels' names.
 struct Run : DeviceProcess {
   explicit Run(const char* prefetch = "on", int devices = 1) : DeviceProcess(devices, "0", prefetch) {
     session->serve(ordinal(SessionOrdinal::module_load),
@@ -47,7 +47,7 @@ struct Run : DeviceProcess {
   }
 
   static std::string image(char letter) { return std::string(".version 7.0\n.target sm_75\n//") + letter; }
-  // The bytes of its digest.
+  // Returns the bytes of the image's digest.
   static std::string digest(char letter) {
     const std::string text = image(letter);
     const auto whole = ProgramImage::whole({reinterpret_cast<const uint8_t*>(text.c_str()), text.size() + 1});
@@ -274,7 +274,7 @@ TEST_CASE("Threads that use the same libraries at once get each its own, and non
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(right == kThreads * letters.size());
-  // Each use of a library loads it, but for those that came ahead, each of which was loaded once.
+  // Each use of a library loads it, except for prefetched ones, each of which was loaded once.
   CHECK(run.loads() >= kThreads * letters.size());
   CHECK(run.loads() < (kThreads + 1) * letters.size());
   CHECK(user.lines() == letters.size());
@@ -315,7 +315,7 @@ TEST_CASE("Where there is no memory, what has come ahead and was not used goes f
   CUdeviceptr memory = 0;
   CHECK(custom::cuMemAlloc_v2(&memory, 1 << 20) != CUDA_SUCCESS);
   CHECK_FALSE(short_of_memory);
-  CHECK(run.unloads() == 1);  // c was never there
+  CHECK(run.unloads() == 1);  // c was never loaded
   CHECK(run.use('b') == CUDA_SUCCESS);
   CHECK(run.loads() == 4);
 }

@@ -1,4 +1,4 @@
-// The array that several processes write: whole after each write, whoever ends when and how.
+// Several processes write one array, which is valid after each write, whenever and however a process ends.
 #include "client_stub/driver/profile/array_file.hpp"
 
 #include <doctest/doctest.h>
@@ -72,7 +72,7 @@ TEST_CASE("a process that is killed leaves the array whole, and so do its childr
   for (int i = 0; i < kChildren; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      // Half of them by their parent's descriptor.
+      // Half of them use their parent's descriptor.
       ArrayFile own;
       std::string why;
       if (i % 2 == 1 && !own.open(folder.file().c_str(), why)) _exit(1);
@@ -112,7 +112,7 @@ TEST_CASE("what a full disk does not take leaves the array as it was") {
   const std::string before = folder.text();
   const pid_t child = fork();
   if (child == 0) {
-    // As a disk with room for a few bytes more.
+    // Like a disk with room for a few more bytes.
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{before.size() + 5, before.size() + 5};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);

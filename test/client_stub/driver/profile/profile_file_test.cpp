@@ -1,4 +1,4 @@
-// The file of a profile: whole events by any number of threads and processes, whatever becomes of them.
+// The file of a profile has whole events of any number of threads and processes, however they end.
 #include "client_stub/driver/profile/profile_file.hpp"
 
 #include <doctest/doctest.h>

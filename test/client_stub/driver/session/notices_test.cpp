@@ -27,7 +27,7 @@ struct CopyNotice {
   CopyNotice(uint64_t sequence, uint64_t offset, bool last, CUresult result = CUDA_SUCCESS)
       : reader(write(sequence, offset, last, result)) {}
 
-  capnp::MallocMessageBuilder message;  // before the reader, which looks at it
+  capnp::MallocMessageBuilder message;  // before the reader, which uses it
   capnp::SegmentArrayMessageReader reader;
 
  private:
@@ -42,7 +42,7 @@ struct CopyNotice {
   }
 };
 
-// A host function that tells the test when it has run.
+// A host function that reports its run to the test.
 struct Ran {
   std::mutex mutex;
   std::condition_variable changed;
@@ -200,7 +200,7 @@ TEST_CASE("a host function runs when the server says so, and may not wait for th
   REQUIRE(test::part<client::HostCallbacks>().reached(number, CUDA_SUCCESS));
   ran.wait(1);
   CHECK(ran.inside != CUDA_SUCCESS);
-  // A stream callback is told of an error.
+  // A stream callback gets an error.
   Ran told;
   REQUIRE(custom::cuStreamAddCallback(nullptr, &Ran::run_in_stream, &told, 0, false) == CUDA_SUCCESS);
   fake.session->newest().read<schema::HostFunction>([&](schema::HostFunction::Reader sent) {
@@ -212,7 +212,7 @@ TEST_CASE("a host function runs when the server says so, and may not wait for th
   CHECK(told.inside == CUDA_ERROR_LAUNCH_FAILED);
   CHECK(custom::cuLaunchHostFunc(nullptr, nullptr, nullptr, false) == CUDA_ERROR_INVALID_VALUE);
   CHECK(custom::cuStreamAddCallback(nullptr, &Ran::run_in_stream, nullptr, 1, false) == CUDA_ERROR_INVALID_VALUE);
-  // Until both have been answered the thread still uses the session.
+  // The thread uses the session until both are answered.
   while (fake.session->count(uint32_t(wire::SessionOrdinal::host_function_done)) < 2) std::this_thread::yield();
 }
 
@@ -243,7 +243,7 @@ TEST_CASE("a session that is lost tells stream callbacks, in the order of their 
     REQUIRE(custom::cuStreamAddCallback(nullptr, &Turn::take, &turn, 0, false) == CUDA_SUCCESS);
   }
   REQUIRE(custom::cuStreamAddCallback(nullptr, &Ran::run_in_stream, &told, 0, false) == CUDA_SUCCESS);
-  // The server had called one before the connection went, and its thread may have it still before it.
+  // The server had called one function before the connection was lost, and the client's thread may not have run it yet.
   fake.session->newest().read<schema::HostFunction>([&](schema::HostFunction::Reader sent) {
     REQUIRE(callbacks.reached(sent.getCallback() - turns.size(), CUDA_SUCCESS));
   });
@@ -254,7 +254,7 @@ TEST_CASE("a session that is lost tells stream callbacks, in the order of their 
   std::vector<int> expected(turns.size());
   std::iota(expected.begin(), expected.end(), 0);
   CHECK(order.told == expected);
-  // The host function stood before all of them.
+  // The host function came before all of them.
   CHECK(left_out.times == 0);
   CHECK(custom::cuStreamAddCallback(nullptr, &Ran::run_in_stream, &told, 0, false) == CUDA_ERROR_DEVICE_UNAVAILABLE);
   callbacks.stop();

@@ -1,4 +1,4 @@
-// The two things that happen to a session as a whole, its end and fork(), reach every part of it.
+// The two events of a whole session, its end and fork(), reach every part of it.
 #include "client_stub/driver/session/server_session.hpp"
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@
 namespace gpuwire::client {
 namespace {
 
-// A part cannot exist without a session's list, nor without saying what it does.
+// A part needs a session's list, and handlers of both events.
 static_assert(!std::is_default_constructible_v<SessionPart> && std::is_abstract_v<SessionPart>);
 template <class... Parts>
 constexpr bool all_are_told = (std::is_base_of_v<SessionPart, Parts> && ...) &&
@@ -61,7 +61,8 @@ struct Told final : SessionPart {
   std::string name;
 };
 
-// Can the program read there, without one of our own handlers bringing it? The kernel says so without a fault.
+// Whether the program can read this address without one of the stub's fault handlers: the kernel tells it without a
+// fault.
 bool is_open(uint64_t address) {
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
@@ -70,7 +71,7 @@ bool is_open(uint64_t address) {
   return open;
 }
 
-// Something of each kind that leads from the process to a session.
+// One object of each kind by which the process refers to a session.
 struct Belongings {
   Belongings(ServerSession& owner, uint64_t place) : server(owner), base(place) {
     context.server = &server;
@@ -86,7 +87,7 @@ struct Belongings {
     address_map().insert({.base = base + kBytes, .bytes = kBytes, .device = 0, .server = &server});
     server.pinned_pointers.add(base + 2 * kBytes, 4096);
     REQUIRE(server.captures.add({.context = &context, .origin = wire_stream}, stream) == CUDA_SUCCESS);
-    server.managed_memory.hand_over();  // the device's now: closed here
+    server.managed_memory.hand_over();  // handed over to the device: not accessible now
   }
   ~Belongings() {
     Capture capture;
@@ -222,7 +223,7 @@ TEST_CASE("of two sessions in one process, one that ends or breaks off takes not
     CHECK(second.session->closed() == !breaks_off);
     CHECK(is_open(kSecondPlace) == !breaks_off);
     CHECK_FALSE(second.server.pinned_pointers.any());
-    CHECK(ended.entries_lead_here());  // its calls fail there, and are not taken for the other's
+    CHECK(ended.entries_lead_here());  // its calls fail in this session, and do not reach the other one
     CHECK_FALSE(process.session->closed());
     CHECK(kept.nothing_has_changed());
   }

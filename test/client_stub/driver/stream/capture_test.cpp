@@ -22,7 +22,7 @@ struct Capturing : test::FakeProcess {
     REQUIRE(custom::cuStreamCreate(&origin, CU_STREAM_DEFAULT) == CUDA_SUCCESS);
     REQUIRE(custom::cuStreamCreate(&other, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS);
     REQUIRE(custom::cuEventCreate(&event, 0) == CUDA_SUCCESS);
-    // The server takes the handle that it is offered.
+    // The server accepts the offered handle.
     session->serve(kEndCapture, [](const test::SentFrame& frame, capnp::MessageBuilder& reply, const BulkSink&) {
       frame.read<schema::CuStreamEndCaptureParams>(
           [&](auto params) { reply.initRoot<schema::CuStreamEndCaptureResults>().setPhGraph(params.getPhGraph()); });
@@ -91,7 +91,7 @@ TEST_CASE("a stream that waits for an event of a capture joins it, until the cap
   CUgraph graph = nullptr;
   REQUIRE(custom::cuStreamEndCapture(process.origin, &graph, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
-  // The event is of no use until it is recorded again, and draws nobody into a capture that is over.
+  // The event is unusable until it is recorded again, and adds no stream to a capture that is over.
   CHECK(custom::cuEventQuery(process.event) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_NONE);
@@ -151,7 +151,7 @@ TEST_CASE("an event that an invalid capture refused is one without a record to a
   REQUIRE(custom::cuStreamBeginCapture_v2(process.other, CU_STREAM_CAPTURE_MODE_RELAXED, false) == CUDA_SUCCESS);
   CHECK(custom::cuStreamSynchronize(process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   CHECK(custom::cuEventRecord(process.event, process.origin, false) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  CHECK(custom::cuStreamWaitEvent(plain, process.event, 0, false) == CUDA_SUCCESS);  // it was never recorded
+  CHECK(custom::cuStreamWaitEvent(plain, process.event, 0, false) == CUDA_SUCCESS);  // the event was never recorded
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   CHECK(custom::cuStreamWaitEvent(process.other, process.event, 0, false) == CUDA_SUCCESS);
   CHECK(status_of(process.other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -244,7 +244,7 @@ TEST_CASE("a capture that its thread left behind is not that of a thread which c
     REQUIRE(custom::cuStreamBeginCapture_v2(process.origin, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false) ==
             CUDA_SUCCESS);
   }).join();
-  for (int i = 0; i < 8; ++i) {  // the state of one of them lies where that of the first did
+  for (int i = 0; i < 8; ++i) {  // one of these threads reuses the address of the first one's state
     std::thread([] { CHECK(test::part<client::Captures>().permit_unsafe_call() == CUDA_SUCCESS); }).join();
   }
 }

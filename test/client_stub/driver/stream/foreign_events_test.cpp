@@ -1,4 +1,5 @@
-// Events that the server may record by itself: what is answered from what is known of them, and what is not.
+// Events that the server may record by itself: queries that the client answers from its own state, and queries that it
+// does not.
 #include "client/forward.hpp"
 #include "client/custom.hpp"
 #include "client_stub/driver/session/server_session.hpp"
@@ -91,7 +92,7 @@ TEST_CASE("what the server has said of such an event holds until the next launch
   CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(custom::cuEventSynchronize(event) == CUDA_SUCCESS);
   CHECK(custom::cuStreamWaitEvent(process.stream(), event, 0, false) == CUDA_SUCCESS);
-  CHECK(process.session->total() == sent + 1);  // the stream
+  CHECK(process.session->total() == sent + 1);  // the stream's creation
   process.launch(stream);
   CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   CHECK(process.session->count(kEventQuery) == 2);

@@ -38,7 +38,7 @@ struct CurrentProcess : FakeProcess {
     REQUIRE(custom::cuEventCreate(&made, flags) == CUDA_SUCCESS);
     return made;
   }
-  // As if work had been sent to the stream.
+  // Notes work of the stream, as if it had been sent.
   void work(CUstream to) {
     note_stream_work(enter(Needs::context), reinterpret_cast<uint64_t>(to), session->last_sequence());
   }
@@ -88,7 +88,7 @@ TEST_CASE(
   }
   CHECK(process.session->count(kStreamQuery) == 0);
   CHECK(process.session->count(kEventQuery) == 0);
-  // What becomes of the work is told all the same.
+  // The result of the work is reported all the same.
   CHECK(process.session->count(kWatchStream) == 1);
   CHECK(process.session->count(kWatchEvent) == 1);
   CHECK(custom::cuEventQuery(before) == CUDA_ERROR_NOT_READY);
@@ -175,7 +175,7 @@ TEST_CASE("a per-thread stream belongs to its thread and is created when first u
     CHECK(its_error == CUDA_SUCCESS);
   }).join();
   CHECK(other != mine);
-  // The server never heard of that one.
+  // The server does not know that stream.
   CHECK(process.session->count(forward_ordinal::cuStreamCreate) == 1);
   CHECK(process.session->count(forward_ordinal::cuStreamDestroy_v2) == 0);
   // It ended with its thread.
@@ -216,7 +216,7 @@ TEST_CASE("of a value of a stream's attribute that may be wrong the server's dri
   value.priority = -3;
   size_t before = process.session->total();
   CHECK(set(CU_LAUNCH_ATTRIBUTE_PRIORITY) == CUDA_SUCCESS);
-  CHECK(set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE) == CUDA_ERROR_INVALID_VALUE);  // launches have it, streams have not
+  CHECK(set(CU_LAUNCH_ATTRIBUTE_COOPERATIVE) == CUDA_ERROR_INVALID_VALUE);  // an attribute of launches, not of streams
   CHECK(process.session->total() == before + 1);
   CHECK(process.session->newest().kind == wire::FrameKind::posted);
 
@@ -284,7 +284,7 @@ TEST_CASE("an event is asked about once for each record") {
     CHECK(watch.getRecord() == first);
     CHECK(watch.getEvent() == reinterpret_cast<uint64_t>(event));
   });
-  // A newer record makes the answer about the older one worthless.
+  // A newer record invalidates the answer about the older one.
   REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   uint64_t second = process.session->newest().sequence;
   process.completed_event(event, first);
@@ -310,7 +310,7 @@ TEST_CASE("an event that is polled is watched from its next record on, and no qu
     const uint64_t record = process.session->newest().sequence - 1;
     process.session->newest().read<schema::WatchEvent>(
         [&](schema::WatchEvent::Reader watch) { CHECK(watch.getRecord() == record); });
-    // The first question sends what is not sent yet, once.
+    // The first query flushes unsent frames, once.
     const size_t flushes = process.session->flushes, total = process.session->total();
     CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
     CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
@@ -340,7 +340,7 @@ TEST_CASE("a record that is told to be done while it is asked for is not asked f
   CHECK(custom::cuEventQuery(event) == CUDA_ERROR_NOT_READY);
   REQUIRE(custom::cuEventRecord(event, stream, false) == CUDA_SUCCESS);
   const uint64_t record = process.session->newest().sequence - 1;
-  // Between the look at what is known of the record and the one at the progress.
+  // The completion arrives between the check of the record and the check of the progress.
   process.session->on_flush = [&] { process.completed_event(event, record); };
   CHECK(custom::cuEventQuery(event) == CUDA_SUCCESS);
   CHECK(process.session->count(kEventQuery) == 1);
@@ -499,7 +499,7 @@ TEST_CASE(
   REQUIRE(custom::cuEventRecord(own, stream, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kPing) == 0);
 
-  // Never recorded here, but perhaps elsewhere.
+  // This process has not recorded the event, but another one may have.
   CHECK(custom::cuStreamWaitEvent(stream, shared, 0, false) == CUDA_SUCCESS);
   CHECK(process.session->count(kStreamWaitEvent) == 1);
   CHECK(process.session->count(kPing) == 1);

@@ -1,4 +1,4 @@
-// Memory that earlier runs of a program have allocated: what is written down of it, and how it is asked for.
+// Memory that earlier runs of a program have allocated: its stored profile, and its prefetch.
 #include "client_stub/driver/session/server_session.hpp"
 #include "client_stub/driver/warm_start/profiled_allocations.hpp"
 
@@ -138,10 +138,10 @@ TEST_CASE("What earlier runs had is asked for at the first block, and again wher
   }
   ProfiledDemand demand;
   CHECK(demand.missed(0, 9 * kMiB, {}, now) == Sizes{kMiB, 2 * kMiB, 3 * kMiB, 4 * kMiB});
-  CHECK(demand.missed(0, 8 * kMiB, {}, now).empty());  // of another size
+  CHECK(demand.missed(0, 8 * kMiB, {}, now).empty());  // a size that is not in the profile
   CHECK(demand.missed(0, 2 * kMiB, {3 * kMiB}, now) == Sizes{kMiB, 4 * kMiB});
   demand.allocated(0, 2 * kMiB, now);
-  CHECK(demand.missed(0, 2 * kMiB, {}, now).empty());  // one more than they had
+  CHECK(demand.missed(0, 2 * kMiB, {}, now).empty());  // one more than earlier runs had
   CHECK(demand.missed(1, kMiB, {}, now).empty());      // another device
   for (unsigned asks = 2; asks < ProfiledDemand::kAsksMax; ++asks)
     CHECK(demand.missed(0, kMiB, {}, now) == Sizes{3 * kMiB, 4 * kMiB});
@@ -202,7 +202,7 @@ TEST_CASE("What the program has had from earlier runs' memory is like any other,
   CHECK(run.allocate(kMiB) == small);
   run.free(small);
   run.kept().poll(Clock::now() + CachedMemory::kCachedTime);
-  CHECK(run.told_to_leave() == std::vector{small});  // no longer than what it has freed itself
+  CHECK(run.told_to_leave() == std::vector{small});  // not cached for longer than the program's own freed memory
 }
 
 TEST_CASE("A program that does something else this time asks once, and all goes back after a time") {
@@ -233,7 +233,7 @@ TEST_CASE("Blocks that went back in the meantime are asked for again, with the n
   Run run({kMiB});
   const auto addresses = run.answer_as_profiled();
   run.kept().poll(Clock::now() + CachedMemory::kProfiledTime);
-  run.allocate(2 * kMiB);  // there is no answer yet: they are nobody's
+  run.allocate(2 * kMiB);  // there is no answer yet: the prefetched blocks are not usable
   CHECK(run.asked_as_profiled() == Sizes{3 * kMiB});
   CHECK(run.asks() == 2);
   run.answer_at_rest(true);

@@ -1,4 +1,4 @@
-// Kernels that earlier programs used: what is kept of them, and how they are asked for.
+// Kernels that earlier programs used: their stored profile, and their prefetch.
 #include "client_stub/driver/warm_start/profiled_kernels.hpp"
 
 #include <set>
@@ -61,7 +61,7 @@ TEST_CASE("Kernels that an earlier program used are asked for together with the 
     Program program;
     for (const char* name : {"a", "longer", "b", "a"}) CHECK(program.use(name) == CUDA_SUCCESS);
     CHECK(program.asked() == 3);
-    CHECK(program.session->in_flight_max() == 2);  // the library's loading and the first
+    CHECK(program.session->in_flight_max() == 2);  // the load of the library and the first kernel
   }
   CHECK(user.text() == "a\nlonger\nb\n");
   {

@@ -1,4 +1,4 @@
-// Questions about occupancy that earlier programs asked: what is kept of them, and how they are asked together.
+// Occupancy queries of earlier programs: their stored profile, and their prefetch in one call.
 #include "client_stub/driver/warm_start/profiled_occupancy_questions.hpp"
 
 #include <algorithm>
@@ -26,9 +26,9 @@ struct User : test::WarmStartUser {
   User() : WarmStartUser("occupancy") {}
 };
 
-// A program of the user's with a library of two kernels. The server answers how many threads a block has, and how many
-// bytes the configuration of clusters, and a thousand for each value that is tried out; a block of 13 threads cannot
-// be, and for one of 17 it has no memory.
+// A program of the user's with a library of two kernels. The server's answer is the number of a block's threads, plus
+// the bytes of the cluster configuration, plus a thousand for each tried value; a block of 13 threads is invalid, and
+// for one of 17 the server has no memory.
 struct Program : DeviceProcess {
   explicit Program(const char* prefetch = "on", CUresult to_try = CUDA_SUCCESS, CUresult to_take_back = CUDA_SUCCESS)
       : DeviceProcess(1, "0", prefetch), trying(to_try), taking_back(to_take_back) {

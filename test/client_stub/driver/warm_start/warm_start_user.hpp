@@ -1,4 +1,4 @@
-// A user with a folder of their own for what programs write down for the next ones.
+// A user with a folder of their own for programs' stored profiles.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 
 namespace gpuwire::test {
 
-// GPUWIRE_CACHE_KEY_FILE, and with it warm_start_folder(), is theirs for as long as this lives. A test is about one
-// section: files of other sections, and lines of theirs, are not seen.
+// While the object exists, GPUWIRE_CACHE_KEY_FILE, and with it warm_start_folder(), is the user's. A test covers one
+// section: the functions ignore files and lines of other sections.
 struct WarmStartUser {
   TemporaryDirectory home;
   std::filesystem::path key = std::filesystem::path(home.path()) / "gpuwire" / "cache_key", folder;
-  std::string word;  // of the section, as its lines begin
+  std::string word;  // the first word of the section's lines
 
   explicit WarmStartUser(const std::string& section) : folder(key.string() + ".warm_start"), word(section + " ") {
     setenv("GPUWIRE_CACHE_KEY_FILE", key.c_str(), 1);
@@ -33,7 +33,7 @@ struct WarmStartUser {
     return std::make_shared<client::WarmStart>(folder.string(), subject);
   }
 
-  // Returns the names of all that lies in the folder.
+  // Returns the names of all files in the folder.
   std::vector<std::string> files() const {
     std::vector<std::string> out;
     std::error_code none;
