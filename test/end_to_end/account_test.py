@@ -1,4 +1,4 @@
-"""`gpuwire run --stats`: whose account it is, and that there is one however the program ends."""
+"""`gpuwire run --stats` prints an account with its process, however the program ends."""
 
 import os
 import re
@@ -11,7 +11,7 @@ import unittest
 
 from support import PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, command, run, wait_until
 
-ENDINGS = {  # of programs/endings.cu, with what its parent sees
+ENDINGS = {  # the endings of programs/endings.cu, with their exit statuses
     "_exit": 8, "abort": -signal.SIGABRT, "sigterm": -signal.SIGTERM, "sigkill": -signal.SIGKILL,
     "segv": -signal.SIGSEGV
 }
@@ -24,7 +24,7 @@ def with_stats(line, depth=None):
 
 class Accounts(ServerCase):
     def run_with_stats(self, *words, depth=None):
-        # The watch has the program's stderr until it has told what there is, so this reads all of it.
+        # The watch holds the program's stderr until it has printed the account, so this reads all of it.
         return subprocess.run(with_stats(command(self.server.address, *words), depth), capture_output=True, text=True,
                               timeout=RUN_LIMIT_SECONDS)
 
@@ -47,7 +47,7 @@ class Accounts(ServerCase):
                 account = "\n".join(lines)
                 self.assertIn(f"server: {self.server.address} over ", account)
                 self.assertRegex(account, r"device 0: \S")
-                # What was counted up to its end: the allocation and the launch are among it.
+                # The counts up to the program's end include the allocation and the launch.
                 called = re.search(r"calls: [1-9]\d* local, [1-9]\d* posted, ([1-9]\d*) called", account)
                 self.assertTrue(called, account)
                 self.assertRegex(account, r"images: 1 used")
@@ -75,7 +75,7 @@ class Accounts(ServerCase):
         self.assertIn(f"gpuwire: account of neighbour, process {program.pid}\n", errors)
 
     def test_each_process_of_a_program_says_whose_account_it_is(self):
-        # Two that crash and one that ends well, all children of a program that is none of CUDA's.
+        # Two programs that crash and one that ends normally, all children of a program without CUDA.
         each = shlex.quote(os.path.join(PROGRAMS, "endings"))
         script = f"{each} segv; {each} return; {each} abort; exit 4"
         ran = self.run_with_stats("/bin/bash", "-c", script)
@@ -104,7 +104,7 @@ class Accounts(ServerCase):
         self.assertEqual(ran.stdout, "None\n")
 
     def test_a_program_may_close_the_descriptors_that_it_has_not_opened(self):
-        # The account's memory has one from the loading of the library to the session's beginning.
+        # The account's memory holds a descriptor from the load of the library to the session's begin.
         ran = self.run_python("""
             os.closerange(3, 64)
             files = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
@@ -152,7 +152,7 @@ class Accounts(ServerCase):
         self.assertNotIn("cuDeviceGetCount", ran.stderr)
 
     def run_python(self, text, depth=None):
-        """Python with the library under `cuda`, and nothing called of it yet."""
+        """Runs Python with the library as `cuda`, before any call of it."""
         begin = "import ctypes, os, signal\ncuda = ctypes.CDLL('libcuda.so.1')\n"
         return self.run_with_stats(sys.executable, "-c", begin + textwrap.dedent(text), depth=depth)
 

@@ -10,7 +10,7 @@ import unittest
 from support import BUILD, RUN_LIMIT_SECONDS, wait_until
 import debian_tools
 
-# The libraries are those that a Debian 12 without a desktop lacks.
+# The libraries are those missing in a Debian 12 without a desktop.
 PACKAGES = ("chromium chromium-common libdouble-conversion3 libogg0 libflac12 libharfbuzz-subset0 libminizip1 "
             "libopenh264-7 libopenjp2-7 libopus0 libasyncns0 libmp3lame0 libmpg123-0 libvorbis0a libvorbisenc2 "
             "libsndfile1 libpulse0 libxnvctrl0 libcolord2 libepoxy0 libwayland-cursor0 libwayland-egl1 libgtk-3-0")
@@ -18,7 +18,7 @@ COMMANDS, ANSWERS = 3, 4  # the descriptors of --remote-debugging-pipe
 
 
 class Chromium:
-    """One browser with one page. Ends the test as left out, with the reason, where there is no Chromium."""
+    """One browser with one page. Without Chromium it skips the test, with the reason."""
 
     def __init__(self):
         tool = debian_tools.tool(BUILD, "chromium", PACKAGES)
@@ -28,7 +28,7 @@ class Chromium:
         self.home = tempfile.TemporaryDirectory(prefix="gpuwire-chromium-")
         command_reads, self.commands = os.pipe()
         self.answers, answer_writes = os.pipe()
-        # A shell moves the pipes to where Chromium looks for them. Its own sandbox needs what a container has not.
+        # A shell moves the pipes to Chromium's descriptors. Chromium's own sandbox needs rights that a container lacks.
         self.process = subprocess.Popen(
             ["sh", "-c", f'exec "$@" {COMMANDS}<&{command_reads} {ANSWERS}>&{answer_writes}', "sh", program,
              "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
@@ -84,7 +84,7 @@ class Chromium:
         return json.loads(text)
 
     def run(self, script):
-        """The value of an expression in the page; nothing while the page is being replaced."""
+        """Returns the value of an expression in the page; None while the page is being replaced."""
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         return answer["result"].get("value")
 
@@ -92,7 +92,7 @@ class Chromium:
         def holds():
             try:
                 return self.run(script)
-            except RuntimeError:  # a page that goes takes its objects along
+            except RuntimeError:  # a replaced page loses its objects
                 return False
 
         wait_until(holds, RUN_LIMIT_SECONDS, what)

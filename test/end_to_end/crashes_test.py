@@ -20,7 +20,7 @@ LAUNCH, TO_DEVICE, FROM_DEVICE, MODULE_DATA, MODULE_LOAD = 10, 11, 12, 21, 22
 SYNCHRONIZE = 1203
 HOST_CALLBACK, COPY_DATA = 3, 4
 
-# By name: where in the program's argument, and at which point of the connection.
+# By name: the program's argument, and the point of the connection.
 BEFORE_A_SESSION = {
     "mid-preface": ("steps", Point("client", "preface")),
     "after the client's preface": ("steps", Point("client", "whole")),
@@ -66,14 +66,14 @@ class BesideANeighbour(ServerCase):
         if not out.rstrip().endswith("PASSED"):
             raise AssertionError(f"the neighbour noticed: {out}{err}")
 
-    workers = 2  # at rest
+    workers = 2  # with no session
 
     def setUp(self):
         wait_until(lambda: len(self.worker_ids()) >= self.workers, RUN_LIMIT_SECONDS,
                    "the neighbour's worker and a spare one")
         self.memory = self.device_memory()
 
-    # --- what the server says
+    # --- the server's view
     @classmethod
     def snapshot(cls):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
@@ -100,7 +100,7 @@ class BesideANeighbour(ServerCase):
     proxy = CuttingProxy
 
     def crash(self, where, point, strike, fails=True):
-        """Runs the program until the point is reached, where `strike(proxy)` is done; its exit code and all it said."""
+        """Runs the program, and calls `strike(proxy)` at the point; returns its exit code and its output."""
         started = threading.Event()
 
         def once_started(proxy):
@@ -113,7 +113,7 @@ class BesideANeighbour(ServerCase):
         started.set()
         self.addCleanup(self.program.kill)
         self.assertTrue(proxy.reached.wait(RUN_LIMIT_SECONDS), "the point is never reached")
-        # Its standard input stays open: the host function that waits there is to be left by the end of the session.
+        # The standard input stays open: the session's end has to release the host function that waits there.
         code = self.program.wait(RUN_LIMIT_SECONDS)
         said = self.program.stdout.read() + self.program.stderr.read()
         for pipe in (self.program.stdin, self.program.stdout, self.program.stderr):
@@ -136,7 +136,7 @@ class BesideANeighbour(ServerCase):
 
 
 class EndsAtPoints:
-    """For a BesideANeighbour: who ends at each of POINTS, or at some of them."""
+    """For a BesideANeighbour: ends of each side at each of POINTS, or at some of them."""
 
     RESETS, CLOSES, KILLED = slice(None), slice(None), slice(None)
 
@@ -158,9 +158,9 @@ class EndsAtPoints:
 
 
 class Crashes(BesideANeighbour):
-    # Each client whose connection is cut comes to nobody for so long.
+    # A client whose connection is cut tries in vain to reconnect for this time.
     resume_grace = "300ms"
-    # Images are sent by every program anew.
+    # Every program sends its images again.
     server_arguments = ("--module-cache", "none")
 
     def tearDown(self):
@@ -171,7 +171,7 @@ class Crashes(BesideANeighbour):
         wait_until(self.sessions, RUN_LIMIT_SECONDS, "the session is known")
         os.kill(self.sessions()[0]["worker_pid"], signal.SIGKILL)
 
-    # --- all of them
+    # --- all points
     def test_a_program_without_a_crash_passes(self):
         self.assert_passed(run(self.server.address, PROGRAM))
 
@@ -194,11 +194,11 @@ class Crashes(BesideANeighbour):
         self.each(IN_A_SESSION, lambda proxy: proxy.cut(reset=True))
 
     def test_a_connection_that_closes_in_a_session(self):
-        # The server sees it at the same places; half of them will do.
+        # The server's side is the same as above, so half of the points suffice.
         self.each(dict(list(IN_A_SESSION.items())[::2]), lambda proxy: proxy.cut())
 
     def test_a_client_that_is_killed(self):
-        # The server sees the connection close at the same places; a part of them will do for who closes it.
+        # The server sees the connection close at the same points, so a part of them suffices for the other closer.
         points = list({**BEFORE_A_SESSION, **IN_A_SESSION}.items())
         for name, (where, point) in points if LONG else points[1::3]:
             with self.subTest(name):
@@ -215,7 +215,7 @@ class Crashes(BesideANeighbour):
 
 
 class CrashesInTheQueue(BesideANeighbour):
-    """The neighbour has the only place."""
+    """The neighbour occupies the only place."""
 
     @classmethod
     def setUpClass(cls):
@@ -238,8 +238,8 @@ class CrashesInTheQueue(BesideANeighbour):
         self.assert_nothing_left()
 
     def lost(self, proxy, **how):
-        """The client would come again for minutes, to its place with a server that was started again; this server has
-        no such place any more."""
+        """The client would reconnect for minutes, for its place with a restarted server; this server does not have that
+        place any more."""
         proxy.cut(**how)
         wait_until(lambda: not self.sessions(), RUN_LIMIT_SECONDS, "the place is given up")
         self.kill_client(proxy)

@@ -1,5 +1,4 @@
-"""A way between a client and a server that knows the protocol, and does something when a connection has come to a
-certain point of it."""
+"""A proxy between a client and a server that knows the protocol, and acts at a certain point of a connection."""
 
 import dataclasses
 import itertools
@@ -12,11 +11,12 @@ from support import FRAME, PREFACE, read_exactly
 LINGER_NONE = struct.pack("ii", 1, 0)  # a close that resets
 PIECE_BYTES = 65536
 CONTROL, POSTED, CALLED, REPLY, NOTICE = 1, 2, 3, 4, 5
-# Longer bulk comes in parts where the session may have lanes; this way serves one connection, so none come over lanes.
+# Longer bulk is split into parts if the session may have lanes; this proxy serves one connection, so no part uses a
+# lane.
 WHOLE_BULK_BYTES_MAX = 256 << 10
 PART = struct.Struct("<HBBIQ")
 PART_MAGIC, PART_HERE = 0x5047, 1
-RECORD = struct.Struct(">BHH")  # of TLS: what it is, version, bytes
+RECORD = struct.Struct(">BHH")  # of TLS: type, version, bytes
 RECORDS = -1
 
 
@@ -38,9 +38,8 @@ class Point:
 
 
 class CuttingProxy:
-    """Serves one connection. `strike(proxy)` is called once, at the first place where `point` matches; the other
-    direction may go on meanwhile.
-    `reached` is set from then on."""
+    """Serves one connection. It calls `strike(proxy)` once, at the first match of `point`, and then sets `reached`; the
+    other direction may continue meanwhile."""
 
     def __init__(self, server_address, point, strike):
         self.point, self.strike = point, strike
@@ -64,16 +63,16 @@ class CuttingProxy:
                     pass
                 link.close()
 
-    # --- what a strike may do
+    # --- functions for a strike
     def cut(self, reset=False):
-        """Both connections end: with a reset, or in an orderly way."""
+        """Ends both connections: with a reset, or in an orderly way."""
         self._cut = True
         for link in (self.server, self.client):
             try:
                 if reset:
                     link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
-                # A thread that reads holds the connection; it is woken, without a word to the other side if that is to
-                # be a reset.
+                # A reading thread holds the connection open; this wakes it, without a FIN to the other side before a
+                # reset.
                 link.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
                 link.close()
             except OSError:
@@ -83,7 +82,7 @@ class CuttingProxy:
     def _serve(self):
         try:
             self.client, _ = self._listening.accept()
-            self._listening.close()  # who comes again is refused at once
+            self._listening.close()  # a reconnection is refused at once
         except OSError:
             return
         back = threading.Thread(target=self._pass_on, args=("server", self.server, self.client), daemon=True)
@@ -97,7 +96,7 @@ class CuttingProxy:
             self._pass_on_what_follows(sender, source, target)
         except (OSError, EOFError):
             pass
-        # What one side ends, ends for the other.
+        # The end of one side ends the other.
         if self._cut:
             return
         for link in (source, target):
@@ -141,7 +140,7 @@ class CuttingProxy:
                 in_parts = magic == PART_MAGIC and way == PART_HERE
                 if in_parts:
                     here = part_bytes
-                else:  # a session without lanes: these were the first of the bytes
+                else:  # a session without lanes: these were the first bulk bytes
                     here = left = left - PART.size
             if first:
                 self._part(source, target, here, *where)
@@ -168,7 +167,8 @@ class CuttingProxy:
 
 
 class RecordCuttingProxy(CuttingProxy):
-    """Over TLS nobody sees frames: a point's kind is RECORDS, and its ordinal the number of the sender's record."""
+    """Inside TLS frames are not visible: a point's kind is RECORDS, and its ordinal the number of the sender's
+    record."""
 
     def _pass_on_what_follows(self, sender, source, target):
         for number in itertools.count():

@@ -1,5 +1,5 @@
-"""Bytes that never cross twice: what a tenant's chunk store has, its sessions do not send again, and nobody else learns
-of it. Counted in bytes that travelled, never in time."""
+"""Deduplication: a tenant's sessions do not send bytes again that its chunk store has, and no other tenant learns of
+them. The tests count sent bytes, never time."""
 
 import glob
 import json
@@ -20,7 +20,7 @@ CUTS, CUT_BYTES = 40, (4_000, 60_000)
 
 
 class Served(unittest.TestCase):
-    """A server that keeps chunks in memory and on disk; everybody is one tenant."""
+    """A server with chunk stores in memory and on disk; all clients are one tenant."""
 
     defaults = f'dedup_memory = "64MiB"\ndedup_disk = "64MiB"'
 
@@ -32,7 +32,7 @@ class Served(unittest.TestCase):
         self.server = self.serve(**self.tenants())
 
     def tenants(self):
-        """Who they are, as serve() takes it."""
+        """Returns the tenants, in serve()'s form."""
         return {}
 
     def serve(self, defaults=None, server='open_tenant = "open"', tenants="[tenants.open]"):
@@ -44,7 +44,7 @@ class Served(unittest.TestCase):
         return server
 
     def environment(self, dedup="on", user="anna", token=None):
-        """Of a client whose user keeps a cache key of its own."""
+        """Returns the environment of a client whose user has a cache key of its own."""
         return {
             **os.environ, "GPUWIRE_DEDUP": dedup,
             "GPUWIRE_CACHE_KEY_FILE": os.path.join(self.folder.name, user + ".key"),
@@ -59,8 +59,8 @@ class Served(unittest.TestCase):
         return next(one for one in json.loads(ran.stdout)["tenants"] if one["name"] == name)
 
     def load(self, *arguments, keeps=0, address=None, tenant="open", **environment):
-        """Runs one load; returns how many bytes the server got in it and how many it had. It is over when so many bytes
-        of it have been kept."""
+        """Runs one load, until so many of its bytes are stored; returns the bytes that the server got and those that it
+        had."""
         before = self.tenant(tenant)
         program = start(address or self.server.address, "repeated_uploads", *map(str, arguments),
                         env=self.environment(**environment))
@@ -78,7 +78,7 @@ class Served(unittest.TestCase):
 
 
 class Dedup(Served):
-    """Users of one tenant, who are told apart by their keys."""
+    """Users of one tenant, with different keys."""
 
     def test_a_second_load_of_the_same_bytes_sends_their_digests_only(self):
         for seed, form in enumerate(("blocking", "ordered", "pinned")):
@@ -112,7 +112,8 @@ class Dedup(Served):
                                      env=self.environment(dedup="auto"), input="", capture_output=True, text=True,
                                      timeout=RUN_LIMIT_SECONDS)
             self.assertEqual((program.returncode, program.stdout), (0, "PASSED\n"), program.stderr)
-            self.assertLess(self.tenant()["chunk_bytes_found"] - before, MANY_BYTES)  # what measures the link is sent
+            # The bytes that measure the link are sent.
+            self.assertLess(self.tenant()["chunk_bytes_found"] - before, MANY_BYTES)
 
     def test_who_has_another_key_finds_nothing_that_was_kept_under_the_first(self):
         self.load("blocking", 1, BYTES, keeps=BYTES, user="anna")
@@ -178,7 +179,7 @@ class Dedup(Served):
 
 
 class NamedTenants(Served):
-    """Two tenants who show tokens, and whose users have one and the same key."""
+    """Two tenants with tokens, whose users have the same key."""
 
     def tenants(self):
         identities = os.path.join(self.folder.name, "identities")

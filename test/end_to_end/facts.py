@@ -1,9 +1,8 @@
-"""Facts that a program prints (programs/facts.hpp), and the rules by which they are what a driver answered.
+"""Facts that a program prints (programs/facts.hpp), and the rules that give a driver's answers to them.
 
 A program prints sections, and in each a line `NAME: ANSWER` for each fact; lines that are indented belong to the one
-above. A file of rules has for each section how many facts there are, answers, and below each answer the names that have
-it, in which * stands for any text; of several that fit a name the last one holds, so that exceptions stand behind their
-rule:
+above. A file of rules has, for each section, the number of facts, answers, and below each answer the names with it, in
+which * stands for any text; of several matching rules the last one applies, so that exceptions follow their rule:
 
     --- SECTION (N facts)
     ANSWER
@@ -11,7 +10,7 @@ rule:
     ANOTHER ANSWER
       NAME, WITH A *
 
-Of what a program printed on a GPU the rules are made anew: python3 test/end_to_end/facts.py FILE >FILE.rules
+The rules are generated from a program's output on a GPU: python3 test/end_to_end/facts.py FILE >FILE.rules
 """
 
 import collections
@@ -19,12 +18,12 @@ import re
 import sys
 import typing
 
-TAIL_FIELDS_MAX = 3  # of a name, each of which a rule may leave open
+TAIL_FIELDS_MAX = 3  # the last fields of a name, each of which a rule may leave open
 
 
 class Rules(typing.NamedTuple):
     facts: int
-    rules: list  # (pattern, answer), of which the last one that fits holds
+    rules: list  # (pattern, answer); the last match applies
 
     def answer(self, name):
         return next((answer for pattern, answer in reversed(self.rules) if expression(pattern).match(name)), None)
@@ -35,7 +34,7 @@ def expression(pattern):
 
 
 def facts_of(lines):
-    """(name, answer) of each line."""
+    """Yields (name, answer) of each line."""
     parent = ""
     for line in lines:
         name, _, answer = line.partition(": ")
@@ -47,13 +46,13 @@ def facts_of(lines):
 
 
 def sections(text):
-    """What a program printed: the facts of each section, by its name."""
+    """Returns the facts of each section of a program's output, by the section's name."""
     parts = re.split(r"(?m)^--- (.*)\n", text)
     return {name: list(facts_of(lines.splitlines())) for name, lines in zip(parts[1::2], parts[2::2])}
 
 
 def read_rules(text):
-    """{section: Rules}. Sections whose headings follow each other have the same."""
+    """Returns {section: Rules}. Sections with adjacent headings share their rules."""
     found, headings, rules, answer = {}, [], [], None
     for line in text.splitlines():
         if heading := re.fullmatch(r"--- (.*) \((\d+) facts\)", line):
@@ -70,7 +69,7 @@ def read_rules(text):
 
 
 def differences(rules, facts):
-    """What a section's facts have that the rules have not, as lines."""
+    """Returns the differences of a section's facts from the rules, as lines."""
     lines = [f"{name}: {answer} instead of {rules.answer(name)}" for name, answer in facts
              if answer != rules.answer(name)]
     if len(facts) != rules.facts:
@@ -82,8 +81,8 @@ def differences(rules, facts):
 
 
 def patterns_of(names):
-    """For each set of names that a pattern fits, the shortest of them: a name's beginning, and of its last fields those
-    that are not left open."""
+    """Returns patterns for the names, the shortest for each matched set: a name's beginning, with some of its last
+    fields left open."""
     patterns = set(names)
     for name in names:
         fields = name.split(", ")
@@ -103,7 +102,7 @@ def patterns_of(names):
 
 
 def make_rules(facts):
-    """The answer that most have, then again and again the rule that puts most of the others right."""
+    """Returns a rule for the most frequent answer, then repeatedly the rule that corrects most of the other names."""
     answers = dict(facts)
     if any(answers[name] != answer for name, answer in facts):
         raise ValueError("two facts of one name")
@@ -130,7 +129,7 @@ def make_rules(facts):
 
 
 def written(text):
-    """The file of rules of what a program printed."""
+    """Returns the file of rules of a program's output."""
     of = collections.OrderedDict()  # sections by their rules
     for name, facts in sections(text).items():
         of.setdefault(tuple(make_rules(facts)), []).append(f"--- {name} ({len(facts)} facts)")

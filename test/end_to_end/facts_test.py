@@ -1,4 +1,4 @@
-"""Rules of facts say what the facts said of which they were made, and what they do not say is found."""
+"""Rules give the answers of the facts from which they were made, and a different fact is found."""
 
 import unittest
 

@@ -1,8 +1,8 @@
-// Preloaded into `gpuwire-serve`: one call of a kind fails, the Nth that the program itself makes.
+// A library preloaded into `gpuwire-serve`: the Nth call of a kind that the program itself makes fails.
 //   GPUWIRE_TEST_FAIL=malloc:N or epoll_ctl:N; 0: none
 //   GPUWIRE_TEST_FAIL_COUNTS=FILE: how many there were, of a process that ends by itself, and the first of each place
 //   in the program that they came from, as far as kFramesCompared callers tell places apart
-// Other programs, and calls of the C library and other libraries, are left alone.
+// It does not affect other programs, or calls by the C library and other libraries.
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace {
 uintptr_t program_begins = 0, program_ends = 0;
 bool counting = false;  // set before main
 
-// Callers within the program: `operator new` and containers are among them, whose own frames tell little.
+// Callers within the program, with `operator new` and containers, whose own frames do not identify a place.
 constexpr size_t kFramesCompared = 8;
 
 struct Callers {
@@ -42,12 +42,12 @@ _Unwind_Reason_Code add_caller(_Unwind_Context* frame, void* into) {
   return ++callers.frames < kFramesCompared ? _URC_NO_REASON : _URC_END_OF_STACK;
 }
 
-// Of places that calls came from, the number of the first call. A table of a fixed size, for nothing may be allocated
-// here; what finds no room is left out.
+// The number of the first call of each place. The table has a fixed size, because nothing may be allocated here;
+// further places are dropped.
 class Places {
  public:
   void note(uint64_t number) {
-    static thread_local bool within = false;  // what looks at the stack may allocate
+    static thread_local bool within = false;  // the unwinder may allocate
     if (!counting || within) return;
     within = true;
     Callers callers;
@@ -85,7 +85,7 @@ class Places {
 
 struct Calls {
   std::atomic<uint64_t> made{0};
-  uint64_t fails = 0;  // which; 0: none. Set before main
+  uint64_t fails = 0;  // the number of the failing call; 0: none. Set before main
   Places places;
   bool one_fails() {
     const uint64_t number = made.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -152,7 +152,7 @@ extern "C" void* calloc(size_t count, size_t bytes) {
   return nullptr;
 }
 
-// The C library's declarations of the ones above are visible by themselves; this one's is not.
+// The C library declares the functions above with default visibility, but not this one.
 extern "C" __attribute__((visibility("default"))) int epoll_ctl(int poll, int operation, int descriptor,
                                                                 epoll_event* event) {
   static const auto real = reinterpret_cast<int (*)(int, int, int, epoll_event*)>(::dlsym(RTLD_NEXT, "epoll_ctl"));

@@ -1,4 +1,4 @@
-"""Faults of one session: it ends with a reason, is gone, and its neighbour does not notice."""
+"""Faults of one session: it ends with a reason, leaves nothing behind, and its neighbour does not notice."""
 
 import os
 import random
@@ -26,14 +26,14 @@ class Faults(ServerCase):
         wait_until(lambda: len(self.worker_ids()) <= 1, RUN_LIMIT_SECONDS, "no worker but the spare one")
 
     def connection(self):
-        """A connection on which nothing has been said."""
+        """Returns an unused connection."""
         host, port = self.server.address.rsplit(":", 1)
         link = socket.create_connection((host, int(port)), timeout=RUN_LIMIT_SECONDS)
         self.addCleanup(link.close)
         return link
 
     def worker_of(self, program, process_id):
-        """The worker of a process's session, by the server's log."""
+        """Returns the worker of a process's session, by the server's log."""
         found = []
 
         def logged():
@@ -48,11 +48,11 @@ class Faults(ServerCase):
     PREFACE_FLAGS = 0
 
     def channel(self, link):
-        """What carries the login and all that follows, on a connection on which both prefaces have been said."""
+        """Returns the transport for the login and all later frames, on a connection after both prefaces."""
         return link
 
     def greeted(self):
-        """A raw session whose client has logged in: frames may follow."""
+        """Returns a raw session after its login: frames may follow."""
         link = self.connection()
         link.sendall(preface(flags=self.PREFACE_FLAGS))
         self.assertEqual(PREFACE.unpack(read_exactly(link, PREFACE.size))[3], 0)
@@ -64,7 +64,7 @@ class Faults(ServerCase):
         return link
 
     def read_to_end(self, link):
-        """Everything until the server closes; fails when it does not."""
+        """Reads until the server closes; fails if it does not."""
         received = b""
         try:
             while True:
@@ -194,7 +194,7 @@ class Faults(ServerCase):
 
 
 def used_mib():
-    """Memory of the first GPU that is in use."""
+    """Returns the used memory of the first GPU."""
     ran = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                          capture_output=True, text=True, check=True)
     return int(ran.stdout.split()[0])
@@ -202,7 +202,7 @@ def used_mib():
 
 @unittest.skipUnless(DEVICE == "cuda", "the software device's memory is the worker's own, and goes with the process")
 class DeviceMemory(ServerCase):
-    # Without spare workers nothing but the sessions holds memory of the card.
+    # Without spare workers only sessions hold memory of the GPU.
     server_arguments = ("--spare-workers", "0")
 
     def test_device_memory_of_a_killed_client_comes_back(self):
@@ -240,7 +240,7 @@ class ServerEnds(ServerCase):
 
 
 class ServerDrains(ServerCase):
-    server_arguments = ("--drain-seconds", "3600")  # who is slow is waited for
+    server_arguments = ("--drain-seconds", "3600")  # the server waits for slow sessions
 
     def test_a_terminated_server_lets_running_sessions_end(self):
         neighbour = start(self.server.address, "neighbour")

@@ -1,4 +1,4 @@
-"""Tenants over TLS on loopback: who gets in with what, who does not, and what each side says about it."""
+"""Tenants over TLS on loopback: accepted and refused credentials, and each side's messages."""
 
 import os
 import shutil
@@ -45,7 +45,7 @@ class TenantsCase(ServerCase):
             check=True, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
 
     def add(self, tenant, *arguments):
-        """A new certificate or token of a tenant; its file."""
+        """Makes a certificate or token of a tenant; returns its file."""
         out = self.path(f"{tenant}-{self.id().rsplit('.', 1)[1]}{len(os.listdir(self.folder))}")
         self.admin("add-tenant", tenant, "--out", out, *arguments)
         return out
@@ -68,7 +68,7 @@ class TenantsCase(ServerCase):
             return file.readlines()
 
     def events(self, event, after=0):
-        """Audit lines of an event behind so many lines."""
+        """Returns the audit lines of an event after so many lines."""
         return [line for line in self.audit()[after:] if f'"event":"{event}"' in line]
 
     def assert_audited(self, *words):
@@ -99,7 +99,7 @@ class Identity(TenantsCase):
             subprocess.run(line, capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS,
                            env={**os.environ, "XDG_CONFIG_HOME": home}))
 
-        # The end of an earlier test's session may be told only now.
+        # The end of an earlier test's session may be audited only now.
         def admitted(tenant):
             return [one for one in self.events("admitted", before) if f'"{tenant}"' in one]
 
@@ -110,7 +110,7 @@ class Identity(TenantsCase):
         home = self.path("anna")
         os.makedirs(os.path.join(home, "gpuwire"))
         shutil.copy(self.path("anna.pem"), os.path.join(home, "gpuwire", "identity.pem"))
-        # What earlier tests were refused may be told only now: it is told before a session that begins later.
+        # Refusals of earlier tests may be audited only now, but before a session that begins later.
         told = len(self.audit())
         self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
         wait_until(lambda: self.events("admitted", told), RUN_LIMIT_SECONDS, "an audit line")
@@ -192,7 +192,7 @@ class Identity(TenantsCase):
                     link.recv(64)
                     link.sendall(b"\x16\x03\x01\x40\x00")  # or its beginning
             except OSError:
-                pass  # it had to make room
+                pass  # it was dropped to make room
         self.assert_passed(self.vector_add("--identity", self.path("anna.pem")))
 
     def test_the_servers_name_is_checked(self):
@@ -202,7 +202,7 @@ class Identity(TenantsCase):
 
 
 class Renewal(TenantsCase):
-    """Everything is near its end, and is renewed below a running session."""
+    """All credentials are near expiry, and are renewed during a running session."""
 
     VALIDITY = ("--ca-days", "25", "--days", "10")
 

@@ -1,4 +1,4 @@
-"""Sessions that do nothing cost nothing: how often their processes wake, and what processor time they take."""
+"""Idle sessions cost nothing: the wakes and the processor time of their processes."""
 
 import os
 import time
@@ -7,9 +7,9 @@ import unittest
 from support import RUN_LIMIT_SECONDS, ServerCase, start, wait_until
 
 SESSIONS = 16
-# Longer than heartbeats are apart, and than anything else that processes do from time to time.
+# Longer than the interval of heartbeats and of any other periodic work.
 WINDOW_SECONDS = 7
-# Of each session, at both ends together, with its part of the server's other processes.
+# For each session, both ends together, with its part of the server's other processes.
 WAKES_PER_SECOND_MAX = 10
 SHARE_OF_A_CORE_MAX = 0.002
 
@@ -31,7 +31,7 @@ def descendants(process_id):
 
 
 def threads_of(processes):
-    """{thread: (times that it has given up its processor by itself, nanoseconds that it has run)}."""
+    """Returns {thread: (voluntary context switches, nanoseconds of run time)}."""
     figures = {}
     for process in processes:
         try:
@@ -65,7 +65,7 @@ class Idle(ServerCase):
         wait_until(self.all_idle, RUN_LIMIT_SECONDS, f"{SESSIONS} sessions that have begun")
         seen = []
 
-        # What starts have left to do is over at some time: one window of all has to be quiet.
+        # The work of the starts ends at some time: one common window has to be quiet.
         def quiet():
             processes = [one for root in (self.server.process.pid, *(program.pid for program in self.programs))
                          for one in descendants(root)]

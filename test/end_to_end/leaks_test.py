@@ -1,11 +1,11 @@
-"""Sessions one after another leave the server as it was: processes, descriptors and memory."""
+"""Consecutive sessions leave the server unchanged: processes, descriptors and memory."""
 
 import os
 import unittest
 
 from support import BUILD, RUN_LIMIT_SECONDS, ServerCase, run, wait_until
 
-# The first ones of each kind leave what the allocator keeps for those that follow.
+# The first sessions of each kind leave memory that the allocator keeps for later ones.
 FIRST, SESSIONS = 12, 25
 
 
@@ -22,7 +22,7 @@ class Leaks(ServerCase):
         return self.descriptors(), self.resident_kib()
 
     def run_sessions(self, count):
-        """Each third one is cut."""
+        """Runs sessions, of which each third one is cut."""
         for number in range(count):
             if number % 3 == 2:
                 run(self.server.address, "endings", "sigkill")
@@ -34,7 +34,7 @@ class Leaks(ServerCase):
         descriptors, memory = self.settled()
         self.run_sessions(SESSIONS)
         _, memory_after = self.settled()
-        # A worker is gone a moment before the broker has closed what led to it.
+        # A worker exits a moment before the broker has closed its descriptors.
         wait_until(lambda: self.descriptors() <= descriptors, RUN_LIMIT_SECONDS,
                    f"the broker has {descriptors} descriptors again")
         self.assertLess(memory_after - memory, 1024, "KiB that the broker grew by")

@@ -1,7 +1,7 @@
-"""A server with very many sessions of many tenants: they are let in, shown, given other weights and carried on by the
-next server, and cost little while they do nothing. The sessions' workers are simulated (simulated_worker.cpp); the
-broker, the login process and the keeper are real. What is judged is the broker's processor time, which other work on
-the machine does not add to; how long each part took is printed."""
+"""A server with very many sessions of many tenants: they are admitted, shown, given other weights and adopted by the
+next server, and cost little while idle. The sessions' workers are simulated (simulated_worker.cpp); the broker, the
+login process and the keeper are real. The test judges the broker's processor time, which does not depend on other work
+of the machine; it prints the time of each part."""
 
 import concurrent.futures
 import os
@@ -21,21 +21,21 @@ import attackers  # noqa: E402, in the folder named above
 SESSIONS, TENANTS, DEVICES = (1000, 64, 8) if LONG else (96, 16, 8)
 LOGINS_AT_ONCE = 16
 CLASSES = ("realtime", "interactive", "batch", "scavenger")
-# Seconds of the broker's processor time for all sessions together, and its part of a core while nothing happens.
+# Bounds of the broker's processor time in seconds, for all sessions together, and its part of a core while idle.
 ADMISSION_MAX, STATUS_MAX, RELOAD_MAX, RESTART_MAX, ENDS_MAX, IDLE_PART_MAX = 30, 3, 3, 10, 10, 0.2
 IDLE_SECONDS = 20 if LONG else 5
 DESCRIPTORS = 16_384
 
 
 def processor_time(process):
-    """Of all threads of a process, in seconds."""
+    """Returns the processor time of all threads of a process, in seconds."""
     with open(f"/proc/{process}/stat", encoding="ascii") as stat:
         fields = stat.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Took:
-    """What a part takes: the broker's processor time, and on the clock."""
+    """Measures a part: the broker's processor time, and the elapsed time."""
 
     def __init__(self, process):
         self._process, self._processor_time, self._began = process, processor_time(process), time.monotonic()
@@ -44,7 +44,7 @@ class Took:
         return time.monotonic() - self._began
 
     def tell(self, what):
-        """The processor time, in seconds."""
+        """Returns the processor time, in seconds."""
         spent = processor_time(self._process) - self._processor_time
         print(f"{what}: {spent:.2f} s of the broker's processor time, {self.clock():.1f} s in all", flush=True)
         return spent
@@ -90,7 +90,7 @@ class ManySessions(RestartCase):
                            for number in range(TENANTS))
 
     def log_in(self, number):
-        """A connection that is a session."""
+        """Returns a connection that is a session."""
         link, word, text = attackers.log_in(self.address, self.tokens[number % TENANTS])
         while word == attackers.QUEUED:
             word, text = attackers.answer(link)
@@ -98,7 +98,7 @@ class ManySessions(RestartCase):
         return link
 
     def running(self):
-        """Each session with its worker and tenant."""
+        """Returns each session with its worker and tenant."""
         return {(one["id"], one["worker_pid"], one["tenant"]) for one in self.status()["sessions"]
                 if one["state"] == "running"}
 
@@ -137,7 +137,7 @@ class ManySessions(RestartCase):
         print(f"restart: {spent:.2f} s of the new broker's processor time, {time.monotonic() - began:.1f} s in all")
         self.assertLess(spent, RESTART_MAX)
 
-        # All of them at once. Nobody is asked meanwhile, who would give up on a busy machine.
+        # All of them at once. No query runs meanwhile, which would time out on a busy machine.
         took = Took(self.server.pid)
         for link in links:
             link.close()

@@ -1,4 +1,4 @@
-"""What of a program's GPU code travels, and what the server keeps of it."""
+"""The sent part of a program's GPU code, and the server's cache of it."""
 
 import os
 import re
@@ -23,7 +23,7 @@ class Modules(unittest.TestCase):
         return Server(BUILD, ["--device", DEVICE, "--module-cache", self.cache, *arguments])
 
     def images_sent(self, server, tenant="red"):
-        """Runs the program as that tenant; how many images it sent, and how many bytes it sent in all."""
+        """Runs the program as that tenant; returns the number of sent images, and of all sent bytes."""
         key = tenant if tenant == "none" else os.path.join(self.folder.name, "keys", tenant)
         line = command(server.address, "large_library")
         line[2:2] = ["--stats=calls"]

@@ -1,4 +1,4 @@
-"""What administrators see of a server: top, status, metrics, the control socket, the audit log."""
+"""An administrator's view of a server: top, status, metrics, the control socket, the audit log."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from support import (
 import debian_tools  # noqa: E402, in the folder that support names
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
-OTHER_USER = 54321  # whoever that is
+OTHER_USER = 54321  # any other user
 MONITORING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "packaging", "monitoring")
 
 
@@ -74,7 +74,7 @@ class Monitored(unittest.TestCase):
             return json.loads(link.makefile().readline())
 
     def neighbours(self, count):
-        """Programs that work until their standard input closes."""
+        """Starts programs that work until their standard input closes."""
         started = []
         for _ in range(count):
             program = start(self.server.address, "neighbour")
@@ -83,7 +83,7 @@ class Monitored(unittest.TestCase):
             self.addCleanup(program.kill)
             self.assertEqual(program.stdout.readline(), "working\n")
             started.append(program)
-        # A program works as soon as its worker does, and the server hears of that a moment later.
+        # A program works as soon as its worker does, and the server gets the report a moment later.
         wait_until(lambda: [session["state"] for session in self.status()["sessions"]].count("running") >= count,
                    RUN_LIMIT_SECONDS, "their sessions")
         return started
@@ -231,7 +231,7 @@ class Refusals(Monitored):
             self.addCleanup(program.kill)
         wait_until(lambda: [session["state"] for session in self.status()["sessions"]].count("queued") == 10,
                    RUN_LIMIT_SECONDS, "ten programs in the queue")
-        for program in waiting:  # none works longer than it has to, in whatever order they are served
+        for program in waiting:  # each works only as long as needed, in any order of service
             program.stdin.close()
             program.stdin = None
         for program in first:
@@ -243,8 +243,8 @@ class Refusals(Monitored):
 
 
 class Configured(Monitored):
-    """The server's own words in a configuration file: where the audit log, the metrics and the control socket are, and
-    the log as JSON."""
+    """Keys of the section [server]: the paths of the audit log, the metrics and the control socket, and the log as
+    JSON."""
 
     TENANT = '[tenants.lab]\nclass = "interactive"\nweight = 2\n'
 
@@ -274,7 +274,7 @@ log_format = "json"
         program.communicate(timeout=RUN_LIMIT_SECONDS)
         ended = self.audited("ended")[0]
         lines = self.audit_lines()
-        # A machine that stands still for seconds loses connections, which come back.
+        # A machine that stalls for seconds loses connections, which are resumed.
         events = [line["event"] for line in lines if line["event"] not in ("detached", "attached")]
         self.assertEqual(events, ["admitted", "begun", "ended"], lines)
         self.assertEqual((ended["tenant"], ended["cause"], ended["gpus"]), ("lab", "finished", [0]), lines)
@@ -370,7 +370,7 @@ class Metrics(Monitored):
         with urllib.request.urlopen(self.url, timeout=RUN_LIMIT_SECONDS) as answer:
             scraped = answer.read()
         self.assert_promtool_is_content("metrics", input=scraped)
-        # It does find a counter that is not named as one.
+        # promtool does find a counter without a counter's name.
         self.assertIn("counter metrics should have", self.promtool("metrics", input=scraped.replace(
             b"gpuwire_sessions_begun_total", b"gpuwire_sessions_begun")).stderr.decode())
 

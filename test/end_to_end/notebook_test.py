@@ -1,4 +1,4 @@
-"""A notebook that waits in a server's queue shows that it does, and then its session."""
+"""A notebook that waits in a server's queue shows its wait, and then its session."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command
 
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 
-# What a kernel does with the extension; it says on standard output what a frontend would be sent.
+# A kernel's use of the extension; it prints the messages to the frontend.
 KERNEL = """
 import sys
 import gpuwire_notebook as notebook
@@ -56,7 +56,7 @@ class Notebook(unittest.TestCase):
                       told or kernel.stderr.readline())
         shown = kernel.stdout.readline()
         self.assertIn("displayed gpuwire: waiting for a place at 127.0.0.1: place 1 of 1", shown)
-        # While it waits the queue shows it, too.
+        # The queue shows the waiting notebook, too.
         ran = subprocess.run([GPUWIRE, "ps", "--json", "--server", self.server.address], capture_output=True,
                              text=True, timeout=RUN_LIMIT_SECONDS, check=True)
         self.assertEqual([one["client_pid"] for one in json.loads(ran.stdout) if one["place"]], [kernel.pid])

@@ -1,4 +1,4 @@
-"""What tenants see of their own from their own machine: `gpuwire queue`, `top` and `usage`."""
+"""A tenant's view of its own sessions from its own machine: `gpuwire queue`, `top` and `usage`."""
 
 import csv
 import io
@@ -67,13 +67,13 @@ class OwnView(tenants_test.Tenants):
         annas, = (one["id"] for one in json.loads(self.told("anna", "ps", "--json")))
         bens, = (one["id"] for one in json.loads(self.told("ben", "ps", "--json")))
         unknown = f"gpuwire end: no program that you may end has the number {annas} (gpuwire ps shows yours)\n"
-        # With --yes the server is what refuses.
+        # With --yes the refusal comes from the server.
         for options in ((str(annas), "--yes"), (str(annas), str(bens + 100), "--yes")):
             ran = self.ask("ben", "end", *options)
             self.assertEqual((ran.returncode, ran.stdout), (1, ""))
             self.assertIn(unknown, ran.stderr)
         self.assertEqual(self.told("carl", "end", "--all", "--yes"), "no program that you may end runs or waits\n")
-        # One that waits is ended, too.
+        # A waiting session is ended, too.
         self.assertIn(f"session {bens} at ", self.told("ben", "end", str(bens), "--yes"))
         self.assertIn("ended by gpuwire end on ", self.assert_ended(ben))
         self.assertEqual(len(json.loads(self.told("anna", "ps", "--json"))), 1)
@@ -133,7 +133,7 @@ class OwnView(tenants_test.Tenants):
         def counted(tenant):
             return [(one["tenant"], one["sessions"]) for one in json.loads(self.told(tenant, "usage", "--json"))]
 
-        # A session ends for the server when its worker has, which may be after the next tenant's.
+        # A session is over once its worker has exited, which may be after the next tenant's.
         for tenant, sessions in (("anna", 2), ("ben", 1)):
             wait_for_answer(lambda tenant=tenant: counted(tenant), [(tenant, sessions)], f"the usage of {tenant}")
         own = json.loads(self.told("anna", "usage", "--json"))

@@ -1,4 +1,4 @@
-"""`gpuwire run --profile FILE`: what a program did when, on its machine and on the GPU, as Chrome's trace events."""
+"""`gpuwire run --profile FILE`: a program's work over time, on its machine and on the GPU, as Chrome's trace events."""
 
 import collections
 import json
@@ -35,12 +35,12 @@ class Profile:
                 if span["cat"] == category and (name is None or name in span["name"])]
 
     def clocks(self):
-        """How far the GPU's times may be wrong, in microseconds."""
+        """Returns the possible error of the GPU's times, in microseconds."""
         told = [event["args"] for event in self.events if event["name"] == "gpuwire clocks at the end"]
         return sum(one["error_ns"] + one["gpu_error_ns"] for one in told) / 1000
 
     def methods(self):
-        """How each process's work was measured."""
+        """Returns the method of measurement of each process."""
         labels = [event["args"]["labels"] for event in self.events if event["name"] == "process_labels"]
         assert all(label.startswith("measured by: ") for label in labels), labels
         return [label.removeprefix("measured by: ") for label in labels]
@@ -133,7 +133,7 @@ class Profiles(ProfileCase):
 
     def test_a_process_that_outlives_the_program_adds_its_part(self):
         add_one = shlex.quote(os.path.join(BUILD, "examples", "add_one"))
-        # It begins when its input ends; its output ends with it.
+        # The program begins when its input ends; its output ends with it.
         later = f"exec 3<&0; (read _ <&3; exec {add_one}) & exec {add_one}"
         ran = subprocess.Popen(profiled(command(self.server.address, "/bin/sh", "-c", later), self.file),
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -151,7 +151,7 @@ class Profiles(ProfileCase):
         self.addCleanup(program.wait)
         self.addCleanup(program.kill)
         self.assertEqual(program.stdout.readline(), "ready\n")
-        # What is written when enough has come together: round after round.
+        # The profile is written once enough events are collected: the program repeats rounds.
         while os.path.getsize(self.file) < 4096:
             program.stdin.write("more\n")
             program.stdin.flush()
@@ -175,7 +175,7 @@ class Profiles(ProfileCase):
 
 
 class CuptiCase(ProfileCase):
-    """A CUPTI that is played (test/server/profiler/fake_cupti.cpp), found where the configuration says."""
+    """A fake CUPTI (test/server/profiler/fake_cupti.cpp), at the path of the configuration."""
 
     library = os.path.join(BUILD, "test_bin", "libgpuwire_fake_cupti.so")
     goes_wrong = ""
@@ -193,7 +193,7 @@ class CuptiCase(ProfileCase):
 
 
 class ByCupti(CuptiCase, Profiles):
-    """All that events measure, by CUPTI's records in buffers that are soon full."""
+    """The same tests as with events, by CUPTI's records in buffers that are soon full."""
 
     method = "CUPTI 13.0"
     goes_wrong = "full=16"
@@ -238,8 +238,8 @@ class NoCuptiThere(CuptiCase):
 
 
 class CuptiWithoutItsDriver(CuptiCase):
-    """NVIDIA's own library, where the toolkit is: it refuses the software device, but is opened and asked behind the
-    worker's confinement as on a GPU."""
+    """NVIDIA's own library, where the toolkit is installed: it refuses the software device, but is opened and called
+    inside the worker's confinement as on a GPU."""
 
     library = "/usr/local/cuda/lib64/libcupti.so.13"
 

@@ -25,10 +25,10 @@ from support import (
 
 CUDA = os.environ.get("CUDA_PATH", "/usr/local/cuda")
 
-# Numbers that no enumeration of cuda.h has, as C programs may pass them, end a client that is built with the sanitizer
-# of undefined behaviour; a program's own operator new ends one that has the address sanitizer's.
+# C programs may pass numbers outside cuda.h's enumerations, which end a client built with the sanitizer of undefined
+# behaviour; a program's own operator new ends one with the address sanitizer.
 SANITIZED = os.environ.get("GPUWIRE_TEST_SANITIZED")
-# Sections of facts that are not compared, and why.
+# Sections of facts that are not compared, with the reason.
 NOT_COMPARED = {
     "textures and surfaces": "driver 580 crashed there, and its line says no more than that",
     "clusters": "was not recorded",
@@ -111,7 +111,7 @@ class Programs(ServerCase):
         self.assert_passed_alone("forbidden_in_captures")
 
     def assert_passed_alone(self, program):
-        """On the software device without a server; where there is a GPU, the program is run natively elsewhere."""
+        """Runs the program on the software device without a server; with a GPU, another test runs it natively."""
         if DEVICE == "software":
             alone = {**os.environ, "LD_LIBRARY_PATH": os.path.join(BUILD, "lib", "software_direct")}
             self.assert_passed(
@@ -119,7 +119,7 @@ class Programs(ServerCase):
                                timeout=RUN_LIMIT_SECONDS))
 
     def facts(self, program):
-        """The rules by which driver 580 answered, and what a program of facts prints with a server and without."""
+        """Compares a program's facts, with a server and without, with the rules of driver 580's answers."""
         if DEVICE != "software":
             self.skipTest("the software device is compared with what was recorded")
         here = os.path.dirname(os.path.abspath(__file__))
@@ -186,7 +186,7 @@ class Programs(ServerCase):
         ran = run(self.server.address, "staged_launch", "offsets")
         self.assert_passed(ran)
         answers = ["CUDA_SUCCESS", "CUDA_ERROR_INVALID_HANDLE"] + 3 * ["CUDA_ERROR_INVALID_VALUE"]
-        self.assertEqual(ran.stdout.splitlines()[:len(answers)], answers)  # as NVIDIA's driver 580
+        self.assertEqual(ran.stdout.splitlines()[:len(answers)], answers)  # like NVIDIA's driver 580
 
     def test_limits_and_function_attributes_are_kept(self):
         self.assert_passed(run(self.server.address, "limits"))
@@ -267,7 +267,7 @@ class Programs(ServerCase):
     def test_captures_across_streams_and_threads_and_their_mistakes(self):
         ran = run(self.server.address, "graph_capture")
         self.assert_passed(ran)
-        # As a native run prints them.
+        # The lines of a native run.
         for line in ("the end of a thread-local capture in another thread: cudaErrorStreamCaptureWrongThread",
                      "the end with a stream not joined: cudaErrorStreamCaptureUnjoined",
                      "a launch into an invalid capture: cudaErrorStreamCaptureInvalidated",
@@ -379,9 +379,8 @@ class Programs(ServerCase):
                 self.assertEqual(ran.stdout, f"ending by {how}\n")
 
     def test_workers_map_memory_where_programs_do_not(self):
-        # Device addresses are the worker's, and a program keeps the same ranges free: they must not be where its own
-        # mappings are.
-        # A worker that has only just been made has the broker's mappings still, and one that is ending has none.
+        # Device addresses are the worker's, and the program needs the same ranges free: they must not overlap its own
+        # mappings. A worker just forked still has the broker's mappings, and an ending one has none.
         def highest_library(worker):
             try:
                 with open(f"/proc/{worker}/maps", encoding="ascii") as maps:

@@ -1,5 +1,5 @@
-"""Transfers that take long are told of on a terminal, and nowhere else: over a way that stands still in their middle
-for as long as the test wants."""
+"""Long transfers are reported on a terminal, and nowhere else: a proxy stops them in the middle for as long as the test
+needs."""
 
 import fcntl
 import os
@@ -16,7 +16,7 @@ import unittest
 from support import BUILD, DEVICE, RUN_LIMIT_SECONDS, Server, command
 
 MIB = 32
-# What a way lets through before it stands still: more than a session's beginning, less than a transfer.
+# The bytes that a proxy passes before it stops: more than a session's begin, less than a transfer.
 FREE_BYTES = 4 << 20
 PIECE_BYTES = 1 << 16
 ERASE = "\r\x1b[K"
@@ -24,8 +24,8 @@ LINE = re.escape(ERASE) + r"gpuwire: [0-9.]+ [KMG]?i?B of ([0-9.]+) MiB {} the G
 
 
 class StandingWay:
-    """Listens on `address`. The bytes from the sender ("client" or "server") stand still when FREE_BYTES have passed
-    after `arm()`, until `release()`. `stands` is set when they do."""
+    """Listens on `address`. It stops the bytes from the sender ("client" or "server") once FREE_BYTES have passed after
+    `arm()`, until `release()`. `stands` is set at the stop."""
 
     def __init__(self, server_address, sender):
         self.sender, self.stands, self._released = sender, threading.Event(), threading.Event()
@@ -88,7 +88,7 @@ class Program:
         test.addCleanup(self.process.kill)
 
     def read(self, seconds):
-        """False: nothing has come, or nobody has the terminal any more."""
+        """Returns false if nothing has come, or the terminal is closed."""
         try:
             if select.select([self.master], [], [], seconds)[0]:
                 self.seen += os.read(self.master, 65536).decode()
@@ -105,7 +105,7 @@ class Program:
         return found
 
     def finish(self):
-        """What was on the terminal, or in its place."""
+        """Returns the output on the terminal, or in the file."""
         out, err = self.process.communicate(timeout=RUN_LIMIT_SECONDS)
         self.test.assertEqual((self.process.returncode, out), (0, "PASSED\n"), (self.seen, err))
         while self.read(0):
@@ -116,7 +116,7 @@ class Program:
 class Progress(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # Without what programs of earlier tests have sent.
+        # Without images that programs of earlier tests have sent.
         cls.server = Server(BUILD, ["--device", DEVICE, "--module-cache", "none"])
         cls.server.__enter__()
         cls.addClassCleanup(cls.server.stop)
@@ -134,7 +134,7 @@ class Progress(unittest.TestCase):
         self.assertTrue(way.stands.wait(RUN_LIMIT_SECONDS))
         way.release()
         said = program.finish()
-        # One line all the time, and nothing of it is left.
+        # Always one line, which is erased in the end.
         self.assertNotIn("\n", said)
         self.assertTrue(said.endswith(ERASE), said)
 
@@ -164,7 +164,7 @@ class Progress(unittest.TestCase):
         programs = [Program(self, way, "to", **how) for way, how in silent]
         for way, _ in silent:
             self.assertTrue(way.stands.wait(RUN_LIMIT_SECONDS))
-        # One that begins later and has its line says that theirs would have been there.
+        # A program that began later has its line by now, so theirs would have been printed, too.
         way = self.way("client")
         told = Program(self, way, "to")
         told.wait_for_line(LINE.format("to"))

@@ -1,5 +1,5 @@
-"""Programs that wait in the queue outlive the server: it is killed, told to leave and started again, each comes back to
-its place, and they run in their order."""
+"""Queued programs outlive the server: it is killed, told to leave and restarted; each program returns to its place, and
+they run in order."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WAITING = 4
 
 
 class Queued:
-    """A program that has to wait."""
+    """A queued program."""
 
     LOST = "to return to the place in the queue"
 
@@ -33,11 +33,11 @@ class Queued:
             return log.read()
 
     def losses(self):
-        """How often it has lost the server."""
+        """Returns how often it has lost the server."""
         return self.errors().count(self.LOST)
 
     def places(self):
-        """Where it is in the queue: what it was told since it has lost the server for the last time."""
+        """Returns its reported places in the queue since it last lost the server."""
         return {int(place) for place in re.findall(r"place (\d+) of", self.errors().rpartition(self.LOST)[2])}
 
     def end(self):
@@ -49,10 +49,10 @@ class QueueCase(RestartCase):
     def configure(self, tenants, **words):
         super().configure(tenants, **words)
         with open(self.configuration, "a", encoding="ascii") as out:
-            out.write("sessions_max = 1\n")  # of the last tenant: the others wait
+            out.write("sessions_max = 1\n")  # for the last tenant: its other programs wait
 
     def begin_all(self):
-        """One program that runs, and others that wait for it."""
+        """Starts one running program, and others that wait for it."""
         self.start()
         self.runs = self.program()
         self.hear(self.runs, "ready")
@@ -67,12 +67,12 @@ class QueueCase(RestartCase):
         self.assertEqual(len(self.order), WAITING)
 
     def queue(self):
-        """The numbers of the sessions that wait, in their order."""
+        """Returns the numbers of the waiting sessions, in order."""
         waiting = [one for one in self.status()["sessions"] if one["state"] == "queued"]
         return [one["id"] for one in sorted(waiting, key=lambda one: one["place"])]
 
     def all_come_back(self, losses):
-        """Everybody has lost the server so often, and knows its place again."""
+        """Waits until each program has lost the server so often, and knows its place again."""
         for place, one in enumerate(self.waiting, 1):
             wait_until(lambda: one.losses() == losses and one.places(), RUN_LIMIT_SECONDS,
                        f"the return of program {place}")
@@ -80,7 +80,7 @@ class QueueCase(RestartCase):
         self.assertEqual(self.queue(), self.order)
 
     def run_one_after_the_other(self):
-        """What ran first ends, and those who waited run in their order to the same results."""
+        """The running program ends, and the queued ones run in order with the same results."""
         self.work(self.runs)
         self.passes(self.runs)
         for place, one in enumerate(self.waiting):
@@ -134,7 +134,7 @@ class Waits(QueueCase):
         first, second = self.waiting[:2]
         first.process.send_signal(signal.SIGSTOP)
         self.end()
-        # There is room for one of them before any of them is back.
+        # The server has room for one of them before any of them is back.
         self.passes(self.runs)
         self.start()
         wait_until(lambda: second.losses() == 1 and second.places(), RUN_LIMIT_SECONDS, "the second one's return")
@@ -153,7 +153,7 @@ class Waits(QueueCase):
         gone.end()
         self.passes(self.runs)
         self.start()
-        # Half a minute is kept for who is gone; an administrator need not wait for it.
+        # A place is kept for half a minute for a missing client; an administrator can end it earlier.
         ended = subprocess.run([GPUWIRE, "admin", "end", str(self.order.pop(0)), "--control", self.control],
                                capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS, check=False)
         self.assertEqual(ended.returncode, 0, ended.stderr)

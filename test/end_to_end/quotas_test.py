@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Memory: what tenants may have holds whatever their programs do, and what one leaves no other finds."""
+"""Memory: tenants' limits hold whatever their programs do, and no program finds data of another one."""
 
 import json
 import os
@@ -30,8 +30,7 @@ print(json.dumps({"first": list(first), "second": struct.unpack("<IIQQQQ", secon
 
 class MemoryCase(ServerCase):
     def setUp(self):
-        """Each test has the device for itself: a session that has ended gives back what it had when its process has
-        gone."""
+        """Each test has the device for itself: an ended session's memory is free once its process has exited."""
         wait_until(lambda: not any(device["memory_used_bytes"] for device in self.status()["devices"])
                    and not self.status()["sessions"], RUN_LIMIT_SECONDS, "no session has memory")
 
@@ -40,7 +39,7 @@ class Quotas(MemoryCase):
     server_arguments = ("--software-memory", "1GiB") if DEVICE == "software" else ()
 
     def hold(self):
-        """A program that holds most of the device, and None when the memory is not there."""
+        """Returns a program that holds most of the device; None if the memory is not available."""
         holder = start(self.server.address, CLEARING, "hold", "896")
         if "holds" in holder.stdout.readline():
             return holder

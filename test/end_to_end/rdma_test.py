@@ -1,5 +1,4 @@
-"""Sessions that go by RDMA, over UCX's own TCP transport: whole programs, what is said of the road, and both when
-something goes wrong."""
+"""Sessions by RDMA, over UCX's own TCP transport: whole programs, the reported road, and faults of both."""
 
 import os
 import re
@@ -35,7 +34,7 @@ from unreliable_way import UnreliableWay
 GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 RDMA = {**os.environ, **UCX, "GPUWIRE_TRANSPORT": "rdma", "GPUWIRE_STATS": "1"}
 RDMA_ORDINAL = 12  # of protocol/wire/rdma.hpp
-# A connection that carries a session on, before the fabric does.
+# The bytes of a resuming connection, before the fabric carries the session.
 SET_UP_BYTES = (16, 900)
 CUTS = 200 if LONG else 40
 ROAD = re.compile(r"server: \S+ over (\w+), release")
@@ -123,7 +122,7 @@ class Programs(RdmaCase):
 
 
 class ByRdma(RdmaCase):
-    """For suites that know nothing of roads: whatever program they start goes by RDMA."""
+    """For suites without a road of their own: all their programs use RDMA."""
 
     ROAD = "rdma"
 
@@ -139,14 +138,14 @@ class ByRdma(RdmaCase):
 
 
 class Faults(faults_test.Faults, ByRdma):
-    """Raw peers are beside programs that go by RDMA."""
+    """Raw peers beside programs with RDMA."""
 
 
 class BeforeItCarries(crashes_test.EndsAtPoints, crashes_test.BesideANeighbour, ByRdma):
-    """Who ends while client and server agree on it over TCP."""
+    """Ends during the setup over TCP."""
 
     GRACE = "300ms"
-    # Over TCP, crashes_test has the same beginning at each of these.
+    # crashes_test has the same beginning over TCP.
     RESETS, CLOSES, KILLED = ((slice(None), slice(None), slice(None)) if LONG else
                               (slice(0, None, 2), slice(1, None, 4), slice(3, None, 4)))
     POINTS = {
@@ -178,8 +177,8 @@ class Resume(CutsAtStages, ByRdma):
         made = way.made
         way.block()
         way.unblock()
-        # The fabric goes on carrying the session until its ends notice that the connection is lost: a program that
-        # ended before would have lost nothing.
+        # The fabric carries the session until its ends notice the lost connection: a program that ended before would
+        # have lost nothing.
         wait_until(lambda: way.made > made, RUN_LIMIT_SECONDS, "the client's next connection")
         out, error = running.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + error)
@@ -199,7 +198,7 @@ class NotOffered(RdmaCase):
 
 
 class OverTls(TenantsCase):
-    """The addresses and tokens travel inside TLS, and the session is the tenant's."""
+    """The addresses and tokens are sent inside TLS, and the session is the tenant's."""
 
     SERVER_WORDS = 'rdma = "trusted"\n'
     server_environment = {**os.environ, **UCX}

@@ -1,4 +1,4 @@
-"""Memory that a program asks for with --memory is its own from its admission to its end."""
+"""Memory that a program reserves by --memory is its own from its admission to its end."""
 
 import json
 import os
@@ -73,7 +73,7 @@ class Beside(tenants_test.Tenants):
         return self.ask_server("status", *options)
 
     def metrics(self):
-        """One scrape: the value of each metric with its labels."""
+        """Scrapes once; returns the value of each metric with its labels."""
         with subprocess.Popen([GPUWIRE, "metrics", "--listen", "127.0.0.1:0", "--control", self.control()],
                               stderr=subprocess.PIPE, text=True) as exporter:
             try:
@@ -100,7 +100,7 @@ class Beside(tenants_test.Tenants):
         self.assertLessEqual(promised, 500)
         self.assertEqual(owner.ask("all"), "taken")
         self.assertEqual(owner.ask("take 1"), "cudaErrorMemoryAllocation")
-        # What its session gives back stays its own, too.
+        # Memory that its session frees stays its own, too.
         self.assertEqual(owner.ask("give"), "given")
         self.assertEqual(colleague.ask("take 64"), "cudaErrorMemoryAllocation")
         self.assertEqual(owner.ask("all"), "taken")
@@ -152,7 +152,7 @@ class Beside(tenants_test.Tenants):
                    RUN_LIMIT_SECONDS, "the end of the reservation")
 
     def test_who_waits_for_memory_that_its_own_program_has_keeps_nobody_out(self):
-        # Reserved, and taken without a reservation.
+        # With a reservation, and without.
         for reserved in (True, False):
             has = self.begin("emil", 500 if reserved else 0)
             if not reserved:
@@ -209,7 +209,7 @@ class Kept(restart_test.RestartCase):
         way = UnreliableWay(f"127.0.0.1:{self.port}", 0, 0, (1, 1))  # which is cut below
         self.addCleanup(way.close)
         owner, other = self.begin_program(card_mib - 500, at=way.address), self.begin_program()
-        # What stands on the way lets nobody through while the connection is away.
+        # The proxy passes no connection while the session is detached.
         way.swallow()
         way.block()
         way.unblock()

@@ -1,5 +1,4 @@
-"""Sessions outlive their server: it is killed, stopped, upgraded and started again, and programs notice nothing but
-time."""
+"""Sessions outlive their server: it is killed, stopped, upgraded and restarted, and programs only notice a delay."""
 
 import contextlib
 import ctypes
@@ -24,8 +23,8 @@ GPUWIRE = os.path.join(BUILD, "bin", "gpuwire")
 
 
 def descendants():
-    """Processes of servers, which become children of this process when their server dies; those that have ended are
-    reaped."""
+    """Returns the servers' processes, which become children of this process when their server dies; reaps ended
+    ones."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -38,7 +37,8 @@ def descendants():
 
 
 def memory_files(process_id):
-    """Shared memory that a process holds open, by name; but for tenants' chunk stores, which outlive their sessions."""
+    """Returns the shared memory that a process holds open, by name, without tenants' chunk stores, which outlive their
+    sessions."""
     folder, found = f"/proc/{process_id}/fd", []
     for entry in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
@@ -50,23 +50,23 @@ def memory_files(process_id):
 
 
 class RestartCase(unittest.TestCase):
-    """Servers that follow each other at one address. What they log is in one file: workers keep it open, so a pipe
-    would not end with a server."""
+    """Successive servers at one address. They log to one file: workers keep it open, so a pipe would not end with a
+    server."""
 
     GRACE = "5min"
-    AS = ()  # what servers are started by
-    GPUWIRE = GPUWIRE  # and what they are
-    MORE = ()  # arguments of theirs
+    AS = ()  # a command in front of the server's
+    GPUWIRE = GPUWIRE  # the server's program
+    MORE = ()  # further arguments of the server
 
     @classmethod
     def setUpClass(cls):
-        # What a killed server leaves comes to this process, which can say at the end that nothing is left.
+        # Processes of a killed server become this process's children, which can check at the end that none is left.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        # While no server has it, no connection of another test may be given it.
+        # While no server has the port, no connection of another test may get it.
         ports = LoopbackPorts()
         self.addCleanup(ports.close)
         self.folder, self.port = folder.name, ports.take()
@@ -81,7 +81,7 @@ class RestartCase(unittest.TestCase):
         self.addCleanup(self.nothing_is_left)
 
     def configure(self, tenants, **words):
-        """`words`: more of [server]."""
+        """`words`: further keys of [server]."""
         with open(self.configuration, "w", encoding="ascii") as out:
             out.write(
                 f'[server]\nlisten = ["{self.address}"]\nopen_tenant = "{tenants[0]}"\nresume_grace ='
@@ -92,7 +92,7 @@ class RestartCase(unittest.TestCase):
             out.writelines(f"[tenants.{tenant}]\n" for tenant in tenants)
 
     def begin(self):
-        """Starts a server, and does not wait for it."""
+        """Starts a server without waiting for it."""
         with open(self.log_path, "a", encoding="utf-8") as log:
             self.server = subprocess.Popen([*self.AS, self.GPUWIRE, "serve", "--config", self.configuration, "--device",
                                             DEVICE, *self.MORE],
@@ -104,14 +104,14 @@ class RestartCase(unittest.TestCase):
         self.assertIn("listening on", line, self.log())
 
     def end(self, number=signal.SIGKILL):
-        """The server's exit status."""
+        """Returns the server's exit status."""
         self.server.send_signal(number)
         status = self.server.wait(RUN_LIMIT_SECONDS)
         self.server.stdout.close()
         return status
 
     def owner(self):
-        """The process that has the runtime directory, or had it last."""
+        """Returns the process that has, or last had, the runtime directory."""
         with open(os.path.join(self.runtime, "lock"), encoding="ascii") as lock:
             return int(lock.read().strip() or 0)
 
@@ -155,7 +155,7 @@ class RestartCase(unittest.TestCase):
         self.assertEqual((program.returncode, out), (0, "PASSED\n"), err + self.log()[-6000:])
 
     def who(self):
-        """Every session with what must not change: its number, worker, device and tenant."""
+        """Returns each session's constant properties: number, worker, device and tenant."""
         return {(one["id"], one["worker_pid"], tuple(device["device"] for device in one["devices"]), one["tenant"])
                 for one in self.status()["sessions"]}
 
@@ -191,7 +191,7 @@ class Killed(RestartCase):
             for program in programs:
                 self.ask(program)
             self.end()
-            # Every now and then one dies while it takes over.
+            # Sometimes a server dies during its adoption.
             if chance.random() < 0.4:
                 process = self.begin()
                 wait_until(lambda: self.owner() == process.pid, RUN_LIMIT_SECONDS, "the folder's new owner")
@@ -231,7 +231,7 @@ class Killed(RestartCase):
         self.assertEqual(self.end(signal.SIGTERM), 0, self.log())
         wait_until(lambda: not runs(keepers[0]), RUN_LIMIT_SECONDS, "the keeper's end")
         self.assertEqual(os.listdir(self.runtime), [])
-        # A number is never given twice.
+        # A number is never used twice.
         self.start()
         self.assertEqual(run(self.address, "rounds", input="go\n").returncode, 0)
 
@@ -281,13 +281,13 @@ class Killed(RestartCase):
 
 
 def users_of(process_id):
-    """The real, the effective and the saved user of a process."""
+    """Returns the real, the effective and the saved user of a process."""
     with open(f"/proc/{process_id}/status", encoding="ascii") as lines:
         return [int(word) for line in lines if line.startswith("Uid:") for word in line.split()[1:4]]
 
 
 def rights_of(process_id):
-    """The capabilities that are in force in a process."""
+    """Returns the effective capabilities of a process."""
     with open(f"/proc/{process_id}/status", encoding="ascii") as lines:
         return next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
 
@@ -320,7 +320,7 @@ class OwnUsers(RestartCase):
         self.assertEqual(len({real for real, _, _ in now.values()}), 4, now)
         self.assertEqual({rights_of(worker) for worker in now}, {0})
         if self.SERVER_USER != 0:
-            # The right is in force neither in the server nor in what else it has started.
+            # The capability is effective neither in the server nor in its other processes.
             others = children(self.server.pid, "gpuwire-login") + children(self.server.pid, "gpuwire-keeper")
             self.assertEqual({rights_of(process) for process in (self.server.pid, *others)}, {0})
         for program in programs:
@@ -331,13 +331,13 @@ class OwnUsersOfAService(OwnUsers):
     """The server as the packaged service with one more right: no root, CAP_SETUID."""
 
     SERVER_USER = 1600000100
-    # Mounts the first folder on the second one, for the rest of the command alone.
+    # Mounts the first folder on the second one, only for the rest of the command.
     MOUNTED = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"')
 
     def setUp(self):
         super().setUp()
         os.chown(self.folder, self.SERVER_USER, self.SERVER_USER)
-        # The build may lie where other users cannot go, as below /root.
+        # The build may be in a folder without access for other users, such as /root.
         reached = os.path.join(self.folder, "build")
         os.mkdir(reached)
         self.GPUWIRE = os.path.join(reached, "bin", "gpuwire")
@@ -411,7 +411,7 @@ class Changed(RestartCase):
                    "the end of the session")
 
     def test_a_client_that_comes_back_as_another_tenant_is_told_that_its_own_is_gone(self):
-        """Its connection is lost before the reason is sent, and no credential can make it the old tenant again."""
+        """The connection is lost before the reason is sent, and no credential is of the old tenant any more."""
         self.configure(["open", "other"])
         self.start()
         way = UnreliableWay(self.address, 0, 0, (1, 1))  # which is cut below

@@ -1,5 +1,5 @@
-"""A session outlives its connection: programs whose connection is cut again and again see nothing but time, and nobody
-else gets in."""
+"""A session outlives its connection: programs whose connection is cut again and again only notice a delay, and no other
+client can resume it."""
 
 import json
 import os
@@ -34,16 +34,16 @@ import control_messages
 from unreliable_way import UnreliableWay
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251122"))
-# In all, over all programs and both kinds of connection.
+# The cuts of all programs and both kinds of connection together.
 CUTS = int(os.environ.get("GPUWIRE_TEST_CUTS", "200" if LONG else "60"))
-# A connection is left in peace until it has carried so much: a login takes some thousand bytes over TLS, and each
-# attempt gets further than the one before.
+# A connection is cut only after so many bytes: a login takes some thousand bytes over TLS, and each attempt gets
+# further than the one before.
 CUT_BYTES = (4_000, 60_000)
 
 
 CONTROL, RESUME_CHALLENGE, RESUME, RESUMED, LOGIN, LOGIN_ANSWER = 1, 7, 8, 9, 4, 5
-# The examples and test programs that a server with one software device serves and that say the same every time. Those
-# that carry most last: they take what the others leave of the cuts.
+# The examples and test programs that run on a server with one software device with the same output each time. Those
+# with most traffic come last: they take the remaining cuts.
 EXAMPLES_TO_CUT = ("add_one", "context_bound_modules", "context_free_library", "errors", "managed_symbol", "reduction",
                    "streams_events", "pinned_async", "vector_add", "matmul_tiled")
 TEST_PROGRAMS_TO_CUT = (
@@ -55,9 +55,9 @@ TEST_PROGRAMS_TO_CUT = (
     "cooperation", "device_output", "device_reset", "crash_states", "graph_orders", "large_library", "mapped_memory",
     "pinned_pointers", "managed_threads", "virtual_memory", "vmm_share", "many_waits", "pinned_in_place", "callbacks",
     "stream_ordered", "cached_memory", "threads", "host_memory", "copies", "managed_memory", "graph_copies")
-# Of them those of which each has something under way that no other has: images, results for the host, callbacks,
-# graphs, mapped, pinned and managed memory, memory of other processes, several threads. The rest is cut in the long
-# form.
+# Of these the programs each of which covers something of its own: images, results for the host, callbacks, graphs,
+# mapped, pinned and managed memory, memory of other processes, several threads. The long form cuts the other programs,
+# too.
 OF_ITS_KIND = ("matmul_tiled", "managed_symbol", "graph_memory_nodes", "textures", "device_output", "mapped_memory",
                "virtual_memory", "vmm_share", "pinned_in_place", "callbacks", "stream_ordered", "threads",
                "host_memory", "managed_memory", "graph_copies")
@@ -66,9 +66,9 @@ PROGRAMS_TO_CUT = tuple(
                             *((name,) for name in TEST_PROGRAMS_TO_CUT), ("graph_loop", "100"),
                             ("large_copies", "8", "1"))
     if LONG or len(program) > 1 or os.path.basename(program[0]) in OF_ITS_KIND)
-# What it says depends on what others have of the device's memory.
+# Its output depends on other programs' device memory.
 WANTS_TO_BE_ALONE = ("out_of_memory",)
-# How many programs the cuts have to find, at least: the smallest are over before their first one.
+# The minimum number of programs that are cut: the smallest end before their first cut.
 PROGRAMS_FOUND = 20 if LONG else 8
 
 
@@ -83,7 +83,7 @@ def read_frame(link):
 
 
 def frames_of(said):
-    """The frames, with their bodies, that stand behind a preface."""
+    """Returns the frames, with their bodies, after a preface."""
     rest, frames = said[PREFACE.size:], []
     while len(rest) >= FRAME.size:
         size = FRAME.size + FRAME.unpack(rest[:FRAME.size])[5] * 8
@@ -98,7 +98,7 @@ class ResumeCase(unittest.TestCase):
     GRACE = "10min"
     SERVER_WORDS = 'open_tenant = "open"\n'
     TENANTS = "[tenants.open]\n[tenants.other]\n"
-    uncut = {}  # what programs said over a connection that nobody cut, over TCP or TLS
+    uncut = {}  # programs' output over an uncut connection, by TCP or TLS
 
 
     @classmethod
@@ -128,7 +128,8 @@ class ResumeCase(unittest.TestCase):
         return way
 
     def await_end_of_sessions(self):
-        """A client whose last connection was cut has ended, while its session waits for it a little."""
+        """Waits for the end of all sessions: a client whose last connection was cut has ended, while its session's
+        grace still runs."""
         wait_until(lambda: self.audited('"event":"ended"') >= self.audited('"event":"begun"'), RUN_LIMIT_SECONDS,
                    "the end of all sessions")
 
@@ -142,8 +143,8 @@ class ResumeCase(unittest.TestCase):
         return ResumeCase.uncut[program]
 
     def cut_all(self, cuts, **extra):
-        """Runs the programs, each with its part of the cuts and the next ones with what it has left, until all have
-        been made; each has to say what it says uncut. How many cuts there were, and how many programs they found."""
+        """Runs the programs, each with its part of the cuts and the rest of the ones before, until all cuts are made;
+        each output has to equal the uncut one. Returns the number of cuts, and of programs that were cut."""
         left, found = cuts, 0
         for number, program in enumerate(PROGRAMS_TO_CUT):
             seed, share = SEED + number, -(-left // (len(PROGRAMS_TO_CUT) - number))
@@ -184,7 +185,7 @@ class Resume(ResumeCase):
         line = running.stderr.readline()
         told = re.search(r"^gpuwire: \S+: the connection was lost \(.+\); trying for (\d+) s to reconnect$", line)
         self.assertTrue(told, line)
-        # The server gives it as much time.
+        # The server's grace is as long.
         wait_until(lambda: self.audited('"event":"detached"') >= 1, RUN_LIMIT_SECONDS, "the loss, audited")
         with open(self.audit, encoding="utf-8") as file:
             lost = [json.loads(one) for one in file if '"event":"detached"' in one][-1]
@@ -212,8 +213,8 @@ def copied(address, rounds, **extra):
 
 
 def copied_over_lanes(address, rounds, **extra):
-    """A run that lasted until it had lanes, and its rounds: they are opened beside the copies, when the machine comes
-    to it."""
+    """Returns a run that lasted until it had lanes, and its rounds: lanes are opened beside the copies, late on a busy
+    machine."""
     while True:
         ran = copied(address, rounds, **extra)
         if LANES_OPENED in ran.stderr or ran.returncode != 0 or rounds >= ROUNDS_MOST:
@@ -227,7 +228,7 @@ class Lanes(ResumeCase):
     SERVER_WORDS = 'open_tenant = "open"\nlanes_max = 3\n'
     # A lane, or the session's own connection, breaks in the middle of copies.
     CUT_BYTES = (100_000, 24_000_000)
-    SEEDS_LEAST, SEEDS_MOST = 4, 12  # as many as it takes until one has lanes
+    SEEDS_LEAST, SEEDS_MOST = 4, 12  # further seeds until one has lanes
 
     def test_large_copies_go_over_lanes_and_come_back_as_they_do_without(self):
         with_lanes, rounds = copied_over_lanes(self.server.address, 2)
@@ -275,13 +276,14 @@ class Lanes(ResumeCase):
 
 
 class HostileCase(ResumeCase):
-    """Somebody who knows a session's identity, or has seen its client resume it, and wants it."""
+    """An attacker who knows a session's identity, or has overheard its client's resumption, and tries to take it
+    over."""
 
     SERVER_WORDS = 'open_tenant = "open"\nsessions_max = 200\n'
     CUTS_OF_VICTIM = 1
 
     def lose_connection_of_victim(self):
-        """What makes it resume, beside the cuts."""
+        """Makes the victim resume, in addition to the cuts."""
 
     @classmethod
     def setUpClass(cls):
@@ -303,11 +305,11 @@ class HostileCase(ResumeCase):
         self.addCleanup(self.victim.kill)
         self.assertEqual(self.victim.stdout.readline(), "working\n")
         self.lose_connection_of_victim()
-        # It has resumed once, and that was overheard: preface, Login with the session's identity, the question, the
-        # proof.
+        # The victim has resumed once, and the attacker has overheard it: preface, Login with the session's identity,
+        # challenge, proof.
         wait_until(lambda: self.audited('"event":"attached"') > self.attached_before, RUN_LIMIT_SECONDS,
                    "the victim's own resumption")
-        # A connection before it may have been given up on a busy machine.
+        # On a busy machine an earlier connection may have been abandoned.
         self.overheard, self.frames = next(
             (said, frames[:3]) for said, frames in ((bytes(said), frames_of(bytes(said)))
                                                 for said in self.way_of_victim.recorded[1:]) if len(frames) >= 3)
@@ -327,7 +329,7 @@ class HostileCase(ResumeCase):
         return answer
 
     def prove(self, link, proof, attempt=1 << 40):
-        """What the worker answers to this proof; nothing: it has closed."""
+        """Returns the worker's answer to this proof; None: it has closed."""
         link.sendall(control(RESUME_CHALLENGE, control_messages.resume_challenge()))
         try:
             self.assertEqual(read_frame(link)[0], RESUME_CHALLENGE)
@@ -338,8 +340,8 @@ class HostileCase(ResumeCase):
 
 
 class Expired(HostileCase):
-    # A connection that is ended leaves the session a second, one that falls silent ten minutes: the victim's own
-    # resumption has all the time that it takes, and what the test ends is over soon.
+    # A closed connection leaves the session one second, a silent one ten minutes: so the victim's own resumption has
+    # enough time, and a session that the test closes ends soon.
     SERVER_WORDS = HostileCase.SERVER_WORDS + 'hang_up_grace = "1s"\n'
     CUTS_OF_VICTIM = 0
 
@@ -389,7 +391,7 @@ class Hostile(HostileCase):
             self.assertIn(b"the session has ended", self.log_in(link, self.session_id, self.token), "another tenant")
         with self.connection() as link:
             self.assertIn(b"the session has ended", self.log_in(link, bytes(16)), "an identity that is none")
-        # Word for word what its own client has said a moment ago; the answer to another challenge.
+        # An exact replay of the client's messages: its proof answers another challenge.
         with self.connection() as link:
             for frame in self.frames:
                 link.sendall(frame)
@@ -428,7 +430,7 @@ class Hostile(HostileCase):
         self.assertGreater(sum(answered), 0)
         self.assertEqual(let_in, [])
         self.assertEqual(self.audited('"event":"attached"'), self.attached_before + 1)
-        # Its own client, meanwhile and afterwards.
+        # The session's own client can resume, meanwhile and afterwards.
         self.way_of_victim.block()
         self.way_of_victim.unblock()
         wait_until(lambda: self.audited('"event":"attached"') > self.attached_before + 1, RUN_LIMIT_SECONDS,
@@ -471,7 +473,7 @@ class Endings(ResumeCase):
 
 
 class Detached(ServerCase):
-    """A session without a connection, whose client tries to come back and cannot yet."""
+    """A detached session, whose client tries to reconnect and cannot yet."""
 
     @classmethod
     def setUpClass(cls):
@@ -510,7 +512,7 @@ class Detached(ServerCase):
 
     def test_it_is_shown_with_the_time_left_keeps_its_memory_and_takes_no_turns(self):
         session = self.session()
-        # Its tenant's bound, not the server's grace; and less of it is left as time goes on.
+        # The tenant's bound applies, not the server's grace, and the remaining time decreases.
         self.assertLess(0, session["detached_left_s"])
         self.assertLess(session["detached_left_s"], 600)
         wait_until(lambda: self.session()["detached_left_s"] < session["detached_left_s"], RUN_LIMIT_SECONDS,
@@ -526,8 +528,8 @@ class Detached(ServerCase):
             self.assert_passed(run(self.server.address, "saturate", "steps", "50"))
             return self.session()["leases"] == leases
 
-        # Beside it another session works alone: nothing stands at a gate, and no lease goes to a session without work.
-        # Its worker may still have to execute what it received before the cut; that has an end.
+        # Beside it another session works alone: no work waits at a gate, and a session without work gets no lease. The
+        # worker may still execute frames received before the cut, a bounded number.
         wait_until(takes_no_turn_beside_another, RUN_LIMIT_SECONDS, "no turns any more")
         session = self.session()
         self.assertEqual((session["holds_lease"], session["state"]), (False, "detached"))
@@ -545,7 +547,7 @@ class Detached(ServerCase):
 
 
 class Silent(ResumeCase):
-    """Connections that lead nowhere, of which nobody is told: no end is closed, and whatever is sent is taken."""
+    """Silently dead connections: neither end is closed, and all sent bytes are accepted."""
 
     def sessions(self):
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
@@ -566,7 +568,7 @@ class Silent(ResumeCase):
         attached = self.audited('"event":"attached"')
         for way in ways:
             way.swallow()
-        # The server's end by itself: nothing of the clients' next connections has come to it. And the clients' ends.
+        # The server detects it by itself, before any reconnection of the clients; and so do the clients.
         wait_until(lambda: self.sessions() == ["detached", "detached"], RUN_LIMIT_SECONDS,
                    "both sessions without a connection")
         wait_until(lambda: all(way.made > before for way, before in zip(ways, made)), RUN_LIMIT_SECONDS,

@@ -1,4 +1,4 @@
-"""How often a program waits for the server: the difference between a loop of N steps and one of 2N."""
+"""A program's waits for the server: the difference between a loop of N steps and one of 2N."""
 
 import os
 import re
@@ -22,7 +22,7 @@ class RoundTrips(ServerCase):
         return int(re.search(r"waits: (\d+)", ran.stderr).group(1)), ran.stderr
 
     def user(self, home, **environment):
-        """What programs of a user write down they find there."""
+        """Returns the environment of a user with stored profiles in this folder."""
         return {"GPUWIRE_LOOK_AHEAD": "on", "GPUWIRE_CACHE_KEY_FILE": os.path.join(home, "cache_key"), **environment}
 
     def assert_waits_per_step(self, expected, mode, **environment):
@@ -97,7 +97,7 @@ class RoundTrips(ServerCase):
             few, _ = self.waits("libraries", STEPS, user)
             many, account = self.waits("libraries", 2 * STEPS, user)
             self.assertEqual(many, few, account)
-            # A library that is new: its first kernel, and two questions about that.
+            # A new library costs a wait for its first kernel, and two for its queries.
             more, account = self.waits("libraries", 3 * STEPS, user)
             self.assertEqual(more - many, 3 * STEPS, account)
             one_by_one, account = self.waits("libraries", 2 * STEPS, without)
@@ -109,8 +109,8 @@ class RoundTrips(ServerCase):
             row = re.search(r"^gpuwire: +cuMemAlloc_v2 +(\d+) +(\d+) ", account, re.MULTILINE)
             return int(row.group(1)), int(row.group(2)), account
 
-        # What nobody takes goes back, and on a busy machine a program may take longer than that: then it is tried once
-        # more.
+        # Unused prefetched memory is released, on a busy machine perhaps before the program uses it: then the test
+        # tries again.
         for attempts_left in reversed(range(10)):
             with tempfile.TemporaryDirectory() as home:
                 user = self.user(home)
@@ -135,8 +135,8 @@ class RoundTrips(ServerCase):
         self.assert_waits_per_step(0, "malloc_async")
 
     def test_allocating_more_and_more_of_a_size_waits_for_nothing(self):
-        # Each step reads the loss, which waits: by then what was allocated ahead is here. It goes again when it is not
-        # used soon, and on a busy machine a step may take longer than that: then it is tried once more.
+        # Each step waits for the loss, so the prefetched memory has arrived by then. It is released if not used soon,
+        # on a busy machine perhaps within a step: then the test tries again.
         self.assert_waits_per_step(2, "grow", GPUWIRE_KEPT_MEMORY="0")
         for attempts_left in reversed(range(10)):
             try:
@@ -146,7 +146,7 @@ class RoundTrips(ServerCase):
                     raise
 
     def test_polling_an_event_waits_for_nothing(self):
-        # The first record is asked for, and perhaps once more when the program has learned of other progress.
+        # The first record is queried, and perhaps once more after other progress.
         self.assert_waits_per_step(0, "poll")
 
     def bytes_sent(self, *arguments):

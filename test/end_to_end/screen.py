@@ -1,4 +1,4 @@
-"""A terminal for a command that draws on it: what is on it, keys, and whether it is left as it was."""
+"""A terminal for a command that draws on it: its content, keys, and its restored state."""
 
 import codecs
 import fcntl
@@ -43,19 +43,19 @@ class Screen:
         return False
 
     def lines(self):
-        """Those of the last whole screen; the last is the footer."""
+        """Returns the lines of the last whole screen; the last one is the footer."""
         drawn = DRAWN.findall(self.seen)
         return re.split("\r+\n", STYLE.sub("", drawn[-1].replace("\x1b[K", ""))) if drawn else []
 
     def type(self, keys):
-        """What has been drawn before is forgotten."""
+        """Discards everything drawn so far."""
         while self.read(0):
             pass
         self.seen = ""
         os.write(self.master, keys.encode())
 
     def wait_for(self, fulfilled, what):
-        """The lines, once they fulfil it."""
+        """Returns the lines once they fulfil the condition."""
         end = time.monotonic() + RUN_LIMIT_SECONDS
         while not (self.lines() and fulfilled(self.lines())):
             self.test.assertLess(time.monotonic(), end, f"no {what} on the terminal, but {self.seen[-3000:]!r}")
@@ -64,11 +64,12 @@ class Screen:
         return self.lines()
 
     def end(self):
-        """The exit code and what was said on standard error, once the command has ended and left all as it was."""
+        """Waits for the command's end, and checks the restored terminal; returns the exit code and the standard
+        error."""
         end = time.monotonic() + RUN_LIMIT_SECONDS
         while self.process.poll() is None:
             self.test.assertLess(time.monotonic(), end, f"it does not end: {self.seen[-3000:]!r}")
-            self.read(0.1)  # or it could not write
+            self.read(0.1)  # else the command could not write
         while self.read(0):
             pass
         err = self.process.stderr.read()

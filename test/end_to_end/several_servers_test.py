@@ -1,5 +1,5 @@
 """Several servers without a coordinator: a program starts at the one that has room, and waits at the one that promises
-the earliest start. Two real servers on loopback, and addresses where nobody is."""
+the earliest start. Two real servers on loopback, and addresses without a server."""
 
 import json
 import os
@@ -18,7 +18,7 @@ PROGRAM = os.path.join(BUILD, "test_programs", "neighbour")
 
 
 class Forwarder:
-    """A way to a server that can be cut: each connection to it is passed on, until cut() ends all that there are."""
+    """A proxy to a server: it passes each connection on, until cut() ends all of them."""
 
     def __init__(self, test, address):
         host, port = address.rsplit(":", 1)
@@ -82,7 +82,7 @@ class SeveralServers(unittest.TestCase):
         return server.__enter__()
 
     def sessions(self, server, event):
-        """Of which the server's audit log tells this; none that was only asked about."""
+        """Returns the sessions with this event in the server's audit log; queries are no sessions."""
         with open(os.path.join(self.folder.name, server + ".audit"), encoding="utf-8") as lines:
             events = [json.loads(line) for line in lines if line.endswith("\n")]
         return [one["session"] for one in events if one["event"] == event and "management" not in one]
@@ -237,7 +237,7 @@ class SeveralServers(unittest.TestCase):
             self.assert_works(program)
             begun, = (one["id"] for one in self.programs(self.first))
             way.cut()
-            # The other one has room all the time.
+            # The other server has room all the time.
             wait_until(lambda: begun in self.sessions("first", "attached"), RUN_LIMIT_SECONDS, "the program's return")
             self.assert_passes(program)
             self.await_programs(self.first, 0)
@@ -311,7 +311,7 @@ class SeveralServers(unittest.TestCase):
         self.assert_passes(program)
 
     def test_end_finds_programs_by_their_numbers_at_any_server(self):
-        # The second server's has a number that the first one has not given.
+        # The second server's session has a number that the first one has not used.
         self.assert_passes(self.fill(self.second))
         self.await_programs(self.second, 0)
         program, other = self.fill(self.second), self.fill(self.first)
@@ -322,7 +322,7 @@ class SeveralServers(unittest.TestCase):
         ran = self.gpuwire("end", str(number), "--yes", "--server", self.both)
         self.assertEqual((ran.returncode, ran.stdout),
                          (0, f"session {number} at {self.second.address} was told to end\n"), ran.stderr)
-        # It would end by itself if its input were closed.
+        # The program's input stays open, or it would end by itself.
         self.assertNotEqual(program.wait(RUN_LIMIT_SECONDS), 0)
         self.assertIn("ended by gpuwire end on ", program.stderr.read())
         ran = self.gpuwire("end", "--all", "--yes", "--server", self.both)

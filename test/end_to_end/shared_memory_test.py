@@ -1,5 +1,5 @@
-"""Sessions of a client on the server's own machine: rings in shared memory, pinned memory in place, and both when
-something goes wrong."""
+"""Sessions of a client on the server's own machine: rings in shared memory, pinned memory in place, and faults of
+both."""
 
 import os
 import re
@@ -24,7 +24,7 @@ UNIT = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def account(program, *arguments, server, options=()):
-    """Runs a program with --stats: its outcome and what the account says."""
+    """Runs a program with --stats; returns its outcome and the account."""
     ran = subprocess.run(
         [GPUWIRE, "run", "--server", server, "--stats", *options, "--",
          os.path.join(PROGRAMS, program), *arguments], capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
@@ -32,13 +32,13 @@ def account(program, *arguments, server, options=()):
 
 
 def travelled(text):
-    """Bytes sent and received, of an account."""
+    """Returns an account's sent and received bytes."""
     found = SENT.search(text)
     return float(found[1]) * UNIT[found[2]], float(found[3]) * UNIT[found[4]]
 
 
 def staged(text):
-    """Bytes that went to the device and came from it by way of shared staging, of an account."""
+    """Returns an account's bytes to and from the device through shared staging."""
     found = STAGED.search(text)
     return (float(found[1]) * UNIT[found[2]], float(found[3]) * UNIT[found[4]]) if found else (0, 0)
 
@@ -100,7 +100,7 @@ class Programs(LocalServer):
     def test_pinned_memory_is_copied_where_it_is(self):
         ran, text = account("pinned_in_place", "small", server=self.address)
         self.assert_passed(ran)
-        # Of 16 MiB that go to and fro five times only what comes into pageable memory travels.
+        # Of 16 MiB that are copied to and fro five times, only bytes for pageable memory are sent.
         sent, received = travelled(text)
         self.assertLess(sent, 1 << 20)
         self.assertLess(received, 24 << 20)
@@ -118,7 +118,7 @@ class Programs(LocalServer):
     def test_small_blocking_copies_of_pinned_memory_wait_for_nothing(self):
         ran, text = account("pinned_small_copies", "loop", server=self.address)
         self.assert_passed(ran)
-        # Of a thousand such copies.
+        # A thousand such copies.
         self.assertLess(int(re.search(r"waits: (\d+)", text)[1]), 50, text)
 
     def test_pageable_memory_is_copied_once_by_way_of_shared_staging(self):
@@ -129,7 +129,7 @@ class Programs(LocalServer):
                 to_device, from_device = staged(text)
                 self.assertGreater(to_device, 64 << 20)
                 self.assertGreater(from_device, 32 << 20)
-                # What is too short for it, and what copies that find no block to be had leave.
+                # Copies too short for staging, and copies without a free block, are sent.
                 sent, received = travelled(text)
                 self.assertLess(sent, to_device / 4)
                 self.assertLess(received, from_device / 4)
@@ -175,18 +175,18 @@ UNSHARE = ("unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork",
 
 
 def container_why_not():
-    """Why no container can be made here; empty: one can."""
+    """Returns why no container can be made here; empty: it can."""
     made = subprocess.run([*UNSHARE, "--mount-proc", "true"], capture_output=True, text=True, check=False)
     return made.stderr.strip() if made.returncode else ""
 
 
 @unittest.skipIf(container_why_not(), "no namespaces can be made here")
 class InAContainer(LocalServer):
-    """A client that shares nothing with the server but the folder of its socket: no devices, no network, no processes,
-    no IPC, and other numbers for users."""
+    """A client that shares only the folder of the server's socket: no devices, no network, no processes, no IPC, and
+    other user ids."""
 
     def container(self, build, client, *command):
-        """A command in a container that has these two folders."""
+        """Returns a command in a container with these two folders."""
         root = tempfile.TemporaryDirectory()
         self.addCleanup(root.cleanup)
         return [*UNSHARE, "sh", "-c", CONTAINER, "container", root.name, self.folder.name, build, client, *command]
@@ -230,14 +230,14 @@ class InAContainer(LocalServer):
         self.addCleanup(copier.communicate)
         self.addCleanup(copier.kill)
         self.assertEqual(copier.stdout.readline(), "copying\n")
-        # That of the test before may not be over for the server.
+        # The session of the test before may not be over at the server.
         wait_until(lambda: len(self.status()["sessions"]) == 1, LIMIT_SECONDS, "the session, and no other")
         copier.kill()
         wait_until(lambda: not self.status()["sessions"], LIMIT_SECONDS, "the end of the session")
 
 
 class ByUnixSocket(LocalServer):
-    """For suites that know a server by its address alone."""
+    """For suites that use only the server's address."""
 
     @classmethod
     def setUpClass(cls):
@@ -257,25 +257,25 @@ class FaultsOfRawPeers(faults_test.Faults, ByUnixSocket):
 
 
 class FaultsInSharedMemory(FaultsOfRawPeers):
-    """What raw peers say goes through the rings."""
+    """Raw peers whose frames go through the rings."""
 
     def greeted(self):
         return RingPeer(super().greeted())
 
     def test_indices_that_cannot_be(self):
-        # Beyond the ring, once the worker reads; and read by the client what was never written.
+        # Written positions beyond the ring; and a read position beyond the written one.
         for which, value in ((WRITTEN, 1 << 40), (WRITTEN, (1 << 64) - 1), (READ, 1 << 40)):
             with self.subTest(which=which, value=value):
                 link = self.greeted()
                 link.set_index(link.to_server if which == WRITTEN else link.to_client, which, value)
                 link.bell()
-                if which == READ:  # the worker looks at it when it answers
+                if which == READ:  # the worker checks it when it answers
                     link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, 2, 0, 0) + b"\0" * 16)
                 self.read_to_end(link)
 
     def test_an_index_that_runs_backwards(self):
         link = self.greeted()
-        quarter = link.ring_bytes // 4  # of which the worker tells when it has read it
+        quarter = link.ring_bytes // 4  # the worker reports these bytes once it has read them
         link.sendall(FRAME.pack(1, 0, 0x5747, 1, 0, quarter // 8 + 1, 0, 0) + bytes(quarter))
         wait_until(lambda: link.index(link.to_server, READ) >= quarter, LIMIT_SECONDS, "the worker has read")
         link.set_index(link.to_server, WRITTEN, 0)
@@ -302,12 +302,12 @@ class Ends(EndsAtStages, crashes_test.BesideANeighbour, ByUnixSocket):
 class Resume(CutsAtStages, LocalServer):
     ROAD = "shm"
     CUTS = resume_test.CUTS if LONG else 40
-    # Who never sleeps rings no bell: a machine with many idle cores makes fewer of the cuts.
+    # A side that never sleeps needs no doorbell, so a machine with many idle cores makes fewer cuts.
     CUTS_LEAST, RUNS_MOST = CUTS // 8, 72
     resume_grace = "60s"
 
     def test_programs_notice_nothing_of_sockets_that_are_cut(self):
-        # Where a program is when its socket is cut is the machine's to say, and some are over before.
+        # The machine's speed decides where a program's socket is cut, and some programs end before.
         left, number = self.CUTS, 0
         while left > 0 and number < self.RUNS_MOST:
             program = resume_test.PROGRAMS_TO_CUT[number % len(resume_test.PROGRAMS_TO_CUT)]

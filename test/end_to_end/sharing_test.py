@@ -1,4 +1,4 @@
-"""Sessions that share a GPU: turns are taken, nobody waits for ever, and whoever goes leaves nothing behind."""
+"""Sessions that share a GPU: they take turns, none waits for ever, and an ended one leaves nothing behind."""
 
 import os
 import re
@@ -13,7 +13,7 @@ STEPS = 400
 
 
 def count(program):
-    """How many kernels have been done so far, as they have counted themselves."""
+    """Returns the number of completed kernels, which count themselves."""
     program.stdin.write("?")
     program.stdin.flush()
     return int(re.fullmatch(r"count (\d+)\n", program.stdout.readline()).group(1))
@@ -28,14 +28,14 @@ class Sharing(ServerCase):
         return program
 
     def end(self, program):
-        """Closes its input; how many kernels it says were done."""
+        """Closes its input; returns the number of completed kernels that it prints."""
         out, err = program.communicate(timeout=RUN_LIMIT_SECONDS)
         self.assertTrue(out.rstrip().endswith("PASSED"), out + err)
         return int(re.search(r"done (\d+)", out).group(1))
 
     def test_two_that_always_have_work_take_turns(self):
-        # What each gets done is the machine's doing, too, and who is kept from asking is granted nothing: only turns
-        # that the scheduler has granted are counted, until each has had its twenty beside the other.
+        # The completed work also depends on the machine, and a delayed program requests no turns. So the test counts
+        # only turns that the scheduler has granted, until each has had twenty beside the other.
         for _ in range(2):
             self.start("hostile")
 
@@ -68,8 +68,7 @@ class Sharing(ServerCase):
         self.assertIn("done 200\n", graphs.stdout)
 
     def test_programs_that_wait_for_themselves_get_there_beside_a_neighbour(self):
-        # Streams that stand at host functions, at words and at other streams; managed memory that host functions reach;
-        # captures.
+        # Streams that wait for host functions, words and other streams; managed memory in host functions; captures.
         neighbour = self.start("until")
         for program in ("callbacks", "memory_operations", "graph_capture", "managed_memory", "graph_host_nodes",
                         "cooperation"):
@@ -112,7 +111,7 @@ class Sharing(ServerCase):
 
 
 class Weights(ServerCase):
-    """Two tenants, one of which gets three times as much as the other."""
+    """Two tenants with weights of three to one."""
 
     TURNS = 20
     TURN_NS = 20_000_000
@@ -156,8 +155,8 @@ class Weights(ServerCase):
             }
             return of.get("much", 0), of.get("little", 0)
 
-        # What is granted is counted while the other wants it. A machine that keeps one of the two from asking moves the
-        # two sums apart or together for a while; where weights did not count they would never come to this ratio.
+        # Granted turns count while the other tenant wants the device. A busy machine that delays one of the two changes
+        # the ratio for a while; without weights the sums would never reach this ratio.
         def by_weights():
             much, little = granted()
             return little >= self.TURNS * self.TURN_NS and 1.5 * little < much < 6 * little
@@ -166,7 +165,8 @@ class Weights(ServerCase):
 
 
 class RunawayCase(ServerCase):
-    """Something is over its tenant's limit. Limits are so long that what stays below them does so on a busy machine."""
+    """A session exceeds its tenant's limit. Limits are so long that other sessions stay below them on a busy machine,
+    too."""
 
     LIMIT = None  # of the tenant's configuration
 
@@ -181,7 +181,7 @@ class RunawayCase(ServerCase):
         super().setUpClass()
 
     def assert_audited(self, word):
-        """A warning and an end with the reason, of the same session."""
+        """Waits for a warning and an end with the reason, of the same session."""
 
         def there():
             lines = audit_lines(self.server.log)
@@ -203,7 +203,7 @@ class EndlessKernels(RunawayCase):
         self.addCleanup(busy.kill)
         ran = run(self.server.address, "saturate", "endless")
         self.assertNotEqual(ran.returncode, 0)
-        # cudaErrorLaunchTimeout, as where a driver's watchdog bounds a kernel.
+        # cudaErrorLaunchTimeout, as with a driver's watchdog for kernels.
         self.assertIn("the launch timed out and was terminated", ran.stderr)
         lines = [line for line in ran.stderr.splitlines() if line.startswith("gpuwire")]
         self.assertEqual(

@@ -1,5 +1,5 @@
-// A worker without a driver, small enough for a thousand of them: it has a session as long as its client's connection
-// is open, and goes on under the next broker. Takes a worker's arguments and heeds none.
+// A worker without a driver, small enough for a thousand of them: it serves a session while its client's connection is
+// open, and continues under the next broker. It accepts a worker's arguments and ignores them.
 //   GPUWIRE_TEST_DEVICES: how many devices it tells, where its broker names none
 #include <algorithm>
 #include <cstdlib>
@@ -36,7 +36,7 @@ Inventory inventory() {
   return inventory;
 }
 
-// False: the session is over.
+// Returns false if the session is over.
 bool receive(ipc::Channel& broker) {
   std::optional<ipc::Message> message;
   for (;;) {
@@ -54,7 +54,7 @@ bool receive(ipc::Channel& broker) {
   }
 }
 
-// Until the client leaves, or the broker says so.
+// Serves until the client closes, or the broker stops the session.
 void stay(ipc::Channel& broker, int client) {
   for (;;) {
     pollfd watched[] = {{broker.descriptor(), broker.events(), 0}, {client, POLLIN, 0}};

@@ -1,5 +1,5 @@
-"""What ends or cuts a session at places that its program says (programs/stages.cu), over roads whose bytes nobody
-between client and server sees. For suites of one road: a mixin over its server."""
+"""Ends or cuts a session at stages that its program prints (programs/stages.cu), on roads whose bytes a proxy cannot
+parse. A mixin for the suites of one road."""
 
 import os
 import random
@@ -10,23 +10,24 @@ from support import BUILD, LONG, PROGRAMS, start, wait_until
 
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20251123"))
 PROGRAM = "stages"
-STAGES = 10  # of a round
+STAGES = 10  # in a round
 LIMIT_SECONDS = 300
 
 
 class CutsAtStages:
-    """Beside `way(cuts, seed)`, a way between clients and the server with block(), unblock() and `made`."""
+    """The mixin's class provides `way(cuts, seed)`, a proxy between clients and the server with block(), unblock() and
+    `made`."""
 
     def cut_at_stages(self, rounds, cuts, seed, more=0):
-        """Runs the program over a way that is cut while it is in so many of its stages, chosen by the seed, and `more`
-        times by itself, early; how many connections it lost. It says what it says uncut, or the test fails.
-        The program begins each stage when it is told so. Else one that polls shared memory, on a machine with many
-        cores, is through with all of them before it has looked at its socket."""
+        """Runs the program over a proxy that is cut in so many of its stages, chosen by the seed, and `more` times by
+        itself, early; returns the number of lost connections. The test fails unless the output equals the uncut one.
+        The program begins each stage on a signal. Otherwise a program that polls shared memory, on a machine with many
+        cores, could finish all stages before it checks its socket."""
         uncut = subprocess.run([os.path.join(BUILD, "bin", "gpuwire"), "run", "--server", self.server.address, "--",
                                 os.path.join(PROGRAMS, PROGRAM), str(rounds)], capture_output=True, text=True,
                                timeout=LIMIT_SECONDS)
         self.assertEqual(uncut.returncode, 0, uncut.stderr)
-        # The last round is left in peace: a loss that nothing follows is nobody's, as that of the last place may be.
+        # The last round is not cut: a loss without later work goes unnoticed.
         places = set(random.Random(seed).sample(range((rounds - 1) * STAGES), cuts))
         way = self.way(more, seed)
         self.addCleanup(way.close)
@@ -57,11 +58,11 @@ class CutsAtStages:
 
 
 class EndsAtStages:
-    """Clients and workers that end, and connections that are cut for good, in each stage. Over crashes_test's
+    """Clients and workers that end, and connections that are cut for good, in each stage. For crashes_test's
     BesideANeighbour, with a short grace, and a `way` as above."""
 
     def at_each_stage(self, strike, fails=True, first=0):
-        """Without the long form at every second one: who ends there is another's matter on each road."""
+        """Runs each stage in the long form, else every second one, with other ends on each road."""
         for stage in range(STAGES) if LONG else range(first, STAGES, 2):
             with self.subTest(stage=stage):
                 self.at_stage(stage, strike, fails)
@@ -72,11 +73,11 @@ class EndsAtStages:
         self.addCleanup(way.close)
         self.program = start(way.address, PROGRAM, "1000000")
         self.addCleanup(self.program.kill)
-        # In the second round: everything has been done once.
+        # In the second round, when all stages have run once.
         for _ in range(STAGES + stage + 1):
             self.program.stdout.readline()
         strike(way)
-        # Its standard input stays open.
+        # The standard input stays open.
         said = self.program.stdout.read() + self.program.stderr.read()
         code = self.program.wait(LIMIT_SECONDS)
         for pipe in (self.program.stdin, self.program.stdout, self.program.stderr):

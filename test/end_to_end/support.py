@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: programs, prefaces, processes of a server."""
+"""The common part of the end-to-end tests: programs, prefaces, processes of a server."""
 
 import contextlib
 import json
@@ -18,16 +18,17 @@ sys.path.insert(0, os.path.join(HERE, "..", "support"))
 from gpuwire_server import Server  # noqa: E402,F401
 
 BUILD = os.path.abspath(os.environ.get("GPUWIRE_BUILD", os.path.join(HERE, "..", "..", "build")))
-# Whose client programs have: under the thread sanitizer not the tree's own, as CUDA programs are not built with it.
+# The build of the programs' client: under the thread sanitizer not the tree's own, because CUDA programs are built
+# without it.
 CLIENT_BUILD = os.path.abspath(os.environ.get("GPUWIRE_CLIENT_BUILD", BUILD))
 PROGRAMS = os.path.join(BUILD, "test_programs")
 RDMA_PLUGIN = os.path.join(BUILD, "lib", "gpuwire", "libgpuwire_rdma.so")  # built where libucx-dev is
-# Of both sides, where RDMA is tested: cards that another machine may have would only differ.
+# The settings of both sides in tests of RDMA, which exclude a machine's cards.
 UCX = {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "lo"}
 DEVICE = os.environ.get("GPUWIRE_TEST_DEVICE", "software")
-# What a program waits for depends on no earlier one, unless a test is about that.
+# A program's waits do not depend on earlier programs, unless a test is about that.
 os.environ.setdefault("GPUWIRE_LOOK_AHEAD", "off")
-# Where nobody listens nobody will, unless a test is about that.
+# Programs do not wait for a missing server, unless a test is about that.
 os.environ.setdefault("GPUWIRE_CONNECT_PATIENCE", "0s")
 # No test judges by time: this only ends one that hangs.
 RUN_LIMIT_SECONDS = 300
@@ -42,7 +43,7 @@ PREFACE_TLS = 2
 
 
 def read_exactly(connection, size):
-    """So many bytes of a socket. EOFError: it was closed before."""
+    """Returns so many bytes of a socket. Raises EOFError if it was closed before."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))
@@ -57,7 +58,7 @@ def preface(magic=MAGIC, major=VERSION[0], minor=VERSION[1], status=0, text_byte
 
 
 def command(address, program, *arguments):
-    """The command line that runs a test program (or a path) against a server."""
+    """Returns the command line that runs a test program (or a path) with a server."""
     path = program if os.sep in program else os.path.join(PROGRAMS, program)
     return [os.path.join(CLIENT_BUILD, "bin", "gpuwire"), "run", "--server", address, "--", path, *arguments]
 
@@ -73,7 +74,7 @@ def start(address, program, *arguments, **extra):
 
 
 def children(process_id, name=None):
-    """Process ids of all children, or of those that run this program, by /proc."""
+    """Returns the process ids of all children, or of those that run this program, by /proc."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -90,7 +91,7 @@ def children(process_id, name=None):
 
 
 def wait_until(condition, limit_seconds, what):
-    """Looks at a condition until it holds; a test waits for a state, never for a time."""
+    """Polls a condition until it holds; a test waits for a state, never for a time."""
     end = time.monotonic() + limit_seconds
     while not condition():
         if time.monotonic() > end:
@@ -99,8 +100,8 @@ def wait_until(condition, limit_seconds, what):
 
 
 def wait_for_answer(ask, expected, what):
-    """Asks until this is the answer. What a server counts and writes down it has later than its clients have theirs: a
-    test that asks once asks a busy machine too early."""
+    """Repeats the query until it has this answer. A server counts and audits later than its clients get their results:
+    on a busy machine a single query may come too early."""
     last = []
 
     def answered():
@@ -115,14 +116,14 @@ def wait_for_answer(ask, expected, what):
 
 @contextlib.contextmanager
 def nobody_listens():
-    """HOST:PORT at which connections are refused for as long as this lasts: the port is taken."""
+    """Yields a HOST:PORT that refuses connections meanwhile: the port is bound without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield "127.0.0.1:%d" % taken.getsockname()[1]
 
 
 def runs(process_id):
-    """Whether a process is there and has not ended: one that only waits for whoever reaps it has."""
+    """Returns whether a process exists and has not ended; a zombie has ended."""
     try:
         with open(f"/proc/{process_id}/stat", encoding="ascii", errors="replace") as stat:
             return stat.read().rpartition(")")[2].split()[0] not in "ZX"
@@ -162,12 +163,12 @@ class OneAnswer:
 
 
 class ServerCase(unittest.TestCase):
-    """A test case with one server for all its tests, and a check that it ends well."""
+    """A test case with one server for all its tests, and a check that it ends normally."""
 
     server_arguments = ()
-    server_environment = None  # None: this process's
-    resume_grace = None  # how long sessions stay without a connection; None: as servers have it
-    spare_workers_max = 1  # so that the number of workers follows from the sessions; None: as servers have it
+    server_environment = None  # None: that of this process
+    resume_grace = None  # the grace of detached sessions; None: the server's default
+    spare_workers_max = 1  # so that the number of workers follows from the sessions; None: the server's default
 
     @classmethod
     def setUpClass(cls):
@@ -195,7 +196,7 @@ class ServerCase(unittest.TestCase):
         return set(children(self.server.process.pid, "gpuwire-worker"))
 
     def status(self):
-        """Every figure of the server (docs/monitoring.md)."""
+        """Returns all metrics of the server (docs/monitoring.md)."""
         folder = "/run/gpuwire" if os.geteuid() == 0 else f"/tmp/gpuwire-{os.geteuid()}"
         asked = [
             os.path.join(BUILD, "bin", "gpuwire"), "status", "--json", "--control",
@@ -210,12 +211,12 @@ class ServerCase(unittest.TestCase):
 
 
 def audit_lines(log):
-    """The audit's events in the log of a server without an audit file: their members, with the name as `event`."""
+    """Returns the audit events in the log of a server without an audit file, with the name as `event`."""
     return [{"event": match[1], **json.loads(match[2])}
             for match in re.finditer(r"audit: (\w+) (\{.*\})", "".join(log))]
 
 
 def one_line_naming(stderr, *words):
-    """The lines on stderr that gpuwire wrote; exactly one, with all the words in it."""
+    """Returns whether gpuwire wrote exactly one line on stderr, with all the words in it."""
     lines = [line for line in stderr.splitlines() if re.match(r"gpuwire\b", line)]
     return len(lines) == 1 and all(word.lower() in lines[0].lower() for word in words)

@@ -1,5 +1,5 @@
-"""Several tenants on one server: who gets which GPU, who waits, what a reload and a revocation do. Real processes,
-tokens over loopback."""
+"""Several tenants on one server: GPUs, waits, the effects of a reload and a revocation. Real processes, tokens over
+loopback."""
 
 import contextlib
 import json
@@ -67,7 +67,7 @@ class Tenants(unittest.TestCase):
                 file.write(f"[tenants.{name}]\n{keys}\n")
 
     def reload(self, server_keys, tenants):
-        """Returns what the log says of it."""
+        """Reloads the configuration; returns the log's lines about it."""
         self.write(server_keys, tenants)
         before = len(self.server.log)
         self.server.process.send_signal(signal.SIGHUP)
@@ -88,7 +88,7 @@ class Tenants(unittest.TestCase):
                               timeout=RUN_LIMIT_SECONDS, env=self.environment(tenant, **more))
 
     def start_as(self, tenant, **more):
-        """A program that works until its standard input closes."""
+        """Starts a program that works until its standard input closes."""
         started = subprocess.Popen(command(self.server.address,
                                            "neighbour"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True, env=self.environment(tenant, **more))
@@ -98,7 +98,7 @@ class Tenants(unittest.TestCase):
         return started
 
     def assert_ended(self, program):
-        """What a program that the server has ended said on stderr. Its input stays open: it would end well by that."""
+        """Returns the stderr of a program that the server has ended. Its input stays open, or it would end normally."""
         self.assertNotEqual(program.wait(RUN_LIMIT_SECONDS), 0)
         return program.stderr.read()
 
@@ -121,7 +121,7 @@ class Tenants(unittest.TestCase):
         return "".join(self.server.log)
 
     def assert_logged(self, pattern):
-        """The log comes over a pipe, which a thread reads behind the server."""
+        """Waits for a line of the log, which a thread reads from the server's pipe."""
         wait_until(lambda: re.search(pattern, self.log()), RUN_LIMIT_SECONDS, f"a line of the log with {pattern}")
 
 
@@ -134,7 +134,7 @@ class Queueing(Tenants):
         self.assertIn("place 1 of 1", carl.stderr.readline())
         dora = self.start_as("dora")
         self.assertIn("place 2 of 2", dora.stderr.readline())
-        carl.kill()  # who leaves gives up its place
+        carl.kill()  # a program that leaves gives up its place
         self.assertIn("place 1 of 1", dora.stderr.readline())
         self.assert_passes(ben)
         self.assert_works(dora)
@@ -262,7 +262,7 @@ class Reloading(Tenants):
 
 
 class Administering(Tenants):
-    """What an administrator sees and does of a server that runs, and what the audit log says of it."""
+    """An administrator's view and actions on a running server, and their lines in the audit log."""
 
     server_keys = ""
 
@@ -322,7 +322,7 @@ class Checking(Tenants):
     server_keys = ""
 
     def check(self, server_keys, tenants, *words, warns=(), arguments=(), prefix=(), **environment):
-        """`words`: of what is wrong; none: nothing is. `warns`: of what a start would do without."""
+        """`words`: parts of the expected errors; none: no error. `warns`: parts of the expected warnings."""
         self.write(server_keys, tenants)
         ran = subprocess.run([
             *prefix, GPUWIRE, "serve", "--config", self.file, "--device", DEVICE, "--software-memory", "1GiB",
@@ -337,7 +337,7 @@ class Checking(Tenants):
     def test_files_addresses_devices_and_guarantees_are_looked_at(self):
         audit_log = os.path.join(self.folder.name, "new.audit")
         self.check(f'listen = "{self.server.address}"\naudit_log = "{audit_log}"',
-                   {"anna": 'memory.guaranteed = "512MiB"'})  # taken: by a server that runs
+                   {"anna": 'memory.guaranteed = "512MiB"'})  # a running server has the address
         self.assertFalse(os.path.exists(audit_log))
         self.check('audit_log = "/dev/null/audit.log"', {"anna": ""}, "/dev/null/audit.log")
         self.check('control_socket = "/dev/null/control"', {"anna": ""}, "/dev/null")
@@ -361,7 +361,7 @@ class Checking(Tenants):
         path = os.path.join(self.folder.name, "there")
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(path)
-            self.check(f'listen = "unix:{path}"', {"anna": ""})  # nobody listens
+            self.check(f'listen = "unix:{path}"', {"anna": ""})  # without a listener
             listening.listen()
             answering = threading.Thread(target=self.hang_up_on_all, args=(listening,))
             answering.start()
@@ -381,7 +381,7 @@ class Checking(Tenants):
         self.check('dedup_directory = "/dev/null/chunks"', {"anna": ""}, "/dev/null is not a folder")
         self.check("", {"anna": 'dedup_disk = "1GiB"'}, "/dev/null is not a folder", XDG_CACHE_HOME="/dev/null")
         self.check("", {"anna": ""}, XDG_CACHE_HOME="/dev/null")
-        if os.geteuid() != 0:  # root's is /run/gpuwire, whatever the environment says
+        if os.geteuid() != 0:  # root's folder is always /run/gpuwire
             self.check('listen = "127.0.0.1:9750"', {"anna": ""}, warns=["sessions will end with this process"],
                        XDG_RUNTIME_DIR="/dev/null")
 
@@ -422,7 +422,7 @@ sessions_mox = 3""", {"anna": 'memory.guaranteed = "2GiB"\nweight = -1', "ben": 
                           ("dedup_directory", "/sys/chunks"), ("control_socket", "/proc/control"),
                           ("listen", "unix:/proc/socket")):
             self.check(f'{key} = "{path}"', {"anna": ""}, path.removeprefix("unix:"), "cannot be written")
-        # What is tried leaves nothing.
+        # The check leaves no files.
         folder = os.path.join(self.folder.name, "tried")
         os.makedirs(folder)
         self.check(f'dedup_directory = "{folder}"\nruntime_directory = "{folder}/run"\n'

@@ -1,5 +1,5 @@
-"""Sessions inside TLS: whole programs, and the faults and ends of the other roads, of raw peers too; and what only TLS
-has: its handshake, records that are spoilt on their way."""
+"""Sessions inside TLS: whole programs, and the faults and ends of the other roads, of raw peers too; and the parts of
+TLS alone: the handshake, damaged records."""
 
 import os
 import shutil
@@ -18,14 +18,14 @@ from support import BUILD, FRAME, LONG, PREFACE_TLS, RUN_LIMIT_SECONDS, ServerCa
 from tls_peer import TlsPeer
 from unreliable_way import UnreliableWay
 
-# A connection that carries a session on, before it does.
+# The bytes of a resuming connection, before it carries the session.
 SET_UP_BYTES = (100, 4000)
-# So many records of each side hold the handshake, the login and the first frames of a session.
+# The number of records of each side for the handshake, the login and the first frames of a session.
 FIRST_RECORDS = 8
 
 
 class TlsCase(ServerCase):
-    """One tenant, whose certificate every program has; nobody gets in without one."""
+    """One tenant, whose certificate every program has; the server requires one."""
 
     ROAD, GRACE = "tls", "60s"
 
@@ -64,21 +64,21 @@ class Programs(TlsCase):
 
 
 class Faults(faults_test.Faults, TlsCase):
-    """What raw peers say goes through TLS."""
+    """Raw peers whose frames go through TLS."""
 
     PREFACE_FLAGS = PREFACE_TLS
-    # server_login_test has silent peers before, in and behind the handshake.
+    # server_login_test covers silent peers before, in and after the handshake.
     test_a_connection_that_says_nothing_is_closed = None
 
     def channel(self, link):
         return TlsPeer(link, self.certificate)
 
     def frame(self, link):
-        """The records of a good frame, a Hello that says little."""
+        """Returns the records of a valid frame, a Hello with empty fields."""
         return link.records(FRAME.pack(1, 0, 0x5747, 1, 0, 8, 0, 0) + b"\0" * 64)
 
     def test_a_record_that_was_changed_on_its_way(self):
-        # Its kind, its length, its first encrypted byte and the last of what makes it authentic.
+        # Its type, its length, its first encrypted byte and the last byte of its authentication tag.
         for place in (0, 3, 5, -1):
             with self.subTest(place=place):
                 link = self.greeted()
@@ -122,15 +122,15 @@ class Ends(EndsAtStages, crashes_test.BesideANeighbour, TlsCase):
 
 
 class EndsAtRecords(crashes_test.EndsAtPoints, crashes_test.BesideANeighbour, TlsCase):
-    """In the middle of and behind each of the first records: handshake, login, Hello."""
+    """In the middle of and after each of the first records: handshake, login, Hello."""
 
     GRACE = "300ms"
     proxy = RecordCuttingProxy
     POINTS = {f"{part} of the {sender}'s record {number}": ("steps", Point(sender, part, RECORDS, number))
               for sender in ("client", "server") for number in range(FIRST_RECORDS) for part in ("message", "whole")}
 
-    # The server sees all of these at the same places; half of them will do, and without the long form a quarter: in the
-    # middle of a record and behind it, of both sides.
+    # The server sees all of these at the same places, so half of them suffice, and without the long form a quarter: in
+    # the middle of a record and after it, for both sides.
     RESETS, CLOSES, KILLED = ((slice(None), slice(None, None, 2), slice(1, None, 2)) if LONG else
                               (slice(0, None, 3), slice(1, None, 6), slice(2, None, 6)))
 

@@ -1,4 +1,4 @@
-"""`gpuwire top` on a terminal: the server's, and a tenant's own from its machine. Both have the same keys."""
+"""`gpuwire top` on a terminal: an administrator's, and a tenant's from its own machine. Both have the same keys."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ class TopCase(unittest.TestCase):
         self.addCleanup(self.server.stop)
 
     def neighbours(self, count):
-        """Programs that work until their standard input closes."""
+        """Starts programs that work until their standard input closes."""
         for _ in range(count):
             program = start(self.server.address, "neighbour")
             self.addCleanup(program.communicate)
@@ -63,7 +63,7 @@ class Top(TopCase):
     def test_keys_sort(self):
         self.neighbours(3)
         screen = self.screen("--sort", "gpu")
-        for key in "gmlt":  # whatever these find among equal programs, it goes on
+        for key in "gmlt":  # the order among equal programs does not matter
             screen.type(key)
             screen.wait_for(lambda lines: sum("neighbour" in line for line in lines) == 3, f"programs after {key}")
 

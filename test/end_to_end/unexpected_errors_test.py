@@ -1,5 +1,5 @@
-"""Whatever the broker meets that it has no answer to, sessions go on: its memory ends, or the watches of its user, at
-any call that it makes from its start on."""
+"""Sessions survive every unexpected error of the broker: lack of memory, or of its user's watches, at any call from its
+start on."""
 
 import json
 import os
@@ -13,14 +13,15 @@ from support import BUILD, LONG, RUN_LIMIT_SECONDS, wait_until
 
 FAILING_CALLS = "libgpuwire_failing_calls.so"
 UNEXPECTED_ERROR = 3
-# Of each kind, how many places of the program fail once, chosen by the seed; "all": every one, as in the long form.
+# The number of places of the program, for each kind, that fail once, chosen by the seed; "all": every place, as in the
+# long form.
 SAMPLES = os.environ.get("GPUWIRE_TEST_FAILING_CALLS", "all" if LONG else "25")
 
 
 class CallsFail(RestartCase):
     def begin_failing(self, what, counts=None):
-        """A server of which one call fails."""
-        # The linker takes a blank for the end of a path, which the tree's may have.
+        """Starts a server in which one call fails."""
+        # The dynamic linker takes a blank for the end of a path, and the tree's path may have one.
         preloaded = shutil.copy(os.path.join(BUILD, "test_bin", FAILING_CALLS), self.folder)
         before = dict(os.environ)
         os.environ.update(LD_PRELOAD=preloaded, GPUWIRE_TEST_FAIL=what)
@@ -33,8 +34,8 @@ class CallsFail(RestartCase):
             os.environ.update(before)
 
     def use(self, program):
-        """What a server has to do while it is up, as far as it comes: a session that goes on, one that comes and ends,
-        and questions. None of it may hang when the server ends in the middle."""
+        """Uses the server while it is up: a session that continues, one that begins and ends, and queries. None may
+        hang when the server ends in the middle."""
         if not self.server.stdout.readline():
             return
         self.ask(program)
@@ -71,16 +72,16 @@ class CallsFail(RestartCase):
         self.passes(program)
 
     def one_fails(self, program, sessions, what):
-        """True: it has ended the server, by the way that is meant for it."""
+        """Returns true if the failure has ended the server in the intended way."""
         print(what, flush=True)
         server = self.begin_failing(what)
         self.use(program)
-        # A failure that it has an answer to leaves it running.
+        # The server survives a failure that it handles.
         if server.poll() is None:
             server.send_signal(signal.SIGKILL)
         status = server.wait(RUN_LIMIT_SECONDS)
         server.stdout.close()
-        # A signal: a library in C that does not look at what it was given. It leaves no frame either.
+        # A signal comes from a C library that does not check an allocation. It does not unwind the stack either.
         self.assertTrue(status in (UNEXPECTED_ERROR, 1) or status < 0, f"{what}: {status}\n{self.log()[-6000:]}")
         self.start()
         try:

@@ -16,13 +16,13 @@ SECOND_NS = 1_000_000_000
 
 
 class Users(unittest.TestCase):
-    """A server whose tenant `course` has users, and what each test makes of its budgets."""
+    """A server whose tenant `course` has users, with budgets that each test sets."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="gpuwire-users-")
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        # While no server has it, no connection of another test may be given it.
+        # While no server has the port, no connection of another test may get it.
         ports = LoopbackPorts()
         self.addCleanup(ports.close)
         self.address = f"127.0.0.1:{ports.take()}"
@@ -84,7 +84,7 @@ class Users(unittest.TestCase):
         return ran.stdout
 
     def environment(self, user):
-        # A bundle is what stands in ~/.config/gpuwire of the user's machine.
+        # A bundle is the user's ~/.config/gpuwire.
         home = self.path("homes", user)
         os.makedirs(home, exist_ok=True)
         if not os.path.exists(os.path.join(home, "gpuwire")):
@@ -92,7 +92,7 @@ class Users(unittest.TestCase):
         return {**os.environ, "XDG_CONFIG_HOME": home}
 
     def program(self, user):
-        """It works until its standard input closes."""
+        """Starts a program that works until its standard input closes."""
         line = command(self.address, "neighbour")
         at = line.index("--server")
         started = subprocess.Popen(line[:at] + line[at + 2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -119,7 +119,7 @@ class Users(unittest.TestCase):
         return {one["name"]: one["budget_used_ns"] for one in self.tenant()["users"]}.get(user, 0)
 
     def sessions(self, user):
-        """Those that have their place, the oldest first."""
+        """Returns the user's running sessions, the oldest first."""
         return [one for one in self.status()["sessions"] if one["user"] == user and one["place"] == 0]
 
     def session(self, user):
@@ -151,7 +151,7 @@ class Users(unittest.TestCase):
         self.assertRegex(me, r"user +anna, [12] of 2 programs run or wait")
         self.assertRegex(me, r"budget +you: .* 0 h left; beyond it they are scavengers")
         second = self.program("anna")
-        # Not the session of `gpuwire info`, which may still end.
+        # The session of `gpuwire info` may still be ending.
         wait_until(lambda: [one["program"] for one in self.sessions("anna")] == ["neighbour"] * 2, RUN_LIMIT_SECONDS,
                    "anna's second program has its place")
         third = self.program("anna")
@@ -188,7 +188,7 @@ class Users(unittest.TestCase):
         self.assertEqual(json.loads(since), own)
 
     def holds(self, user, mib):
-        """A program of the user that holds so much memory; None: it could not have it."""
+        """Returns a program of the user that holds so much memory; None: the memory was refused."""
         line = command(self.address, os.path.join(BUILD, "bench", "sharing", "memory_clearing"), "hold", str(mib))
         at = line.index("--server")
         holder = subprocess.Popen(line[:at] + line[at + 2:], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -235,11 +235,11 @@ class Users(unittest.TestCase):
         anna = self.program("anna")
         self.works(anna)
         wait_until(lambda: self.class_of("anna") == "scavenger", RUN_LIMIT_SECONDS, "the tenant's budget is used up")
-        # The tenant's budget is everybody's.
+        # The tenant's budget applies to all its users.
         ben = self.program("ben")
         self.assertRegex(ben.stderr.readline(),
                          r"the tenant has used the GPU time of this month \(.*\); the next begins on \d{4}-\d\d-01 ")
-        self.passes(anna)  # what runs goes on
+        self.passes(anna)  # the running program continues
         self.stop(signal.SIGKILL)
         self.start()
         wait_until(lambda: any(one["user"] == "ben" and "GPU time of this month" in one["waits_for"]
@@ -258,7 +258,7 @@ class Users(unittest.TestCase):
         self.works(anna)
         self.works(ben)
         annas = self.session("anna")["id"]
-        # With --yes the server is what refuses.
+        # With --yes the refusal comes from the server.
         ran = subprocess.run([GPUWIRE, "end", str(annas), "--yes"], capture_output=True, text=True,
                              timeout=RUN_LIMIT_SECONDS, env=self.environment("ben"))
         self.assertEqual((ran.returncode, ran.stdout), (1, ""))

@@ -1,4 +1,4 @@
-"""Programs see the version of the server's driver, and one that is newer is told so by CUDA's own error."""
+"""Programs see the version of the server's driver, and a newer program gets CUDA's own error."""
 
 import os
 import sys
@@ -12,7 +12,8 @@ class OlderDriver(ServerCase):
     server_environment = {**os.environ, "GPUWIRE_SOFTWARE_DRIVER_VERSION": "12040"}
 
     def test_a_runtime_newer_than_the_driver_says_insufficient_and_one_line_names_both_versions(self):
-        ran = run(self.server.address, "first_error")  # has the static runtime of the toolkit that builds the tests: 13
+        # The program has the static runtime of the toolkit that builds the tests: 13.
+        ran = run(self.server.address, "first_error")
         self.assertEqual((ran.returncode, ran.stdout), (3, "cudaErrorInsufficientDriver\n"), ran.stderr)
         self.assertTrue(one_line_naming(ran.stderr, "CUDA 13.0", "CUDA 12.4", "server's driver"), ran.stderr)
 
@@ -42,7 +43,7 @@ class OwnDriver(ServerCase):
         self.assertTrue(one_line_naming(after, "CUDA 14.0", "CUDA 13.0"), ran.stderr)
 
 
-# Functions that need no cuInit and no device; the last is asked of what every driver has that a server works with.
+# Functions that need neither cuInit nor a device; the last one queries functions of every supported driver.
 ASKS_NO_DEVICE = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -1,5 +1,5 @@
-"""Programs that leave calls otherwise than by returning, and that do with their process what is theirs to do: each ends
-as it would without a wire. GPUWIRE_WAYS_OUT_ROUNDS repeats each way so often, at other seeded points."""
+"""Programs that leave calls without a return, and that change their own process: each ends as it would natively.
+GPUWIRE_WAYS_OUT_ROUNDS repeats each way so often, at other seeded points."""
 
 import os
 import platform
@@ -13,8 +13,8 @@ from unreliable_way import UnreliableWay
 SEED = int(os.environ.get("GPUWIRE_TEST_SEED", "20261128"))
 ROUNDS = int(os.environ.get("GPUWIRE_WAYS_OUT_ROUNDS", "1"))
 EXIT_CODE = 7  # of the program's handler
-END_LIMIT_SECONDS = "120"  # no judgement: this only ends one that hangs
-ENVIRONMENT, ROOT_FOLDER, USER = 1, 2, 4  # what the program gives up
+END_LIMIT_SECONDS = "120"  # this only ends a program that hangs
+ENVIRONMENT, ROOT_FOLDER, USER = 1, 2, 4  # the rights that the program gives up
 
 
 class WaysOut(LocalServer):
@@ -23,7 +23,7 @@ class WaysOut(LocalServer):
         return {"tcp": self.server.address, "shared memory": self.address}
 
     def each(self, way, rounds, repeated=1):
-        """Runs one way over every road, as often as asked for, and passes what came of it."""
+        """Runs one way over every road, as often as requested, and yields the outcomes."""
         for road, address in self.addresses().items():
             for number in range(repeated * ROUNDS):
                 with self.subTest(road=road, way=way, seed=SEED + number):
@@ -87,7 +87,7 @@ class WaysOut(LocalServer):
                     self.assertNotIn("connection", ran.stderr)
 
     def come_back(self, way, what):
-        """A program that gives up rights, `what` of them, and then has to come back to its session."""
+        """Runs a program that gives up the rights `what`, and then has to resume its session."""
         self.addCleanup(way.close)
         program = start(way.address, "ways_out", "gives_up", str(SEED), str(what))
         line = program.stdout.readline().split()
@@ -105,7 +105,7 @@ class WaysOut(LocalServer):
         with self.subTest("tcp"):
             self.come_back(UnreliableWay(self.server.address, 0, SEED, (1, 2)),
                            ENVIRONMENT + (ROOT_FOLDER + USER if root else 0))
-        # The folder of the socket is this user's alone.
+        # Only this user can access the folder of the socket.
         with self.subTest("shared memory"):
             self.come_back(self.way(0, SEED), ENVIRONMENT + (ROOT_FOLDER if root else 0))
 

@@ -12,7 +12,7 @@ from chromium import Chromium
 from support import PROGRAMS, command
 import web_page_test
 
-# Where pictures of each view are left, if anywhere: the documents' are made so.
+# The folder for pictures of each view, if set; the documents' pictures are made this way.
 PICTURES = os.environ.get("GPUWIRE_WEB_PICTURES", "")
 LEFT_OUT = 77
 WITHIN_THE_WINDOW = "document.documentElement.scrollWidth <= window.innerWidth"
@@ -50,7 +50,7 @@ class Browsing(web_page_test.Page):
             self.chromium.picture(os.path.join(PICTURES, f"web_page_{name}.png"))
 
     def assert_quiet(self):
-        """No error of a script, nothing that the policy has had to forbid."""
+        """Checks that no script had an error and the content policy forbade nothing."""
         self.assertEqual(self.chromium.messages, [])
 
     def test_a_wrong_token_is_refused_in_words_and_a_right_one_lets_in(self):
@@ -132,7 +132,7 @@ class Browsing(web_page_test.Page):
         self.chromium.wait_for('location.hash === "#main"', "the content")
 
     def test_two_hundred_rows_are_shown_and_the_window_does_not_scroll_sideways(self):
-        """Two hundred sessions would take a machine's memory: the page is given the rows of one, two hundred times."""
+        """Two hundred sessions would take too much memory: the test copies one session's row two hundred times."""
         program = self.start_as("anna")
         self.assert_works(program)
         self.chromium.look(390, 844)

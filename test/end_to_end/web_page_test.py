@@ -1,4 +1,4 @@
-"""The web page over HTTP, with a real server behind it: who gets in, who sees and ends what, live updates, bounds."""
+"""The web page over HTTP, with a real server: sign-in, each visitor's view and rights, live updates, bounds."""
 
 import contextlib
 import html
@@ -17,7 +17,7 @@ from support import PROGRAMS, RUN_LIMIT_SECONDS, children, command, wait_until
 from tenants_test import GPUWIRE
 
 CSRF = re.compile(r'name="csrf" value="([0-9a-f]+)"')
-# What a file may be called, and a document may not hold: markup, quotes, a character that turns the direction.
+# A valid file name that a document must escape: markup, quotes, a character that turns the writing direction.
 HOSTILE = "<img src=x onerror=alert(1)>&\"'\u202e"
 SIGN_IN, FORM = "gpuwire_sign_in", "gpuwire_form"
 
@@ -31,7 +31,7 @@ class Reply:
 
 
 class Browser:
-    """Cookies, forms and nothing else of one."""
+    """A minimal browser: cookies and forms."""
 
     def __init__(self, address):
         self.address = address
@@ -65,7 +65,7 @@ class Browser:
                             Content_Type="application/x-www-form-urlencoded", **headers)
 
     def send_form(self, page, action, fields, **headers):
-        """What a browser sends whose user has filled in the form of the page."""
+        """Sends the page's form with these fields, like a browser."""
         return self.post(action, {"csrf": CSRF.search(self.get(page).text)[1], **fields}, **headers)
 
     def sign_in(self, secret):
@@ -108,7 +108,7 @@ class Page(tenants_test.Tenants):
         return browser
 
     def sessions(self, browser):
-        """The numbers of those that the overview shows."""
+        """Returns the numbers of the sessions in the overview."""
         return [int(number) for number in re.findall(r'href="end\?session=(\d+)"', browser.get("overview").text)]
 
     def wait_for_sessions(self, browser, count):
@@ -314,7 +314,7 @@ class Sessions(Page):
 
 class Live(Page):
     def events(self, browser, view="overview"):
-        """The parts that the page is told of, as they come."""
+        """Yields the page's updated parts as they arrive."""
         connection = browser.connect()
         self.addCleanup(connection.close)
         connection.request("GET", f"/events?view={view}", headers=browser.headers({}))
@@ -409,7 +409,7 @@ class Bounds(Page):
             self.assertEqual(status["Uid"].split(), ["65534"] * 4)
         os.kill(page, signal.SIGKILL)
         self.assert_logged("the web page's process: ended with signal 9")
-        # Who is signed in stays so: the server knows, not the process.
+        # Visitors stay signed in: the server stores the sign-ins, not the page's process.
         self.assertEqual(anna.get("overview").status, 200)
         self.assertNotEqual(children(server, "gpuwire-web"), [page])
 
@@ -422,7 +422,7 @@ class Configuration(Page):
                                   capture_output=True, text=True, timeout=RUN_LIMIT_SECONDS)
 
         self.assertEqual(check("127.0.0.1:0").returncode, 0)
-        self.assertEqual(check(self.address).returncode, 0)  # a server of ours makes room
+        self.assertEqual(check(self.address).returncode, 0)  # the address belongs to this server, which releases it
         self.assertIn("web_listen of [server] must be an address of loopback", check("0.0.0.0:0").stderr)
         self.assertEqual(check("0.0.0.0:0", "allow_unencrypted_network = true").returncode, 0)
         self.assertIn("the address is in use, and not by a gpuwire server", check(self.server.address).stderr)

@@ -8,7 +8,7 @@ from support import BUILD, PROGRAMS, RUN_LIMIT_SECONDS, ServerCase, command
 
 TIMES = 400
 LARGE_TIMES = 40  # of 17 MiB
-# 32 MiB, of which a session keeps 16 at most until the server has them.
+# 32 MiB in all; a session keeps at most 16 MiB until the server has them.
 SENT_TIMES = 384
 
 
@@ -26,8 +26,8 @@ class Why(ServerCase):
         return told
 
     def assert_named(self, told, pattern):
-        """The reason and its count are in one of the lines. In which place is what the waits took, on this machine and
-        beside what else it does: test/client_stub/driver/call/advice_test.cpp says in which for which times."""
+        """Checks that one of the lines has the reason and its count. The line's place depends on the measured waits,
+        and so on the machine; test/client_stub/account/advice_test.cpp tests the order for given times."""
         self.assertRegex("\n".join(told[2:]), pattern)
 
     def test_pageable_memory(self):
