@@ -1,15 +1,15 @@
-// Which of two errors CUDA tells: what is wrong with a call's arguments, or what has befallen its context (as measured
-// on driver 580). And what else a context tells, or a capture that is invalid. usage: after_a_fault
+// The precedence of two errors: of a call's arguments, and of its failed context (as measured on driver 580). Also
+// other answers of a failed context, and of an invalid capture. usage: after_a_fault
 #include <cstring>
 
 #include "driver_check.hpp"
 
-// What is asked about is there, however old.
+// The objects of the queries exist, from before the fault.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
 
-int g_wrong = 0;  // every answer is told, the first wrong one and those behind it
+int g_wrong = 0;  // every wrong answer is printed, not only the first
 
 void compare(int line, const char* call, CUresult got, CUresult expected) {
   if (got == expected) return;
@@ -46,7 +46,7 @@ void memory_is_told_to_who_asks_for_one_half_of_it() {
   HOLDS(free_bytes > 0 && free_bytes <= total_bytes);
 }
 
-// By its name of before CUDA 11.
+// The function's name before CUDA 11.
 extern "C" CUresult CUDAAPI cuDevicePrimaryCtxSetFlags_before_11(CUdevice,
                                                                  unsigned) __asm__("cuDevicePrimaryCtxSetFlags");
 
@@ -89,7 +89,7 @@ void a_primary_context_is_waited_for_while_its_green_one_captures(CUcontext prim
   HOLDS(status_of(stream) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   ANSWERS(cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
   ANSWERS(cuGraphDestroy(graph), CUDA_SUCCESS);
-  // The green one itself is not.
+  // The green context itself has not failed.
   OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   OK(cuCtxSetCurrent(as_context));
   ANSWERS(cuCtxSynchronize(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -99,7 +99,7 @@ void a_primary_context_is_waited_for_while_its_green_one_captures(CUcontext prim
   OK(cuGreenCtxDestroy(green));
 }
 
-// An event that could not be recorded where a capture is invalid is one without a record.
+// An event whose record failed because of an invalid capture has no record.
 void an_event_carries_no_invalid_capture_into_another() {
   CUstream invalid, other, plain;
   CUevent event;
@@ -113,7 +113,7 @@ void an_event_carries_no_invalid_capture_into_another() {
   ANSWERS(cuStreamSynchronize(invalid), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   ANSWERS(cuEventRecord(event, invalid), kInvalidated);
   ANSWERS(cuStreamWaitEvent(plain, event, 0),
-          CUDA_SUCCESS);  // where nothing is captured it is an event without a record
+          CUDA_SUCCESS);  // without a capture it is an event without a record
   HOLDS(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
   ANSWERS(cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
   HOLDS(status_of(other) == CU_STREAM_CAPTURE_STATUS_ACTIVE);
@@ -147,14 +147,14 @@ void what_a_pool_shares_is_not_asked_beside_a_capture() {
 struct Things {
   CUmodule module;
   CUfunction function, stop;
-  CUlibrary library, unasked;  // nothing of the second was looked up before the fault
+  CUlibrary library, unasked;  // no symbol of the second was looked up before the fault
   CUkernel kernel;
   CUstream stream, capturing;
   CUevent event;
   CUmipmappedArray mipmap;
   CUgraph graph, empty;
   CUgraphNode node;
-  CUgraphExec exec;  // of the empty one
+  CUgraphExec exec;  // of the empty graph
   CUdeviceptr memory;
 };
 
@@ -230,10 +230,10 @@ void functions_and_kernels(const Things& had, bool offers_staged_launches) {
   ANSWERS(cuFuncGetParamInfo(had.stop, 1, &offset, &bytes), kFault);
   ANSWERS(cuFuncGetParamInfo(nullptr, 1, &offset, &bytes), CUDA_ERROR_INVALID_VALUE);
   ANSWERS(cuFuncGetParamInfo(had.stop, 1, nullptr, &bytes), CUDA_ERROR_INVALID_VALUE);
-  // What is known without the device, too.
+  // Also queries that need no device.
   ANSWERS(cuKernelGetParamInfo(had.kernel, 1, &offset, &bytes), kFault);
   ANSWERS(cuKernelGetParamInfo(had.kernel, 1, &offset, nullptr), kFault);
-  // Of CUDA 3's launches; not all devices offer them.
+  // A function of CUDA 3's launches, which not all devices offer.
   if (offers_staged_launches) ANSWERS(cuFuncSetBlockShape(had.function, 256, 0, 1), kFault);
 }
 
@@ -317,8 +317,7 @@ void streams(const Things& had) {
   ANSWERS(cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, 0), kFault);
 }
 
-// Some calls still mind what is captured. The capture is one in the mode of this thread alone, which is in relaxed mode
-// but here.
+// Some calls still check captures. The capture is in thread-local mode; this thread is in relaxed mode except here.
 void captures(const Things& had) {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
   CUgraph graph;
@@ -356,12 +355,12 @@ void contexts_and_memory(CUdeviceptr memory) {
   ANSWERS(cuCtxSetFlags(CU_CTX_SCHED_SPIN), CUDA_SUCCESS);
 }
 
-// What lived before is still known, and graphs of it are changed.
+// Objects from before the fault are still valid, and their graphs can be changed.
 void graphs(const Things& had) {
   CUDA_KERNEL_NODE_PARAMS kernel{};
   ANSWERS(cuGraphKernelNodeGetParams(had.node, &kernel), CUDA_SUCCESS);
   HOLDS(kernel.gridDimX == 4 && kernel.blockDimX == 256);
-  // The first version, which cuda.h has no more.
+  // The first version of the function, which cuda.h no longer has.
   using Update = CUresult (*)(CUgraphExec, CUgraph, CUgraphNode*, CUgraphExecUpdateResult*);
   constexpr int kFirstVersion = 10020;
   void* found = nullptr;
@@ -372,7 +371,7 @@ void graphs(const Things& had) {
   ANSWERS(update(had.exec, had.empty, nullptr, &result), CUDA_SUCCESS);
   HOLDS(result == CU_GRAPH_EXEC_UPDATE_SUCCESS);
   ANSWERS(update(had.exec, had.empty, &node, nullptr), CUDA_SUCCESS);
-  // A graph takes what the device has no part in, yet.
+  // A graph still accepts nodes that do not involve the device.
   CUgraphNodeParams record{.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD};
   record.eventRecord.event = had.event;
   ANSWERS(cuGraphAddNode(&node, had.empty, nullptr, nullptr, 0, &record), CUDA_SUCCESS);
@@ -423,7 +422,7 @@ int main() {
   captures(had);
   contexts_and_memory(had.memory);
   graphs(had);
-  // The device's other contexts have failed with it.
+  // The device's other contexts have failed, too.
   OK(cuCtxSetCurrent(other));
   ANSWERS(cuStreamBeginCapture(of_other, CU_STREAM_CAPTURE_MODE_GLOBAL), kFault);
   OK(cuCtxSetCurrent(primary));

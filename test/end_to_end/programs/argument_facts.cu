@@ -1,5 +1,5 @@
-// Which of two wrong arguments a driver tells, and what it answers about ranges of managed memory: a line for each
-// fact. How driver 580 answered is in argument_facts.rules.
+// Prints a line for each fact: the precedence of two wrong arguments, and a driver's answers about ranges of managed
+// memory. argument_facts.rules has driver 580's answers.
 #include <cuda.h>
 
 #include <cstdint>

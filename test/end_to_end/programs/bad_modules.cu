@@ -1,4 +1,4 @@
-// What is no module, PTX with an error in it, and good PTX, through the driver API. The JIT log comes back.
+// Loads invalid images, PTX with an error, and good PTX through the driver API, and checks the JIT log.
 #include <cuda.h>
 
 #include <cstdio>
@@ -38,8 +38,8 @@ static CUresult load(const char* image, std::string& log) {
   return result;
 }
 
-// A log that does not fit fills its buffer, is ended there, and says that all of it was used; nothing is written
-// behind.
+// A log that does not fit fills its buffer, with a terminator, and reports the whole buffer as used; nothing is written
+// after it.
 static bool cut_to_its_buffer(const char* image) {
   constexpr size_t kBytes = 24;
   char errors[2 * kBytes];
@@ -78,7 +78,7 @@ int main() {
   CUresult absent = cuModuleLoad(&module, "/no/such/file.cubin");
   std::printf("garbage %d, bad PTX %d%s, good %d, no file %d\n", garbage, bad,
               logged ? " with a log" : " without a log", good, absent);
-  // Garbage is INVALID_IMAGE, or INVALID_PTX where it was taken for text.
+  // Garbage gives INVALID_IMAGE, or INVALID_PTX if it was taken for text.
   bool right = (garbage == CUDA_ERROR_INVALID_IMAGE || garbage == CUDA_ERROR_INVALID_PTX) &&
                bad == CUDA_ERROR_INVALID_PTX && logged && cut && good == CUDA_SUCCESS &&
                absent == CUDA_ERROR_FILE_NOT_FOUND;

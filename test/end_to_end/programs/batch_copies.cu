@@ -1,5 +1,4 @@
-// Batched copies: every direction in one batch, in the order of the stream, and what is wrong with a batch told by the
-// call.
+// Batched copies: every direction in one batch, in stream order, and errors of a batch as results of the call.
 #include <cstring>
 #include <vector>
 
@@ -37,7 +36,7 @@ void linear(CUstream stream) {
     static_cast<int*>(pinned_in)[i] = int(3 * i);
   }
   OK(cuMemsetD32(c, 77, kCount));
-  OK(cuCtxSynchronize());  // the stream is ordered with no other
+  OK(cuCtxSynchronize());  // the stream does not synchronise with others
   int small[4] = {1, 2, 3, 4};
 
   // In: from pageable memory, from pinned memory, and from the stack, which may change at once.
@@ -66,7 +65,7 @@ void linear(CUstream stream) {
     DEMAND(third[i] == expected);
   }
 
-  // What is wrong with a batch.
+  // Invalid batches.
   size_t wrong_first[] = {1}, beyond[] = {0, 3};
   CUmemcpyAttributes none[] = {order(CU_MEMCPY_SRC_ACCESS_ORDER_INVALID)};
   FAILS(cuMemcpyBatchAsync(out_to, out_from, out_bytes, 3, out_orders, wrong_first, 1, stream),

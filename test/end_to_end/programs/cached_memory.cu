@@ -1,4 +1,4 @@
-// Memory that was freed a moment ago: nothing that a program does tells whether it is kept for the next allocation.
+// Memory that was freed a moment ago: a program cannot observe whether it is cached for the next allocation.
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -35,11 +35,11 @@ void all_are(const unsigned* device, unsigned value, unsigned count) {
   for (unsigned each : host) EXPECT(each == value);
 }
 
-// What is free is told as if it had never been allocated. Others may use the device, too, but none takes and gives back
-// just so much.
+// Freed memory is reported as free. Other programs may use the device, too, but none allocates and frees exactly this
+// much.
 void free_memory_is_told(cudaStream_t stream) {
   void* memory;
-  CHECK_RUNTIME(cudaMallocAsync(&memory, 8 * kMiB, stream));  // the pool has all that it ever keeps
+  CHECK_RUNTIME(cudaMallocAsync(&memory, 8 * kMiB, stream));  // the pool has reached its size
   CHECK_RUNTIME(cudaFreeAsync(memory, stream));
   CHECK_RUNTIME(cudaStreamSynchronize(stream));
   const size_t before = free_bytes();
@@ -55,7 +55,7 @@ void free_memory_is_told(cudaStream_t stream) {
   EXPECT(free_bytes() == before);
 }
 
-// As of freed memory, nothing tells of memory that was allocated ahead.
+// Like freed memory, prefetched memory is reported as free.
 void memory_ahead_is_told_to_be_free() {
   constexpr int kBlocks = 12;
   constexpr size_t kBytes = 2 * kMiB;
@@ -88,7 +88,7 @@ void freed_addresses_are_refused() {
   CHECK_RUNTIME(cudaFree(other));
 }
 
-// What is kept is there for an allocation that would not fit otherwise.
+// Cached memory is available to an allocation that would not fit otherwise.
 void nothing_is_short() {
   std::vector<void*> held;
   void *memory, *all;
@@ -102,7 +102,7 @@ void nothing_is_short() {
   CHECK_RUNTIME(cudaFree(all));
 }
 
-// The first kernel still runs when its memory is freed, and has ended before it is written in another stream.
+// The first kernel still runs when its memory is freed, and ends before another stream writes the memory.
 void work_has_ended_before_memory_is_used_again(cudaStream_t first, cudaStream_t second) {
   constexpr unsigned kCount = 64;
   unsigned* memory;
@@ -178,7 +178,7 @@ void loops(cudaStream_t stream) {
   }
 }
 
-// Each has its memory for itself.
+// Each thread has memory of its own.
 void threads() {
   std::vector<std::thread> all;
   for (unsigned thread = 0; thread < 4; ++thread) {
@@ -203,7 +203,7 @@ void threads() {
   for (std::thread& each : all) each.join();
 }
 
-// A capture in a stream in whose order memory was freed holds none of that.
+// A capture in a stream with earlier stream-ordered frees does not contain them.
 void captures(cudaStream_t stream) {
   void* memory;
   CHECK_RUNTIME(cudaMallocAsync(&memory, kMiB, stream));
@@ -232,7 +232,7 @@ void a_reset_ends_all() {
   CHECK_RUNTIME(cudaFree(again));
 }
 
-// Frees, says so, and makes no call until its input ends.
+// Frees memory, prints that, and makes no call until its input ends.
 void lie_idle() {
   void* memory;
   CHECK_RUNTIME(cudaMalloc(&memory, 24 * kMiB));

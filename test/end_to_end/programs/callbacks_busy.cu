@@ -1,8 +1,8 @@
-// A host function stands until the program lets it go on, and the program does that only after a call that the driver
-// may keep waiting for the stream in which it stands. Over the wire most of these are posted, so the program always
-// gets there; the server must find the answer to the host function behind the call that keeps it.
+// A host function waits until the program releases it, and the program does that only after a call for which the driver
+// may wait for the function's stream. Over the wire most of these calls are posted, so the program always continues;
+// the server must find the host function's answer behind the blocked call.
 //
-// usage: callbacks_busy [native]: with `native` the function is let go before the calls for which NVIDIA's driver
+// usage: callbacks_busy [native]: with `native` the function is released before the calls for which NVIDIA's driver
 // itself waits.
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -57,7 +57,7 @@ static void check(CUresult result) {
   if (result != CUDA_SUCCESS) std::printf("driver error %d\n", result), std::exit(1);
 }
 
-// Who returns from a call only when the stream has gone on.
+// The implementations whose call returns only after the stream has continued.
 enum class Waits { nobody, driver, everybody };
 
 static bool stands(const char* name, World& world, bool native, Waits waits, const std::function<void()>& call) {
@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
   *mapped = 0;
   check(cuModuleLoadData(&world.module, kModule));
   world.source.resize(kCopyBytes / sizeof(unsigned));
-  // Kernels are looked up now: the driver loads them when they are first named, and waits for that.
+  // Kernels are loaded now: the driver loads them at their first use, and waits for that.
   last<<<1, 1, 0, world.other>>>(world.big, world.seen, 0);
   add_from<<<1, 1, 0, world.other>>>(world.counter, mapped);
   add<<<1, 1, 0, world.other>>>(world.seen, 0);
@@ -150,7 +150,7 @@ int main(int argc, char** argv) {
       copy();
     });
     while (!copying) std::this_thread::yield();
-    // From here on the thread waits for copies that come after the launches.
+    // From here on the thread waits for copies after the launches.
     let_go();
     thread.join();
   });

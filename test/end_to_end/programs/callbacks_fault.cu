@@ -1,5 +1,5 @@
-// After a kernel's fault the host functions behind it are left out and the stream callbacks behind it are told; what is
-// added later is refused. usage: callbacks_fault [lost]: the same when the device goes away, which another does once
+// After a kernel's fault the host functions behind it are skipped and the stream callbacks behind it get the error;
+// later ones are refused. usage: callbacks_fault [lost]: the same when the device is lost, which the suite causes once
 // "waiting" is printed.
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -29,10 +29,10 @@ static void CUDART_CB stream_callback(cudaStream_t, cudaError_t status, void*) {
   changed.notify_all();
 }
 
-// The status that it was told.
+// Waits for the callback's status.
 static int await_told() {
   std::unique_lock lock(mutex);
-  changed.wait(lock, [] { return told != -1; });  // whoever runs this ends it when it hangs
+  changed.wait(lock, [] { return told != -1; });  // the suite ends a program that hangs
   return told;
 }
 
@@ -51,7 +51,7 @@ static int lose() {
   return status != cudaSuccess && !host_function_ran && later == status ? 0 : 1;
 }
 
-// Some calls look at their arguments before they look at what has befallen the context (as measured on driver 580).
+// Some calls check their arguments before the context's state (as measured on driver 580).
 static bool arguments_come_first(CUstream stream) {
   const char* name;
   CUarray array;
@@ -71,7 +71,7 @@ int main(int count, char** arguments) {
   store<<<1, 1>>>(word, 0);
   CHECK_RUNTIME(cudaDeviceSynchronize());
 
-  // The stream stands until everything is behind the kernel.
+  // The stream is blocked until all work is queued behind the kernel.
   CHECK_DRIVER(cuStreamWaitValue32(faulty, reinterpret_cast<CUdeviceptr>(word), 1, CU_STREAM_WAIT_VALUE_GEQ));
   store<<<1, 1, 0, faulty>>>(nullptr, 1);
   CHECK_RUNTIME(cudaLaunchHostFunc(faulty, host_function, nullptr));

@@ -1,8 +1,8 @@
-// Host functions that want a lock of the program's, as functions of an interpreter's language do: threads give it up
-// around calls that wait natively, and hold it in those that do not. Six threads copy, are called and wait in streams
-// of their own; the main thread computes meanwhile, makes and ends objects, and asks. It must come to an end, with each
-// function called once, in its stream's order, after the data before it. Natively it stands still: the driver makes the
-// thread wait that makes objects while a function stands.
+// Host functions that need a lock of the program, like functions of an interpreter: threads release it around calls
+// that block natively, and hold it in other calls. Six threads copy, run host functions and wait in streams of their
+// own; meanwhile the main thread computes, makes and ends objects, and queries. The program must end, with each
+// function called once, in stream order, after its data. Natively it deadlocks: the driver blocks the thread that makes
+// objects while a function waits.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -24,7 +24,7 @@ __global__ void add(float* at, int count, float value) {
 
 static std::mutex interpreter;
 
-// Without the lock, as calls are made that may wait.
+// Makes a call that may block, without the lock.
 template <class Call>
 static void without_lock(Call call) {
   interpreter.unlock();
@@ -79,7 +79,7 @@ struct Worker {
         CHECK_RUNTIME(cudaMemcpyAsync(pinned, device, kCount * sizeof *pinned, cudaMemcpyDeviceToHost, stream));
         CHECK_RUNTIME(cudaLaunchHostFunc(stream, function, &called[size_t(round)]));
       });
-      // Each thread has a module of its own, which it loads while functions stand.
+      // Each thread loads a module of its own while functions wait.
       if (round == 1 + number % 3) {
         without_lock([&] {
           if (cuModuleLoadData(&module, module_text(number).c_str()) != CUDA_SUCCESS ||
@@ -109,7 +109,7 @@ int main() {
   float* device = nullptr;
   CHECK_RUNTIME(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking));
   CHECK_RUNTIME(cudaMalloc(&device, sizeof *device));
-  // The driver loads a kernel when it is first launched, and may wait for streams then.
+  // The driver loads a kernel at its first launch, and may wait for streams then.
   CHECK_RUNTIME(cudaMemsetAsync(device, 0, sizeof *device, own));
   add<<<1, 1, 0, own>>>(device, 1, 0);
   CHECK_RUNTIME(cudaStreamSynchronize(own));

@@ -1,5 +1,5 @@
-// What a driver answers beside a capture, what becomes of the capture, and how captures end: a line for each fact.
-// How driver 580 answered is in capture_facts.rules.
+// Prints a line for each fact: a driver's answers during a capture, the capture's state after them, and the ends of
+// captures. capture_facts.rules has driver 580's answers.
 #include <cuda.h>
 
 #include <cstdint>
@@ -189,7 +189,7 @@ void beside_captures(unsigned stream_flags, bool valid) {
   }
 }
 
-// Calls that captures forbid, with a wrong argument: which error, and whether the capture minds.
+// Calls that captures forbid, with a wrong argument: the error, and whether it invalidates the capture.
 std::vector<Call> wrong_calls() {
   static CUDA_ARRAY_DESCRIPTOR shape{};
   static CUDA_ARRAY3D_DESCRIPTOR shape_3d{};
@@ -202,7 +202,7 @@ std::vector<Call> wrong_calls() {
   static CUsurfObject surface;
   shape.Width = shape.Height = 16;
   shape.Format = CU_AD_FORMAT_UNSIGNED_INT8;
-  shape.NumChannels = 3;  // there is no such format
+  shape.NumChannels = 3;  // an invalid format
   shape_3d.Width = shape_3d.Height = 16;
   shape_3d.Format = CU_AD_FORMAT_UNSIGNED_INT8;
   shape_3d.NumChannels = 3;
@@ -281,7 +281,7 @@ void wrong_arguments(unsigned stream_flags) {
 
 constexpr char kText[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
 
-// What the calls are about: made anew for each, since many of them end it.
+// The objects of the calls, made for each call, since many calls end them.
 struct Things {
   CUmodule module;
   CUlibrary library;
@@ -666,8 +666,7 @@ void notify_ending(const Ending& how) {
   }
 }
 
-// What is left of the program's own graph after a capture into it has failed: what one driver answers, another may
-// crash over.
+// The program's own graph after a failed capture into it: one driver gives an answer where another crashes.
 void tell_own_graph(const Ending& how) {
   set_up();
   CUgraph own = nullptr, out = nullptr;

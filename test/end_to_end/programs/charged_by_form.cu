@@ -1,4 +1,4 @@
-// usage: charged_by_form variables | graphs: takes memory in a form that hides how much it is, until it is refused.
+// usage: charged_by_form variables | graphs: takes memory in a form that hides its size, until it is refused.
 #include <cuda.h>
 
 #include <cstdio>
@@ -8,7 +8,7 @@
 
 #include "../../../examples/check.hpp"
 
-// More than the tenant may have, behind a comment that ends a declaration for who does not know comments.
+// More than the tenant's limit, behind a comment that a parser without comments would take for the declaration's end.
 static int variables() {
   const std::string text =
       ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -19,7 +19,7 @@ static int variables() {
   return result == CUDA_ERROR_OUT_OF_MEMORY ? 0 : 1;
 }
 
-// Instances of a graph of nothing but nodes take memory of the server.
+// Instances of a graph take memory of the server for their nodes.
 static int graphs() {
   constexpr int kNodes = 500, kInstancesMax = 1000;
   CUgraph graph;
@@ -37,7 +37,7 @@ static int graphs() {
     instances.push_back(instance);
   std::printf("an instance: %d\n", int(result));
   if (result != CUDA_ERROR_OUT_OF_MEMORY || instances.empty()) return 1;
-  // One that goes makes room for the next.
+  // A destroyed instance makes room for the next.
   CHECK_DRIVER(cuGraphExecDestroy(instances.back()));
   CHECK_DRIVER(cuGraphInstantiateWithFlags(&instances.back(), graph, 0));
   CHECK_DRIVER(cuGraphLaunch(instances.back(), nullptr));

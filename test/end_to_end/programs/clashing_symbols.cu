@@ -1,5 +1,5 @@
-// A program that has functions of the names that the client's libraries have in them, and its own operator new: all can
-// be seen by whatever is loaded, and none of them may be called but by the program.
+// A program with functions of the same names as functions in the client's libraries, and its own operator new: all are
+// visible to loaded libraries, and only the program may call them.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@
 
 namespace {
 
-bool g_foreign = false;  // the rest of the program is in CUDA
+bool g_foreign = false;  // the program is inside a CUDA call
 
 }  // namespace
 

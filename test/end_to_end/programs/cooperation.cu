@@ -32,7 +32,7 @@ __global__ void barriers(int* out, const int4* in) {
   out[threadIdx.x] = words[kThreads - 1 - threadIdx.x].x;
   auto token = barrier.arrive();
   barrier.wait(std::move(token));
-  // The upper half leaves: from now on the lower half is all that is waited for.
+  // The upper half leaves: from now on the barrier waits for the lower half only.
   if (threadIdx.x >= kThreads / 2) {
     barrier.arrive_and_drop();
     return;
@@ -103,7 +103,7 @@ __global__ void __cluster_dims__(2, 2, 1) compiled_cluster(int* out) {
     place[2] = cluster.query_shared_rank(other) * 10 + (cluster.query_shared_rank(&mine) == cluster.block_rank());
     place[3] = cluster.block_index().x + 10 * cluster.block_index().y + 100 * cluster.dim_blocks().x;
   }
-  cluster.sync();  // nobody leaves while others read its memory
+  cluster.sync();  // no block ends while others read its memory
 }
 
 __global__ void cluster_sums(int* out, int rounds) {
@@ -190,7 +190,7 @@ int main() {
   CHECK_RUNTIME(cudaMalloc(&out, sizeof host));
   for (int i = 0; i < kWords; ++i) host[i] = i * 7 % 31;
   CHECK_RUNTIME(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
-  CHECK_RUNTIME(cudaDeviceSynchronize());  // which `stream` would not wait for
+  CHECK_RUNTIME(cudaDeviceSynchronize());  // `stream` does not wait for the NULL stream
   auto fetch = [&] {
     CHECK_RUNTIME(cudaMemcpyAsync(back, out, sizeof back, cudaMemcpyDeviceToHost, stream));
     CHECK_RUNTIME(cudaStreamSynchronize(stream));

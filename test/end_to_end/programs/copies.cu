@@ -1,5 +1,5 @@
-// Copies in the orders and shapes that a stub gets wrong: page-locked memory that is still being written to when it is
-// sent on, rows with pitches, several pieces, and directions found out by the addresses.
+// Copies in orders and shapes that a stub may get wrong: page-locked memory that is still being written when the next
+// copy reads it, rows with pitches, several pieces, and directions derived from the addresses.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ int main() {
   CHECK_RUNTIME(cudaMalloc(&device, kCount * sizeof(int)));
   CHECK_RUNTIME(cudaMallocHost(&pinned, kCount * sizeof(int)));
 
-  // Out of the device and back in by way of the same page-locked memory, nothing waited for in between.
+  // From the device and back through the same page-locked memory, without a wait in between.
   for (int i = 0; i < kCount; ++i) pinned[i] = i;
   for (int round = 0; round < 20; ++round) {
     CHECK_RUNTIME(cudaMemcpyAsync(device, pinned, kCount * sizeof(int), cudaMemcpyHostToDevice, stream));
@@ -34,7 +34,7 @@ int main() {
     if (pinned[i] != i + 20) return std::printf("relay: %d at %d\n", pinned[i], i), 1;
   }
 
-  // The same with a function of the program that writes to it when the stream gets there.
+  // The same with a host function that writes the memory in stream order.
   pinned[0] = 0;
   for (int round = 0; round < 5; ++round) {
     CHECK_RUNTIME(cudaLaunchHostFunc(stream, add_on_host, pinned));
@@ -73,7 +73,7 @@ int main() {
     }
   }
 
-  // Addresses that are none: told by the very call, and nothing is left behind.
+  // Invalid addresses: the call itself returns the error, which is not sticky.
   void* nowhere = reinterpret_cast<void*>(size_t(0x40));
   bool refused = cudaMemcpy(nowhere, pinned, 4, cudaMemcpyHostToDevice) == cudaErrorInvalidValue &&
                  cudaMemcpy(pinned, nowhere, 4, cudaMemcpyDeviceToHost) == cudaErrorInvalidValue &&

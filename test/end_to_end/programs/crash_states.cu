@@ -1,6 +1,5 @@
-// Goes through what a session can be doing, or stays where its argument says, until something ends it. Uninterrupted it
-// ends with PASSED; where a call fails it prints the error's name, makes sure that what comes after fails at once, and
-// exits with 3.
+// Goes through the states of a session, or stays in the one of its argument, until the session ends. Uninterrupted it
+// ends with PASSED; if a call fails it prints the error's name, checks that later calls fail at once, and exits with 3.
 #include <cuda_runtime.h>
 #include <unistd.h>
 

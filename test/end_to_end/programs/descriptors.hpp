@@ -1,5 +1,4 @@
-// A file descriptor on its way from one process to another over a socket, with bytes beside it: one where the caller
-// has none to say.
+// Passes a file descriptor from one process to another over a socket, with the caller's bytes, or one byte.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
-// usage: device_output [order|assert|trap|trap-polled|trap-launched]: printf of device code comes out on the
-// client before the synchronize returns; a failed assert is an error, with its text on stderr; a trap is one after what
-// was printed before it, also where a query or a later launch finds it. order: what the program has printed and not
-// flushed comes first, also when stdout is no terminal.
+// usage: device_output [order|assert|trap|trap-polled|trap-launched]: printf of device code comes out on the client
+// before the synchronize returns; a failed assert is an error, with its text on stderr; a trap is an error after the
+// earlier output, also if a query or a later launch finds it. order: what the program has printed and not flushed comes
+// first, also when stdout is no terminal.
 #include <cassert>
 #include <cstdio>
 #include <cstring>
@@ -27,7 +27,7 @@ cudaError_t poll(cudaEvent_t event) {
   return result;
 }
 
-// What the device has not done when it is told; what a synchronisation says then.
+// Traps in this way; returns the error of a synchronisation.
 cudaError_t after_a_trap(const char* how) {
   cudaEvent_t event;
   CHECK_RUNTIME(cudaEventCreate(&event));

@@ -1,4 +1,4 @@
-// After cudaDeviceReset everything is gone and the program begins again: kernels, symbols at their first values,
+// After cudaDeviceReset all objects are gone and the program begins again: kernels, symbols with their initial values,
 // streams, memory.
 #include "../../support/cuda_check.hpp"
 

@@ -1,4 +1,4 @@
-// What the programs that use the driver API share.
+// The common part of programs with the driver API.
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,5 @@
-// What a program learns of the driver's version, argument 1, as 12040: before cuInit, without becoming one that fork()
-// cannot copy. With another argument it ends without ever calling cuInit.
+// The driver's version before cuInit, which must equal argument 1 (such as 12040), and whose query must not prevent
+// fork(). With another argument the program ends without cuInit.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -43,7 +43,7 @@ int main(int count, char** arguments) {
   DEMAND(function != nullptr && status == CU_GET_PROC_ADDRESS_SUCCESS);
   FAILS(cuGetProcAddress("cuMemAlloc", &function, expected + 10, CU_GET_PROC_ADDRESS_DEFAULT, &status),
         CUDA_ERROR_INVALID_VALUE);
-  // Before the next major version nothing is said: such programs run.
+  // Up to the next major version there is no message: such programs run.
   std::fflush(stdout);
   std::fprintf(stderr, "newer by a major version:\n");
   FAILS(cuGetProcAddress("cuMemAlloc", &function, expected / 1000 * 1000 + 1000, CU_GET_PROC_ADDRESS_DEFAULT, &status),

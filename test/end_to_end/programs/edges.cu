@@ -1,5 +1,5 @@
-// What CUDA allows, or refuses with one particular error, at the edges of single calls: NULL, nothing, and orders that
-// only look wrong. usage: edges [PART...]: without a name all parts; where a call crashes, its line is told.
+// Edge cases of single calls that CUDA allows or refuses with a certain error: NULL, zero, and orders that only look
+// wrong. usage: edges [PART...]: by default all parts; if a call crashes, its line is printed.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ constexpr unsigned kBoundThreads = 64;
 __global__ void add_one(int* data) { data[threadIdx.x] += 1; }
 __global__ void __launch_bounds__(kBoundThreads) bounded(int* data) { data[threadIdx.x] = 1; }
 
-int g_wrong = 0;  // every edge is told, the first wrong one and those behind it
+int g_wrong = 0;  // every wrong answer is printed, not only the first
 
 void compare(int line, const char* call, const char* got, const char* expected) {
   if (std::strcmp(got, expected) == 0) return;
@@ -26,7 +26,7 @@ void compare(int line, const char* call, const char* got, const char* expected) 
   ++g_wrong;
 }
 
-// Of the check that is under way, for a call that crashes.
+// The line of the present check, for a call that crashes.
 volatile std::sig_atomic_t g_line = 0;
 
 void crashed(int) {
@@ -41,7 +41,7 @@ void crashed(int) {
 #define DRIVER(call, expected) (g_line = __LINE__, compare(__LINE__, #call, error_name(call), error_name(expected)))
 #define HOLDS(condition) (g_line = __LINE__, compare(__LINE__, #condition, (condition) ? "true" : "false", "true"))
 
-// The program has the graph that it captures into, so it need not be given it again.
+// The program has the graph that it captures into, so cuStreamEndCapture need not return it.
 void capture_into_a_graph_ends_without_one() {
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -66,8 +66,7 @@ void capture_into_a_graph_ends_without_one() {
   RUNTIME(cudaFree(data), cudaSuccess);
 }
 
-// The address is the graph's for good: the program frees what a launch allocated, and the next launch allocates it
-// again.
+// The address stays the graph's: the program frees a launch's allocation, and the next launch allocates it again.
 void memory_of_a_graph_is_freed_and_allocated_again() {
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -97,7 +96,7 @@ void memory_of_a_graph_is_freed_and_allocated_again() {
     HOLDS(host[15] == 7);
     RUNTIME(round % 2 ? cudaFreeAsync(wanted.dptr, stream) : cudaFree(wanted.dptr), cudaSuccess);
   }
-  // What a launch has left outlives the graph.
+  // A launch's allocation outlives the graph.
   RUNTIME(cudaGraphLaunch(exec, stream), cudaSuccess);
   RUNTIME(cudaStreamSynchronize(stream), cudaSuccess);
   RUNTIME(cudaGraphExecDestroy(exec), cudaSuccess);
@@ -106,7 +105,7 @@ void memory_of_a_graph_is_freed_and_allocated_again() {
   RUNTIME(cudaStreamDestroy(stream), cudaSuccess);
 }
 
-// Physical memory and reservations belong to no context; they are there before the first and after the last one.
+// Physical memory and reservations belong to no context: they work before the first and after the last one.
 void virtual_memory_needs_no_context() {
   CUcontext context;
   DRIVER(cuCtxPopCurrent(&context), CUDA_SUCCESS);
@@ -183,12 +182,12 @@ void errors_are_the_drivers() {
   copy.dstMemoryType = CU_MEMORYTYPE_ARRAY;
   copy.dstArray = array;
   copy.WidthInBytes = 64;
-  copy.Height = 5;  // a row more than there is
+  copy.Height = 5;  // one row too many
   DRIVER(cuMemcpy2D(&copy), CUDA_ERROR_INVALID_VALUE);
   DRIVER(cuCtxSynchronize(), CUDA_SUCCESS);
   DRIVER(cuArrayDestroy(array), CUDA_SUCCESS);
 
-  // A name that nothing has, however it looks.
+  // Names of no symbol, in various forms.
   const char image[] = ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n";
   CUmodule module;
   CUfunction function;
@@ -199,7 +198,8 @@ void errors_are_the_drivers() {
   DRIVER(cuModuleUnload(module), CUDA_SUCCESS);
 }
 
-// What a capture of the calling thread forbids breaks it off; what creates and destroys streams and events does not.
+// A call that the calling thread's capture forbids invalidates it; calls that create and destroy streams and events do
+// not.
 template <class Call>
 void forbidden(int line, const char* name, Call call) {
   cudaStream_t capturing;
@@ -260,7 +260,7 @@ void captures_forbid() {
   DRIVER(cuMemPoolDestroy(pool), CUDA_SUCCESS);
 }
 
-// A launch that no device could make breaks a capture off, too.
+// An impossible launch invalidates a capture, too.
 void captures_refuse_impossible_launches() {
   cudaStream_t stream;
   cudaGraph_t graph;
@@ -282,7 +282,7 @@ void captures_refuse_impossible_launches() {
   RUNTIME(cudaFree(data), cudaSuccess);
 }
 
-// A capture that its context takes along forbids nothing any more.
+// A capture that ends with its context forbids nothing any more.
 void captures_end_with_their_context() {
   CUcontext before, context;
   CUstream stream;
@@ -297,7 +297,7 @@ void captures_end_with_their_context() {
   DRIVER(cuMemFree(memory), CUDA_SUCCESS);
 }
 
-// A capture that its stream takes along, too.
+// Nor does a capture that ends with its stream.
 void captures_end_with_their_stream() {
   CUstream stream;
   DRIVER(cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
@@ -357,7 +357,7 @@ void host_memory() {
   DRIVER(cuMemHostUnregister(own), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
 }
 
-// A blocking call that writes to pinned memory has written it when it returns, by whatever address it was told.
+// A blocking call has written pinned memory when it returns, by each of the memory's addresses.
 void pinned_memory_is_written_when_a_blocking_call_returns() {
   constexpr size_t kBytes = 64;
   unsigned char values[kBytes], *host;
@@ -387,7 +387,7 @@ void pinned_memory_is_written_when_a_blocking_call_returns() {
   DRIVER(cuMemsetD8(other, 6, kBytes), CUDA_SUCCESS);
   DRIVER(cuMemcpyDtoD(device, other, kBytes), CUDA_SUCCESS);
   HOLDS(all(6));
-  // And what the program writes is what the device reads next.
+  // The device reads the program's later writes, too.
   std::memset(host, 7, kBytes);
   DRIVER(cuMemcpyDtoH(values, device, kBytes), CUDA_SUCCESS);
   HOLDS(values[0] == 7 && values[kBytes - 1] == 7);
@@ -395,7 +395,7 @@ void pinned_memory_is_written_when_a_blocking_call_returns() {
   DRIVER(cuMemFree(other), CUDA_SUCCESS);
 }
 
-// As in the heap of a program that is linked to a fixed address.
+// The address is as in the heap of a program linked to a fixed address.
 void a_little_memory_at_a_low_address_is_registered() {
   void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
   HOLDS(page != MAP_FAILED);
@@ -412,7 +412,7 @@ void a_little_memory_at_a_low_address_is_registered() {
   munmap(page, 4096);
 }
 
-// What NVIDIA's driver keeps of functions that newer ones of the same name have replaced (driver 580).
+// Returns the first version of a function that newer versions have replaced (driver 580).
 template <class Function>
 Function first_version(const char* name) {
   auto function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
@@ -452,7 +452,7 @@ void first_versions() {
   DRIVER(cuMemHostUnregister(own), CUDA_SUCCESS);
 }
 
-// Of two mistakes in one call the driver tells a certain one, and some things are none.
+// Of two mistakes in one call the driver reports a certain one, and some calls that look wrong are valid.
 void the_mistake_that_is_told() {
   CUevent from, to;
   CUstream stream;
@@ -495,7 +495,7 @@ void the_mistake_that_is_told() {
   DRIVER(cuStreamDestroy(stream), CUDA_SUCCESS);
 }
 
-// Nodes of a graph may name any address, and who instantiates without an upload names no stream.
+// Nodes of a graph may name any address, and an instantiation without an upload ignores its stream.
 void captures_do_not_look() {
   CUstream stream;
   CUgraph captured, other;

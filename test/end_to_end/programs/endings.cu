@@ -1,4 +1,4 @@
-// Ends in the way its argument names, with memory, streams and work left behind.
+// Ends in the way of its argument, with memory, streams and work in use.
 #include <cuda_runtime.h>
 #include <signal.h>
 #include <unistd.h>

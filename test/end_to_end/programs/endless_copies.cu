@@ -1,5 +1,5 @@
-// Copies 64 MiB to and fro until a call fails, or with "kept" 1 MiB to the device alone, which a session keeps instead
-// of waiting; prints "copying" after the first copy and the error's name at the end. Exit code 3.
+// Copies 64 MiB to and fro until a call fails, or with "kept" 1 MiB to the device only, which a session buffers without
+// a wait; prints "copying" after the first copy and the error's name at the end. Exit code 3.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
     if (error == cudaSuccess && !kept) error = cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost);
   }
   std::printf("%s\n", cudaGetErrorName(error));
-  // What comes after the end of the session fails at once and does not hang.
+  // Calls after the end of the session fail at once and do not hang.
   void* more = nullptr;
   if (cudaMalloc(&more, 16) == cudaSuccess) std::printf("an allocation succeeded after the end\n");
   return 3;

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   CUlogIterator here = 0;
   OK(cuLogsCurrent(&here, 0));
 
-  // Something that the call itself refuses.
+  // Causes an error of the call itself.
   CUdeviceptr memory;
   CUmodule module;
   FAILS(cuMemAlloc(&memory, 0), CUDA_ERROR_INVALID_VALUE);

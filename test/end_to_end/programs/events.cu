@@ -1,4 +1,4 @@
-// Events: timing, order between streams, states, and the errors of events that cannot tell a time.
+// Events: timing, order between streams, states, and the errors of events without times.
 #include "../../support/cuda_check.hpp"
 
 namespace {
@@ -54,11 +54,11 @@ void without_timing(cudaStream_t stream) {
   CHECK_RUNTIME(cudaEventDestroy(timed));
 }
 
-// A chain that goes to and fro between two streams, with an event recorded anew each time.
+// A chain of work between two streams, with a new record of an event each time.
 void order(cudaStream_t first, cudaStream_t second, unsigned* data) {
   const std::vector<unsigned> start(32, 1);
   CHECK_RUNTIME(cudaMemcpy(data, start.data(), 32 * sizeof(unsigned), cudaMemcpyHostToDevice));
-  CHECK_RUNTIME(cudaDeviceSynchronize());  // which the streams would not wait for
+  CHECK_RUNTIME(cudaDeviceSynchronize());  // the streams do not wait for the NULL stream
   cudaEvent_t event;
   CHECK_RUNTIME(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   for (int i = 0; i < 50; ++i) {

@@ -1,9 +1,8 @@
-// A handler ends the program by exit(), wherever in a call the signal comes. What a thread holds changes at
-// instructions that lock the bus and at system calls: a process is stepped to such a place, gets the signal right
-// before it or right behind it, and must end as it would natively. Arguments: a seed, how many places of calls to
-// choose
-// ("all": each place of each call), and how many seconds a process may take to end. GPUWIRE_TEST_CALL: all places of
-// this call alone. GPUWIRE_TEST_KEEP: a process that does not end is left to a debugger.
+// A handler ends the program by exit() at any point of a call. A thread's locks change at instructions that lock the
+// bus and at system calls: the test steps a process to such a point, sends the signal right before or after it, and the
+// process must end as it would natively. Arguments: a seed, how many places of calls to choose ("all": each place of
+// each call), and how many seconds a process may take to end. GPUWIRE_TEST_CALL: all places of this call alone.
+// GPUWIRE_TEST_KEEP: a process that does not end is kept for a debugger.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -33,9 +32,9 @@
 namespace {
 
 constexpr int kExitCode = 7;
-// A call that waits looks around for a while: what it does then it does again and again.
+// A waiting call polls for a while, which repeats the same points.
 constexpr unsigned kPlacesMax = 600;
-constexpr unsigned kPlacesTried = 80;  // of which some are chosen
+constexpr unsigned kPlacesTried = 80;  // the range of chosen places
 
 __global__ void add(unsigned* value, unsigned by) { atomicAdd(value, by); }
 
@@ -125,7 +124,7 @@ constexpr unsigned kCallCount = sizeof kCalls / sizeof *kCalls;
 
 void leave(int) { exit(kExitCode); }
 
-// The traps say where the call begins and ends. What precedes it is not all sent when it begins.
+// Traps mark the begin and the end of the call. Earlier work is not all sent when the call begins.
 [[noreturn]] void run_program(const Call& call) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   struct sigaction action {};
@@ -156,11 +155,11 @@ pid_t start(const Call& call) {
   return child;
 }
 
-// The C library's allocator has locks of its own, which exit handlers of the runtime and of programs take: who exits in
-// the middle of it stands still, whatever library called it. Knows whether the process is inside.
+// Tracks whether the process is inside the C library's allocator. The allocator has locks that exit handlers of the
+// runtime and of programs take: an exit inside of it deadlocks, whichever library called it.
 class Allocator {
  public:
-  // At each instruction.
+  // Called at each instruction.
   void look(const Stepper& stepper) {
     if (returns_to_) {
       if (stepper.at() == returns_to_ && stepper.stack() > entered_with_) returns_to_ = 0;
@@ -178,7 +177,7 @@ class Allocator {
   uint64_t returns_to_ = 0, entered_with_ = 0;
 };
 
-// Goes on to the next point, where the allocator is not at work. False: the call is over.
+// Steps to the next point outside the allocator. False: the call is over.
 bool to_next_point(Stepper& stepper, Allocator& allocator, bool there) {
   for (;; there = false) {
     if (!there && !stepper.step()) return false;
@@ -188,7 +187,7 @@ bool to_next_point(Stepper& stepper, Allocator& allocator, bool there) {
   }
 }
 
-// Two for each point that the call comes to: before it and behind it.
+// Returns the number of places: two for each point of the call, before and after it.
 unsigned places_of(const Call& call) {
   const pid_t child = start(call);
   Stepper stepper(child);
@@ -201,7 +200,7 @@ unsigned places_of(const Call& call) {
   return places;
 }
 
-// The mapping that an address lies in, and where in its file.
+// Returns the mapping of an address, with its offset in the file.
 std::string name_of(pid_t child, uint64_t address) {
   std::ifstream maps("/proc/" + std::to_string(child) + "/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -216,7 +215,7 @@ std::string name_of(pid_t child, uint64_t address) {
   return "?";
 }
 
-// False: it does not end, or otherwise than it should.
+// Returns false if the process does not end, or ends in another way than expected.
 bool ends_at(const Call& call, unsigned place, int limit_s) {
   const pid_t child = start(call);
   Stepper stepper(child);
@@ -260,7 +259,7 @@ int main(int count, char** arguments) {
   const char* only = std::getenv("GPUWIRE_TEST_CALL");
   unsigned bad = 0;
   if (!all) {
-    // A call that is over before the place is reached is as good: the signal comes behind it.
+    // If the call ends before the place, the signal comes after it, which is valid, too.
     for (int i = 0; i < std::atoi(arguments[2]); ++i)
       bad += !ends_at(kCalls[random() % kCallCount], random() % kPlacesTried, limit_s);
   }

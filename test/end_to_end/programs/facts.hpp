@@ -1,5 +1,5 @@
-// For programs that print what a driver answers, one line for each fact, in sections. Each section has a process of its
-// own, so that a driver that crashes in one is told as a fact, too, and the others follow.
+// For programs that print a driver's answers, one line for each fact, in sections. Each section runs in a process of
+// its own, so that a driver's crash in one is printed as a fact, and the others follow.
 #pragma once
 
 #include <sys/wait.h>
@@ -21,7 +21,7 @@ inline const char* status_name(CUstreamCaptureStatus status) {
                                                      : "invalidated";
 }
 
-// "none", "active", "invalidated", or the error of asking.
+// Returns "none", "active", "invalidated", or the query's error.
 inline const char* status_of(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult error = cuStreamIsCapturing(stream, &status);

@@ -1,4 +1,4 @@
-// Prints the name of what the first runtime call returns. Exit code 0 when it succeeded, 3 when not.
+// Prints the name of the first runtime call's result. Exit code 0 on success, else 3.
 #include <cuda_runtime.h>
 
 #include <cstdio>

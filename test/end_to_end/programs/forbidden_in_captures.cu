@@ -1,4 +1,4 @@
-// What a capture forbids, to its own thread and to others, and how a capture that became invalid ends. As measured on
+// Calls that a capture forbids, to its own thread and to others, and the end of an invalid capture, as measured on
 // driver 580.
 #include <cuda.h>
 #include <cudaProfiler.h>
@@ -107,7 +107,7 @@ CUstreamCaptureStatus status() {
 }
 void begin() { OK(cuStreamBeginCapture(g_stream, CU_STREAM_CAPTURE_MODE_GLOBAL)); }
 
-// The capture is invalid, and ends as such.
+// Ends the capture, which must be invalid.
 void end_invalid() {
   CUgraph graph = nullptr;
   DEMAND(status() == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
@@ -143,7 +143,7 @@ bool check_forbidden() {
   return right;
 }
 
-// The handles of some calls are looked at before the captures are, and NULL for an array in a structure is a value.
+// Some calls check handles before captures; NULL for an array in a structure is valid.
 void check_no_arrays() {
   CUDA_MEMCPY2D rows{};
   CUDA_RESOURCE_DESC resource{};
@@ -167,8 +167,8 @@ void check_no_arrays() {
   OK(cuGraphDestroy(graph));
 }
 
-// Blocking copies do not mind what a stream captures that does not wait for the NULL stream; where it does, a copy
-// would make the NULL stream wait for what is captured.
+// Blocking copies are allowed while a non-blocking stream captures; with a blocking stream, a copy would make the NULL
+// stream wait for captured work.
 void check_copies() {
   static void* pinned;
   CUstream blocking;
@@ -213,7 +213,7 @@ void check_copies() {
   end_invalid();
 }
 
-// What counts is not only where a capture begins: any stream of it that the NULL stream would wait for.
+// Not only the origin of a capture counts, but each of its streams that the NULL stream would wait for.
 void check_joined() {
   CUstream blocking;
   CUevent event;
@@ -235,18 +235,18 @@ void check_ends() {
   CUgraph graph = nullptr;
   FAILS(cuStreamEndCapture(g_stream, nullptr), CUDA_ERROR_ILLEGAL_STATE);
   FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
-  // An invalid capture has no graph to give, so where it would go does not matter.
+  // An invalid capture returns no graph, so the output may be NULL.
   make_invalid();
   DEMAND(cuStreamEndCapture(g_stream, nullptr) != CUDA_SUCCESS);
   DEMAND(status() == CU_STREAM_CAPTURE_STATUS_NONE);
   FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
-  // A valid one has, and need not be asked for it.
+  // Of a valid capture the output may be NULL, too.
   begin();
   OK(cuStreamEndCapture(g_stream, nullptr));
   FAILS(cuStreamEndCapture(g_stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
 }
 
-// An event that was never recorded has nothing to wait for; one that a capture recorded cannot be asked.
+// A wait for an event without a record returns at once; an event that a capture recorded cannot be queried.
 void check_events() {
   CUevent event, never;
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));

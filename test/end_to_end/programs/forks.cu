@@ -1,4 +1,4 @@
-// fork() after CUDA was initialised: the child is told so by an error and does not hang, the parent goes on.
+// fork() after CUDA was initialised: the child gets an error and does not hang, the parent continues.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 #include <unistd.h>

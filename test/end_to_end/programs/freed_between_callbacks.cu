@@ -1,5 +1,5 @@
-// Memory is freed while a stream stands at a host function and another one waits behind it: the free may wait for both,
-// and neither waits for the free.
+// Memory is freed while a stream waits in a host function with a second one queued: the free may wait for both, and
+// neither waits for the free.
 #include <atomic>
 #include <thread>
 
@@ -39,7 +39,7 @@ int main() {
   OK(cuLaunchHostFunc(stream, second, nullptr));
   CUevent event;
   OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  OK(cuEventQuery(event));  // an answer of the server: it has what was sent before
+  OK(cuEventQuery(event));  // the server's answer: it has received the earlier frames
   g_first_may_end.store(true, std::memory_order_release);
   OK(cuStreamSynchronize(stream));
   freeing.join();

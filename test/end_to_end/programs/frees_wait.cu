@@ -1,5 +1,5 @@
-// Giving memory up waits for all work of the context: what that wrote is there, its functions have returned, and
-// questions about it say that it is done (as measured on driver 580). Free memory is what the program has not got.
+// A free waits for all work of the context: its results are visible, its host functions have returned, and queries
+// report it as done (as measured on driver 580). Free memory excludes the program's allocations.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -22,7 +22,7 @@ void expect(bool condition, const char* what, const char* where) {
 
 constexpr size_t kBytes = 1u << 20;
 
-// Long enough for the program to come back before it, if nothing waits.
+// Long enough that the program returns first if the call does not wait.
 __global__ void work_long(unsigned* out) {
   unsigned value = *out;
   for (unsigned i = 0; i < 2000000; ++i) value = value * 1664525u + 1013904223u;

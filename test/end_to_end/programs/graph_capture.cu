@@ -1,4 +1,4 @@
-// Stream capture across streams and threads: what joins, what is told about it, and which error each mistake gives.
+// Stream capture across streams and threads: joins, queries, and the error of each mistake.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -88,7 +88,7 @@ static void across_threads() {
   add<<<1, 1, 0, a>>>(device, 1);
   std::thread([&] {
     ended = cudaStreamEndCapture(a, &graph);
-    // Another thread may do what a thread-local capture forbids its own.
+    // Another thread may make calls that a thread-local capture forbids to its own.
     void* memory = nullptr;
     tell("an allocation of another thread beside a thread-local capture", cudaMalloc(&memory, 256));
     CHECK_RUNTIME(cudaFree(memory));

@@ -67,7 +67,7 @@ static void captured(int* in, int* out, int count, const char* what) {
 }
 
 static void accumulated() {
-  // Out of one launch into the next, by way of the program's memory, without waiting in between.
+  // From one launch into the next, through the program's memory, without a wait in between.
   int* buffer;
   int* device;
   CHECK_RUNTIME(cudaMallocHost(&buffer, 100 * sizeof(int)));
@@ -79,7 +79,7 @@ static void accumulated() {
   CHECK_RUNTIME(cudaMemcpyAsync(buffer, device, 100 * sizeof(int), cudaMemcpyDeviceToHost, stream));
   cudaGraphExec_t exec = finish_capture();
   for (int i = 0; i < 5; ++i) CHECK_RUNTIME(cudaGraphLaunch(exec, stream));
-  // And on into a plain copy behind the graph.
+  // Then into a plain copy after the graph.
   int* other;
   CHECK_RUNTIME(cudaMalloc(&other, 100 * sizeof(int)));
   CHECK_RUNTIME(cudaMemcpyAsync(other, buffer, 100 * sizeof(int), cudaMemcpyHostToDevice, stream));

@@ -1,6 +1,5 @@
-// Events that graphs record: asked, waited for and timed right after the launch and when their node is done, in each
-// way in which a node comes to its event. What stands in a graph is a function of the program, so nothing here depends
-// on how fast the device is.
+// Events that graphs record: queried, waited for and timed right after the launch and when their node is done, for each
+// way in which a node gets its event. A host function blocks the graph, so nothing depends on the device's speed.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <semaphore.h>
@@ -28,7 +27,7 @@ static constexpr int kWords = 1024;
 static cudaStream_t stream, other;
 static int* device;
 static int* pinned;
-// Pinned: natively a launch does not return before a copy to pageable memory, and here that stands.
+// Pinned, because natively a launch does not return before a copy to pageable memory, which is blocked here.
 static int* host;
 static constexpr size_t kHostBytes = kWords * sizeof(int);
 static int launches = 0;
@@ -52,7 +51,7 @@ static cudaGraphNode_t add_stand(cudaGraph_t graph, const cudaGraphNode_t* after
   return node;
 }
 
-// A node that stands, one that counts, and one that brings the count to the program.
+// Adds a node that waits, one that counts, and one that copies the count to the program.
 static cudaGraphNode_t add_work(cudaGraph_t graph) {
   const cudaGraphNode_t first = add_stand(graph, nullptr, &before);
   void* arguments[] = {&device};
@@ -208,7 +207,7 @@ static void captured() {
   check(way, event, executable(graph));
 }
 
-// An event that a capture has recorded is of no use when that is over, until a graph records it.
+// An event that a capture has recorded is unusable after the capture, until a graph records it.
 static void captured_before() {
   const char* const way = "an event of a capture that is over";
   cudaEvent_t event = new_event();
@@ -265,7 +264,7 @@ int main() {
   CHECK_RUNTIME(cudaMalloc(&device, kWords * sizeof(int)));
   CHECK_RUNTIME(cudaMallocHost(&pinned, sizeof *pinned));
   CHECK_RUNTIME(cudaMallocHost(&host, kHostBytes));
-  count<<<1, 1>>>(device);  // loaded now, while nothing stands
+  count<<<1, 1>>>(device);  // loaded now, while no stream is blocked
   CHECK_RUNTIME(cudaMemset(device, 0, kWords * sizeof(int)));
   CHECK_RUNTIME(cudaDeviceSynchronize());
   made_by_nodes();

@@ -1,4 +1,4 @@
-// Host functions in graphs: what the device copied to the host is there when they run, and what they write is copied
+// Host functions in graphs: data that the device has copied to the host is visible to them, and their writes are copied
 // on.
 #include <cuda_runtime.h>
 

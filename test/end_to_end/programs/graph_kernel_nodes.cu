@@ -1,4 +1,4 @@
-// Kernel nodes: made, asked, changed, in graphs and in executable graphs, with the runtime's and the driver's
+// Kernel nodes: made, queried and changed, in graphs and in executable graphs, with the runtime's and the driver's
 // interfaces.
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -157,7 +157,7 @@ static void captured() {
   cudaGraphNodeType type;
   CHECK_RUNTIME(cudaGraphNodeGetType(first, &type));
   expect(type == cudaGraphNodeTypeKernel, "it is a kernel node");
-  // What is told can be given back, with one parameter replaced.
+  // Queried parameters can be set again, with one of them replaced.
   cudaKernelNodeParams asked{};
   CHECK_RUNTIME(cudaGraphKernelNodeGetParams(first, &asked));
   char small = 8;
@@ -220,7 +220,7 @@ static void by_driver() {
   expect(got.priority == 0, "an attribute is copied");
   CUDA_KERNEL_NODE_PARAMS asked{};
   CHECK_DRIVER(cuGraphKernelNodeGetParams(node, &asked));
-  // A driver may tell them in the form in which they came, or as pointers to each.
+  // A driver may return them in their original form, or as pointers to each.
   expect((asked.kernelParams != nullptr) != (asked.extra != nullptr), "packed parameters are told in one form");
   CUgraphExec exec;
   CHECK_DRIVER(cuGraphInstantiate(&exec, graph, 0));

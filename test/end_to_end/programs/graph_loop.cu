@@ -1,5 +1,5 @@
-// usage: graph_loop [REPLAYS]: a captured graph of copies and kernels, replayed; each replay goes on from what the one
-// before has left, and a digest tells of all.
+// usage: graph_loop [REPLAYS]: a captured graph of copies and kernels, replayed; each replay continues from the results
+// of the one before, and a digest covers all of them.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

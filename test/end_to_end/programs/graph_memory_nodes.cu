@@ -95,7 +95,7 @@ int main() {
   CHECK_RUNTIME(cudaStreamSynchronize(stream));
   CHECK_RUNTIME(cudaGraphExecDestroy(exec));
 
-  // Freed although nothing has allocated it, behind a function of the program; and while something is captured.
+  // Freed without an allocation by the launch, after a host function; and during a capture.
   const cudaHostFn_t nothing = [](void*) {};
   cudaStream_t captured;
   cudaGraph_t empty;

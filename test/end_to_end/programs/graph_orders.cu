@@ -1,5 +1,5 @@
-// Captured graphs of random shape, with kernels, copies, fills and host functions on several streams: every node finds
-// what all nodes before it have done. usage: graph_orders [GRAPHS [SEED]]
+// Captured graphs of random shape, with kernels, copies, fills and host functions on several streams: every node sees
+// the results of all nodes before it. usage: graph_orders [GRAPHS [SEED]]
 #include <cuda_runtime.h>
 
 #include <bitset>
@@ -15,7 +15,7 @@ using Ancestors = std::bitset<kNodes>;
 
 __global__ void mark(volatile unsigned* done, unsigned* launch) { *done = *launch; }
 
-// What the nodes of one graph do is noted here: done[i] is the number of the launch in which node i last ran.
+// The record of one graph's nodes: done[i] is the number of the launch in which node i last ran.
 struct Board {
   unsigned* done = nullptr;    // where kernels (if it is pinned), copies and host functions write
   unsigned* launch = nullptr;  // pinned: the number of the current launch, by the graph's first node
@@ -90,7 +90,7 @@ class RandomGraph {
     };
     CHECK_RUNTIME(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeRelaxed));
     CHECK_RUNTIME(cudaLaunchHostFunc(streams_[0], begin, &board_));
-    // For copies into the device and for those that read what the graph's kernels see.
+    // The source of copies to the device and of copies that read the kernels' memory.
     CHECK_RUNTIME(cudaMemcpyAsync(board_.device, board_.launch, sizeof(unsigned), cudaMemcpyHostToDevice, streams_[0]));
     cudaEvent_t start = record(0);
     for (int i = 1; i < kStreams; ++i) wait(i, start, {});
@@ -121,9 +121,9 @@ class RandomGraph {
         [[fallthrough]];
       case 1: down(node, board_.device, stream); break;
       case 2: {
-        // What an earlier node wrote to the host goes to the device and back.
+        // An earlier node's write to host memory is copied to the device and back.
         const int from = ancestor(stream);
-        // When a driver reads pageable memory that a host function of the graph writes is its own affair.
+        // CUDA does not define when a driver reads pageable memory that a host function of the graph writes.
         if (from < 0 || (!pinned_ && by_host_.test(size_t(from)))) return down(node, board_.device, stream);
         unsigned* const word = board_.device + 1 + node;
         CHECK_RUNTIME(
@@ -171,7 +171,7 @@ int main(int count, char** arguments) {
   int wrong = 0;
   for (int i = 0; i < graphs; ++i) {
     RandomGraph one(seed + unsigned(2 * i), streams), other(seed + unsigned(2 * i) + 1, streams);
-    // Two graphs run beside each other, and each is launched again while it runs.
+    // Two graphs run concurrently, and each is launched again while it runs.
     for (int launch = 0; launch < kLaunches; ++launch) {
       one.launch(streams[1]);
       other.launch(streams[2]);

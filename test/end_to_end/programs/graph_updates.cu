@@ -70,7 +70,7 @@ static void objects() {
   expect(destroyed == 7, "the last one destroys it");
 }
 
-// An update brings the other graph's objects along and gives back what the executable graph had before.
+// An update retains the other graph's objects and releases the executable graph's former ones.
 static void updated_objects() {
   static int weights[] = {100, 1000};
   cudaGraph_t graphs[2];

@@ -1,5 +1,5 @@
-// What a launch writes to memory of the program arrives, whatever has become of the graph, its stream and the memory's
-// registration since.
+// A launch's writes to the program's memory arrive, even if the graph, its stream or the memory's registration has
+// ended since.
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -64,8 +64,8 @@ void synchronise_by_event(cudaStream_t stream) {
   CHECK_RUNTIME(cudaEventDestroy(event));
 }
 
-// `stands`: the stream stands while what was launched there loses its graph. Natively that is for pinned memory alone:
-// a launch with a copy to pageable memory does not return before the stream comes to it.
+// `stands`: the stream is blocked while the launched graph is destroyed. Natively that works for pinned memory only: a
+// launch with a copy to pageable memory returns only after the stream has reached it.
 void check_results(const Buffer& buffer, unsigned char* device, StandingStream& stream, bool stands) {
   int value = 0;
   auto go = [&] {
@@ -123,7 +123,7 @@ void check_results(const Buffer& buffer, unsigned char* device, StandingStream& 
   CHECK_RUNTIME(cudaDeviceSynchronize());
   expect(buffer.holds(value), "after graph and stream were destroyed", buffer.name);
 
-  // That the launch is over the program learns by an event alone; then other graphs use a part of the memory.
+  // The program learns the launch's end only by an event; then other graphs use a part of the memory.
   for (int round = 0; round < 40; ++round) {
     {
       CopyGraph graph(device, buffer.memory);
@@ -137,8 +137,8 @@ void check_results(const Buffer& buffer, unsigned char* device, StandingStream& 
   }
 }
 
-// `release` must not return before the launch has ended. The stream is let go of by another thread, once this one has
-// had every chance to come back too early; by a word of the host, as a driver may lock out other calls meanwhile.
+// `release` must not return before the launch has ended. Another thread releases the stream, after enough time for an
+// early return; it does so by a word of host memory, because a driver may lock out other calls meanwhile.
 void check_release(const char* what, unsigned char* device, unsigned char* memory,
                    const std::function<void(unsigned char*)>& release) {
   cudaStream_t stream, other;
@@ -156,7 +156,7 @@ void check_release(const char* what, unsigned char* device, unsigned char* memor
     for (int i = 0; i < 20000; ++i) sched_yield();
     let_go.store(true);
     __atomic_store_n(word, 1, __ATOMIC_RELEASE);
-    CHECK_RUNTIME(cudaMemsetAsync(device, 0, 1, other));  // what the host has written goes with work that is sent
+    CHECK_RUNTIME(cudaMemsetAsync(device, 0, 1, other));  // the host's writes are sent with other work
   });
   begins.store(true);
   release(memory);

@@ -27,7 +27,7 @@ std::set<unsigned> run(CUstream stream, CUdeviceptr ids) {
   return {found.begin(), found.end()};
 }
 
-// What is no resource of the driver's makes no context (as measured on an H200).
+// An invalid resource makes no context (as measured on an H200).
 void check_refusals(CUdevice device, const CUdevResource& all) {
   CUdevResource own{}, part{};
   CUdevResourceDesc descriptor;
@@ -53,7 +53,7 @@ void check_waits(CUcontext primary, CUstream green, CUdeviceptr places) {
   OK(cuStreamQuery(green));
 }
 
-// Memory, modules and events are the primary context's: each context and stream has the use of them.
+// Memory, modules and events belong to the primary context: each context and stream can use them.
 void check_sharing(CUcontext primary, CUcontext one, CUcontext other, CUstream of_other, CUdeviceptr places) {
   CUdeviceptr memory;
   CUevent event;

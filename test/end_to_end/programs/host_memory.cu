@@ -1,5 +1,5 @@
-// Host memory of every kind in copies both ways: pageable, pinned, write-combined and registered; what the runtime says
-// about each.
+// Host memory of every kind in copies both ways: pageable, pinned, write-combined and registered; the runtime's
+// attributes of each.
 #include <algorithm>
 
 #include "../../support/cuda_check.hpp"

@@ -1,4 +1,4 @@
-// An event of one process that another waits for, and memory that both use.
+// Another process waits for an event of this one, and both use shared memory.
 #include <cuda_runtime.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -71,7 +71,7 @@ void one(int socket) {
     hear(socket);
   }
   OK(cuStreamSynchronize(stream));
-  hear(socket);  // the other has closed what it opened of these
+  hear(socket);  // the other process has closed these objects
   OK(cuMemFree(memory));
   OK(cuEventDestroy(event));
   OK(cuStreamDestroy(stream));

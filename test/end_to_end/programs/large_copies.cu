@@ -1,5 +1,5 @@
-// usage: large_copies [MIB [ROUNDS]]: copies so much to the device and back, from pageable and from pinned memory, and
-// says what came back.
+// usage: large_copies [MIB [ROUNDS]]: copies this size to the device and back, from pageable and from pinned memory,
+// and prints a digest of the result.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 
 static __global__ void step(uint64_t* words, size_t count, uint64_t round) {
   size_t at = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
-  // One word of each 4 KiB: what is tested are the bytes on their way.
+  // One word of each 4 KiB, because the program tests transfers.
   if (at * 512 < count) words[at * 512] = words[at * 512] * 6364136223846793005ull + round;
 }
 

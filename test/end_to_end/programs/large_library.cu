@@ -1,6 +1,6 @@
 // A library of 1 GB: 200 fat binaries of 5 MB, each with machine code for a GPU that no server has and a kernel as PTX.
-// Loads all of them, as the runtime does with what it is linked to, and uses 30. The machine code is memory that is
-// never touched: whoever reads it is found out.
+// The program loads all of them, like the runtime at its start, and uses 30. The machine code is untouched memory, so
+// any read of it is detected.
 #include <cuda.h>
 #include <sys/mman.h>
 
@@ -18,7 +18,8 @@ namespace {
 
 constexpr int kImages = 200, kUsed = 30;
 constexpr size_t kImageBytes = 5 << 20, kPtxBytes = 64 << 10, kPageBytes = 4096;
-constexpr size_t kTouchedBytesMax = 20 << 20;  // of the gigabyte: the texts, and the headers before the code
+// The bound of the touched memory: the texts, and the headers before the code.
+constexpr size_t kTouchedBytesMax = 20 << 20;
 
 struct ContainerHeader {
   uint32_t magic = 0xBA55ED50;
@@ -35,7 +36,7 @@ struct EntryHeader {
 constexpr uint32_t kPtxFormat = 7u << 16;  // PTX ISA 7.0
 static_assert(sizeof(ContainerHeader) == 16 && sizeof(EntryHeader) == 64);
 
-// Stores 1000 + number. The comment makes it the size of a real one, and different in each image.
+// Stores 1000 + number. The comment gives it a realistic size, and makes each image different.
 std::string kernel(int number) {
   std::string name = "kernel_" + std::to_string(number);
   std::string text =
@@ -72,7 +73,8 @@ void build(uint8_t* at, int number) {
   std::memcpy(behind + sizeof text, ptx.data(), ptx.size());
 }
 
-// Of the images, pages that were read or written: reading memory that nobody has written brings in a page, too.
+// Returns the bytes of the images' pages that were read or written: a read of untouched memory makes a page resident,
+// too.
 size_t touched_bytes(void* memory) {
   std::vector<unsigned char> pages(kImages * kImageBytes / kPageBytes);
   if (mincore(memory, kImages * kImageBytes, pages.data()) != 0) std::exit(EXIT_FAILURE);
@@ -85,7 +87,7 @@ int main() {
   auto* memory = static_cast<uint8_t*>(
       mmap(nullptr, kImages * kImageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
   if (memory == MAP_FAILED) return EXIT_FAILURE;
-  // Else a page that is touched brings in its neighbours. A system that has no large pages refuses it.
+  // Otherwise a touched page makes its neighbours resident. A system without large pages refuses this call.
   madvise(memory, kImages * kImageBytes, MADV_NOHUGEPAGE);
   for (int i = 0; i < kImages; ++i) build(memory + i * kImageBytes, i);
 
@@ -118,7 +120,7 @@ int main() {
     }
   }
   size_t touched = touched_bytes(memory);
-  // NVIDIA's driver in this very process may read what it likes.
+  // NVIDIA's driver in this process may read all of it.
   if (std::getenv("GPUWIRE_SERVER") && touched > kTouchedBytesMax) {
     std::printf("%zu MiB of the images were read\n", touched >> 20);
     return EXIT_FAILURE;

@@ -1,5 +1,5 @@
-// A copy from pinned memory reads it when its stream gets there, and not before: what stands in front may change the
-// memory, or wait until the program has.
+// A copy from pinned memory reads it only when its stream reaches the copy: earlier work may change the memory, or wait
+// until the program has done so.
 #include <sys/mman.h>
 
 #include <cstdio>
@@ -83,7 +83,7 @@ std::vector<Way> ways(const Destinations& to) {
   };
 }
 
-// What the program does in front of the copy, and behind it.
+// The program's work before the copy, and after it.
 struct Order {
   const char* name;
   std::function<void(unsigned char*source)> before, behind;
@@ -132,7 +132,7 @@ void check_all(const Source& source, const Destinations& to, StandingStream& str
   unsigned* word;
   CHECK_RUNTIME(cudaHostAlloc(&word, sizeof *word, cudaHostAllocMapped));
   *word = 1;
-  await_word<<<1, 1, 0, stream>>>(word);  // loaded here: not while a stream stands
+  await_word<<<1, 1, 0, stream>>>(word);  // loaded here, because no load is possible while a stream is blocked
   CHECK_RUNTIME(cudaDeviceSynchronize());
 
   auto nothing = [](unsigned char*) {};
@@ -217,7 +217,7 @@ void check_mapped(const Destinations& to, StandingStream& stream) {
   CHECK_RUNTIME(cudaFreeHost(mapped));
 }
 
-// Copies of rows to pinned memory return before the stream gets there, too.
+// Copies of rows to pinned memory return before the stream reaches them, too.
 void check_rows_back(unsigned char* pinned, const Destinations& to, StandingStream& stream) {
   CHECK_RUNTIME(cudaMemset(to.device, 3, kBytes));
   CHECK_RUNTIME(cudaMemcpy2DToArray(to.rows, 0, 0, to.device, kRowBytes, kRowBytes, kRows, cudaMemcpyDeviceToDevice));

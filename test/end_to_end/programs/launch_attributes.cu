@@ -1,5 +1,5 @@
-// Attributes of launches, streams, contexts and functions, each by what it does or by what is read back (compute
-// capability 9.0).
+// Attributes of launches, streams, contexts and functions, each checked by its effect or by its value read back
+// (compute capability 9.0).
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
@@ -11,7 +11,7 @@
 
 namespace cg = cooperative_groups;
 
-// Each block of a cluster writes what its neighbour keeps in shared memory.
+// Each block of a cluster writes its neighbour's value from shared memory.
 __global__ void neighbours(int* out) {
 #if __CUDA_ARCH__ >= 900
   __shared__ int own;

@@ -1,5 +1,5 @@
-// With CUDA_LAUNCH_BLOCKING=1 each launch returns when its kernel has ended, and tells what became of it: to be run
-// with it and without.
+// With CUDA_LAUNCH_BLOCKING=1 each launch returns when its kernel has ended, with the kernel's error. The suite runs
+// the program with the variable and without.
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Limits, cache preferences, occupancy and the attributes of functions: what is set is what is read, and large shared
+// Limits, cache preferences, occupancy and the attributes of functions: set values are read back, and large shared
 // memory works once allowed.
 #include <utility>
 

@@ -1,4 +1,4 @@
-// The driver's linker: texts that need each other, its logs, and what it says of a text that is wrong.
+// The driver's linker: texts that depend on each other, its logs, and its error for a wrong text.
 #include <unistd.h>
 
 #include <cstring>
@@ -127,7 +127,7 @@ void what_is_wrong() {
   DEMAND(std::strlen(logs.error) > 0);
   OK(cuLinkDestroy(state));
 
-  // A function that nobody brings.
+  // An undefined function.
   Logs missing;
   OK(cuLinkCreate(unsigned(missing.names.size()), missing.names.data(), missing.values.data(), &state));
   OK(add(state, caller(), "caller"));

@@ -1,6 +1,6 @@
-// A thread that loads, looks up, links or unloads code, which the driver may do only when all streams have come to
-// rest, while one stands at a host function that wants a lock of the program's. The main thread holds that lock and
-// makes calls that the server has to answer: these must not stand behind what the other thread has called.
+// A thread loads, looks up, links or unloads code, for which the driver may wait until all streams are idle, while one
+// stream waits in a host function for a lock of the program. The main thread holds that lock and makes calls that the
+// server has to answer: these must not wait for the other thread's call.
 #include <cuda.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 #include "driver_check.hpp"
 
-static constexpr int kCalls = 300;  // more than enough for the other thread's call to have come to the server
+static constexpr int kCalls = 300;  // more than enough for the other thread's call to reach the server
 
 static const char* const kText =
     ".version 8.0\n.target sm_50\n.address_size 64\n"
@@ -72,7 +72,7 @@ static void link_and_load() {
   OK(cuModuleUnload(module));
 }
 
-// While a stream stands: what the other thread does, and what the main thread asks meanwhile.
+// Runs the other thread's call and the main thread's queries while a stream is blocked.
 static void beside(CUcontext context, CUstream stream, const std::function<void()>& other) {
   stands = begun = false;
   std::unique_lock lock(interpreter);

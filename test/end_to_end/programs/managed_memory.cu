@@ -1,5 +1,4 @@
-// Managed memory, written and read by both sides in every way a program does it: each part is named on standard output
-// when it is right.
+// Managed memory, written and read by both sides in all usual ways: each part's name is printed when it is right.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -33,7 +32,7 @@ __global__ void add(int* values, int count, int amount) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < count) values[i] += amount;
 }
-// Every second byte is the device's; the others are left alone.
+// The device writes every second byte only.
 __global__ void mark_odd(unsigned char* bytes, int count, unsigned char value) {
   int i = 2 * (blockIdx.x * blockDim.x + threadIdx.x) + 1;
   if (i < count) bytes[i] = value;
@@ -66,7 +65,7 @@ T* managed(size_t count) {
   return memory;
 }
 
-// Memory that was in use before holds what it held.
+// Allocates zeroed memory, because reused memory keeps its contents.
 template <class T>
 T* zeroed(size_t count) {
   T* memory = managed<T>(count);
@@ -85,7 +84,7 @@ void both_sides_in_turns(int count) {
     if (round % 2) add<<<blocks(count), kThreads>>>(values, count, 10);
     for (int& value : expected) value += round + 1 + (round % 2 ? 10 : 0);
     CHECK_RUNTIME(cudaDeviceSynchronize());
-    if (round == 3) continue;  // the device's results are not looked at before it goes on
+    if (round == 3) continue;  // the host does not read the device's results before the next round
     for (int i = 0; i < count; ++i) EXPECT(values[i] == expected[i]);
   }
   CHECK_RUNTIME(cudaFree(values));
@@ -128,8 +127,7 @@ void linked_list() {
   CHECK_RUNTIME(cudaFree(sum));
 }
 
-// A structure in managed memory whose pointer is filled in by the driver itself, and parameters of a launch that lie
-// there.
+// A structure in managed memory whose pointer the driver itself sets, and a launch's parameters in managed memory.
 void pointers_inside() {
   struct Holder {
     int* values;
@@ -149,7 +147,7 @@ void pointers_inside() {
     CHECK_RUNTIME(cudaStreamSynchronize(holder->stream));
     EXPECT(holder->values[0] == 9 * (round + 1) && holder->values[4999] == 9 * (round + 1));
   }
-  // Results of calls, while the memory is the device's.
+  // Results of calls, while the device owns the memory.
   size_t* sizes = managed<size_t>(2);
   add<<<1, 1>>>((int*)sizes, 1, 0);
   CHECK_RUNTIME(cudaMemGetInfo(&sizes[0], &sizes[1]));
@@ -351,7 +349,7 @@ void host_functions() {
   CHECK_RUNTIME(cudaFree(values));
 }
 
-// A host function gets its memory although the program's other thread is in a call that waits for it.
+// A host function can access its memory while the program's other thread is in a call that waits for it.
 void host_function_beside_a_call() {
   int* values = zeroed<int>(100000);
   int* pinned = nullptr;
@@ -454,7 +452,7 @@ void recover(int, siginfo_t*, void*) {
   g_handled = g_handled + 1;
   siglongjmp(g_back, 1);
 }
-// One that knows nothing of the address gives it to whom it found.
+// A handler that does not know the address passes the fault to the previous handler.
 void give_away(int signal, siginfo_t* info, void* context) {
   if (g_found.sa_flags & SA_SIGINFO) g_found.sa_sigaction(signal, info, context);
 }
@@ -485,13 +483,13 @@ void own_handlers() {
   turn(values, 1);
   fault_elsewhere(1);  // installed by main() before anything else
   turn(values, 2);
-  install(recover, nullptr);  // after ours
+  install(recover, nullptr);  // after the stub's
   turn(values, 3);
   fault_elsewhere(2);
   turn(values, 4);
   fault_elsewhere(3);
   struct sigaction before;
-  install(give_away, &g_found);  // it found ours, or the program's
+  install(give_away, &g_found);  // the previous one is the stub's, or the program's
   turn(values, 5);
   fault_elsewhere(4);
   turn(values, 6);

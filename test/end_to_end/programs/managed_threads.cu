@@ -73,7 +73,7 @@ void work(int thread, cudaStream_t stream, cudaStream_t for_the_host) {
   }
 }
 
-// Touches memory until the process is no more. (Calls would meet a CUDA runtime that is being torn down.)
+// Touches memory until the process ends. (Calls would use a CUDA runtime that is being torn down.)
 void touch_for_ever(Task& task, std::atomic<int>& begun) {
   for (int round = 0;; ++round) {
     for (int i = 0; i < task.size * task.size; i += 512) static_cast<volatile int*>(task.matrix)[i] += 1;

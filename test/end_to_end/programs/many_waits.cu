@@ -1,5 +1,5 @@
-// More threads than anybody counts on wait for streams that stand behind a host function, and others for the device;
-// what lets the function go comes after calls that are made while all of them wait.
+// More threads than the server's waiters wait for streams that are blocked by a host function, and others for the
+// device; the function is released only after calls that are made while all of them wait.
 #include <cuda_runtime.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ static void CUDART_CB stand(void*) {
 
 __global__ void add(unsigned* at) { atomicAdd(at, 1); }
 
-// What was reached is told, so that a run that hangs says where.
+// Prints the progress, so that a hanging run shows its place.
 static void tell(const char* reached) {
   std::printf("%s\n", reached);
   std::fflush(stdout);

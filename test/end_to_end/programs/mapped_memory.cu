@@ -17,7 +17,7 @@ __global__ void add(const uint32_t* in, uint32_t* out, uint32_t amount, unsigned
   if (i < count) out[i] = in[i] + amount;
 }
 
-// Every second byte is the device's; the others are left alone.
+// The device writes every second byte only.
 __global__ void mark_odd(uint8_t* bytes, unsigned count, uint8_t value) {
   unsigned i = 2 * (blockIdx.x * blockDim.x + threadIdx.x) + 1;
   if (i < count) bytes[i] = value;
@@ -116,7 +116,7 @@ void fills_and_copies() {
   std::memset(host, 0, 4096);
   CHECK_RUNTIME(cudaMemcpy(host, device, 4096, cudaMemcpyDeviceToHost));
   for (unsigned i = 0; i < 4096; ++i) EXPECT(host[i] == 6);
-  // A blocking copy of something else tells what the kernels before it wrote.
+  // After a blocking copy of other memory, the earlier kernels' writes are visible.
   mark_odd<<<16, 128>>>(host, 4096, 7);
   uint8_t pageable[16];
   CHECK_RUNTIME(cudaMemcpy(pageable, device, sizeof pageable, cudaMemcpyDeviceToHost));
@@ -189,7 +189,7 @@ void registered_memory() {
   uint32_t* device;
   cudaError_t found = cudaHostGetDevicePointer(&device, memory, 0);
   if (found == cudaErrorNotSupported) {
-    // The other machine has something at these addresses: that is said, and the memory is good for copies.
+    // The other machine uses these addresses: the program prints that, and the memory works for copies.
     std::printf("registered memory cannot be mapped here\n");
     static_cast<void>(cudaGetLastError());
   } else {

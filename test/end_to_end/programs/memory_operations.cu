@@ -1,5 +1,5 @@
-// Operations of streams on single words: a stream stands until another one, a kernel or a later write gives the word
-// its value. Plain, in one batch, and captured into a graph that runs again and again.
+// Operations of streams on single words: a stream waits until another one, a kernel or a later write sets the word.
+// Plain, in one batch, and captured into a graph that runs again and again.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -37,19 +37,19 @@ int main() {
   CHECK_RUNTIME(cudaMemset(words, 0, 4096));
   CHECK_RUNTIME(cudaMemset(sum, 0, sizeof *sum));
   unsigned* value = words + 64;
-  // The driver loads a kernel when it is first launched, and waits for all streams to do so: not while one stands.
+  // The driver loads a kernel at its first launch, and waits for all streams then, so no stream may be blocked.
   store<<<1, 1>>>(value, 0);
   add<<<1, 1>>>(sum, value);
   CHECK_RUNTIME(cudaDeviceSynchronize());
 
-  // One stream stands until the other writes; what the other wrote before is there then.
+  // One stream waits until the other writes; the other's earlier writes are visible then.
   CHECK_DRIVER(cuStreamWaitValue32(waits, address(words), 1, CU_STREAM_WAIT_VALUE_GEQ));
   add<<<1, 1, 0, waits>>>(sum, value);
   store<<<1, 1, 0, writes>>>(value, 5);
   CHECK_DRIVER(cuStreamWriteValue32(writes, address(words), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
   expect("a word that another stream writes", read(sum), 5);
 
-  // A kernel's write will do, and every comparison.
+  // A kernel's write ends a wait, too, with every comparison.
   CHECK_DRIVER(cuStreamWaitValue32(waits, address(words + 1), 7, CU_STREAM_WAIT_VALUE_EQ));
   CHECK_DRIVER(cuStreamWaitValue32(waits, address(words + 1), 2, CU_STREAM_WAIT_VALUE_AND));
   CHECK_DRIVER(cuStreamWaitValue32(waits, address(words + 1), 7, CU_STREAM_WAIT_VALUE_NOR));
@@ -64,7 +64,7 @@ int main() {
   CHECK_DRIVER(cuStreamWriteValue64(writes, address(words + 4), (1ull << 40) + 1, CU_STREAM_WRITE_VALUE_DEFAULT));
   expect("a word of 64 bits", read(sum), 15);
 
-  // In one call: answer and question.
+  // A write and a wait in one call.
   CUstreamBatchMemOpParams batch[2] = {};
   batch[0].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
   batch[0].writeValue.address = address(words + 8);
@@ -78,7 +78,7 @@ int main() {
   CHECK_DRIVER(cuStreamWriteValue32(writes, address(words + 9), 1, CU_STREAM_WRITE_VALUE_DEFAULT));
   expect("a batch", read(sum), 20);
 
-  // Captured, the word goes back each time.
+  // In the captured form the word is reset each time.
   cudaGraph_t graph;
   cudaGraphExec_t exec;
   CHECK_RUNTIME(cudaStreamBeginCapture(waits, cudaStreamCaptureModeRelaxed));

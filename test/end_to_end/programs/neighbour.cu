@@ -1,5 +1,5 @@
-// Works and checks until its standard input closes: the session that must not notice what happens to others.
-// Prints "working" after the first round and PASSED at the end.
+// Works and checks until its standard input closes: this session must not notice faults of others. Prints "working"
+// after the first round and PASSED at the end.
 #include <cuda_runtime.h>
 #include <poll.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Takes device memory until there is none, gives it back, and goes on.
+// Allocates device memory until there is none, frees it, and continues.
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -28,8 +28,7 @@ int main() {
   CHECK_RUNTIME(cudaMalloc(&device, sizeof value));
   store<<<1, 1>>>(device);
   CHECK_RUNTIME(cudaMemcpy(&value, device, sizeof value, cudaMemcpyDeviceToHost));
-  // Other processes of a shared card come and go in the meantime; one piece that was not given back would show all the
-  // same.
+  // Other processes of a shared GPU begin and end meanwhile; a piece that was not freed would still be detected.
   bool all_free = free_after + piece / 2 >= free_bytes;
   bool right = error == cudaErrorMemoryAllocation && !pieces.empty() && pieces.size() <= 8 && all_free && value == 5;
   std::printf("%zu pieces, then %s, %s again\n%s\n", pieces.size(), cudaGetErrorName(error),

@@ -1,6 +1,6 @@
 // Large copies of pageable memory of random sizes from and to random places, by several threads, among kernels, frees
 // and children of fork(). The source is changed as soon as a copy has returned. Arguments: a seed; or "standing":
-// copies into a stream that stands until they have returned, more than anybody keeps of such. Ends with PASSED.
+// copies into a stream that is blocked until they have returned, more than a session buffers. Ends with PASSED.
 #include <cuda_runtime.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,7 +85,7 @@ static bool children() {
 
 static std::atomic<bool> g_go{false};
 
-// More than is kept of copies that nobody waits for.
+// More than the bound of buffered copies.
 static bool standing() {
   constexpr size_t kPart = 20u << 20, kParts = 5;
   std::vector<unsigned char> source(kPart), back(kPart);

@@ -1,4 +1,4 @@
-// Peer copies: between two devices if there are, else from the device to itself by the same calls.
+// Peer copies: between two devices if they exist, else from the device to itself by the same calls.
 #include "../../support/cuda_check.hpp"
 
 namespace {

@@ -1,5 +1,5 @@
-// Memory that a device may reach besides the one it lies on: of a pool, mapped, managed; and events and streams of the
-// other device. With one device the same calls name it twice.
+// Memory that another device can access: of a pool, mapped, managed; and events and streams of the other device. With
+// one device the same calls name it twice.
 #include <cuda.h>
 
 #include "../../support/cuda_check.hpp"
@@ -32,7 +32,7 @@ void expect(const unsigned* memory, unsigned seed, unsigned times) {
   for (unsigned i = 0; i < kCount; ++i) EXPECT(back[i] == (i * 2654435769u + seed) * times);
 }
 
-// The first device fills, the other adds what it finds to its own, after an event of the first one.
+// The first device fills its memory, the other adds these values to its own, after an event of the first one.
 void fill_and_add(unsigned* far, unsigned* near, unsigned seed, cudaEvent_t filled) {
   on(first);
   fill<<<kBlocks, kThreads, 0, streams[0]>>>(far, seed);
@@ -108,7 +108,7 @@ void pinned(unsigned* near, cudaEvent_t filled) {
   CHECK_RUNTIME(cudaFreeHost(far));
 }
 
-// An address says which device it lies on, and a block is freed whichever device is current.
+// An address's attributes name its device, and a block can be freed with any current device.
 void attributes() {
   unsigned* far;
   on(first);

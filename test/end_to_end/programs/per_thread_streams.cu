@@ -15,8 +15,8 @@ __global__ void add(unsigned* data, unsigned value) {
   if (i < kCount) data[i] += value;
 }
 
-// The first thread's stream is held by a host function until all others have finished on theirs: with one common stream
-// nobody would.
+// A host function blocks the first thread's stream until all others have finished on theirs, which would deadlock with
+// one common stream.
 struct Gate {
   int pipe[2];
 };
@@ -26,7 +26,7 @@ void wait_at(void* user) {
   EXPECT(read(static_cast<Gate*>(user)->pipe[0], &open, 1) == 1);
 }
 
-// What was allocated before is freed afterwards: freeing waits for the whole device.
+// Memory is allocated before and freed after the threads, because a free waits for the whole device.
 void thread(unsigned* data, unsigned number) {
   for (unsigned round = 0; round < kRounds; ++round) add<<<kCount / 256, 256>>>(data, round);
   CHECK_RUNTIME(cudaGetLastError());

@@ -24,7 +24,7 @@ int copies(size_t count) {
   CHECK_RUNTIME(cudaMalloc(&device, bytes));
   for (size_t i = 0; i < count; ++i) source[i] = uint32_t(i * 2654435761u);
   CHECK_RUNTIME(cudaMemcpy(device, source, bytes, cudaMemcpyHostToDevice));
-  // The copy is over: what the program writes now is not in it.
+  // The copy is over: later writes of the program are not in it.
   source[0] = 7;
   CHECK_RUNTIME(cudaMemcpy(target, device, bytes, cudaMemcpyDeviceToHost));
   EXPECT(target[0] == 0);
@@ -47,7 +47,7 @@ int copies(size_t count) {
     CHECK_RUNTIME(cudaStreamSynchronize(stream));
     EXPECT(std::memcmp(target + 2, source + 1, 5 * sizeof(uint32_t)) == 0);
   }
-  // An address that is none: told by the call, as with pageable memory.
+  // An invalid address: the call returns the error, as with pageable memory.
   EXPECT(cudaMemcpy(reinterpret_cast<void*>(0x40), source, sizeof(uint32_t), cudaMemcpyHostToDevice) ==
          cudaErrorInvalidValue);
   EXPECT(cudaMemcpy(target, reinterpret_cast<void*>(0x40), sizeof(uint32_t), cudaMemcpyDeviceToHost) ==

@@ -1,6 +1,6 @@
-// Pinned memory that kernels are given by its host address, as unified addressing promises: no flag for mapped memory,
-// no device pointer asked for. "copies REGISTERED|GIVEN|GIVEN_ROWS ROUNDS" instead copies to such memory again and
-// again, for a count of what travels.
+// Kernels get pinned memory by its host address, as unified addressing promises: without a flag for mapped memory and
+// without a device pointer. "copies REGISTERED|GIVEN|GIVEN_ROWS ROUNDS" instead copies to such memory repeatedly, so
+// that the suite can count sent bytes.
 #include <cuda.h>
 
 #include <cstring>
@@ -58,7 +58,7 @@ __global__ void read_joined(uint32_t low, uint32_t high, uint32_t* out) {
   *out = *reinterpret_cast<const uint32_t*>(uint64_t(high) << 32 | low);
 }
 __global__ void read_through(const uint32_t* const* slot, uint32_t* out) { *out = **slot; }
-// Stands until the host has changed a word, without any call.
+// Waits until the host has changed a word, without any call.
 __global__ void await_word(const volatile uint32_t* word) {
   for (long i = 0; i < (1L << 40) && *word == 0; ++i) {}
 }
@@ -193,8 +193,8 @@ void reads_far_below(uint32_t* out) {
   EXPECT(got == 77);
 }
 
-// Memory that nobody was given a pointer to before: by its end, from below it, in two halves, by words that the stream
-// writes, and in rows that are copied.
+// Memory without an earlier pointer: by its end, from below it, in two halves, by words that the stream writes, and in
+// copied rows.
 void by_other_addresses() {
   constexpr unsigned kWords = 3000;
   uint32_t *out, value = 100;
@@ -239,7 +239,7 @@ void by_other_addresses() {
   CHECK_RUNTIME(cudaFree(out));
 }
 
-// A copy of the stream is on its way to memory that its next kernel reads, and the other way round.
+// A copy of the stream writes memory that its next kernel reads, and the other way round.
 void in_the_order_of_a_stream() {
   for (const Kind kind : {Kind::plain, Kind::registered}) {
     Pinned memory(kind, kBytes), other(kind, kBytes);
@@ -266,7 +266,7 @@ void in_the_order_of_a_stream() {
   }
 }
 
-// What the host writes after the launch, and before it lets the kernel go on by a word, which lies before the data.
+// The host writes after the launch, before it releases the kernel by a word that lies in front of the data.
 void written_behind_an_event() {
   Pinned gate(Kind::plain, sizeof(uint32_t)), data(Kind::plain, kBytes), out(Kind::plain, kBytes);
   cudaStream_t first, second;
@@ -298,11 +298,11 @@ void in_graphs() {
   cudaGraph_t graph;
   cudaGraphExec_t instance;
   CHECK_RUNTIME(cudaStreamCreate(&stream));
-  // Captured, where the capture is the first that the server hears of the memory.
+  // Captured: the capture is the memory's first use at the server.
   CHECK_RUNTIME(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
   add<<<kBlocks, 128, 0, stream>>>(in.words(), out.words(), 2, kCount);
   CHECK_RUNTIME(cudaStreamEndCapture(stream, &graph));
-  // And a node that is made by itself.
+  // And a node added without a capture.
   const uint32_t* from = out.words();
   uint32_t *to = third.words(), amount = 3;
   unsigned count = kCount;
@@ -357,13 +357,13 @@ void registered_ranges() {
     CHECK_RUNTIME(cudaHostRegister(two, 5000, cudaHostRegisterMapped));
     for (unsigned i = 0; i < 1250; ++i) one[i] = i, two[i] = 7;
     add<<<10, 128>>>(one, two, round, 1250);
-    CHECK_RUNTIME(cudaHostUnregister(one));  // the work has its memory until it is done
+    CHECK_RUNTIME(cudaHostUnregister(one));  // the work can use its memory until it is done
     CHECK_RUNTIME(cudaHostUnregister(two));
     for (unsigned i = 0; i < 1250; ++i) EXPECT(two[i] == i + round);
     EXPECT(cudaHostUnregister(two) == cudaErrorHostMemoryNotRegistered);
     static_cast<void>(cudaGetLastError());
   }
-  // Memory that goes while it is registered, and a kernel knows it, harms nobody else.
+  // Memory that is unmapped while registered and used by a kernel does not affect other memory.
   CHECK_RUNTIME(cudaHostRegister(one, 6000, cudaHostRegisterDefault));
   add<<<10, 128>>>(one, one, 1, 1250);
   CHECK_RUNTIME(cudaDeviceSynchronize());

@@ -1,6 +1,6 @@
-// Blocking copies of a few KiB out of pinned memory: what they bring is what the memory holds when the stream gets
-// there, whatever writes it before: kernels, copies, fills, functions of the program, graphs. With "loop" nothing but
-// such copies, each of other data in the same memory. Ends with PASSED.
+// Blocking copies of a few KiB from pinned memory copy its contents at the time when the stream reaches them, after
+// earlier writes by kernels, copies, fills, host functions, graphs. With "loop" the program makes only such copies,
+// each of other data in the same memory. Ends with PASSED.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 constexpr size_t kCount = 1024;
 constexpr size_t kBytes = kCount * sizeof(uint32_t);
-constexpr uint32_t kSteps = 200'000;  // long enough that a copy which does not wait is seen
+constexpr uint32_t kSteps = 200'000;  // long enough to detect a copy that does not wait
 
 __global__ void write_late(uint32_t* values, uint32_t value, uint32_t steps) {
   uint32_t state = value;
@@ -104,7 +104,7 @@ int written_by_a_graph(Memory& memory, cudaStream_t stream) {
   return 0;
 }
 
-// Into memory that the program sees itself.
+// Into memory that the program can read itself.
 int to_the_program(Memory& memory) {
   uint32_t* mapped = nullptr;
   CHECK_RUNTIME(cudaHostGetDevicePointer(&mapped, memory.other, 0));
@@ -148,7 +148,7 @@ int used_each(Memory& memory) {
   return 0;
 }
 
-// Around what goes at once natively.
+// Around the size that is copied at once natively.
 int sizes(Memory& memory) {
   constexpr size_t kMost = 80'000;
   unsigned char *source = nullptr, *device = nullptr;

@@ -1,5 +1,5 @@
-// Threads that retain the primary context, use it and release it, each whenever it likes: whoever holds it has a
-// context that works, with memory of its own in it.
+// Threads retain the primary context, use it and release it, each at its own pace: each holder has a working context,
+// with memory of its own.
 #include <atomic>
 #include <random>
 #include <thread>

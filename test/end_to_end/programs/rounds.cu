@@ -1,6 +1,6 @@
-// For each line on its standard input: some rounds of work on memory that it keeps, with memory that comes and goes,
-// checked against the host's own; then "done". PASSED at the end of the input. All of it, with what the client keeps of
-// it, is less than a session is granted at once: it works without a server, too.
+// For each line on its standard input: some rounds of work on permanent and temporary memory, checked against the
+// host's results; then "done". PASSED at the end of the input. All memory, with the client's cache, is less than a
+// session's first allowance, so the program works without a broker, too.
 #include <cuda_runtime.h>
 
 #include <cstdio>

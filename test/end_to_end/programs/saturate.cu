@@ -1,5 +1,4 @@
-// Gives the GPU work without end, or N kernels of it, and says how much was done, as the kernels themselves have
-// counted it.
+// Submits work to the GPU without end, or N kernels, and prints the number of completed ones, which the kernels count.
 //   saturate steps N        N kernels, waiting for every eighth
 //   saturate until [N]      until standard input closes, waiting for every Nth; each byte on it asks for "count COUNT"
 //   saturate hostile        until standard input closes, without ever waiting before that

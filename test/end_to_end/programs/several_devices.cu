@@ -1,4 +1,4 @@
-// Works on every device that it sees and passes data round between them, all the time, and checks what comes of it.
+// Works on every visible device, passes data round between them all the time, and checks the results.
 //   several_devices steps N [ITERATIONS]    N rounds: kernels on each device, then a copy from each to the next
 //   several_devices until [ITERATIONS]      until standard input closes; each byte on it asks for "count ROUNDS"
 // ITERATIONS make a kernel long. Two rounds are always queued. Prints "device UUID BYTES" for each, "working" when a
@@ -81,7 +81,7 @@ class Ring {
     }
     for (size_t i = 0; i < size; ++i) {
       Device& device = on(i);
-      // What the next one copies must have gone before it changes.
+      // The next device's copy must be done before the data changes.
       CHECK_RUNTIME(cudaStreamWaitEvent(device.stream, devices_[(i + 1) % size].sent, 0));
       add<<<1, kThreads, 0, device.stream>>>(device.data, device.inbox, kCount);
       CHECK_RUNTIME(cudaGetLastError());

@@ -1,5 +1,4 @@
-// Shares memory as often as the server allows, says how often that was, and keeps it all until its standard input
-// closes.
+// Shares memory as often as the server allows, prints the number, and holds the shares until its standard input closes.
 #include <unistd.h>
 
 #include <cstdio>

@@ -11,11 +11,11 @@
 namespace {
 
 constexpr size_t kSmallBytes = 256 << 10;
-constexpr size_t kLargeBytes = 17 << 20;  // more than a session keeps of one copy until its server has it
+constexpr size_t kLargeBytes = 17 << 20;  // more than a session buffers of one copy
 
 __global__ void add_one(unsigned* value) { *value += 1; }
 
-// So long that what else the program does is little beside it.
+// So long that the program's other work is short beside it.
 __global__ void long_work(unsigned* value, unsigned turns) {
   unsigned state = *value;
   for (unsigned i = 0; i < turns; ++i) state = state * 1664525u + 1013904223u;

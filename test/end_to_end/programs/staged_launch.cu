@@ -48,8 +48,8 @@ int alike(CUdeviceptr memory, int wanted) {
   return count;
 }
 
-// What these answer CUDA's documents leave open: what NVIDIA's driver answers is compared on a GPU. A call that crashes
-// comes behind the lines of those before it.
+// CUDA's documents do not define these answers; on a GPU they are compared with NVIDIA's driver's. The lines before a
+// crashing call are printed.
 void tell(CUresult result) {
   DEMAND(result != CUDA_ERROR_NOT_SUPPORTED);
   std::printf("%s\n", error_name(result));
@@ -75,7 +75,7 @@ void wrong_offsets(CUfunction function) {
 
 }  // namespace
 
-// "offsets": asks also what NVIDIA's driver does not answer.
+// "offsets": also makes the calls that crash NVIDIA's driver.
 int main(int argc, char** argv) {
   CUdevice device;
   CUcontext context;

@@ -1,7 +1,6 @@
-// usage: stages [ROUNDS [told]]: goes through what a session can be doing, again and again, says which stage it is in
-// before it begins (`told`: and begins when it is told so by a line on standard input), and checks every result.
-// Uninterrupted it ends with PASSED; where a call fails it prints the error's name, makes sure that what comes after
-// fails at once, and exits with 3.
+// usage: stages [ROUNDS [told]]: goes through the states of a session repeatedly, prints each stage before it begins
+// (`told`: and begins it after a line on standard input), and checks every result. Uninterrupted it ends with PASSED;
+// where a call fails it prints the error's name, makes sure that what comes after fails at once, and exits with 3.
 #include <cuda_runtime.h>
 #include <unistd.h>
 

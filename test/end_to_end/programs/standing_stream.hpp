@@ -1,4 +1,4 @@
-// A stream that stands until the program lets it go, so that what was sent behind is under way for certain.
+// A stream that the program blocks and releases, so that work queued behind is certainly in flight.
 #pragma once
 
 #include <cuda.h>
@@ -22,7 +22,7 @@ class StandingStream {
   // Whatever is sent to the stream now waits for go().
   void stand() { CHECK_DRIVER(cuStreamWaitValue32(stream_, address(), ++stands_, CU_STREAM_WAIT_VALUE_GEQ)); }
   void go() { CHECK_DRIVER(cuStreamWriteValue32(writes_, address(), stands_, CU_STREAM_WRITE_VALUE_DEFAULT)); }
-  // Another takes its place; what this one was sent goes on.
+  // Replaces the stream by a new one; the old one's work continues.
   void replace() {
     CHECK_RUNTIME(cudaStreamDestroy(stream_));
     CHECK_RUNTIME(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));

@@ -1,4 +1,4 @@
-// Another process of the program's, instruction by instruction: what a call does is counted, and stopped anywhere.
+// Steps another process of the program by instructions, to count a call's instructions or to stop it anywhere.
 #pragma once
 
 #include <sys/ptrace.h>
@@ -12,7 +12,7 @@
 #include <cstdio>
 #include <cstring>
 
-// A stepped thread stands still here until it is stepped on.
+// A stepped thread stops here until the stepper continues it.
 inline void stop_here() { asm volatile("int3" ::: "memory"); }
 
 struct Instruction {

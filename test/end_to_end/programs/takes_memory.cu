@@ -1,7 +1,7 @@
-// Does what its standard input says, a line each, and answers with a line: "take MIB" allocates, "give" frees what was
-// taken last, "free" tells how many bytes cudaMemGetInfo promises, "all" takes those, "map MIB" allocates memory of the
-// host and has the device write there, "load MIB" loads a program of so much text, unlike any before. Prints "ready"
-// first and PASSED at the end.
+// Executes a command for each line of its standard input, and answers with a line: "take MIB" allocates, "give" frees
+// what was taken last, "free" tells how many bytes cudaMemGetInfo promises, "all" takes those, "map MIB" allocates
+// memory of the host and has the device write there, "load MIB" loads a program of so much text, unlike any before.
+// Prints "ready" first and PASSED at the end.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

@@ -1,5 +1,5 @@
-// Tensor maps as libraries use them that do not link libcuda: the encoder comes from the runtime, the copies are the
-// hardware's own (sm_90). With the argument "encode" only maps are made, which needs no such hardware.
+// Tensor maps as in libraries that do not link libcuda: the encoder comes from the runtime, the copies are the
+// hardware's (sm_90). With the argument "encode" only maps are made, which needs no such hardware.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -48,7 +48,7 @@ __device__ void await(uint64_t* barrier) {
 }
 #endif
 
-// A tile in, one added to each, and out: what lies beyond the tensor comes in as zero and goes nowhere.
+// Loads a tile, adds one to each value, and stores it: values beyond the tensor are loaded as zero and not stored.
 __global__ void add_one(const __grid_constant__ CUtensorMap in, const __grid_constant__ CUtensorMap out, int* beyond) {
 #if __CUDA_ARCH__ >= 900
   __shared__ alignas(128) int tile[kTileRows * kTileColumns];

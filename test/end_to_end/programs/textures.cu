@@ -433,7 +433,7 @@ static void surfaces(cudaStream_t stream) {
       }
     }
   }
-  // What was written through the surface is in the array.
+  // The array has the surface's writes.
   std::vector<uchar4> pixels(kWidth * kHeight);
   CHECK_RUNTIME(
       cudaMemcpy2DFromArray(pixels.data(), kWidth * 4, plane, 0, 0, kWidth * 4, kHeight, cudaMemcpyDeviceToHost));

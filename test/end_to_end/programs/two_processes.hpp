@@ -1,4 +1,4 @@
-// For programs that are two processes, each with a CUDA of its own, which tell each other by a socket how far they are.
+// For programs of two processes, each with CUDA of its own, which report their progress to each other by a socket.
 #pragma once
 
 #include <sys/socket.h>

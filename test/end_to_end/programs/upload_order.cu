@@ -1,7 +1,7 @@
-// "upload_order WAY [large]": the data of a blocking copy are on the device when it has returned, whoever looks: while
-// the NULL stream is still busy with what came before the copy, something comes into being that does not wait for the
-// NULL stream. And the program has changed the source by then. Natively a large copy waits for the stream, a small one
-// does not (CUDA programming guide, "Asynchronous concurrent execution").
+// "upload_order WAY [large]": the data of a blocking copy are on the device when it has returned, for every reader:
+// while the NULL stream is still busy with work before the copy, the program makes a reader that does not wait for the
+// NULL stream. The program has changed the source by then. Natively a large copy waits for the stream, a small one does
+// not (CUDA programming guide, "Asynchronous concurrent execution").
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -82,7 +82,7 @@ void a_stream_with_priority() {
   OK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, -1));
   look_in(stream);
 }
-// The copy is one of a thread that is told of no stream; another has made one before.
+// A thread makes the copy; another thread has made the stream before.
 void a_stream_that_is_there() {
   CUstream stream;
   OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));

@@ -54,7 +54,7 @@ void misuse(CUdevice device) {
   int pair[2];
   DEMAND(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
   DEMAND(import(&handle, pair[1]) != CUDA_SUCCESS);
-  // What a descriptor of gpuwire holds, with a guess in the place of its token.
+  // The contents of a gpuwire descriptor, with a guess in place of its token.
   const char guess[] = "GPUWIRE share 1\nsixteen letters.";
   DEMAND(write(pair[0], guess, sizeof guess - 1) == sizeof guess - 1);
   DEMAND(import(&handle, pair[1]) != CUDA_SUCCESS);

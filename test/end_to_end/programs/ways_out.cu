@@ -1,6 +1,6 @@
-// A program leaves calls otherwise than by returning, and does with its process what is its own to do: threads are
-// cancelled, handlers jump out of calls and exit, descriptors are closed, limits are set, memory is protected. It gets
-// what it would without a wire, and can go on where it could. Arguments: the way, a seed, how often.
+// A program leaves calls without a return, and changes its own process: threads are cancelled, handlers jump out of
+// calls and exit, descriptors are closed, limits are set, memory is protected. It gets the same results as natively,
+// and can continue where it could. Arguments: the way, a seed, how often.
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <dirent.h>
@@ -54,7 +54,7 @@ unsigned read(unsigned* device) {
   return value;
 }
 
-// One call of a loop as programs have them; what is waited for is seldom.
+// One call of a typical loop; waits are rare.
 void one_call(unsigned* device, unsigned choice, std::vector<unsigned>& host) {
   switch (choice % 8) {
     case 5: CHECK_RUNTIME(cudaMemcpy(device + 1, host.data(), host.size() / 2 * 4, cudaMemcpyHostToDevice)); break;
@@ -109,7 +109,7 @@ void cancelled(unsigned rounds) {
   }
 }
 
-// --- jumping out of what waits --------------------------------------------------------------------------------------
+// --- jumping out of waits --------------------------------------------------------------------------------------
 
 sigjmp_buf g_back;
 std::atomic<bool> g_armed{false}, g_standing{false}, g_released{false};
@@ -123,7 +123,7 @@ void CUDART_CB wait_for_release(void*) {
   while (!g_released) sched_yield();
 }
 
-// Does the thread sleep in the system? What it waits for does not come.
+// Whether the thread sleeps in the system, in a wait that does not end.
 bool sleeps(pid_t thread) {
   char path[64], text[512];
   std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", int(thread));
@@ -136,7 +136,7 @@ bool sleeps(pid_t thread) {
   return state && state[2] == 'S';
 }
 
-// What the program waits with, while its stream stands.
+// Waits in one of several ways, while the stream is blocked.
 void wait_somehow(unsigned choice, cudaStream_t stream, cudaEvent_t event, unsigned* device, unsigned* host) {
   switch (choice % 4) {
     case 0: cudaStreamSynchronize(stream); break;
@@ -199,8 +199,8 @@ void exits() {
   static Loop loop(g_random());
   const pthread_t self = pthread_self();
   const unsigned calls = below(400), more = below(2000);
-  // What is done once is done by way of the C library's allocator, whose locks the runtime's exit handlers take, too:
-  // exit() in the middle of it stands still, whatever library called it.
+  // One-time initialisation uses the C library's allocator, whose locks the runtime's exit handlers take, too: exit()
+  // inside of it deadlocks, whichever library called it.
   constexpr unsigned kCallsBefore = 32;
   loop.run(kCallsBefore);
   std::thread([=] {
@@ -238,7 +238,8 @@ void forked(unsigned rounds) {
 
 // --- descriptors ----------------------------------------------------------------------------------------------------
 
-// The program's own, under all numbers that it has closed. Nobody else writes to them, or takes from them.
+// The program's own files, under all numbers that it has closed. The libraries must not write to them or read from
+// them.
 struct OwnFiles {
   static constexpr char kText[] = "the program's own";
   std::vector<int> files, sockets;
@@ -273,7 +274,7 @@ struct OwnFiles {
   }
 };
 
-// Closes what it has not opened from 3 on, and opens files of its own.
+// Closes foreign descriptors from 3 on, and opens files of its own.
 void closes(unsigned last) {
   unsigned* device = counter();
   void* pinned = nullptr;
@@ -291,7 +292,8 @@ void closes(unsigned last) {
     if (!first) first = copied;
   }
   own.check();
-  // Numbers that programs close one by one are not ours. A program that closes all has closed its device.
+  // The session's descriptors have numbers that programs do not close one by one. A program that closes all has closed
+  // its device.
   if (last < 900 && (first || read(device) != 70)) fail("the session is lost", first);
   std::printf("after closing: %s\n", cudaGetErrorName(first));
 }
@@ -331,7 +333,7 @@ void file_limit() {
 
 enum GivenUp : unsigned { kEnvironment = 1, kRootFolder = 2, kUser = 4 };
 
-// The session loses its connection behind that, and gets another one.
+// After that the session loses its connection, and gets another one.
 void gives_up(unsigned what) {
   unsigned* device = counter();
   add<<<1, 1>>>(device, 1);
@@ -453,7 +455,7 @@ void bad_memory(bool fetches, size_t bytes) {
 
 // --- rights of registered memory -----------------------------------------------------------------------------------
 
-// What the device does there, and what it does elsewhere, depends on no rights of the program's mapping.
+// The device's work on this and on other memory does not depend on the rights of the program's mapping.
 void rights(unsigned rounds) {
   constexpr size_t kBytes = 1 << 16, kCount = kBytes / 4;
   unsigned* device = counter();
