@@ -1,4 +1,4 @@
-"""What a site says of its gpuwire servers to Slurm's side, /etc/gpuwire/slurm.conf, and how these servers are asked."""
+"""The site's configuration of gpuwire servers for Slurm, /etc/gpuwire/slurm.conf, and queries of these servers."""
 
 import configparser
 import json
