@@ -1,4 +1,4 @@
-// How the generated notices (generated/server/session_notices.hpp) are built: in one segment, small ones without an
+// Builds the generated notices (generated/server/session_notices.hpp) in one segment. A small notice needs no
 // allocation.
 #pragma once
 

@@ -29,11 +29,12 @@ class CompletionWatcher;  // completion.hpp
 class Profiler;           // profiler.hpp
 class ReplayState;        // replay_state.hpp
 
-// Client handle -> the driver's. Every lookup checks kind, generation and presence. Executor thread only.
+// The table from the client's handles to the driver's objects. Every look-up checks kind, generation and presence.
+// Executor thread only.
 class HandleTable {
  public:
-  // `account`: of the memory that the table and the driver's objects behind it take; outlives the table, null: nobody
-  // counts.
+  // `account`: is charged for the memory of the table and of the driver's objects; outlives the table; null: nothing is
+  // charged.
   explicit HandleTable(HostMemory* account = nullptr);
   ~HandleTable();
   HandleTable(const HandleTable&) = delete;
@@ -41,28 +42,29 @@ class HandleTable {
 
   // False: the number is malformed, taken, of another kind or over the limit (kHandlesPerSessionMax).
   bool insert(wire::HandleKind kind, uint64_t handle, void* native);
-  // An insertion was refused because the account has no room.
+  // Whether an insertion was refused because the account has no room.
   bool out_of_memory() const { return out_of_memory_; }
-  // The same for an object that is still being made: find() waits for it. settle() gives the result; null: none, and
-  // the handle was never given out. A handle that has gone with its context meanwhile stays gone.
+  // Inserts the handle of an object that is still being made: find() waits for it. settle() sets the object; null:
+  // there is none, and the handle becomes unknown. A handle that was erased with its context meanwhile stays erased.
   bool insert_pending(wire::HandleKind kind, uint64_t handle);
   void settle(wire::HandleKind kind, uint64_t handle, void* native);
-  // `await` returns when something pending may have been settled.
+  // Sets the function by which find() waits: it returns once a pending handle may have been settled.
   void await_pending_with(std::function<void()> await) { await_pending_ = std::move(await); }
   // False: never given out, destroyed, or of another kind.
   bool find(wire::HandleKind kind, uint64_t handle, void*& native) const;
   bool erase(wire::HandleKind kind, uint64_t handle);
   size_t size() const { return size_; }
-  // Newest first, for teardown.
+  // Visits the handles of a kind, newest first, as teardown needs.
   void for_each(wire::HandleKind kind, const std::function<void(uint64_t handle, void* native)>& visit) const;
 
-  // Objects that are inserted from now on belong to `objects` (the frame header's number) and die with it, streams to
-  // `streams`: the two differ for a green context, whose events, modules and arrays are its primary context's.
+  // Objects that are inserted from now on belong to the context `objects` (the frame header's number) and die with it;
+  // streams belong to `streams`. The two differ for a green context, whose events, modules and arrays belong to its
+  // primary context.
   void set_context(uint32_t objects, uint32_t streams) {
     context_ = objects;
     stream_context_ = streams;
   }
-  // Forgets all that belongs to a context that was destroyed or reset: its streams, events, modules, functions, arrays,
+  // Erases the handles of a context that was destroyed or reset: its streams, events, modules, functions, arrays,
   // textures.
   void erase_context(uint32_t context);
   // `seen` is called for each stream that is inserted from now on.
@@ -82,12 +84,11 @@ class HandleTable {
   uint32_t stream_context_ = 0;
   HostCharge charge_;
   bool out_of_memory_ = false;
-  std::function<void(uint64_t, void*)> stream_seen_;  // empty: nobody asks
-  std::function<void()> await_pending_;               // empty: nothing is ever pending
+  std::function<void(uint64_t, void*)> stream_seen_;  // may be empty
+  std::function<void()> await_pending_;               // empty: no handle is ever pending
 };
 
-// The raw bytes behind the frame being executed. All of them are consumed: bytes that the call leaves are discarded
-// after it.
+// The raw bytes that follow the frame being executed. Bytes that the call does not read are discarded after it.
 class BulkReader {
  public:
   virtual ~BulkReader() = default;
@@ -104,8 +105,8 @@ class Outbox {
   virtual void notice(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message,
                       std::span<const std::byte> bulk = {}) = 0;
 
-  // The same with bulk that belongs to `keeper`: large bulk is not copied, and its keeper lives until the client has
-  // all of it.
+  // reply() with bulk that `keeper` owns: large bulk is not copied, and the keeper lives until the client has all of
+  // it.
   virtual void reply_kept(uint64_t sequence, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
                           std::shared_ptr<const void> keeper) {
     reply(sequence, message, bulk);
@@ -123,19 +124,20 @@ struct Call {
   const wire::FrameHeader& header;
   capnp::MessageReader& message;
   BulkReader& bulk;
-  bool answered = false;  // set by a call whose reply is sent by itself, now or later from a waiter thread
+  bool answered = false;  // set by a call that sends its reply itself, now or later from another thread
 };
 
-// A call that waits for the device. `query` answers CUDA_ERROR_NOT_READY while it has to continue; `wait` blocks until
-// it is done; `finish` sends the reply, exactly once, with the result of either of them. query runs on the executor,
-// wait on a waiter thread with the caller's context current, finish on whichever of the two came to the end. When many
-// calls wait already, `events` are watched in place of `wait`, and finish runs on the watcher's thread: a program may
-// have any number of threads, and the frame that ends a wait may be one of those behind it.
+// A call that waits for the device. `query` returns CUDA_ERROR_NOT_READY while the work is unfinished; `wait` blocks
+// until the work is done; `finish` sends the reply, exactly once, with the result of `query` or `wait`. `query` runs on
+// the executor, `wait` on a waiter thread with the caller's context current, and `finish` on the thread that found the
+// work done. When many calls wait already, the watcher polls `events` instead of `wait`, and `finish` runs on the
+// watcher's thread: a program may have any number of waiting threads, and a later frame may be the one that ends a
+// wait.
 struct DeviceWait {
-  std::function<CUresult()> query;  // may be empty: then it goes to a waiter at once
+  std::function<CUresult()> query;  // empty: a waiter takes the call at once
   std::function<CUresult()> wait;
-  // On the executor: events that have all completed when the wait is over; they live until finish has run. Empty, or
-  // gives none: only `wait` will do.
+  // Executor. Returns events that have all completed when the wait is over; they live until `finish` has run. If this
+  // function is empty or returns no events, only `wait` can be used.
   std::function<std::vector<CUevent>()> events;
   std::function<void(CUresult)> finish;
 };
@@ -154,13 +156,13 @@ class Replay {
   virtual HandleTable& handles() = 0;
   virtual Outbox& outbox() = 0;
 
-  // A call that waits: `work` runs on a waiter thread, where it makes the driver call that waits and sends the reply
-  // itself. The caller's context is made current there. Never waits for a free thread; a session that has too many such
-  // calls at once (kBlockedWaitersMax) ends. Executor and waiters run in CU_STREAM_CAPTURE_MODE_RELAXED: which calls a
-  // capture forbids to which thread of the program is the client's to judge.
+  // Runs `work` on a waiter thread, with the caller's context current; `work` makes the blocking driver call and sends
+  // the reply. The call never waits for a free thread; a session with too many such calls at once (kBlockedWaitersMax)
+  // ends. Executor and waiters run in CU_STREAM_CAPTURE_MODE_RELAXED: the client decides which calls a capture forbids
+  // to which thread of the program.
   virtual void wait_elsewhere(std::function<void()> work) = 0;
 
-  // The same for work that waits for no device: it is no time of the device's.
+  // wait_elsewhere() for work that does not wait for the device, so its time does not count as device time.
   virtual void work_elsewhere(std::function<void()> work) { wait_elsewhere(std::move(work)); }
 
   // The native context of the frame being executed, made current on the executor thread before the call runs.
@@ -169,51 +171,50 @@ class Replay {
   // Remembers the first failure of posted calls, explains it and reports it to the client
   // (NoticeOrdinal::deferred_error).
   virtual void fail_posted(const wire::FrameHeader& header, CUresult result, std::string message = {}) = 0;
-  // The content of a reply's `deferred` field: the failure that no reply has reported yet, once. Any thread.
+  // Returns the failure that no reply has reported yet, for a reply's `deferred` field, and clears it. Any thread.
   virtual CUresult take_deferred() = 0;
 
-  // The state of the hand-written calls from frame to frame. The worker creates it and asks it for the context of every
-  // frame (ReplayState::enter), and ends it before the driver goes.
+  // The state of the hand-written calls from frame to frame. The worker creates it, calls ReplayState::enter for every
+  // frame, and ends it before the driver is unloaded.
   virtual ReplayState& state() = 0;
-  // Tells when device work is done. Any thread.
+  // Reports completed device work. Any thread.
   virtual CompletionWatcher& watcher() = 0;
-  // Has the client sent more? Then the executor stops polling for a completion and lets a waiter thread do it. Executor
-  // only; cheap.
+  // Whether the client has sent more frames: then the executor stops polling for a completion and leaves this to a
+  // waiter thread. Executor only; cheap.
   virtual bool input_waiting() = 0;
   // How long the executor may poll for a completion.
   virtual std::chrono::microseconds poll_time() const = 0;
   // Whether waits owe the driver a synchronising call when they are over. Any thread.
   SyncDuties& sync_duties() { return sync_duties_; }
-  // When it returns, all that the device has printed up to the last synchronisation has left as Output notices. Any
-  // thread.
+  // Sends all that the device has printed up to the last synchronisation as Output notices. Any thread.
   virtual void drain_output() = 0;
 
-  // Most waits are short: asks wait.query for up to poll_time() on the executor while the client sends nothing new,
-  // then leaves the rest to a waiter thread. Sets call.answered. True: finished already.
+  // Polls wait.query on the executor for up to poll_time() while the client sends nothing new, because most waits are
+  // short; then leaves the wait to a waiter thread. Sets call.answered. True: finished already.
   virtual bool poll_or_defer(Call& call, DeviceWait wait) = 0;
 
-  // Executor: streams will wait for answers of the client. From now on calls that are `out_of_turn` may be executed by
-  // another thread while the executor is kept in the driver, before frames that were sent earlier.
+  // Executor: declares that streams will wait for answers of the client. From now on another thread may execute
+  // `out_of_turn` calls while the executor is blocked in the driver, before frames that were sent earlier.
   virtual void expect_answers() = 0;
-  // A stream waits for an answer. Any thread.
+  // Declares that a stream waits for an answer of the client. Any thread.
   virtual void answer_awaited() = 0;
 
-  // The worker holds one reference to the primary context of device 0 from before the session (so that a session starts
-  // fast). True once, for that device: the reference is the caller's from now on, in place of a
-  // cuDevicePrimaryCtxRetain of its own.
+  // Takes over the worker's early reference to the primary context of device 0, which lets a session start fast.
+  // Returns true once, for that device: the caller then owns the reference and needs no cuDevicePrimaryCtxRetain of its
+  // own.
   virtual bool take_prewarmed_primary(CUdevice device) = 0;
 
-  // The account of the session's memory on this machine; null: nobody counts.
+  // The account of the session's host memory; null: nothing is charged.
   virtual HostMemory* host_memory() { return nullptr; }
 
-  // Executor only. The session's spent time so far, and a report that it has polled for a completion for this long.
+  // The session's times so far, and a report of time spent polling for a completion. Executor only.
   virtual SessionTimes times() const { return {}; }
   virtual void note_polled(std::chrono::nanoseconds) {}
 
-  // For a client that asks for a profile; null: nothing can be timed here.
+  // The profiler for a client that requests a profile; null: the server cannot time work.
   virtual Profiler* profiler() { return nullptr; }
 
-  // Of a management session; null in one that runs a program.
+  // The NVML side of a management session; null in a session that runs a program.
   virtual Management* management() { return nullptr; }
 
  private:
@@ -235,11 +236,11 @@ struct ReplayEntry {
   bool posted =
       false;  // which FrameKinds may carry it: posted ones may also be called (the reply is then a schema::Result)
   bool out_of_turn = false;     // any thread may execute it, before frames sent earlier (Replay::expect_answers)
-  bool any_context = false;     // executed in whatever state the frame's context is
+  bool any_context = false;     // executed in any state of the frame's context
   uint64_t bulk_bytes_max = 0;  // raw bytes that the frame may have behind it
 };
 
-// Before any of it is read: throws ProtocolFault when the frame has more raw bytes behind it than its call may carry.
+// Throws ProtocolFault if more raw bytes follow the frame than its call may carry. Called before any of them is read.
 inline void check_bulk(const ReplayEntry& entry, const wire::FrameHeader& header) {
   if (header.bulk_bytes <= entry.bulk_bytes_max) [[likely]]
     return;

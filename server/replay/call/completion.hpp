@@ -11,10 +11,10 @@ class CompletionWatcher {
  public:
   virtual ~CompletionWatcher() = default;
 
-  // Calls `done` once, on the watcher's thread, when `event` has completed (CUDA_SUCCESS) or can no longer do so (its
-  // error). Polls all watched events: a slow one keeps none of the others waiting. `context` is current there for the
-  // query and for `done`, which may send, and may call watch(). The event is the caller's and lives until `done` has
-  // run. Any thread. False: too many are watched (kWatchedMax) or the session ends; `done` is then never called.
+  // Calls `done` once, on the watcher's thread, when `event` has completed (CUDA_SUCCESS) or has failed (its error).
+  // The watcher polls all watched events, so a slow event delays no other. `context` is current on that thread for the
+  // query and for `done`, which may send, and may call watch(). The caller owns the event and keeps it until `done` has
+  // run. Any thread. False: too many events are watched (kWatchedMax) or the session ends; `done` is then never called.
   virtual bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) = 0;
 };
 

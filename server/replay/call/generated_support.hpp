@@ -22,10 +22,10 @@
 
 namespace gpuwire::server {
 
-// Where an empty list points: the driver refuses NULL for some lists even when their count is 0.
+// An empty list points here: the driver refuses NULL for some lists even when their count is 0.
 alignas(64) inline constexpr unsigned char kNoItems[64] = {};
 
-// Items of a list, read in place.
+// The items of a list, which are read in place.
 template <class T>
 class Items {
  public:
@@ -37,8 +37,8 @@ class Items {
   const T* items_;
 };
 
-// Room for a list that the driver fills in; null when the count is 0. `count` has been checked by Incoming::count or
-// Incoming::bytes.
+// Room for a list that the driver fills in; null when the count is 0. Precondition: Incoming::count or Incoming::bytes
+// has checked `count`.
 template <class T>
 class Room {
  public:
@@ -49,12 +49,12 @@ class Room {
   std::vector<T> items_;
 };
 
-// A reply of known size in one segment, small ones without an allocation.
+// A reply of known size in one segment. A small reply needs no allocation.
 template <class Results>
 class ReplyMessage {
  public:
-  // Bytes in `lists` lists, texts and data. A value beyond a message's limit is our own mistake: the counts have been
-  // checked.
+  // `data_bytes`: the sum over `lists` lists, texts and data. A size beyond a message's limit is our own bug: the
+  // counts have been checked.
   ReplyMessage(size_t data_bytes, size_t lists)
       : words_(words(data_bytes, lists)),
         heap_(words_ > kStackWords ? words_ : 0),
@@ -83,7 +83,8 @@ class ReplyMessage {
 // One call being replayed.
 class Incoming {
  public:
-  // `posted`: the description's class. A posted call may also be called, never the other way round.
+  // `posted`: the call's class in the description. A frame of kind `called` may carry a posted call, but a frame of
+  // kind `posted` never carries a called one.
   Incoming(Replay& replay, Call& call, bool posted) : replay_(replay), call_(call) {
     auto kind = wire::FrameKind(call.header.kind);
     expect(kind == wire::FrameKind::called || (posted && kind == wire::FrameKind::posted),
@@ -130,7 +131,7 @@ class Incoming {
     expect(bytes <= kDataBytesMax, "data over the limit");
     return bytes;
   }
-  // `bytes` of attribute_bytes(): 0 is an attribute that this side does not know.
+  // `bytes`: the result of attribute_bytes(); 0: this side does not know the attribute.
   uint32_t attribute(uint32_t bytes) {
     if (!bytes) fail(CUDA_ERROR_INVALID_VALUE);
     return bytes;
@@ -149,7 +150,7 @@ class Incoming {
     return natives;
   }
 
-  // Success when all arguments were right and the driver has the function.
+  // Returns CUDA_SUCCESS if all arguments were valid and the driver has the function.
   CUresult ready(bool present) const noexcept {
     return error_ ? error_ : present ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -161,15 +162,15 @@ class Incoming {
                                                     : "a new handle that is malformed or taken");
   }
   void erase(wire::HandleKind kind, uint64_t handle) { replay_.handles().erase(kind, handle); }
-  // The handle of an object of the driver: its existing one, or else `candidate`, which it has from now on. 0 for no
-  // object.
+  // Returns the handle of a driver object: its existing handle, or else `candidate`, which it has from now on. 0: there
+  // is no object.
   uint64_t give(wire::HandleKind kind, uint64_t candidate, uint64_t native) {
     if (!native) return 0;
     uint64_t found = known(kind, native);
     if (!found) insert(kind, found = candidate, native);
     return found;
   }
-  // The handle that an object of the driver has; 0: it has none.
+  // Returns the handle of a driver object; 0: it has none.
   uint64_t known(wire::HandleKind kind, uint64_t native) {
     uint64_t found = 0;
     if (kind == wire::HandleKind::stream && native <= wire::kStreamLegacy) return native;
@@ -179,7 +180,7 @@ class Incoming {
     });
     return found;
   }
-  // The same for a list; candidates are taken in order.
+  // give() for a list; takes the candidates in order.
   template <class T>
   std::vector<uint64_t> give_all(wire::HandleKind kind, capnp::List<uint64_t>::Reader candidates, const T* natives,
                                  size_t count) {
@@ -199,7 +200,7 @@ class Incoming {
   }
 
   // --- answers -----------------------------------------------------------------------------------------------------
-  // Of a call that has nothing but a result to say.
+  // Answers a call that has only a result.
   void finish(CUresult result) {
     if (wire::FrameKind(call_.header.kind) == wire::FrameKind::posted) {
       if (result) replay_.fail_posted(call_.header, result);
@@ -217,7 +218,7 @@ class Incoming {
     call_.answered = true;
   }
 
-  // The call's result from here on, unless it has failed already.
+  // Sets the call's result, unless the call has failed already.
   void fail(CUresult error) noexcept {
     if (!error_) error_ = error;
   }
@@ -228,8 +229,8 @@ class Incoming {
   CUresult error_ = CUDA_SUCCESS;
 };
 
-// A structure and its lists out of one run of bytes (client_stub/driver/call/flat.hpp writes it). Holds them while the
-// call runs.
+// Decodes a structure and its lists from one run of bytes (client_stub/driver/call/flat.hpp writes it), and owns them
+// while the call runs.
 class Flat {
  public:
   explicit Flat(const Incoming& incoming, capnp::Data::Reader data) {

@@ -1,4 +1,5 @@
-// Waiting for the device: briefly on the executor, so that short work costs no thread switch, and patiently elsewhere.
+// Waiting for the device: the executor waits briefly, so that short work costs no thread switch; waiter threads wait as
+// long as needed.
 #pragma once
 
 #include <cuda.h>
@@ -14,21 +15,21 @@
 
 namespace gpuwire::server {
 
-// A copy and the short kernel before it are polled for this long even where cores are few.
+// The executor polls for a copy and the short kernel before it for this long even on a machine with few cores.
 inline constexpr std::chrono::microseconds kCopyPoll{50};
-// A waiter spins for this long before it starts to sleep between two polls: for a part of its wait so far, so that it
-// is never late by more.
+// A waiter spins for this long before it starts to sleep between polls. Each sleep is a fraction of the wait so far, so
+// that the waiter is never late by more than this fraction.
 inline constexpr std::chrono::microseconds kWaiterSpin{200};
 inline constexpr std::chrono::microseconds kWaiterSleepMin{20};
 inline constexpr std::chrono::microseconds kWaiterSleepMax{200};
 inline constexpr int kWaiterSleepPart = 32;
 
-// Executor only: asks `query` once, and again for as long as `spin`. CUDA_ERROR_NOT_READY: not done by then, or the
-// client has sent more to do.
+// Calls `query` at least once, and repeats it for up to `spin`. Returns CUDA_ERROR_NOT_READY if the work was not done
+// by then, or the client has sent more frames. Executor only.
 template <class Query>
 CUresult poll_for(Replay& replay, Query query, std::chrono::microseconds spin) {
   auto begun = std::chrono::steady_clock::now();
-  bool looked = false;  // and it was not done
+  bool looked = false;  // and the work was not done
   for (;;) {
     CUresult result = query();
     const bool done = result != CUDA_ERROR_NOT_READY;
@@ -43,7 +44,7 @@ CUresult poll_for(Replay& replay, Query query, std::chrono::microseconds spin) {
   }
 }
 
-// As long as the replay polls, or `at_least`.
+// Polls for Replay::poll_time(), or for `at_least` if that is longer. Executor only.
 template <class Query>
 CUresult poll_device(Replay& replay, Query query, std::chrono::microseconds at_least = {}) {
   return poll_for(replay, query, std::max(replay.poll_time(), at_least));
@@ -61,7 +62,8 @@ inline CUresult poll_copy(Replay& replay, CompletionMark& mark) {
       replay, [&] { return mark.poll(replay.driver()); }, kCopyPoll);
 }
 
-// Any thread but the executor. Unlike cuEventSynchronize it does not keep a core busy through a long kernel.
+// Waits for the event. Any thread but the executor. Unlike cuEventSynchronize, this does not keep a core busy during a
+// long kernel.
 inline CUresult wait_for_event(const DriverTable& driver, CUevent event) {
   auto begun = std::chrono::steady_clock::now();
   for (;;) {
@@ -73,19 +75,20 @@ inline CUresult wait_for_event(const DriverTable& driver, CUevent event) {
   }
 }
 
-// The duties that a successful wait for a query may still have. `synchronise`: the driver's call that waits for the
-// same.
+// Fulfils the duties that remain after a query has found the work done. `synchronise`: the driver call that waits for
+// the same work.
 template <class Synchronise>
 CUresult synchronise_if_due(Replay& replay, CUresult polled, Synchronise synchronise) {
   return polled == CUDA_SUCCESS && replay.sync_duties().any() ? synchronise() : polled;
 }
 
-// Before a wait is answered: the device's output leaves first. A driver reports failures in words, too.
+// Sends the device's output. Called before a wait is answered. After a failure the output includes the driver's text
+// about it.
 inline void drain_if_due(Replay& replay, CUresult waited) {
   if (waited != CUDA_SUCCESS || replay.sync_duties().any()) replay.drain_output();
 }
 
-// Both.
+// synchronise_if_due() for an event, then drain_if_due().
 inline CUresult settle(Replay& replay, CUevent event, CUresult polled) {
   auto synchronise = replay.driver().cuEventSynchronize;
   if (synchronise) polled = synchronise_if_due(replay, polled, [&] { return synchronise(event); });

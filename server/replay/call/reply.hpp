@@ -31,8 +31,7 @@ class SmallMessage {
   capnp::MallocMessageBuilder builder_{kj::arrayPtr(scratch_, kWords)};
 };
 
-// The reply of a called frame that has nothing to say but its result. Any thread.
-// `keeper`: see Outbox::reply_kept().
+// Sends the reply of a called frame that has only a result. Any thread. `keeper`: see Outbox::reply_kept().
 inline void send_result(Replay& replay, uint64_t sequence, CUresult result, std::span<const std::byte> bulk = {},
                         std::shared_ptr<const void> keeper = {}) {
   explain(replay, result);
@@ -54,13 +53,13 @@ inline void finish(Replay& replay, Call& call, CUresult result, std::string mess
   }
 }
 
-// A function that the driver lacks is CUDA_ERROR_NOT_SUPPORTED.
+// Calls a driver function. Returns CUDA_ERROR_NOT_SUPPORTED if the driver lacks it.
 template <class Function, class... Arguments>
 CUresult drive(Function function, Arguments... arguments) {
   return function ? function(arguments...) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// The stream of a message: CUDA's constants or a handle. False: no such stream.
+// Finds the stream that a message names by CUDA's constants or by a handle. False: there is no such stream.
 inline bool find_stream(Replay& replay, uint64_t handle, CUstream& stream) {
   if (handle == wire::kStreamNull || handle == wire::kStreamLegacy) {
     stream = reinterpret_cast<CUstream>(handle);

@@ -37,8 +37,8 @@ CUresult ContextTable::make_current(uint32_t number) {
 }
 
 void ContextTable::enter_any() {
-  // Without any, the context that the worker made current ahead of the session stays current; if there is none, the
-  // driver reports the error itself.
+  // If the session has no context, the one that the worker made current before the session stays current; without that
+  // one, the driver reports the error itself.
   if (!current_ && !order_.empty()) static_cast<void>(make_current(order_.front()));
 }
 
@@ -48,7 +48,7 @@ Context* ContextTable::enter_stream(CUstream stream) {
   if (drive(driver_.cuStreamGetCtx, stream, &native) != CUDA_SUCCESS || native == current_->native) return current_;
   for (uint32_t number : order_) {
     if (contexts_[number]->native != native) continue;
-    // If it fails, the caller's context stays current, and the driver reports the fault of the stream.
+    // If make_current() fails, the caller's context stays current, and the driver reports the fault of the stream.
     static_cast<void>(make_current(number));
     break;
   }
@@ -64,7 +64,7 @@ CUresult ContextTable::activate(Context& context) {
     context.native = nullptr;
     return context.error;
   }
-  // The reference that the worker took ahead is one too many now.
+  // The worker's early reference is no longer needed.
   if (replay_.take_prewarmed_primary(context.device)) drive(driver_.cuDevicePrimaryCtxRelease_v2, context.device);
   if (!handles_.insert(wire::HandleKind::context, context.handle, context.native)) {
     drive(driver_.cuDevicePrimaryCtxRelease_v2, context.device);
@@ -127,7 +127,7 @@ CUresult ContextTable::create_green(uint64_t handle, uint64_t primary, CUdevReso
   if (number == 0 || find(number)) return CUDA_ERROR_INVALID_HANDLE;
   if (contexts_.size() >= kContextsMax) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = activate(*base)) return error;
-  replay_.sync_duties().note();  // work in its NULL stream is its primary context's, too
+  replay_.sync_duties().note();  // waits in the primary context cover work in its NULL stream, too
   CUgreenCtx green = nullptr;
   CUcontext native = nullptr;
   CUresult result = drive(driver_.cuGreenCtxCreate, &green, descriptor, base->device, flags);
@@ -142,7 +142,7 @@ CUresult ContextTable::create_green(uint64_t handle, uint64_t primary, CUdevReso
   context.native = native;
   context.green = green;
   context.base = base->base;
-  // Events and pinned memory of the one serve the other.
+  // The green context uses the events and pinned memory of its primary context.
   context.staging = base->staging;
   context.events = base->events;
   return CUDA_SUCCESS;
@@ -177,7 +177,7 @@ void ContextTable::drain(Context& context) {
   context.awaited.reset();
   context.passed.clear();
   if (context.green) return;
-  // The data that waiter and watcher still hold leave now that the device is at rest.
+  // The device has no work left, so the waiters and the watcher now send the data that they hold.
   context.events->all_returned(std::chrono::milliseconds(kContextDrainMs));
 }
 
@@ -257,8 +257,8 @@ void ContextTable::end() {
     } else if (!context.primary) {
       destroy(context.handle);
     } else {
-      // Memory that the session left in the primary context goes with it, also when another part of the process holds
-      // it too.
+      // The reset frees memory that the session left in the primary context, even if another part of the process holds
+      // the context, too.
       reset_primary(context.handle);
       release_primary(context.handle);
     }

@@ -23,38 +23,39 @@ class UploadOrder;
 struct Upload {
   StagingBlock block;
   std::shared_ptr<PooledEvent> done;
-  bool told = false;  // the program takes it that the device has the data
+  bool told = false;  // the program was told that the device has the data
 };
 
 struct Context {
   uint64_t handle = 0;  // the client's
   CUdevice device = 0;
   CUcontext native = nullptr;     // null: a primary context that is not active now
-  CUresult error = CUDA_SUCCESS;  // why it could not be made active
+  CUresult error = CUDA_SUCCESS;  // why activate() failed
   bool primary = false;
-  CUgreenCtx green = nullptr;  // of a green context: `native` is the context made of it
+  CUgreenCtx green = nullptr;  // set for a green context: `native` was created from it
   uint32_t base = 0;  // the owner of its objects: for a green context its primary context's number, otherwise its own
   unsigned flags = 0;
   std::shared_ptr<StagingPool> staging;
   std::shared_ptr<EventPool> events;
   PassedMarks passed;
-  std::deque<Upload> uploads;       // oldest first
-  std::shared_ptr<Upload> awaited;  // the newest that was reported and is waited for: its answers hold it, too
-  CUstream beside = nullptr;        // waits for no other stream; made when first used, managed_memory.cpp
+  std::deque<Upload> uploads;  // oldest first
+  // the newest upload that was reported and is awaited; its pending answers hold it, too
+  std::shared_ptr<Upload> awaited;
+  CUstream beside = nullptr;  // a stream that waits for no other; made at its first use (managed_memory.cpp)
 };
 
 inline constexpr size_t kContextsMax = 1024;
-// How long destroying a context waits for replies and notices about its last work to leave.
+// The time for which the destruction of a context waits until replies and notices about its last work are sent.
 inline constexpr unsigned kContextDrainMs = 5000;
 
-// The form of a context handle in a frame header.
+// Returns the number by which a frame header names a context handle.
 constexpr uint32_t wire_context(uint64_t handle) { return uint32_t(handle); }
 
 // Executor thread only.
 class ContextTable {
  public:
-  // `write`: makes words that report completed work (completion_words.hpp); null: events alone do. `order`: is notified
-  // when a context ends; null: nobody is.
+  // `write`: writes the words that report completed work (completion_words.hpp); null: only events report it. `order`:
+  // is notified when a context ends; may be null.
   explicit ContextTable(Replay& replay, WriteWord write = nullptr, UploadOrder* order = nullptr)
       : replay_(replay),
         driver_(replay.driver()),
@@ -65,38 +66,39 @@ class ContextTable {
 
   // Makes the context with this number current on this thread; 0: none.
   CUresult make_current(uint32_t number);
-  // Makes some context of the session current until the next frame, where the frame names none: libraries are of no
-  // context, but the driver answers some questions about their kernels only when one is current.
+  // Makes some context of the session current until the next frame, if the frame names none: libraries belong to no
+  // context, but the driver answers some queries about their kernels only while a context is current.
   void enter_any();
-  // Is this the executor, whose contexts these are? Any thread may ask.
+  // Whether the calling thread is the executor, which owns the contexts. Any thread.
   bool on_executor() const { return executor_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
-  // No handle is bound to a context.
+  // Whether no handle is bound to a context.
   bool empty() const { return order_.empty(); }
-  // The one made current last, or null.
+  // The context that was made current last, or null.
   Context* current() { return current_; }
   Context* find(uint32_t number);
-  // The context that a stream of a frame belongs to, made current until the next frame: a program may copy on, and wait
-  // for, streams of other contexts than its current one. The legacy stream is the current context's. Null: none is
-  // current.
+  // Makes the context of a frame's stream current until the next frame, and returns it: a program may copy on, and wait
+  // for, streams of contexts other than its current one. The legacy stream belongs to the current context. Null: no
+  // context is current.
   Context* enter_stream(CUstream stream);
 
   // Binds a handle to a device's primary context and activates it. Binding it again changes nothing.
   CUresult retain_primary(uint64_t handle, CUdevice device, unsigned flags);
   CUresult release_primary(uint64_t handle);
-  // The context and all in it go; the handle stays bound, and its next use starts it afresh.
+  // Resets the context and destroys all objects in it. The handle stays bound; its next use activates the context
+  // again.
   CUresult reset_primary(uint64_t handle);
-  // Takes over a context that cuCtxCreate gave. False: the handle cannot be used.
+  // Takes ownership of a context that cuCtxCreate returned. False: the handle cannot be used.
   bool adopt(uint64_t handle, CUcontext native, CUdevice device);
   CUresult destroy(uint64_t handle);
-  // A context with the resources of a bound primary context's device that the descriptor names. It ends with that
-  // context at the latest.
+  // Creates a green context with those resources of the primary context's device that the descriptor names. It ends
+  // with the primary context at the latest.
   CUresult create_green(uint64_t handle, uint64_t primary, CUdevResourceDesc descriptor, unsigned flags);
   CUresult destroy_green(uint64_t handle);
   template <class Visit>
   void for_each(Visit&& visit) {
     for (uint32_t number : order_) visit(*contexts_[number]);
   }
-  // Destroys all of them, newest first.
+  // Destroys all contexts, newest first.
   void end();
 
  private:
@@ -114,10 +116,11 @@ class ContextTable {
   const WriteWord write_word_;
   UploadOrder* const order_of_uploads_;
   std::unordered_map<uint32_t, std::unique_ptr<Context>> contexts_;
-  std::deque<uint32_t> order_;  // of creation
+  std::deque<uint32_t> order_;  // in order of creation
   Context* current_ = nullptr;
   uint32_t current_number_ = 0;
-  // Set by the first frame. Relaxed: nothing is published through it, and no other thread runs a call before.
+  // Set by the first frame. Relaxed: nothing is published through it, and no other thread runs a call before the first
+  // frame.
   std::atomic<std::thread::id> executor_{};
 };
 

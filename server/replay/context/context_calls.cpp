@@ -1,4 +1,4 @@
-// Contexts that come and go.
+// Creation and destruction of contexts.
 #include "schema/api_context.capnp.h"
 #include "server/driver_table.hpp"
 #include "server/custom.hpp"
@@ -12,7 +12,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// With a context goes the work that the driver has left out of its streams after a fault.
+// The end of a context also ends callbacks in its streams that the driver skipped after a fault.
 void ended(Replay& replay, Call& call, uint64_t handle, CUresult result) {
   if (result == CUDA_SUCCESS) replay.state().callbacks().forget_context(wire_context(handle));
   finish(replay, call, result);
@@ -46,7 +46,7 @@ void cuCtxCreate_v4(Replay& replay, Call& call) {
   CUresult result = driver.cuCtxCreate_v4 ? driver.cuCtxCreate_v4(&native, nullptr, params.getFlags(), device)
                                           : drive(driver.cuCtxCreate_v2, &native, params.getFlags(), device);
   if (result == CUDA_SUCCESS) {
-    // Creating pushed it; which context is current is the table's to decide.
+    // cuCtxCreate pushed the context; ContextTable alone decides which context is current.
     CUcontext popped = nullptr;
     drive(driver.cuCtxPopCurrent_v2, &popped);
     if (!replay.state().contexts().adopt(params.getPctx(), native, device)) {

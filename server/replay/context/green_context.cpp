@@ -1,4 +1,4 @@
-// Parts of a device, and contexts that have them.
+// Device resources, and green contexts with them.
 #include <algorithm>
 #include <vector>
 
@@ -16,7 +16,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// The driver's own bytes for the client's ticket. Null: `incoming` has failed.
+// Returns the driver's own bytes for the client's ticket. Null: `incoming` has failed.
 const CUdevResource* resource_of(Replay& replay, Incoming& incoming, const CUdevResource& sealed) {
   const CUdevResource* native = replay.state().device_resources().find(sealed);
   if (sealed.type == CU_DEV_RESOURCE_TYPE_INVALID) incoming.fail(CUDA_ERROR_INVALID_RESOURCE_TYPE);
@@ -24,7 +24,7 @@ const CUdevResource* resource_of(Replay& replay, Incoming& incoming, const CUdev
   return native;
 }
 
-// The answer to a question for one resource.
+// Answers a query for one resource.
 template <class Results>
 void answer(Replay& replay, Incoming& incoming, CUresult result, const CUdevResource& native) {
   ReplyMessage<Results> reply(sizeof native, 1);
@@ -41,7 +41,7 @@ void green_create(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::GreenContext>();
   void* descriptor = nullptr;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
-  // Without a descriptor: the whole device.
+  // Without a descriptor the context gets the whole device.
   if (params.getDescriptor() == 0 ||
       replay.handles().find(wire::HandleKind::device_resource_desc, params.getDescriptor(), descriptor)) {
     result = replay.state().contexts().create_green(params.getContext(), params.getPrimary(),
@@ -84,7 +84,7 @@ void cuDevSmResourceSplitByCount(Replay& replay, Call& call) {
   size_t room = incoming.count(params.getResultValueWanted() ? groups : 0, sizeof(CUdevResource));
   CUdevResource sealed{}, remaining{};
   incoming.copy(params.getInput(), &sealed, sizeof sealed);
-  // Never null where the client has a list: without one the call is a question.
+  // Not null if the client has a list: with NULL the call is a query.
   std::vector<CUdevResource> parts(std::max<size_t>(room, 1));
   const CUdevResource* input = resource_of(replay, incoming, sealed);
   CUresult result = incoming.ready(true);
@@ -112,7 +112,7 @@ void cuDevResourceGenerateDesc(Replay& replay, Call& call) {
   size_t count = incoming.count(params.getNbResources(), sizeof(CUdevResource));
   std::vector<CUdevResource> resources(count);
   incoming.copy(params.getResources(), resources.data(), count * sizeof(CUdevResource));
-  if (count == 0) incoming.fail(CUDA_ERROR_INVALID_VALUE);  // which the driver does not look at
+  if (count == 0) incoming.fail(CUDA_ERROR_INVALID_VALUE);  // the driver does not check this
   for (CUdevResource& resource : resources) {
     if (const CUdevResource* native = resource_of(replay, incoming, resource)) resource = *native;
   }

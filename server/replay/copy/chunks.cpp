@@ -1,4 +1,4 @@
-// Copies to the device of which the client only names the bytes (server/chunk_store).
+// Copies to the device whose bytes the client names by digest instead of sending them (server/chunk_store).
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -37,7 +37,7 @@ void send_missing(Replay& replay, uint64_t sequence, const std::vector<bool>& fo
   replay.outbox().reply(sequence, *message);
 }
 
-// Puts the chunks that there are on the stream, neighbours with one call.
+// Copies the found chunks on the stream, adjacent chunks by one call.
 CUresult copy_found(Replay& replay, const std::vector<bool>& found, CUdeviceptr destination, const std::byte* from,
                     uint64_t bytes, CUstream stream) {
   for (size_t first = 0; first < found.size();) {
@@ -79,7 +79,7 @@ void copy_chunks(Replay& replay, Call& call) {
   if (!block) return answer(CUDA_ERROR_OUT_OF_MEMORY);
   found = store->fetch(digests, {block.data(), size_t(bytes)});
   CUresult result = copy_found(replay, found, params.getDestination(), block.data(), bytes, stream);
-  // Also after a failure: earlier work on the stream reads the block.
+  // The block is kept even after a failure, because copies already on the stream read it.
   CUresult kept = keep_upload(replay, call, *context, stream, std::move(block), params.getBlocking());
   if (result == CUDA_SUCCESS) result = kept;
   if (result != CUDA_SUCCESS || !params.getBlocking()) return answer(result);

@@ -24,7 +24,7 @@ StagingBlock take_staging(Replay& replay, Context& context, size_t bytes) {
   if (StagingBlock block = context.staging->take(bytes)) return block;
   auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(kStagingWaitMs);
   do {
-    // The oldest copy may stand on a stream that is slower than others.
+    // The oldest copy may be on a slow stream, so every copy is checked.
     std::erase_if(context.uploads, [&](const Upload& upload) {
       return replay.driver().cuEventQuery(upload.done->get()) != CUDA_ERROR_NOT_READY;
     });
@@ -49,7 +49,7 @@ CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstrea
   CUresult result =
       *upload.done ? drive(replay.driver().cuEventRecord, upload.done->get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result != CUDA_SUCCESS) {
-    // No event to wait for (the stream may be of another context): the stream itself then.
+    // Without an event (the stream may belong to another context) the executor waits for the stream itself.
     return drive(replay.driver().cuStreamSynchronize, stream);
   }
   UploadOrder* order = replay.state().upload_order();
@@ -60,7 +60,7 @@ CUresult keep_upload(Replay& replay, const Call& call, Context& context, CUstrea
 
 namespace {
 
-// Answers when the event is done: at once if that is soon.
+// Answers once the event has completed: at once if that is soon.
 void answer_after(Replay& replay, Call& call, std::shared_ptr<PooledEvent> event,
                   std::function<void(CUresult)> answer) {
   CUresult result = poll_copy(replay, event->get());
@@ -82,8 +82,8 @@ std::function<void(CUresult)> result_of(Replay& replay, const Call& call) {
   return [&replay, sequence = call.header.sequence](CUresult result) { send_result(replay, sequence, result); };
 }
 
-// Answers when the copies that were reported as done early have arrived. Their own events report it: on the stream
-// there may be work by now that waits for the client.
+// Answers once the copies that were reported as done early have arrived. Their own events report the arrival, because
+// the stream may by now have later work that waits for the client.
 void answer_arrival(Replay& replay, Call& call, Context& context) {
   reap_uploads(replay, context);
   auto newest =
@@ -97,7 +97,7 @@ void answer_arrival(Replay& replay, Call& call, Context& context) {
   answer_after(replay, call, context.awaited->done, result_of(replay, call));
 }
 
-// The program takes it that the newest copy is done, and with it those before it.
+// Records that the program was told that the newest copy, and those before it, are done.
 void notify_uploads(Replay& replay, Context& context) {
   reap_uploads(replay, context);
   if (context.uploads.empty()) return;
@@ -159,7 +159,7 @@ void copy_to_device(Replay& replay, Call& call) {
       break;
     }
     if (!call.bulk.read({block.data(), bytes})) return;
-    // Pieces but the last are multiples of a chunk.
+    // All pieces except the last are multiples of a chunk.
     if (chunks) chunks->keep({block.data(), bytes});
     result =
         drive(replay.driver().cuMemcpyHtoDAsync_v2, destination, static_cast<const void*>(block.data()), bytes, stream);

@@ -26,7 +26,7 @@ void deliver_finished_work(Replay& replay) {
 void send_copy(Replay& replay, CopyFromDeviceState& copy, CUresult result) {
   std::span<const std::byte> bulk;
   if (result == CUDA_SUCCESS && copy.bytes) bulk = {copy.block.data(), copy.bytes};
-  // Small data are copied for sending, and their staging is free at once.
+  // The outbox copies small data, so their staging is free at once.
   std::shared_ptr<const void> keeper;
   if (bulk.size() > kCopiedReplyBytesMax) keeper = std::make_shared<StagingBlock>(std::move(copy.block));
   if (copy.called) {
@@ -63,10 +63,10 @@ void CopyBack::deliver_finished() {
     std::lock_guard lock(list_);
     for (auto& copy : copies_) candidates.push_back({copy});
   }
-  // Whether a reply was found finished behind copies that were not when they were asked about. It may cover them: they
-  // are done then, too, and have to leave before it.
+  // Returns whether the poll found a finished reply behind copies that were unfinished when they were polled. The reply
+  // may cover these copies: then they are done by now, and have to be sent before it.
   const auto poll = [&] {
-    std::vector<CUstream> busy;  // the rest of such a stream is not done either
+    std::vector<CUstream> busy;  // streams with an unfinished copy: their later copies are unfinished, too
     bool again = false;
     for (Candidate& each : candidates) {
       if (each.result != CUDA_ERROR_NOT_READY) continue;

@@ -16,7 +16,7 @@ struct Pitched {
   CUstream stream = nullptr;
   uint64_t packed_bytes = 0;
   CUDA_MEMCPY3D
-  copy{};  // the device side is filled in on both ends; each direction sets the host side and clears the other
+  copy{};  // decode() fills in the device side as both source and destination; each direction then sets its host side
 };
 
 // Fills `pitched`. A frame must be able to carry the size.

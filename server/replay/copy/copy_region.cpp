@@ -1,5 +1,5 @@
-// Copies between the device and pages that a client on this machine has, too: the client copies each byte once, and the
-// device does the rest.
+// Copies between the device and pages that are shared with a client on this machine: the client copies each byte once,
+// and the device reads and writes the shared pages.
 #include "server/replay/call/completion.hpp"
 #include "server/replay/call/polling.hpp"
 #include "server/replay/call/reply.hpp"
@@ -15,7 +15,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// The part of a region that a copy names, and where it is made.
+// The part of a region that a copy names, and the copy's context and stream.
 struct Part {
   void* memory = nullptr;
   size_t bytes = 0;
@@ -34,8 +34,8 @@ CUresult find_part(Replay& replay, uint64_t region, uint64_t bytes, uint64_t str
   return refuse_capture(replay, out.stream);
 }
 
-// Calls `done` when the stream has passed this point, with the event that reports it or none: at once if it has,
-// otherwise on the watcher's thread. So the executor continues with the client's next frames.
+// Calls `done` once the stream has passed this point, with the event that reports this or null: at once if it has
+// passed already, otherwise on the watcher's thread, so that the executor continues with the client's next frames.
 void when_passed(Replay& replay, const Part& part, std::function<void(CUevent, CUresult)> done) {
   PooledEvent event = part.context->events->take();
   CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), part.stream) : CUDA_ERROR_OUT_OF_MEMORY;
@@ -70,7 +70,7 @@ void copy_region_to_device(Replay& replay, Call& call) {
     read(nullptr, result);
     return finish(replay, call, result);
   }
-  // A question about the arrival of the program's copies includes this one, too.
+  // Queries about the arrival of the program's copies cover this copy, too.
   if (params.getBlocking()) result = keep_upload(replay, call, *part.context, part.stream, StagingBlock(), true);
   when_passed(replay, part, read);
   finish(replay, call, result);

@@ -12,8 +12,8 @@ namespace gpuwire::server {
 
 namespace {
 
-// On a boundary of kStagingSlabBytes, so that large pages can be used: pinning them is many times faster. Null: no
-// memory.
+// Maps memory on a boundary of kStagingSlabBytes, so that the kernel can use large pages: pinning these is many times
+// faster. Null: no memory.
 std::byte* map_aligned(size_t bytes) {
   void* memory = mmap(nullptr, bytes + kStagingSlabBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
@@ -54,7 +54,7 @@ StagingBlock StagingPool::take(size_t bytes, bool urgent) {
   size_t size_class = class_of(bytes);
   size_t limit = urgent ? urgent_bytes_max_ : bytes_max_;
   if (free_[size_class].empty() && !add_slab(lock, size_class, limit)) {
-    // Full of blocks of other sizes: those that nobody uses make room.
+    // Blocks of other sizes fill the pool: its unused slabs make room.
     release_unused_slabs(lock);
     if (free_[size_class].empty() && !add_slab(lock, size_class, limit)) return block;
   }
@@ -72,7 +72,8 @@ StagingBlock StagingPool::take(size_t bytes, bool urgent) {
 bool StagingPool::make(Slab& slab) const {
   slab.data = map_aligned(slab.bytes);
   if (!slab.data) return false;
-  // Not pinned (the driver cannot, or the limit on locked memory is reached): the same copies, only slower.
+  // If the memory cannot be pinned (the driver cannot, or the limit on locked memory is reached), copies still work,
+  // only slower.
   slab.pinned = driver_.cuMemHostRegister_v2 && driver_.cuMemHostUnregister &&
                 driver_.cuMemHostRegister_v2(slab.data, slab.bytes, CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS;
   slab.charge = HostCharge(account_);
@@ -95,7 +96,7 @@ bool StagingPool::add_slab(Lock& lock, size_t size_class, size_t limit) {
   lock.unlock();
   bool made = make(slab);
   lock.lock();
-  if (made && abandoned_) {  // the context has gone meanwhile, and the registration with it
+  if (made && abandoned_) {  // the context has ended meanwhile, and the registration with it
     end(slab, false);
     made = false;
   }

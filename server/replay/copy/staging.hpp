@@ -1,5 +1,4 @@
-// Host memory through which copies pass on the server: pinned, so that the device reads and writes it while the network
-// does too.
+// The server's staging memory for copies: pinned, so that the device and the network use it at the same time.
 #pragma once
 
 #include <cstddef>
@@ -19,12 +18,12 @@ inline constexpr size_t kStagingBlockBytesMin = 64u << 10;
 inline constexpr size_t kStagingBlockBytesMax = 64u << 20;
 // Smaller blocks are cut from slabs of this size, since pinning costs tens of microseconds whatever the size.
 inline constexpr size_t kStagingSlabBytes = 2u << 20;
-// The most pinned memory of one context, and the most that it may take after a wait for free blocks without success
+// The most pinned memory of one context, and the most that the context may take after it waited for free blocks in vain
 // (StagingPool::take with `urgent`).
 inline constexpr size_t kStagingBytesMax = 256u << 20;
 inline constexpr size_t kStagingUrgentBytesMax = 1024u << 20;
 
-// Memory to copy through; goes back to its pool when destroyed. Empty: the pool had none.
+// A block of staging memory; its destructor returns it to its pool. Empty: the pool had none.
 class StagingBlock {
  public:
   StagingBlock() = default;
@@ -52,23 +51,23 @@ class StagingBlock {
   size_t slab_ = 0;
 };
 
-// Any thread; its context is current on the one that calls take(). The memory is the process's own and only registered
-// with the driver, so that a block whose context has died can still be read. Registering and unregistering may wait for
-// streams that stand at a function of the client, whose answer may have to wait for a block to be returned: no lock is
-// held meanwhile.
+// Any thread; the pool's context is current on a thread that calls take(). The process owns the memory and only
+// registers it with the driver, so that a block can still be read after its context has died. No lock is held while
+// memory is registered or unregistered: the driver may then wait for a stream that stands at a function of the client,
+// and the client's answer may have to wait until a block is returned.
 class StagingPool : public std::enable_shared_from_this<StagingPool> {
  public:
-  // `account`: for memory that is not pinned, since the driver's ledger counts pinned memory; outlives the pool, null:
-  // nobody counts.
+  // `account`: is charged for memory that is not pinned, since the driver's ledger counts pinned memory; outlives the
+  // pool; null: nothing is charged.
   explicit StagingPool(const DriverTable& driver, HostMemory* account = nullptr, size_t bytes_max = kStagingBytesMax,
                        size_t urgent_bytes_max = kStagingUrgentBytesMax);
   ~StagingPool();
 
-  // A block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty when the bound is reached or the system has no
+  // Returns a block of at least `bytes` (1 .. kStagingBlockBytesMax). Empty: the bound is reached or the system has no
   // memory.
   StagingBlock take(size_t bytes, bool urgent = false);
-  // The context is about to go: free blocks are unregistered and released, taken ones later, without the driver. No
-  // block is handed out any more.
+  // Unregisters and releases the free blocks; taken blocks are released when they are returned, without the driver.
+  // Called before the context ends; take() returns no block afterwards.
   void abandon();
 
   size_t slab_bytes() const;
@@ -82,7 +81,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
     size_t block_bytes = 0;
     size_t taken = 0;
     bool pinned = false;
-    HostCharge charge;  // when it is not
+    HostCharge charge;  // of a slab that is not pinned
   };
   struct FreeBlock {
     std::byte* data;
@@ -93,11 +92,11 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
 
   using Lock = std::unique_lock<std::mutex>;
   void give(std::byte* data, size_t capacity, size_t slab);
-  // Both give the lock up for a while. True: there is a free block of the class.
+  // Both functions release the lock temporarily. add_slab() returns true if there is a free block of the class.
   bool add_slab(Lock& lock, size_t size_class, size_t limit);
   void release_unused_slabs(Lock& lock);
   void add_blocks(Slab slab, size_t size_class);
-  // For a slab that is in no list.
+  // Precondition of both: no list has the slab.
   bool make(Slab& slab) const;
   void end(Slab& slab, bool registered) const;
 
@@ -108,7 +107,7 @@ class StagingPool : public std::enable_shared_from_this<StagingPool> {
   mutable std::mutex mutex_;
   std::vector<Slab> slabs_;  // an empty entry is free to be used again
   std::vector<FreeBlock> free_[kClasses];
-  size_t slab_bytes_ = 0;  // those included that are being made or ended
+  size_t slab_bytes_ = 0;  // includes slabs that are being made or ended
   size_t taken_ = 0;
   bool abandoned_ = false;
 };

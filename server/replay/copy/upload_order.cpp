@@ -45,7 +45,7 @@ void UploadOrder::before_work(CUstream stream) {
   const bool beside = driver_.cuStreamGetFlags(stream, &flags) == CUDA_SUCCESS && (flags & CU_STREAM_NON_BLOCKING) &&
                       std::find(left_out_.begin(), left_out_.end(), stream) == left_out_.end();
   if (beside) {
-    // Captured work runs when its graph is launched, in a stream that waits then.
+    // A capturing stream does not wait: captured work runs when its graph is launched, in a stream that waits then.
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
     if (driver_.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS || capture != CU_STREAM_CAPTURE_STATUS_NONE)
       return;

@@ -1,5 +1,5 @@
-// Parts of a device that a session may hold: the driver's content of a CUdevResource stays here, and the client gets a
-// ticket for it.
+// Device resources that a session may hold: the driver's content of a CUdevResource stays at the server, and the client
+// gets a ticket for it.
 #pragma once
 
 #include <cuda.h>
@@ -10,17 +10,17 @@
 
 namespace gpuwire::server {
 
-// Of one session. A program has a handful; past this the oldest are forgotten.
+// The bound of one session. A program has a handful; beyond the bound the oldest are evicted.
 inline constexpr size_t kDeviceResourcesMax = 1024;
 
-// The structure is opaque except for its type and the numbers behind it: its other content is the driver's, which
-// trusts it. So no bytes from the client reach the driver as a resource; a ticket in them names a resource that the
-// driver itself has written. Executor thread only.
+// A CUdevResource is opaque except for its type and the numbers after it. The driver trusts the opaque content, so no
+// bytes from the client reach the driver as a resource: the client's bytes hold a ticket, which names a resource that
+// the driver itself has written. Executor thread only.
 class DeviceResources {
  public:
-  // The client's ticket for a resource of the driver. The same bytes have the same ticket.
+  // Returns the client's ticket for a resource of the driver. The same bytes have the same ticket.
   CUdevResource seal(const CUdevResource& native);
-  // The driver's resource. Null: this session was given no such resource, or it was evicted.
+  // Returns the driver's resource. Null: this session was given no such resource, or the resource was evicted.
   const CUdevResource* find(const CUdevResource& sealed) const;
   size_t size() const { return entries_.size(); }
 

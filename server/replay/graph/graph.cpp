@@ -1,4 +1,4 @@
-// Graphs inside other graphs or of captures, which the client may not destroy, and the client's view of them.
+// Graphs inside other graphs or of captures, which the client may not destroy; the text form of graphs.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,14 +23,14 @@ namespace {
 constexpr size_t kTextPieceBytes = 256u << 10;
 constexpr size_t kTextBytesMax = 64u << 20;
 
-// Gives an inner graph its existing handle or the offered one.
+// Returns the existing handle of an inner graph, or else gives it the offered one.
 uint64_t give_inner(Replay& replay, Incoming& incoming, uint64_t offered, CUgraph graph) {
   uint64_t given = incoming.give(wire::HandleKind::graph, offered, word(graph));
   if (given && given == offered) replay.state().inner_graphs().insert(given);
   return given;
 }
 
-// The driver writes to a file in memory, by the name that it has among this process's descriptors.
+// Has the driver write a graph's text to a memory file, which it opens as /proc/self/fd/N.
 CUresult text_of(Replay& replay, CUgraph graph, unsigned flags, std::string& out) {
   int file = memfd_create("graph", MFD_CLOEXEC);
   if (file < 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -63,8 +63,8 @@ void cuGraphChildGraphNodeGetGraph(Replay& replay, Call& call) {
   incoming.reply(message.message(), message.results(), result);
 }
 
-// Until the capture has ended well the graph is the capture's: the driver destroys it with a capture that fails, and
-// the client then forgets it by graph_forget.
+// The capture owns the graph until it has ended successfully: the driver destroys the graph with a failed capture, and
+// the client then drops the handle by graph_forget.
 void cuStreamBeginCaptureToGraph(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto params = call.message.getRoot<schema::CuStreamBeginCaptureToGraphParams>();
@@ -93,7 +93,7 @@ void cuStreamEndCapture(Replay& replay, Call& call) {
   if (!result) result = replay.driver().cuStreamEndCapture(stream, &graph);
   ReplyMessage<schema::CuStreamEndCaptureResults> message(0, 0);
   if (!result) {
-    // A graph that the client got during the capture is its own from here on.
+    // The client owns the captured graph from here on, even if it already has a handle from the time of the capture.
     uint64_t given = incoming.give(wire::HandleKind::graph, params.getPhGraph(), word(graph));
     replay.state().inner_graphs().erase(given);
     message.results().setPhGraph(given);

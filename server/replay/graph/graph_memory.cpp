@@ -86,8 +86,8 @@ CUresult GraphMemory::destroy(uint64_t number) {
   return CUDA_SUCCESS;
 }
 
-// The driver waits for all work when memory is unregistered, of whichever stream; work that ends only when the client
-// does something else first would hold up everything. So nothing of ours is locked meanwhile, and nothing is under way.
+// The driver waits for the work of all streams when memory is unregistered, and work that needs another action of the
+// client would block the executor. So no lock is held during the call, and no work is in flight.
 void GraphMemory::release_destroyed() {
   {
     std::lock_guard lock(mutex_);
@@ -219,7 +219,7 @@ void graph_memory_write(Replay& replay, Call& call) {
 
 namespace {
 
-// The client's memory that a launch uses.
+// The client's memory that a graph launch uses.
 struct LaunchedMemory {
   std::vector<uint64_t> blocks;
   std::vector<HostRegions::Range> ranges;
@@ -234,7 +234,7 @@ struct LaunchedMemory {
     state.graph_memory().ended(blocks);
     state.host_regions().ended(ranges);
   }
-  // With what it wrote.
+  // Delivers the launch's writes first.
   void deliver_and_end(ReplayState& state) const {
     if (ranges.empty()) state.graph_memory().deliver();
     else state.host_regions().deliver();
@@ -242,7 +242,8 @@ struct LaunchedMemory {
   }
 };
 
-// Sees to it that the launch just made is counted as ended once it is. Without an event the stream is waited for.
+// Counts the launch just made as ended once it has ended. If no event can be recorded, the executor waits for the
+// stream.
 void end_when_done(Replay& replay, Context& context, CUstream stream, LaunchedMemory memory) {
   PooledEvent event = context.events->take();
   CUresult result = event ? drive(replay.driver().cuEventRecord, event.get(), stream) : CUDA_ERROR_OUT_OF_MEMORY;

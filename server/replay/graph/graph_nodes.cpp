@@ -1,4 +1,4 @@
-// Nodes of graphs whose parameters are more than plain data: kernels with their arguments, functions of the client,
+// Graph nodes whose parameters are more than plain data: kernels with their arguments, host functions of the client,
 // conditional nodes.
 #include <cstring>
 #include <vector>

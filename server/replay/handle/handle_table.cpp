@@ -9,15 +9,15 @@ namespace {
 
 constexpr uint32_t kPageBits = 10;
 constexpr uint32_t kPageSlots = 1u << kPageBits;
-// A client numbers its handles densely, so pages fill up; a client that scatters them reaches this bound instead of
+// A client numbers its handles densely, so pages fill up; a client with scattered numbers reaches this bound instead of
 // filling the server's memory.
 constexpr size_t kHandlePagesMax = wire::kHandlesPerSessionMax / kPageSlots + 256;
 // The charge of a handle in the tenant's host memory: its place in the table, and the driver's own object, whose size
 // is unknown.
 constexpr uint64_t kHandleHostBytes = 256;
 
-// The kinds that die with their context. Libraries, kernels, graphs, pools and physical allocations belong to no
-// context.
+// Whether objects of this kind die with their context. Libraries, kernels, graphs, pools and physical allocations
+// belong to no context.
 bool belongs_to_context(wire::HandleKind kind) {
   using enum wire::HandleKind;
   switch (kind) {
@@ -39,7 +39,7 @@ bool belongs_to_context(wire::HandleKind kind) {
   }
 }
 
-// The placeholder of an object that is being made. Its address alone counts.
+// The placeholder of an object that is being made. Only its address is used.
 constexpr char kMark = 0;
 void* pending() { return const_cast<char*>(&kMark); }
 
@@ -131,7 +131,7 @@ void HandleTable::for_each(wire::HandleKind kind,
     uint64_t handle;
   };
   std::vector<Entry> entries;
-  // Handles are dense at low numbers, so a short list is found without a look at every slot.
+  // Handles are dense at low numbers, so a short list is complete before every slot is read.
   const size_t count = counts_[unsigned(kind)];
   auto& pages = pages_[unsigned(kind)];
   for (size_t page = 0; page < pages.size() && entries.size() < count; ++page) {
@@ -143,7 +143,7 @@ void HandleTable::for_each(wire::HandleKind kind,
     }
   }
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.order > b.order; });
-  // The pending connection may erase this object, and others.
+  // `visit` may erase this object, and others.
   for (const Entry& entry : entries) {
     void* native = nullptr;
     if (find(kind, entry.handle, native)) visit(entry.handle, native);

@@ -18,7 +18,8 @@
 #include "server/session_notices.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000  // Linux 4.17; older kernels take it as a hint, which map_pages() notices
+// Linux 4.17; older kernels treat the address as a hint, which map_pages() detects
+#define MAP_FIXED_NOREPLACE 0x100000
 #endif
 
 namespace gpuwire::server {
@@ -32,7 +33,7 @@ constexpr unsigned kRegisterFlags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGI
 
 void unmap(uint64_t begin, uint64_t end) { munmap(reinterpret_cast<void*>(begin), end - begin); }
 
-// `memory`: a file; -1: pages of our own.
+// `memory`: a file; -1: anonymous pages.
 bool map_pages(uint64_t begin, uint64_t end, int memory) {
   void* wanted = reinterpret_cast<void*>(begin);
   void* got = mmap(wanted, end - begin, PROT_READ | PROT_WRITE,
@@ -42,8 +43,8 @@ bool map_pages(uint64_t begin, uint64_t end, int memory) {
   return false;
 }
 
-// A file of the client's that has this many bytes and cannot lose them while they are mapped here: only the kernel's
-// own memory files can be sealed so.
+// Whether a file of the client has at least this many bytes and cannot shrink while it is mapped here: only a memfd can
+// be sealed so.
 bool stays_as_large(int memory, uint64_t bytes) {
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
   int seals = fcntl(memory, F_GET_SEALS);
@@ -54,7 +55,7 @@ bool stays_as_large(int memory, uint64_t bytes) {
 
 }  // namespace
 
-// Regions that are left here are still known to the driver; the process is about to end.
+// Remaining regions are still registered with the driver, so they stay mapped; the process is about to end.
 HostRegions::~HostRegions() = default;
 
 CUresult HostRegions::make_pages(uint64_t begin, uint64_t end, int mapped) {
@@ -78,7 +79,7 @@ CUresult HostRegions::make_pages(uint64_t begin, uint64_t end, int mapped) {
   return CUDA_SUCCESS;
 }
 
-// Maps the missing parts of [begin, end); all of it then has one region more.
+// Maps the missing parts of [begin, end), and counts one more region for all of its pages.
 CUresult HostRegions::add_pages(uint64_t begin, uint64_t end) {
   auto at = pages_.upper_bound(begin);
   if (at != pages_.begin() && std::prev(at)->second.end > begin) --at;
@@ -107,8 +108,8 @@ void HostRegions::drop_pages(uint64_t begin, uint64_t end) {
       ++at;
       continue;
     }
-    // Waits until the device is at rest; fails when the context it was registered in is gone, and the registration with
-    // it.
+    // cuMemHostUnregister waits until the device has no work left; it fails if the context of the registration has
+    // ended, and the registration with it.
     drive(replay_.driver().cuMemHostUnregister, reinterpret_cast<void*>(first));
     unmap(first, pages.end);
     mapped_bytes_ -= pages.end - first;
@@ -134,12 +135,12 @@ CUresult HostRegions::create(uint64_t address, uint64_t bytes, Users users) {
   region.charge = HostCharge(replay_.host_memory());
   if (!region.charge.grow(bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   if (CUresult error = add_pages(page_floor(address), page_ceiling(address + bytes))) return error;
-  // After the region: before, it might be mapped where the region has to be.
+  // The shadow is mapped after the region, because it might otherwise take the region's addresses.
   if (!(region.shadow = ZeroedMemory(bytes))) {
     drop_pages(page_floor(address), page_ceiling(address + bytes));
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  // Pages that existed before contain data that is not this region's.
+  // Pages that existed before may contain data of another region.
   std::memset(reinterpret_cast<void*>(address), 0, bytes);
   std::lock_guard lock(mutex_);
   regions_.emplace(address, std::move(region));
@@ -257,7 +258,7 @@ bool HostRegions::take_next_launched(Range& range, Place& place, Place& of, std:
     range = at->first;
     if (place.offset >= range.bytes) continue;
     region = find_mirrored(range);
-    // A region that is for kernels by now has been compared as a whole.
+    // A region that is by now open to kernels has been compared as a whole.
     if (region != regions_.end() && region->second.users == Users::graphs) break;
   }
   if (at == launched_.end()) return false;
@@ -324,16 +325,16 @@ void region_for_kernels(Replay& replay, Call& call) {
 
 void region_share(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::RegionShare>();
-  // Taken in any case: an untaken descriptor counts against those in flight.
+  // The descriptor is taken in any case, because an untaken one counts against the bound of descriptors in flight.
   HostRegions& regions = replay.state().host_regions();
   OwnedDescriptor memory = regions.take_descriptor(params.getDescriptor());
   if (!replay.context()) return finish(replay, call, CUDA_ERROR_INVALID_CONTEXT);
-  // Lost with a connection, perhaps: the client gives it once more.
+  // The descriptor may have been lost with a connection: then the client sends it again.
   finish(replay, call,
          memory ? regions.create_shared(params.getAddress(), params.getBytes(), memory) : CUDA_ERROR_NOT_FOUND);
 }
 
-// cuMemHostUnregister waits like cuMemFree does, and is put off for the same reason (memory.cpp).
+// cuMemHostUnregister waits like cuMemFree, and is deferred for the same reason (memory.cpp).
 void region_destroy(Replay& replay, Call& call) {
   uint64_t address = call.message.getRoot<schema::RegionDestroy>().getAddress();
   if (postpone(replay, {call.header.context, address, true})) return finish(replay, call, CUDA_SUCCESS);

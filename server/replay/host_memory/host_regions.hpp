@@ -1,5 +1,5 @@
-// Host regions: pinned memory of the client, mapped here at the same addresses and registered with the driver, so that
-// the device reaches it under the pointer that the program has.
+// Host regions: pinned memory of the client, mapped in the worker at the same addresses and registered with the driver,
+// so that the device reaches it under the program's pointer.
 #pragma once
 
 #include <cuda.h>
@@ -30,7 +30,7 @@ class HostRegions {
   HostRegions(const HostRegions&) = delete;
   HostRegions& operator=(const HostRegions&) = delete;
 
-  // Whose writes are looked for: those of kernels at any time, those of graphs' copies while a launch is under way.
+  // The device work whose writes are searched for: kernels at any time, copies of graphs while a launch is running.
   enum class Users : uint8_t { kernels, graphs };
   // Bytes [address, address + bytes).
   struct Range {
@@ -38,51 +38,51 @@ class HostRegions {
     auto operator<=>(const Range&) const = default;
   };
 
-  // Maps and registers, in the current context. CUDA_ERROR_INVALID_VALUE: not an address for a region;
-  // CUDA_ERROR_NOT_SUPPORTED: it is taken here, or the driver would know it by another address;
-  // CUDA_ERROR_OUT_OF_MEMORY: over a limit.
+  // Maps a region and registers it in the current context. CUDA_ERROR_INVALID_VALUE: the address is not valid for a
+  // region; CUDA_ERROR_NOT_SUPPORTED: the address is in use in this process, or the driver would give the device
+  // another address; CUDA_ERROR_OUT_OF_MEMORY: a limit is exceeded.
   CUresult create(uint64_t address, uint64_t bytes, Users users = Users::kernels);
-  // Kernels use the region from now on. False: there is no such region of a client on another machine.
+  // Opens a region to kernels. False: there is no such mirrored region.
   bool open_to_kernels(uint64_t address);
-  // The same of memory that the client has mapped, too: `memory` is a memfd of its making. CUDA_ERROR_INVALID_VALUE: it
-  // is none that can be trusted to stay as large as it is.
+  // Makes a region of memory that the client has mapped, too: `memory` is the client's memfd. CUDA_ERROR_INVALID_VALUE:
+  // the file is not sealed against shrinking.
   CUresult create_shared(uint64_t address, uint64_t bytes, const OwnedDescriptor& memory);
   CUresult destroy(uint64_t address);
-  // Executor. Is all of this within one region of pages that the client has, too?
+  // Executor. Whether all these bytes lie in one shared region.
   bool holds_shared(uint64_t address, uint64_t bytes) const;
-  // Where descriptors that the client gives are taken from; before the first call.
+  // Sets the source of descriptors that the client has sent. Precondition: no call has run.
   void take_descriptors_from(std::function<int(uint64_t number)> source) { descriptors_ = std::move(source); }
-  // Empty: the client has given none of this number.
+  // Takes the descriptor of this number. Empty: the client has sent none.
   OwnedDescriptor take_descriptor(uint64_t number) { return OwnedDescriptor(descriptors_ ? descriptors_(number) : -1); }
-  // False: no such region, or it does not fit.
+  // False: there is no such region, or the bytes do not fit into it.
   bool write(uint64_t address, uint64_t offset, std::span<const std::byte> bytes, std::span<const uint8_t> mask);
-  // Sends the device's writes since the last time, here and to graph memory, as notices.
+  // Sends the device's writes since the last call, to regions and to graph memory, as notices.
   void deliver();
   bool any_launched() const { return launched_count_.load(std::memory_order_acquire) != 0; }
   bool any_mirrored() const { return mirrored_.load(std::memory_order_acquire) != 0; }
-  // A graph that copies from or to these bytes is about to be launched; false: some of them are in no region that has
-  // a copy at the client. Each is to be followed by ended(), any thread.
+  // Counts a launch of a graph that copies from or to these bytes; false: some of them are in no mirrored region. The
+  // caller must call ended() once for each successful launched(), on any thread.
   bool launched(const std::vector<Range>& ranges);
   void ended(const std::vector<Range>& ranges);
-  // At the end of the session, when the contexts are gone: unmaps all.
+  // Unmaps all regions. Precondition: the session's contexts have ended.
   void clear();
 
  private:
   struct Region {
     uint64_t bytes = 0;
-    ZeroedMemory shadow;  // the content of the client's copy, as far as known here; none: there is only one copy
+    ZeroedMemory shadow;  // the known content of the client's copy; none: a shared region, which has only one copy
     HostCharge charge;    // of the shadow; the driver's ledger has the mapping
     Users users = Users::kernels;
   };
   using Regions = std::map<uint64_t, Region>;
-  // Under the lock. The region with a shadow that all these bytes are in, or end().
+  // Lock: mutex_. Returns the region with a shadow that contains all these bytes, or end().
   Regions::iterator find_mirrored(const Range& range);
   CUresult check_new(uint64_t address, uint64_t bytes) const;
-  // Whole pages, mapped and registered. A program may register memory that begins in a page where other registered
-  // memory ends: then a region has the pages that another one has brought, and brings those that are missing.
+  // A run of whole pages, mapped and registered at once. A program may register memory that begins in a page where
+  // other registered memory ends: then the new region shares the existing pages, and maps those that are missing.
   struct Pages {
     uint64_t end = 0;
-    uint32_t regions = 0;  // that have bytes in it
+    uint32_t regions = 0;  // the number of regions with bytes in these pages
   };
   CUresult add_pages(uint64_t begin, uint64_t end);
   CUresult make_pages(uint64_t begin, uint64_t end, int memory = -1);
@@ -91,31 +91,32 @@ class HostRegions {
   struct Place {
     uint64_t address = 0, offset = 0;
   };
-  // Finds the changes in the next piece that is compared at once, from `place` on, and advances `place`. False: there
-  // is no further piece. Under delivering_.
+  // Finds the changes in the next piece from `place` on, and advances `place`. False: there is no further piece. Lock:
+  // delivering_.
   bool take_next(Place& place, Place& of, std::vector<wire::ByteChanges>& changes);
-  // The same in the bytes of launched graphs: `range` is the one that the place is in.
+  // take_next() for the bytes of launched graphs; `range`: the range that contains `place`.
   bool take_next_launched(Range& range, Place& place, Place& of, std::vector<wire::ByteChanges>& changes);
-  // Under the lock.
+  // Lock: mutex_.
   static void compare(Regions::iterator region, uint64_t offset, uint64_t bytes,
                       std::vector<wire::ByteChanges>& changes);
   void send(const Place& of, const std::vector<wire::ByteChanges>& changes);
 
   Replay& replay_;
   std::function<int(uint64_t)> descriptors_;
-  // Held while sending, so that the next answering thread finds that the data have left. Sending waits for room, which
-  // comes with the client's next frames; the thread that reads them, and writes their data to regions, takes `mutex_`
+  // Held while sending, so that the next answering thread finds the data sent. Sending waits for room, which comes with
+  // the client's next frames; so the thread that reads those frames and writes their data to regions takes `mutex_`
   // alone.
   std::mutex delivering_;
-  mutable std::mutex mutex_;            // a leaf
-  Regions regions_;                     // by the client's address
-  std::map<Range, unsigned> launched_;  // ranges in regions for graphs, and how many launches under way use each
-  // Executor only: it holds no lock while it calls the driver, because a callback in a graph may wait for that lock,
-  // and the driver for the callback.
+  mutable std::mutex mutex_;  // a leaf
+  Regions regions_;           // by the client's address
+  // ranges in regions for graphs, with the number of running launches that use each
+  std::map<Range, unsigned> launched_;
+  // Executor only. The executor holds no lock while it calls the driver, because a callback in a graph may wait for the
+  // lock, and the driver for the callback.
   std::map<uint64_t, Pages> pages_;  // by first page; disjoint
   uint64_t mapped_bytes_ = 0;        // of all pages
-  // Those of regions_ that have a shadow and are for kernels, and the size of launched_; changed under the lock.
-  // Acquire/release: a thread that must see a region or a launch was started by the executor after it was counted.
+  // The number of regions with a shadow that are open to kernels, and the size of launched_; changed under mutex_.
+  // Acquire/release: the executor starts a thread that must see a region or a launch after it has counted it.
   std::atomic<size_t> mirrored_{0}, launched_count_{0};
 };
 

@@ -1,4 +1,4 @@
-// Kernel launches: the call that decides how fast a session runs.
+// Kernel launches, whose cost decides the speed of a session.
 #include <cstring>
 #include <memory>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kAttributeBytes = sizeof(CUlaunchAttribute);
 
-// A kernel travels under its own kind; the driver accepts a CUkernel in place of a CUfunction (CUDA driver API,
+// A CUkernel has its own kind of handle; the driver accepts it in place of a CUfunction (CUDA driver API,
 // cuLaunchKernel).
 bool find_function(Replay& replay, uint64_t handle, CUfunction& function) {
   void* native = nullptr;
@@ -37,7 +37,7 @@ bool translate_event(Replay& replay, CUevent& event) {
   return true;
 }
 
-// As a number: a value from the network need not be in the enumeration.
+// Returns the attribute's ID as a number, because a value from the network need not be in the enumeration.
 int id_of(const CUlaunchAttribute& attribute) {
   static_assert(sizeof attribute.id == sizeof(int));
   int id = 0;
@@ -45,7 +45,7 @@ int id_of(const CUlaunchAttribute& attribute) {
   return id;
 }
 
-// The meaning of a newer header's attribute is unknown, and it may hold a pointer: only these pass.
+// Only the attributes named here are accepted: an attribute of a newer header is unknown and may hold a pointer.
 CUresult translate_attribute(Replay& replay, CUlaunchAttribute& attribute) {
   switch (id_of(attribute)) {
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
@@ -106,7 +106,8 @@ CUresult launch_with_attributes(Replay& replay, schema::Launch::Reader params, C
                static_cast<void**>(nullptr), extra);
 }
 
-// The called form is CUDA_LAUNCH_BLOCKING's: the reply comes when the kernel has ended, and has its result.
+// Answers a called launch (CUDA_LAUNCH_BLOCKING): the reply is sent when the kernel has ended, and has the kernel's
+// result.
 void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   Context* context = replay.state().contexts().current();
   auto event = std::make_shared<PooledEvent>(context ? context->events->take() : PooledEvent{});
@@ -124,7 +125,7 @@ void answer_when_done(Replay& replay, Call& call, CUstream stream) {
   replay.poll_or_defer(call, std::move(wait));
 }
 
-// A launch that is only recorded has no end to wait for.
+// Whether the stream captures: a captured launch has no end to wait for.
 bool capturing(Replay& replay, CUstream stream) { return refuse_capture(replay, stream) != CUDA_SUCCESS; }
 
 }  // namespace

@@ -44,7 +44,7 @@ CUresult check_managed(Replay& replay, CUdeviceptr address, uint64_t bytes) {
   return inside ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// A stream on which copies run beside all other work, in the current context. Null: there is none.
+// Returns the current context's stream for copies that run concurrently with all other work. Null: it cannot be made.
 CUstream stream_beside(Replay& replay, Context& context) {
   if (!context.beside) {
     drive(replay.driver().cuStreamCreate, &context.beside, unsigned(CU_STREAM_NON_BLOCKING));
@@ -58,7 +58,7 @@ struct Run {
   size_t offset = 0, bytes = 0;
 };
 
-// The runs of bytes that changed. Empty: more than the engine is good for.
+// Returns the runs of changed bytes. Empty: there are too many runs for the copy engine.
 std::vector<Run> runs_of(std::span<const uint8_t> mask, size_t bytes) {
   constexpr size_t kRunsMax = 16;
   if (mask.empty()) return {{0, bytes}};
@@ -76,8 +76,8 @@ std::vector<Run> runs_of(std::span<const uint8_t> mask, size_t bytes) {
   return runs;
 }
 
-// By the copy engine the pages stay where they are; by the processor each would move here, and back when the device
-// uses it.
+// Copies by the copy engine, which leaves the pages where they are; the processor would move each page to the host, and
+// the device would move it back at its next use.
 bool copied_by_engine(Replay& replay, CUdeviceptr address, StagingBlock& block, std::span<const Run> runs,
                       bool to_device) {
   Context* context = replay.state().contexts().current();
@@ -94,8 +94,8 @@ bool copied_by_engine(Replay& replay, CUdeviceptr address, StagingBlock& block, 
   return drive(replay.driver().cuStreamSynchronize, stream) == CUDA_SUCCESS;
 }
 
-// Memory of the copy engine's; or none, where only the processor can copy: out of turn the contexts belong to another
-// thread.
+// Returns staging for the copy engine. Empty: the processor has to copy, because on a thread other than the executor
+// the contexts must not be used.
 StagingBlock staging_of(Replay& replay, size_t bytes) {
   if (!replay.state().contexts().on_executor()) return {};
   Context* context = replay.state().contexts().current();
@@ -136,7 +136,7 @@ void managed_read(Replay& replay, Call& call) {
   std::vector<std::byte> pageable;
   std::span<const std::byte> data(block.data(), bytes);
   if (!block || !copied_by_engine(replay, params.getAddress(), block, {&all, 1}, false)) {
-    // A copy: the system should not fault in the sent bytes page by page under the outbox's lock.
+    // The bytes are copied first, so that sending does not fault pages in under the outbox's lock.
     const auto* memory = reinterpret_cast<const std::byte*>(params.getAddress());
     pageable.assign(memory, memory + bytes);
     data = pageable;

@@ -1,6 +1,6 @@
-// Managed memory: the driver's own. The client's threads see it through managed_read and managed_write, which touch it
-// when the program's threads would natively: at any time, beside running kernels. So a byte that the client did not
-// change is never written, and nothing waits for work of the device.
+// Managed memory, which the driver allocates. The client's threads access it through managed_read and managed_write, as
+// the program's threads would natively: at any time, concurrently with kernels. So these calls never write a byte that
+// the client did not change, and never wait for work of the device.
 #pragma once
 
 #include <cuda.h>
@@ -16,9 +16,9 @@ struct ManagedRange {
   uint64_t bytes = 0;
 };
 
-// The driver's mapping that holds `address`, of which the whole is managed memory (several allocations or variables may
-// lie in one), by the driver's word: the worker's own memory lies beside it. Executor, with a context.
-// CUDA_ERROR_INVALID_VALUE: it is no managed memory.
+// Finds the driver's mapping that contains `address`, and checks with the driver that all of it is managed memory,
+// because the worker's own memory may lie next to it. One mapping may contain several allocations or variables.
+// Executor; a context is current. CUDA_ERROR_INVALID_VALUE: the address is not in managed memory.
 CUresult find_managed(const DriverTable& driver, CUdeviceptr address, ManagedRange& range);
 
 }  // namespace gpuwire::server

@@ -45,7 +45,8 @@ void run_postponed_frees(Replay& replay) {
 
 namespace {
 
-// The program may want its memory for something else this time, and others may want theirs: the larger part is left.
+// Prefetched blocks take at most this fraction of the free memory, because the program may need the rest for something
+// else, and other tenants may need it, too.
 constexpr uint64_t kProfiledShare = 4;
 
 uint64_t profiled_bytes_max(Replay& replay) {
@@ -54,11 +55,11 @@ uint64_t profiled_bytes_max(Replay& replay) {
   return std::min<uint64_t>(wire::kProfiledBytesMax, free_bytes / kProfiledShare);
 }
 
-// Memory that is prefetched for the program, for one frame.
+// The blocks that one frame prefetches for the program.
 class PrefetchedBlocks {
  public:
   size_t count() const { return count_; }
-  // `permit` runs the allocation, or says why not. False: it was not made.
+  // `permit` runs the allocation, or returns an error. False: the allocation was not made.
   template <class Permit>
   bool add(Replay& replay, uint64_t bytes, Permit&& permit) {
     CUdeviceptr address = 0;
@@ -80,20 +81,20 @@ class PrefetchedBlocks {
 
 }  // namespace
 
-// A client sends it in the place of cuMemFree of memory that it caches. It sends it neither beside captures, which it
-// would end, nor while a stream may stand at one of its callbacks; a client that does harms itself.
+// A client sends await_rest instead of cuMemFree for memory that it caches. It must not send it during a capture, which
+// the call would end, nor while a stream may wait at one of its callbacks; a client that does so harms only itself.
 void await_rest(Replay& replay, Call& call) { finish(replay, call, drive(replay.driver().cuCtxSynchronize)); }
 
-// The driver's cuMemFree waits for all work of the context, of whichever stream; a program that has not freed anything
-// may have work that ends only when it does something else first.
+// The driver's cuMemFree waits for the work of all streams of the context. The program did not ask for this free, so it
+// may have work that ends only after another action of the program: the blocks are freed only if no work is in flight.
 void free_at_rest(Replay& replay, Call& call) {
   auto addresses = call.message.getRoot<schema::FreeAtRest>().getAddresses();
   if (addresses.size() > wire::kCachedBlocksMax) throw ProtocolFault{"free_at_rest: too many blocks"};
-  // The driver answers about streams only where a context is current; at_rest() leaves another one behind.
+  // The driver answers queries of streams only while a context is current; at_rest() may leave another context current.
   const uint32_t context = call.header.context;
   const bool rests = enter_living(replay, context) && at_rest(replay) && enter_living(replay, context);
   if (rests) {
-    // One that is none is the client's own fault, as with cuMemFree.
+    // An invalid address is the client's fault, as with cuMemFree.
     for (uint64_t address : addresses) {
       if (address != 0) drive(replay.driver().cuMemFree_v2, CUdeviceptr(address));
     }
@@ -102,8 +103,8 @@ void free_at_rest(Replay& replay, Call& call) {
   finish(replay, call, CUDA_SUCCESS);
 }
 
-// Sent where the program allocates by itself, too, so that whatever the driver may wait for the program might have
-// waited for as well.
+// The client sends this frame at a point where the program allocates, too, so any wait of the driver here could also
+// have happened in the program's call.
 void allocate_ahead(Replay& replay, Call& call) {
   auto params = call.message.getRoot<schema::AllocateAhead>();
   const uint64_t bytes = params.getBytes(), count = params.getCount();
@@ -138,8 +139,9 @@ void keeping_memory(Replay& replay, Call& call) {
 
 namespace custom {
 
-// cuMemFree waits until the device is at rest. Were it to wait for a stream that stands at a callback of the client,
-// all other calls would wait with it. The memory is freed when the answer has come; the client no longer names it.
+// cuMemFree waits until the device has no work left. If it waited for a stream that waits at a callback of the client,
+// all other calls would wait, too. So the memory is freed after the callback's answer; the client no longer uses the
+// address.
 void cuMemFree_v2(Replay& replay, Call& call) {
   CUdeviceptr address = call.message.getRoot<schema::CuMemFreeV2Params>().getDptr();
   if (address != 0 && postpone(replay, {call.header.context, address, false}))
@@ -147,8 +149,8 @@ void cuMemFree_v2(Replay& replay, Call& call) {
   finish(replay, call, drive(replay.driver().cuMemFree_v2, address));
 }
 
-// The driver gives the handle that there is, held once more. The client counts its program's holders, so the driver's
-// count stays at one.
+// The driver returns the existing handle and increments its reference count. The client counts its program's
+// references, so the driver's count is kept at one.
 void cuMemRetainAllocationHandle(Replay& replay, Call& call) {
   Incoming incoming(replay, call, false);
   auto params = call.message.getRoot<schema::CuMemRetainAllocationHandleParams>();

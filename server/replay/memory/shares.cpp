@@ -14,7 +14,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Closed when the driver, or the broker, has its own.
+// An owned descriptor, closed once the driver or the broker has its own copy.
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
@@ -119,7 +119,7 @@ void share_import(Replay& replay, Call& call) {
   const ShareToken token = read_token(params.getToken());
   ShareExchange* shares = replay.state().shares();
   int descriptor = shares ? shares->claim(token, kind, replay.state().tenant()) : -1;
-  // The driver's error for a foreign descriptor (as measured on driver 580).
+  // The error that the driver returns for an unknown descriptor (measured on driver 580).
   const CUresult unknown = kind == ShareKind::pool ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_UNKNOWN;
   finish(replay, call,
          descriptor < 0 ? unknown : import_descriptor(replay, kind, descriptor, params.getFlags(), params.getHandle()));
@@ -133,7 +133,7 @@ void share_withdraw(Replay& replay, Call& call) {
 
 namespace {
 
-// Tells the client an address of imported memory, and how much of its address space that takes.
+// Sends the client the address of imported memory and its size in the address space.
 void reply_imported(Replay& replay, Call& call, CUresult result, CUdeviceptr address, uint64_t bytes) {
   SmallMessage<> message;
   auto reply = message.root<schema::ModuleGlobalReply>();
@@ -171,12 +171,12 @@ void import_pool_pointer(Replay& replay, Call& call) {
   CUdeviceptr address = 0, base = 0;
   size_t bytes = 0;
   CUresult result = CUDA_ERROR_INVALID_VALUE;
-  // Memory of a pool, treated like memory that is allocated from it here.
+  // Imported memory of a pool has the same duties as memory that is allocated from a pool.
   replay.sync_duties().note();
   if (replay.handles().find(wire::HandleKind::memory_pool, params.getPool(), pool))
     result = drive(driver.cuMemPoolImportPointer, &address, static_cast<CUmemoryPool>(pool), &data);
   if (result == CUDA_SUCCESS) {
-    // A client must know how much of its address space this takes.
+    // The client must know the size of the range in the address space.
     result = drive(driver.cuMemGetAddressRange_v2, &base, &bytes, address);
     if (result != CUDA_SUCCESS) drive(driver.cuMemFree_v2, address);
   }

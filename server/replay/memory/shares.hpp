@@ -1,6 +1,6 @@
-// Memory and pools that processes of one tenant share. Natively they pass a file descriptor; here the client passes a
-// descriptor with a random token (client_stub/driver/memory/shares.hpp), and the driver's own descriptor waits at the
-// broker for a session that shows the token.
+// Memory and pools that processes of one tenant share. Natively they pass a file descriptor. Here the client passes a
+// descriptor with a random token (client_stub/driver/memory/shares.hpp), and the broker holds the driver's descriptor
+// for a session that presents the token.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@ enum class ShareKind : uint32_t { memory = 1, pool = 2, ipc_memory = 3, ipc_even
 class ShareExchange {
  public:
   virtual ~ShareExchange() = default;
-  // Has a copy of `descriptor` kept until withdraw() or the end of this session. False: there are too many, or the
-  // broker does not answer.
+  // Stores a copy of `descriptor` until withdraw() or the end of this session. False: there are too many, or the broker
+  // does not answer.
   virtual bool publish(const ShareToken& token, ShareKind kind, const std::string& tenant, int descriptor) = 0;
-  // A descriptor, the caller's from now on. -1: no such token, or another tenant's.
+  // Returns a descriptor, which the caller owns. -1: there is no such token, or it belongs to another tenant.
   virtual int claim(const ShareToken& token, ShareKind kind, const std::string& tenant) = 0;
   virtual void withdraw(const ShareToken& token) = 0;
 };

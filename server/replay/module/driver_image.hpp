@@ -1,4 +1,4 @@
-// The form in which a driver gets an image that a client has sent.
+// The form of a client's image that is passed to the driver.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace gpuwire::server {
 
-// Its bytes, or a wrapper around the containers in them, kept in `wrapper`. Null: it is not well-formed, and a driver,
-// which gets no length, could read past its end.
+// Returns the image's bytes, or a wrapper around the containers in them, which `wrapper` then owns. Null: the image is
+// not well-formed, and the driver, which gets no length, could read past its end.
 const void* driver_image(const ModuleImage& image, std::shared_ptr<const fatbin::LinkedWrapper>& wrapper);
 
 }  // namespace gpuwire::server

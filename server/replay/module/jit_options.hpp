@@ -17,12 +17,12 @@ namespace gpuwire::server {
 
 inline constexpr uint32_t kJitLogBytesMax = 128u << 10;  // each log; both fit into a reply
 inline constexpr uint32_t kJitOptionsMax = 64;
-// Threads with which the driver compiles for one load: on the thread that loads (kModuleTasksMax of them at a time),
-// and on others where a program asks for them, by default on as many as the machine has cores. They would be every
-// tenant's.
+// The bound of the driver's compiler threads for one load. The driver compiles on the loading thread (at most
+// kModuleTasksMax at a time), and on further threads if a program asks for them: by default as many as the machine has
+// cores, which other tenants use, too.
 inline constexpr uint64_t kCompilingThreadsMax = 2;
 
-// How images travel by name.
+// Reads the digest by which a message names an image.
 inline Digest read_digest(capnp::Data::Reader data) {
   Digest digest;
   if (data.size() != digest.size()) throw ProtocolFault{"an image digest of a wrong size"};
@@ -30,8 +30,8 @@ inline Digest read_digest(capnp::Data::Reader data) {
   return digest;
 }
 
-// Options of a load or a link, with the server's own log buffers in place of the program's. The driver may write to
-// them, and to the values, until the operation that uses them has ended.
+// The options of a load or a link, with the server's log buffers in place of the program's. The driver may write to the
+// buffers and the values until the operation that uses them has ended.
 class JitOptions {
  public:
   JitOptions(capnp::List<schema::JitOption>::Reader options, uint32_t error_log_bytes, uint32_t info_log_bytes,
@@ -50,12 +50,12 @@ class JitOptions {
   JitOptions(const JitOptions&) = delete;
   JitOptions& operator=(const JitOptions&) = delete;
 
-  CUresult result = CUDA_SUCCESS;  // an option that cannot be carried
+  CUresult result = CUDA_SUCCESS;  // the error of an option that cannot be passed on
   unsigned count() const { return unsigned(names_.size()); }
   CUjit_option* names() { return names_.data(); }
   void** values() { return values_.data(); }
 
-  // 0 where it was not asked for.
+  // Returns 0 if the option was not requested.
   float wall_time_ms() const {
     float ms = 0;
     if (wall_time_ < values_.size())
@@ -89,14 +89,14 @@ class JitOptions {
       case CU_JIT_OVERRIDE_DIRECTIVE_VALUES:
         push(CUjit_option(option), reinterpret_cast<void*>(value));
         return CUDA_SUCCESS;
-      case CU_JIT_SPLIT_COMPILE: {  // 0: as many as there are cores
+      case CU_JIT_SPLIT_COMPILE: {  // 0: as many threads as cores
         const uint64_t threads = value == 0 ? kCompilingThreadsMax : std::min(value, kCompilingThreadsMax);
         push(CU_JIT_SPLIT_COMPILE, reinterpret_cast<void*>(uintptr_t(threads)));
         return CUDA_SUCCESS;
       }
-      case CU_JIT_WALL_TIME:  // always asked for
+      case CU_JIT_WALL_TIME:  // requested in any case
         return CUDA_SUCCESS;
-      default:  // the others hold pointers, or mean nothing to a load
+      default:  // other options hold pointers, or do not apply to a load
         return CUDA_ERROR_NOT_SUPPORTED;
     }
   }
@@ -114,7 +114,7 @@ class JitOptions {
   std::vector<CUjit_option> names_;
   std::vector<void*> values_;
   std::vector<char> error_log_, info_log_;
-  size_t wall_time_ = size_t(-1);  // its place among the values; beyond them: none
+  size_t wall_time_ = size_t(-1);  // its index in values_; beyond the end: not requested
 };
 
 }  // namespace gpuwire::server

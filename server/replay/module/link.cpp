@@ -53,7 +53,7 @@ void reply(Replay& replay, Call& call, CUresult result, const Link* link, bool m
   reply(replay, call.header.sequence, result, link, missing);
 }
 
-// Asks the driver on the linker's thread, and answers from there; `link` stays until then.
+// Calls the driver on the linker's thread, and answers from there. Precondition: `link` lives until then.
 void run_link(Replay& replay, Call& call, Link& link, std::function<CUresult()> drive) {
   call.answered = true;
   replay.state().link_thread().run(
@@ -63,7 +63,7 @@ void run_link(Replay& replay, Call& call, Link& link, std::function<CUresult()> 
       });
 }
 
-// Asks the driver on the linker's thread, behind all earlier requests, and waits for its answer.
+// Calls the driver on the linker's thread, after all earlier tasks, and waits for the result.
 CUresult await_link(Replay& replay, const std::function<CUresult()>& drive) {
   CUresult result = CUDA_SUCCESS;
   replay.state().link_thread().run_and_wait([&result, &drive, context = ContextElsewhere(replay)] {
@@ -73,10 +73,10 @@ CUresult await_link(Replay& replay, const std::function<CUresult()>& drive) {
   return result;
 }
 
-// The objection against an input, if there is one. The input belongs to the link from here on.
+// Adds an input to the link, which then owns it. Returns CUDA_SUCCESS, or the reason for a refusal.
 CUresult take_input(Link& link, CUjitInputType type, std::shared_ptr<const ModuleImage> input) {
   if (link.inputs.size() >= kLinkInputsMax) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Until the link's end: the driver keeps its form of each input, and makes an image of all.
+  // The charge lasts until the link ends: the driver stores its form of each input, and makes one image of all.
   auto takes = link_input_host_bytes(type, input->bytes());
   if (!takes) return CUDA_ERROR_INVALID_IMAGE;
   if (!link.charge.grow(*takes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -115,7 +115,7 @@ void link_add(Replay& replay, Call& call) {
   auto options = std::make_shared<JitOptions>(params.getJitOptions(), 0, 0, false);
   CUresult result = options->result ? options->result : take_input(*link, type, input);
   if (result) {
-    await_link(replay, [] { return CUDA_SUCCESS; });  // its logs are the other thread's meanwhile
+    await_link(replay, [] { return CUDA_SUCCESS; });  // waits until the linker's thread no longer uses the logs
     return reply(replay, call, result, link);
   }
   run_link(replay, call, *link,

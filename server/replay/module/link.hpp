@@ -1,4 +1,4 @@
-// The driver's linker at work: the state of the session's cuLink objects.
+// The state of the session's cuLink objects.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +16,18 @@
 
 namespace gpuwire::server {
 
-inline constexpr size_t kLinksMax = 256;        // of one session, at a time
+inline constexpr size_t kLinksMax = 256;        // of one session at the same time
 inline constexpr size_t kLinkInputsMax = 1024;  // of one link
 
 struct Link {
   CUlinkState native = nullptr;
-  std::unique_ptr<JitOptions> options;                     // the driver writes to its logs until the end
-  std::vector<std::shared_ptr<const ModuleImage>> inputs;  // until the end, too
-  std::span<const std::byte> image;                        // the driver's, once it is complete
-  HostCharge charge;                                       // of the driver's form of the inputs
+  std::unique_ptr<JitOptions> options;                     // the driver writes to its logs until the link ends
+  std::vector<std::shared_ptr<const ModuleImage>> inputs;  // used by the driver until the link ends
+  std::span<const std::byte> image;                        // owned by the driver; set once the link is complete
+  HostCharge charge;                                       // for the driver's form of the inputs
 };
 
-// Executor thread only. By the client's handle.
+// The links by the client's handle. Executor thread only.
 class LinkTable {
  public:
   Link* find(uint64_t handle);

@@ -33,7 +33,7 @@ bool begins_container(std::span<const uint8_t> bytes) {
   return version == kContainerVersion;
 }
 
-// Of one container the linker takes one entry.
+// Returns the largest entry's bytes, since the linker uses one entry of a container.
 std::optional<uint64_t> container_host_bytes(std::span<const uint8_t> container) {
   auto entries = fatbin::read_container(container);
   if (!entries) return std::nullopt;

@@ -1,4 +1,4 @@
-// The memory of this machine that the driver's linker takes for an input.
+// The host memory that the driver's linker takes for an input.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,10 @@
 
 namespace gpuwire::server {
 
-// By the input's headers; nothing is decompressed. Fat binaries count wherever they stand in it: objects and archives
-// of a host's compiler hold some. Empty: the linker may not see the input: a wrapper, whose pointers would be followed
-// here, or a fat binary that is damaged or claims more than fatbin::kDecompressedBytesMax.
+// Computes the bytes from the input's headers without decompressing. Fat binaries count at any place in the input,
+// because objects and archives of a host compiler contain some. Empty: the input must not reach the linker: it is a
+// wrapper, whose pointers the driver would follow, or has a fat binary that is damaged or claims more than
+// fatbin::kDecompressedBytesMax.
 std::optional<uint64_t> link_input_host_bytes(CUjitInputType type, std::span<const std::byte> input);
 
 }  // namespace gpuwire::server

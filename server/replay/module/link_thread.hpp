@@ -15,10 +15,11 @@ namespace gpuwire::server {
 
 // A program whose one thread makes and destroys links while other threads fill and complete them is ended by NVIDIA's
 // driver (580.159.04 on an H200, natively: SIGABRT or SIGSEGV within 60 links, with and without logs and times; none
-// when one thread does it all). Linking takes as long as compiling does, so the executor is not that thread.
+// when one thread does it all). Linking takes as long as compiling, so it has a thread of its own instead of the
+// executor.
 //
 // The thread begins with the first task and ends with this object, which waits for it. Precondition: its tasks do not
-// throw. All functions are the executor's.
+// throw. All functions are called by the executor.
 class LinkThread {
  public:
   LinkThread() = default;
@@ -26,11 +27,11 @@ class LinkThread {
   LinkThread& operator=(const LinkThread&) = delete;
   ~LinkThread();
 
-  // Runs the task behind the earlier ones, and returns at once.
+  // Queues the task and returns at once.
   void run(std::function<void()> task);
-  // Returns when the task, and those before it, have run.
+  // Queues the task and returns after it has run.
   void run_and_wait(std::function<void()> task);
-  // Waits until no task is left. False: one is left after `patience`.
+  // Waits until no task is left. False: a task is left after `patience`.
   bool finish(std::chrono::milliseconds patience);
 
  private:

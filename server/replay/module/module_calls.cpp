@@ -1,4 +1,4 @@
-// Program images: offered, sent, loaded, unloaded.
+// Calls that offer, send, load and unload program images.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -31,17 +31,17 @@ CUresult load_library(const DriverTable& driver, const void* bytes, JitOptions& 
                values, 1u);
 }
 
-// One load: filled in by the executor, then a waiter's, then the executor's again.
+// One load. The executor fills it in, a waiter runs it, and the executor records its result.
 struct Load {
   uint64_t handle, sequence;
   std::shared_ptr<const ModuleImage> image;
   std::shared_ptr<const fatbin::LinkedWrapper> wrapper;
-  const void* bytes = nullptr;  // the driver's form of the image; null: it can make nothing of it
+  const void* bytes = nullptr;  // the driver's form of the image; null: the image is not well-formed
   std::shared_ptr<JitOptions> options;
-  std::shared_ptr<void*> native;  // where later look-ups find the loaded image
-  CUlibrary beneath = nullptr;    // the library whose module it is, where it could only be loaded as one
+  std::shared_ptr<void*> native;  // shared with later look-ups, which read the loaded module or library from it
+  CUlibrary beneath = nullptr;    // the library of this module, if the image could only be loaded as a library
   CUresult result = CUDA_SUCCESS;
-  bool missing = false;  // never sent, or dropped from the cache since: the client offers it and comes again
+  bool missing = false;  // the image was never sent, or was evicted: the client offers it and loads again
 
   wire::HandleKind kind() const { return wire::handle_kind(handle); }
   void run(const DriverTable& driver);
@@ -66,8 +66,9 @@ CUresult Load::load_module(const DriverTable& driver) {
     *native = module;
     return loaded;
   }
-  // cuModuleLoadDataEx of driver 580 takes no program that is still to be linked (CUDA_ERROR_INVALID_IMAGE). The
-  // runtime of CUDA 11 loads one as a module by a private function; of a library it is the module all the same.
+  // cuModuleLoadDataEx of driver 580 refuses a program that still has to be linked (CUDA_ERROR_INVALID_IMAGE). The
+  // runtime of CUDA 11 loads such a program as a module by a private function; loading it as a library and taking the
+  // library's module has the same result.
   CUlibrary library = nullptr;
   CUresult loaded = load_library(driver, bytes, *options, library);
   if (loaded == CUDA_SUCCESS) loaded = drive(driver.cuLibraryGetModule, &module, library);
@@ -77,7 +78,7 @@ CUresult Load::load_module(const DriverTable& driver) {
   return loaded;
 }
 
-// Before frames of a client that knows how it ended.
+// Records the end of a load. Executor, before frames of a client that knows the load's result.
 void note_load(Replay& replay, const Load& load) {
   ModuleStore& modules = replay.state().modules();
   modules.end_loading(load.handle);
@@ -103,7 +104,8 @@ void answer_load(Replay& replay, const Load& load) {
   replay.outbox().reply(load.sequence, message);
 }
 
-// Why the driver is not to be asked for it; CUDA_SUCCESS: it is, and the handle is pending.
+// Returns the reason for not calling the driver; CUDA_SUCCESS: the driver is to load the image, and the handle is
+// pending.
 CUresult prepare(Replay& replay, Load& load) {
   if (load.options->result) return load.options->result;
   load.missing = !load.image;
@@ -111,7 +113,7 @@ CUresult prepare(Replay& replay, Load& load) {
   if (!load.bytes) return CUDA_ERROR_INVALID_IMAGE;
   if (!replay.handles().insert_pending(load.kind(), load.handle)) return CUDA_ERROR_INVALID_HANDLE;
   load.native = replay.state().modules().begin_loading(load.handle);
-  // Nothing is searched any more once a synchronising call is due anyhow.
+  // The image is not searched if a synchronising call is due anyhow.
   if (SyncDuties& duties = replay.sync_duties(); !duties.any() && may_print(load.image->bytes())) duties.note();
   return CUDA_SUCCESS;
 }
@@ -123,7 +125,8 @@ CUresult unload(const DriverTable& driver, uint64_t handle, void* native, CUlibr
   return drive(driver.cuLibraryUnload, static_cast<CUlibrary>(native));
 }
 
-// The handles that the client has because of a module or a library: it gives them to other objects afterwards.
+// Forgets the handles of the functions and modules in a module or library, since the client reuses their numbers
+// afterwards.
 void forget_parts(Replay& replay, const std::vector<uint64_t>& parts) {
   ModuleStore& modules = replay.state().modules();
   for (uint64_t part : parts) {
@@ -169,7 +172,7 @@ void module_load(Replay& replay, Call& call) {
   auto load = std::make_shared<Load>(Load{.handle = handle, .sequence = call.header.sequence});
   load->image = replay.state().modules().find(read_digest(params.getDigest()));
   if (load->image) load->bytes = driver_image(*load->image, load->wrapper);
-  // A library is compiled later, at its first use: there is no time to report yet, and no call to report it to then.
+  // A library is compiled later, at its first use, so its load has no compile time to report.
   bool timed = load->kind() == wire::HandleKind::module && !load->wrapper;
   load->options =
       std::make_shared<JitOptions>(params.getJitOptions(), params.getErrorLogBytes(), params.getInfoLogBytes(), timed);
@@ -200,11 +203,11 @@ void module_unload(Replay& replay, Call& call) {
   }
   replay.handles().erase(wire::handle_kind(handle), handle);
   auto result = std::make_shared<CUresult>();
-  // An image that the driver still reads although unloading failed would be a hazard: it stays until the session ends.
+  // If unloading fails, the driver may still read the image, so the image stays until the session ends.
   auto note = [&replay, handle, result] {
     if (*result == CUDA_SUCCESS) replay.state().modules().remove(handle);
   };
-  // The driver waits for the context's work, which may wait for the client.
+  // Unloading waits for the context's work, and that work may wait for the client: then a waiter unloads.
   if (replay.state().callbacks().unanswered() == 0) {
     *result = unload(replay.driver(), handle, native, beneath);
     note();

@@ -21,9 +21,9 @@ namespace gpuwire::server {
 
 namespace {
 
-constexpr size_t kParametersMax = 4096;  // a kernel has at most 32,764 bytes of them
+constexpr size_t kParametersMax = 4096;  // a kernel's parameters have at most 32,764 bytes
 constexpr int kFunctionAttributes = 16;  // CU_FUNC_ATTRIBUTE_MAX of CUDA 13.0
-// The bytes of a module_functions reply for names; the rest of kMessageWordsMax is their list.
+// The bytes for names in a module_functions reply; the other bytes of kMessageWordsMax are for the list.
 constexpr size_t kNameListBytesMax = wire::kMessageWordsMax * sizeof(capnp::word) - wire::kListItemsMax * 16 - 64;
 
 static_assert(CU_FUNC_ATTRIBUTE_MAX == kFunctionAttributes);
@@ -35,7 +35,7 @@ struct Facts {
   int attribute_errors[kFunctionAttributes] = {};
 };
 
-// Asks until the driver says that there is no parameter of that index.
+// Reads parameters until the driver reports that there is none of that index.
 template <class Query>
 CUresult read_parameters(Query query, Facts& facts) {
   for (size_t index = 0; index < kParametersMax; ++index) {
@@ -61,7 +61,7 @@ CUresult function_facts(const DriverTable& driver, CUfunction function, Facts& f
   return result;
 }
 
-// A kernel is found even if its parameters are unknown after a fault.
+// Reads the facts of a kernel. A look-up succeeds even if the parameters are unknown after a fault.
 CUresult kernel_facts(const DriverTable& driver, CUkernel kernel, Facts& facts) {
   CUresult result =
       read_parameters([&](size_t index, size_t* offset,
@@ -82,10 +82,10 @@ void check_name(capnp::Text::Reader name) {
   if (name.size() == 0 || name.size() > wire::kNameBytesMax) throw ProtocolFault{"a name of impossible length"};
 }
 
-// The module, or the library, that something is looked up in.
+// The module or library of a look-up.
 struct LookupPlace {
   uint64_t handle = 0;
-  std::shared_ptr<void*> native;  // its content is null if the load has failed behind which a look-up came
+  std::shared_ptr<void*> native;  // its content is null if the load before the look-up has failed
 
   bool of_library() const { return wire::handle_kind(handle) == wire::HandleKind::library; }
   bool gone() const { return *native == nullptr; }
@@ -93,7 +93,7 @@ struct LookupPlace {
   CUlibrary library() const { return static_cast<CUlibrary>(*native); }
 };
 
-// False: there is no such one.
+// False: there is no such module or library.
 bool find_place(Replay& replay, uint64_t handle, LookupPlace& place) {
   auto kind = wire::handle_kind(handle);
   if (kind != wire::HandleKind::module && kind != wire::HandleKind::library) return false;
@@ -105,8 +105,9 @@ bool find_place(Replay& replay, uint64_t handle, LookupPlace& place) {
   return true;
 }
 
-// May it take long? Then it is looked up on another thread: behind a load or another look-up, where the driver compiles
-// the library first, and while streams may stand at functions of the client, for which it may wait.
+// Whether a look-up may take long and thus has to run on another thread: behind a load or another look-up, in a library
+// that the driver has to compile first, and while streams may wait at functions of the client, for which the driver may
+// wait.
 bool may_take_long(Replay& replay, const LookupPlace& place) {
   ReplayState& state = replay.state();
   if (state.module_work().busy(place.handle) || state.callbacks().may_stand()) return true;
@@ -114,7 +115,7 @@ bool may_take_long(Replay& replay, const LookupPlace& place) {
   return place.of_library() && loaded && !loaded->used;
 }
 
-// Looks it up on this thread or on another.
+// Runs the look-up on this thread or on another.
 void look_up(Replay& replay, const LookupPlace& place, bool elsewhere, ModuleTask task) {
   if (place.of_library()) replay.state().contexts().enter_any();
   auto note = [&replay, handle = place.handle, inner = std::move(task.note)] {
@@ -200,8 +201,8 @@ void answer_function(Replay& replay, const FunctionLookup& lookup) {
   replay.outbox().reply(lookup.sequence, message);
 }
 
-// `fresh`: the handle is pending. A kernel is asked for once more, under its handle, for facts that were unavailable
-// the first time.
+// `fresh`: the handle is pending. Otherwise a kernel is looked up again under its handle, for facts that were
+// unavailable the first time.
 void note_function(Replay& replay, FunctionLookup& lookup, bool fresh) {
   HandleTable& handles = replay.handles();
   void* known = nullptr;
@@ -265,7 +266,7 @@ struct GlobalLookup {
   }
   void run(const DriverTable& driver) {
     result = find(driver);
-    // A managed variable may be asked for as an ordinary one, too.
+    // A program may look up a managed variable as an ordinary one, too.
     if (result != CUDA_SUCCESS || find_managed(driver, address, range) != CUDA_SUCCESS) range = {};
   }
 };

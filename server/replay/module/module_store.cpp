@@ -14,7 +14,7 @@ ModuleStore::Offer ModuleStore::offer(const Digest& digest, uint64_t bytes) {
     if (image->bytes().size() != bytes) throw ProtocolFault{"module_offer: not the size of this image"};
     return Offer::have;
   }
-  // Offered again before it was sent: the pieces start over.
+  // An image that is offered again before it was sent starts at its first piece.
   transfers_.erase(digest);
   if (transfers_.size() >= kTransfersMax) throw ProtocolFault{"module_offer: too many images offered and not sent"};
   HostCharge charge(account_);

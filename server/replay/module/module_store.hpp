@@ -1,4 +1,4 @@
-// The program images of a session, on their way in and loaded.
+// The program images of a session: those being received and those loaded.
 #pragma once
 
 #include <cuda.h>
@@ -22,9 +22,9 @@ class BulkReader;
 class JitOptions;
 class ModuleCache;
 
-// Images of which a session sends pieces at the same time.
+// The bound of images that a session sends at the same time.
 inline constexpr size_t kTransfersMax = 16;
-// Images kept for a session after they have arrived, so that loading one a second time needs no cache.
+// Images stored for a session after their arrival, so that a second load needs no cache.
 inline constexpr size_t kRecentImagesMax = 64;
 inline constexpr uint64_t kRecentImageBytesMax = 512ull << 20;
 
@@ -35,48 +35,49 @@ struct ParameterLayout {
 // Executor thread only.
 class ModuleStore {
  public:
-  // The object loaded under one handle, and the entries of the driver and the handle table because of it.
+  // The object loaded under one handle, and the handles of its parts.
   struct Loaded {
     std::shared_ptr<const ModuleImage>
         image;  // a library is loaded with CU_LIBRARY_BINARY_IS_PRESERVED: its bytes stay
-    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // and the wrappers around them
+    std::shared_ptr<const fatbin::LinkedWrapper> wrapper;  // the wrapper around the image's containers
     std::shared_ptr<JitOptions>
         options;                  // a library is compiled when it is first used: logs and times are written then
-    CUlibrary beneath = nullptr;  // a module's that could only be loaded as a library
+    CUlibrary beneath = nullptr;  // the library of a module that could only be loaded as one
     std::vector<uint64_t> parts;  // handles of its functions or kernels, and of a library's modules and functions
-    bool used = false;            // something in it has been looked up: a library is compiled by now
+    bool used = false;            // a look-up in it has run, so a library is compiled by now
   };
 
-  // `account`: of the images; outlives them all, null: nobody counts.
+  // `account`: is charged for the images; outlives all of them; null: nothing is charged.
   ModuleStore(ModuleCache* cache, std::string tenant, HostMemory* account = nullptr)
       : cache_(cache), tenant_(std::move(tenant)), account_(account) {}
 
   enum class Offer : uint8_t {
-    have,       // it is here
+    have,       // the image is stored
     wanted,     // its bytes are expected, from offset 0
-    no_memory,  // the tenant may not have this much more of this machine's memory
+    no_memory,  // the tenant's host memory has no room for it
   };
-  // The client means to load this image.
+  // Records that the client will load this image.
   Offer offer(const Digest& digest, uint64_t bytes);
-  // The next piece. Throws ProtocolFault when it is not the one that is due, or the image turns out to be another.
+  // Receives the next piece. Throws ProtocolFault if it is not the expected piece, or the image does not match its
+  // digest.
   void receive(const Digest& digest, uint64_t offset, bool last, BulkReader& bulk);
-  // An image that was offered or has been used before; null: it must be offered (again).
+  // Returns a stored image; null: the client must offer it (again).
   std::shared_ptr<const ModuleImage> find(const Digest& digest);
 
   Loaded* loaded(uint64_t handle);
   Loaded& add(uint64_t handle, Loaded loaded);
   void remove(uint64_t handle) { loaded_.erase(handle); }
-  // The object that is being loaded under a handle, for look-ups that come behind it: the place has the driver's module
-  // or library once it is loaded. Null: nothing is being loaded.
+  // The object that is being loaded under a handle, for look-ups after the load's frame: the pointer holds the driver's
+  // module or library once it is loaded. Null: nothing is being loaded.
   std::shared_ptr<void*> begin_loading(uint64_t handle) { return loading_[handle] = std::make_shared<void*>(nullptr); }
   std::shared_ptr<void*> loading(uint64_t handle) const;
   void end_loading(uint64_t handle) { loading_.erase(handle); }
-  // Which library a kernel is of; 0 if none.
+  // The library of a kernel; library_of() returns 0 if there is none.
   void note_kernel(uint64_t kernel, uint64_t library) { libraries_[kernel] = library; }
   uint64_t library_of(uint64_t kernel) const;
   void forget_kernel(uint64_t kernel) { libraries_.erase(kernel); }
-  // Where the parameters of the driver's function or kernel lie, as it said when that was looked up: after a fault it
-  // says no more. Null: not known. One for each function, however many handles it has.
+  // The parameter layout of the driver's function or kernel, recorded at its look-up, because the driver does not
+  // report it after a fault. Null: unknown. A function has one layout, however many handles it has.
   void note_parameters(const void* function, ParameterLayout layout) { layouts_[function] = std::move(layout); }
   const ParameterLayout* parameters_of(const void* function) const;
   void forget_parameters(const void* function) { layouts_.erase(function); }

@@ -15,7 +15,7 @@ ContextElsewhere::ContextElsewhere(Replay& replay) : driver_(replay.driver()) {
     native_ = context->native;
     lease_ = std::make_shared<PooledEvent>(context->events->lease());
   } else {
-    drive(driver_.cuCtxGetCurrent, &native_);  // the context that the worker has made current ahead of the session
+    drive(driver_.cuCtxGetCurrent, &native_);  // the context that the worker made current before the session
   }
 }
 
@@ -45,12 +45,12 @@ void ModuleWork::run(uint64_t handle, ModuleTask task) {
   settle();
 }
 
-// The handle's tasks, and then those of a lane that waits.
+// Runs the handle's tasks, and then those of waiting lanes.
 void ModuleWork::serve(uint64_t handle) {
   for (;;) {
     while (serve_one(handle)) {}
     std::lock_guard lock(mutex_);
-    // One may have come since.
+    // A task may have been added since.
     if (!lanes_[handle].tasks.empty()) continue;
     lanes_[handle].runs = false;
     if (lanes_[handle].open == 0) lanes_.erase(handle);

@@ -1,5 +1,5 @@
-// Loads and look-ups away from the executor: the driver compiles for as long as it takes, or waits for streams
-// that stand at a function of the client, and calls of other threads of the client must not wait for that.
+// Loads and look-ups on threads other than the executor: the driver may compile for long, or wait for streams that wait
+// at a function of the client, and calls of the client's other threads must not wait meanwhile.
 #pragma once
 
 #include <cuda.h>
@@ -22,7 +22,7 @@ struct DriverTable;
 class PooledEvent;
 class Replay;
 
-// The executor's current context, for a thread that works in its place; it is not destroyed meanwhile.
+// The executor's current context, for use on another thread. The context is not destroyed while this object exists.
 class ContextElsewhere {
  public:
   // Executor.
@@ -36,42 +36,42 @@ class ContextElsewhere {
   std::shared_ptr<PooledEvent> lease_;  // null: no context of the session is current
 };
 
-// Tasks that are with the driver at a time; later ones wait for these, in the order in which they came.
+// The bound of tasks that are in the driver at the same time; later tasks wait in order.
 inline constexpr size_t kModuleTasksMax = 4;
 
-// One piece of work. Each of its functions runs once, in this order.
+// A load or look-up. Each of its functions runs once, in this order.
 struct ModuleTask {
-  std::function<void()> drive;   // a waiter's thread: makes the driver calls, touches nothing of the executor's
+  std::function<void()> drive;   // a waiter's thread: makes the driver calls, uses no state of the executor
   std::function<void()> note;    // executor: before each frame of a client that has received the answer
   std::function<void()> answer;  // a waiter's thread: sends the reply; may be empty
 };
 
-// Tasks for one handle (a module or a library) run in the order in which they came, those for others beside them.
-// A handle for an object that a task makes is pending in the handle table until its note() has run: a frame that names
-// it waits there.
+// Tasks for one handle (a module or a library) run in order; tasks for different handles run concurrently. The handle
+// of an object that a task makes is pending in the handle table until the task's note() has run: a frame that names the
+// handle waits for it.
 class ModuleWork {
  public:
   explicit ModuleWork(Replay& replay);
 
   // --- executor
   void run(uint64_t handle, ModuleTask task);
-  // Is a task for the handle under way, or has one not been noted?
+  // Whether a task for the handle is unfinished, or its note() has not run.
   bool busy(uint64_t handle);
-  // Waits until none is.
+  // Waits until busy() is false.
   void await(uint64_t handle);
-  // Before each frame: records finished tasks.
+  // Runs note() of finished tasks. Called before each frame.
   void settle() {
     if (done_.load(std::memory_order_acquire)) [[unlikely]]
       run_notes();
   }
-  // False: a task is still under way after `patience`.
+  // False: a task is unfinished after `patience`.
   bool finish(std::chrono::milliseconds patience);
 
  private:
   struct Lane {
-    std::deque<ModuleTask> tasks;  // that have not begun
-    size_t open = 0;               // that have not been noted, these included
-    bool runs = false;             // a waiter has it
+    std::deque<ModuleTask> tasks;  // tasks that have not begun
+    size_t open = 0;               // tasks whose note() has not run, including those that have not begun
+    bool runs = false;             // a waiter serves this lane
   };
   struct Noted {
     uint64_t handle;
@@ -86,11 +86,11 @@ class ModuleWork {
   std::mutex mutex_;   // a leaf; not held while a task or its note runs
   Condition changed_;  // notes_ has grown
   std::unordered_map<uint64_t, Lane> lanes_;
-  std::deque<uint64_t> waiting_;  // lanes with tasks for which no waiter may be had yet
-  size_t running_ = 0;            // lanes that waiters have
+  std::deque<uint64_t> waiting_;  // lanes with tasks that wait for one of the kModuleTasksMax waiters
+  size_t running_ = 0;            // lanes that waiters serve
   std::vector<Noted> notes_;
-  // Set with notes_, before the answer is sent; read by the executor before each frame. Release and acquire: a frame
-  // that was sent because of an answer comes behind it.
+  // Set with notes_, before the answer is sent; the executor reads it before each frame. Release and acquire: a frame
+  // that the client sent because of an answer arrives after this store.
   std::atomic<bool> done_{false};
 };
 

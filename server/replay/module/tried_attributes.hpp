@@ -1,4 +1,4 @@
-// Attributes of a function that are set for a while, so that the driver can be asked about occupancy with them.
+// Function attributes that are set temporarily for occupancy queries of the driver.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@ namespace gpuwire::server {
 
 class Replay;
 
-// Of one session; executor thread only.
+// One per session; executor thread only.
 class TriedAttributes {
  public:
   struct Setting {
@@ -19,8 +19,8 @@ class TriedAttributes {
   };
 
   // Restores the attributes of the last call, then sets these on the function or kernel of that handle; on a kernel for
-  // the device of the current context. If one cannot be set, all stay as they were. Without settings the handle does
-  // not count, and the result says whether everything since the last call of this kind was restored.
+  // the device of the current context. If one cannot be set, all stay as they were. Without settings the handle is
+  // ignored, and the result says whether all attributes since the last such call were restored.
   CUresult try_out(Replay& replay, uint64_t handle, const std::vector<Setting>& settings);
 
  private:

@@ -23,7 +23,7 @@
 namespace gpuwire::server {
 
 namespace {
-// How long the end of a session waits for kernels that are still running.
+// The time for which the end of a session waits for running kernels.
 constexpr std::chrono::milliseconds kTeardownMs{1500};
 }  // namespace
 
@@ -49,7 +49,7 @@ ReplayState::ReplayState(Replay& replay, SessionSettings settings)
       watched_events_(std::make_unique<WatchedEvents>(replay.driver())) {}
 
 ReplayState::~ReplayState() {
-  // Without a device at rest nothing may be freed that it could still use; the process is about to end.
+  // While the device has work, memory that it could use must not be freed; the process is about to end.
   if (!end()) contexts_.release();
 }
 
@@ -63,7 +63,8 @@ CUresult ReplayState::enter(const wire::FrameHeader& header, const ReplayEntry& 
 }
 
 bool ReplayState::device_at_rest() {
-  // cuCtxSynchronize cannot be given up, so it runs where a kernel that never ends holds up nobody else.
+  // cuCtxSynchronize cannot be cancelled, so it runs on a thread of its own, where an endless kernel blocks nothing
+  // else.
   struct Rest {
     std::mutex mutex;
     std::condition_variable changed;
@@ -102,7 +103,8 @@ bool ReplayState::end() {
   return true;
 }
 
-// Objects of a context go with it; objects of none are released here, users before the objects that they use.
+// Releases the objects that belong to no context, users before the objects that they use. Objects of a context end with
+// it.
 void ReplayState::release_handles() {
   using wire::HandleKind;
   HandleTable& handles = replay_.handles();

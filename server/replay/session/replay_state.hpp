@@ -35,18 +35,20 @@ class UploadOrder;
 class WatchedEvents;
 
 struct SessionSettings {
-  ModuleCache* module_cache = nullptr;       // outlives the session; null: images are kept for this session only
-  std::string tenant;                        // the sessions with which it shares images, memory and pools
-  ShareExchange* shares = nullptr;           // outlives the session; null: nothing is shared
-  UploadOrder* upload_order = nullptr;       // stands before the driver, outlives the session; null: nothing does
-  ChunkStore* chunks = nullptr;              // outlives the session; null: none is kept
-  std::function<void(bool)> keeping_memory;  // may the client keep freed memory from now on? Empty: nobody asks
+  ModuleCache* module_cache = nullptr;  // outlives the session; null: images are stored for this session only
+  std::string tenant;                   // the tenant, whose sessions share images, memory and pools
+  ShareExchange* shares = nullptr;      // outlives the session; null: nothing is shared
+  UploadOrder* upload_order = nullptr;  // wraps the driver's functions, outlives the session; may be null
+  ChunkStore* chunks = nullptr;         // outlives the session; null: no chunk is stored
+  // is told whether the client may cache freed memory from now on; may be empty
+  std::function<void(bool)> keeping_memory;
   using Allocation = std::function<CUresult()>;
-  // Runs an allocation that may take no more than the tenant's existing grant. Empty: nothing is granted.
+  // Runs an allocation within the tenant's existing grant. Empty: there is no grant.
   std::function<CUresult(const Allocation&)> within_grant;
-  // Likewise one for which the tenant may be granted more, if that is there for it to have at once.
+  // Runs an allocation for which the tenant's grant may grow by memory that is free at once.
   std::function<CUresult(const Allocation&)> beyond_grant;
-  WriteWord write_word = nullptr;  // with the GPU's own reports of completed work; null: events alone do
+  // writes the words by which the GPU reports completed work; null: only events report it
+  WriteWord write_word = nullptr;
 };
 
 // Executor thread only, except copy_back(), callbacks(), graph_memory(), host_regions(), watched_events() and
@@ -64,9 +66,9 @@ class ReplayState {
   // Replay::fail_posted), its bulk discarded. `entry`: the frame's; one of `any_context` leaves the thread as it is.
   CUresult enter(const wire::FrameHeader& header, const ReplayEntry& entry, CUcontext& native);
 
-  // Ends everything of the session, newest first: callbacks waiting for the client, copies, handles, contexts.
-  // Afterwards nothing of it is left in the driver. False: the device did not come to rest within kTeardownMs; then
-  // only the end of the process frees it.
+  // Ends all objects of the session, newest first: callbacks waiting for the client, copies, handles, contexts.
+  // Afterwards the driver has none of them. False: the device still had work after kTeardownMs; then only the end of
+  // the process frees the objects.
   bool end();
 
   ContextTable& contexts() { return *contexts_; }
@@ -80,14 +82,14 @@ class ReplayState {
   HostCallbacks& callbacks() { return *callbacks_; }
   GraphMemory& graph_memory() { return *graph_memory_; }
   HostRegions& host_regions() { return *host_regions_; }
-  // Handles of graphs inside other graphs or of captures under way: not the program's to destroy.
+  // Handles of graphs inside other graphs or of running captures, which the program must not destroy.
   std::unordered_set<uint64_t>& inner_graphs() { return inner_graphs_; }
   WatchedEvents& watched_events() { return *watched_events_; }
   QuerySpin& query_spin() { return query_spin_; }
   ShareExchange* shares() { return shares_; }
   const std::string& tenant() const { return tenant_; }
   ChunkStore* chunks() { return chunks_; }
-  // Null: there is none.
+  // May be null.
   UploadOrder* upload_order() { return upload_order_; }
   std::deque<PostponedFree>& postponed_frees() { return postponed_frees_; }
   CUresult within_grant(const SessionSettings::Allocation& allocate) {
@@ -115,7 +117,7 @@ class ReplayState {
   std::unique_ptr<ModuleStore> modules_;
   std::unique_ptr<ModuleWork> module_work_;
   std::unique_ptr<LinkTable> links_;
-  std::unique_ptr<LinkThread> link_thread_;  // behind links_, which its tasks use
+  std::unique_ptr<LinkThread> link_thread_;  // declared after links_, which its tasks use
   std::unique_ptr<DeviceResources> device_resources_;
   std::unique_ptr<CopyBack> copy_back_;
   std::unique_ptr<HostCallbacks> callbacks_;

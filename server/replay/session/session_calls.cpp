@@ -39,7 +39,7 @@ void source(Replay& replay, Call& call) {
   static const ZeroedMemory zeros(kBytesMax);
   if (!zeros) return finish(replay, call, CUDA_ERROR_OUT_OF_MEMORY);
   call.answered = true;
-  // It stays for ever, which a keeper of nothing says.
+  // The zeros live as long as the process, so the keeper owns nothing.
   static const auto kept = std::make_shared<const char>();
   send_result(replay, call.header.sequence, CUDA_SUCCESS, zeros.bytes().first(bytes), kept);
 }
@@ -69,7 +69,7 @@ void send_clock(Replay& replay, Call& call, CUresult result) {
   auto reply = message.root<schema::ProfileClockReply>();
   reply.setResult(result);
   reply.setDeferred(replay.take_deferred());
-  // Last, so that little comes between it and the reply's way.
+  // The clock is read last, directly before the reply is sent.
   if (Profiler* profiler = replay.profiler()) reply.setNowNs(profiler->now_ns());
   call.answered = true;
   replay.outbox().reply(call.header.sequence, *message);
@@ -80,7 +80,7 @@ void send_clock(Replay& replay, Call& call, CUresult result) {
 void profile_begin(Replay& replay, Call& call) {
   Profiler* profiler = replay.profiler();
   if (!profiler) return send_clock(replay, call, CUDA_ERROR_NOT_SUPPORTED);
-  // With a context, other threads may be in the functions that are about to be timed.
+  // Once the session has a context, other threads may be in the functions that would be wrapped for timing.
   const bool early = replay.state().contexts().empty();
   send_clock(replay, call, early ? profiler->begin(replay.handles(), replay.outbox()) : CUDA_ERROR_ILLEGAL_STATE);
 }

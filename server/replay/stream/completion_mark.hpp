@@ -10,20 +10,23 @@
 
 namespace gpuwire::server {
 
-// One of this many polls of a mark asks the driver: after some ten microseconds of polling a failure is noticed.
+// One in this many polls of a mark queries the driver, so that a failure is noticed after some ten microseconds of
+// polling.
 inline constexpr unsigned kPollsPerQuery = 16;
-// One poll reads the word this often, because its caller's work between two polls (reading the clock, asking the
-// connection for input) takes longer than the reads.
+// The number of reads of the word in one poll: the caller's work between two polls (reading the clock, polling the
+// connection) takes longer than the reads.
 inline constexpr int kReadsPerPoll = 8;
 
-// An event, for which any thread may wait, and beside it a word for a polling thread. One thread polls.
+// An event, for which any thread may wait, and a word for the one polling thread.
 struct CompletionMark {
   PooledEvent event;
   CompletionWord word;
   unsigned looks = 0;
-  bool seen_early = false;  // the word has changed, and the driver may not know yet (passed_marks.hpp)
+  // the word was seen written; the driver may still regard the stream as busy (passed_marks.hpp)
+  bool seen_early = false;
 
-  // Whether the stream has passed it: CUDA_ERROR_NOT_READY: not yet. The first look asks the driver.
+  // Returns CUDA_SUCCESS if the stream has passed the mark, CUDA_ERROR_NOT_READY if not. If the word is not written,
+  // the first poll queries the driver.
   CUresult poll(const DriverTable& driver) {
     if (reached()) return CUDA_SUCCESS;
     if (word.marked() && looks++ % kPollsPerQuery != 0) {
@@ -40,8 +43,8 @@ struct CompletionMark {
   bool reached() { return seen_early = word.reached(); }
 };
 
-// A mark behind everything that is on the stream now, in `events`' context, which is current. Without an event: the
-// driver refuses, and `result` says why.
+// Returns a mark after all present work of the stream, in the context of `events`, which is current. If the mark has no
+// event, `result` is the driver's error.
 inline CompletionMark mark_stream(const DriverTable& driver, EventPool& events, CUstream stream, CUresult& result) {
   CompletionMark mark;
   mark.event = events.take();
@@ -49,7 +52,8 @@ inline CompletionMark mark_stream(const DriverTable& driver, EventPool& events, 
     result = CUDA_ERROR_OUT_OF_MEMORY;
     return mark;
   }
-  // The event is done only after the word is written: by it the driver catches up.
+  // The event is recorded after the word, so once it has completed the driver knows that the stream has passed the
+  // word.
   mark.word = events.words().take();
   mark.word.mark(stream);
   result = driver.cuEventRecord ? driver.cuEventRecord(mark.event.get(), stream) : CUDA_ERROR_NOT_SUPPORTED;

@@ -37,7 +37,7 @@ CompletionWords::Mapped CompletionWords::map() const {
     return {};
   void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return {};
-  // For all contexts: a stream that turns out to be another's is no fault of its context.
+  // The words are registered for all contexts, so that a write in a stream of another context is not a fault there.
   if (driver_.cuMemHostRegister_v2(memory, kBytes, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) !=
       CUDA_SUCCESS) {
     ::munmap(memory, kBytes);

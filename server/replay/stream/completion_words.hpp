@@ -1,6 +1,5 @@
-// Words in host memory that the GPU writes when a stream has reached a point: polling a word costs nothing, while
-// asking the driver for an event takes a microsecond, and a question just before the end delays the report by that
-// time.
+// Words in host memory that the GPU writes when a stream has reached a point: polling a word is almost free, while a
+// query of an event takes a microsecond, and a query just before the end delays the report by that time.
 #pragma once
 
 #include <cuda.h>
@@ -15,15 +14,16 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// cuStreamWriteValue32_v2, as the driver has it, without wrappers: the report of completed work needs no turn.
+// The driver's cuStreamWriteValue32_v2 without wrappers: the report of completed work needs no turn of the GPU
+// scheduler.
 using WriteWord = CUresult(CUDAAPI*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 
-// How many waits of a context have one at a time; the others ask the driver.
+// The number of words of a context; further waits query the driver.
 inline constexpr size_t kCompletionWordsMax = 64;
 
 class CompletionWords;
 
-// One of them, or none; given back when destroyed. One thread.
+// A word, or none; its destructor returns it. One thread.
 class CompletionWord {
  public:
   CompletionWord() = default;
@@ -37,46 +37,47 @@ class CompletionWord {
   }
   ~CompletionWord();
 
-  // Behind all present work of the stream, which does not capture. A point that cannot be marked is never reached.
+  // Has the GPU write the word after all present work of the stream. Precondition: the stream does not capture. If the
+  // driver refuses the write, reached() stays false.
   void mark(CUstream stream);
   bool marked() const { return marked_; }
-  // The stream has passed the mark, and its earlier writes can be read. False: not yet, or there is no mark.
+  // Whether the stream has passed the mark; then its earlier writes can be read. False also if there is no mark.
   bool reached() const;
 
  private:
   friend class CompletionWords;
-  CompletionWords* words_ = nullptr;  // outlives it
+  CompletionWords* words_ = nullptr;  // outlives this object
   size_t index_ = 0;
   uint32_t expected_ = 0;  // the value that the last mark writes
   bool marked_ = false;
 };
 
-// Those of one context. Any thread; the context is current on those that call take() and mark().
+// The words of one context. Any thread; the context is current on a thread that calls take() or mark().
 class CompletionWords {
  public:
-  // `write` null: there are none.
+  // `write`: null: there are no words.
   CompletionWords(const DriverTable& driver, WriteWord write) : driver_(driver), write_(write) {}
   ~CompletionWords();
   CompletionWords(const CompletionWords&) = delete;
   CompletionWords& operator=(const CompletionWords&) = delete;
 
-  // None where all are taken, or the GPU cannot write such words.
+  // Returns no word if all are taken, or the GPU cannot write words.
   CompletionWord take();
-  // The context is about to go, and all work in it is over: nothing is written any more.
+  // Releases the words before the context ends. Precondition: the context has no work left, so the GPU writes no word.
   void abandon();
 
  private:
   friend class CompletionWord;
-  // A cache line each, since the GPU writes one while others are looked at.
+  // Each word has its own cache line, since the GPU writes one while other words are polled.
   struct alignas(64) Word {
     std::atomic<uint32_t> value{0};  // the GPU's store is the partner of the load in reached()
   };
   struct Mapped {
     Word* memory = nullptr;
     CUdeviceptr device = 0;
-    bool whole = false;  // the GPU has an address for it
+    bool whole = false;  // the GPU has an address for the memory
   };
-  // Without the lock: the driver may wait for streams, and they for a thread that returns a word.
+  // Precondition: mutex_ is not held: the driver may wait for streams, and these for a thread that returns a word.
   Mapped map() const;
   void adopt(const Mapped& mapped);
 
@@ -85,7 +86,7 @@ class CompletionWords {
   std::mutex mutex_;  // a leaf; not held while the driver is called
   Word* memory_ = nullptr;
   CUdeviceptr device_ = 0;
-  bool tried_ = false;  // somebody maps the words, or has
+  bool tried_ = false;  // a thread maps the words, or has mapped them
   bool abandoned_ = false;
   std::vector<size_t> free_;
   // For each word, the value of the last mark. The next mark writes another value, so that a late write of an abandoned

@@ -1,5 +1,5 @@
-// Events that the replay itself needs, one pool for each context: they report the end of a staged copy or a
-// synchronised stream.
+// Events for the replay's own use, one pool for each context: they report the end of a staged copy or of a stream's
+// work.
 #pragma once
 
 #include <cuda.h>
@@ -17,8 +17,8 @@ namespace gpuwire::server {
 struct DriverTable;
 class EventPool;
 
-// One event, or none; given back to its pool when destroyed. A lease without an event only keeps the pool's context
-// from being destroyed.
+// One event, or none; its destructor returns it to its pool. A lease has no event and only delays the destruction of
+// the pool's context.
 class PooledEvent {
  public:
   PooledEvent() = default;
@@ -37,21 +37,21 @@ class PooledEvent {
   CUevent event_ = nullptr;
 };
 
-// Any thread; the context is current on the one that calls take().
+// Any thread; the context is current on a thread that calls take().
 class EventPool : public std::enable_shared_from_this<EventPool> {
  public:
   // `write`: as for CompletionWords.
   explicit EventPool(const DriverTable& driver, WriteWord write = nullptr) : driver_(driver), words_(driver, write) {}
   ~EventPool();
 
-  // Empty when the driver gives no event.
+  // Returns an event; empty if the driver creates none.
   PooledEvent take();
   PooledEvent lease();
-  // Called by the holder of an event of the pool, which releases the word before it.
+  // Called by the holder of an event of the pool, who releases the word before the event.
   CompletionWords& words() { return words_; }
-  // Waits until everything taken is back. False: it took longer than that.
+  // Waits until all events and leases are returned. False: some are still out after `timeout`.
   bool all_returned(std::chrono::milliseconds timeout);
-  // The context is about to go: free events are destroyed, the others with it.
+  // Destroys the free events. Called before the context ends, which destroys the others.
   void abandon();
 
  private:

@@ -22,26 +22,26 @@ struct HostCallbacks::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   Replay* replay = nullptr;  // null: the session has ended
-  unsigned sending = 0;      // trampolines that use `replay` without the lock
-  // Runs of callbacks that the client has yet to answer, oldest first, with the context of each: those of streams from
-  // when they are put there, those of graphs while they run.
+  unsigned sending = 0;      // trampolines that use `replay` without holding mutex
+  // Runs of callbacks that the client has not answered, oldest first, with the context of each. A stream's callback
+  // counts from its enqueueing, a graph's only while it runs.
   std::map<uint64_t, uint32_t> open;
-  uint64_t runs = 0;  // the number of the newest
-  // By the client's number of a callback: the runs that the client was asked for and has not answered.
+  uint64_t runs = 0;  // the number of the newest run
+  // By the client's number of a callback: the runs that were requested from the client and are not answered.
   std::unordered_map<uint64_t, std::deque<uint64_t>> asked;
 };
 
 struct HostCallbacks::Trampoline {
   std::shared_ptr<Shared> shared;
   uint64_t callback = 0;
-  uint64_t run = 0;                 // 0: of a graph, each run gets a number of its own
-  std::shared_ptr<bool> data_left;  // under shared->mutex; null: no copies from the device are before it on any stream
+  uint64_t run = 0;                 // 0: a graph's callback, whose runs each get a number
+  std::shared_ptr<bool> data_left;  // guarded by shared->mutex; null: no earlier copy from the device is pending
 };
 
 HostCallbacks::HostCallbacks(Replay& replay) : shared_(std::make_shared<Shared>()) { shared_->replay = &replay; }
 
-// A trampoline may not call the driver, so another thread must see to it that the data of earlier copies leave before
-// the notice does.
+// A trampoline may not call the driver, so another thread sends the data of earlier copies, and the trampoline sends
+// its notice afterwards.
 std::shared_ptr<bool> HostCallbacks::hold_for_data(Replay& replay, CUstream stream) {
   Context* context = replay.state().contexts().current();
   CopyBack& copies = replay.state().copy_back();
@@ -115,7 +115,7 @@ CUresult HostCallbacks::enqueue(Replay& replay, CUstream stream, uint64_t callba
 
 HostCallbacks::~HostCallbacks() {
   if (end()) return;
-  // The driver's thread may still come back to them; the process is about to end.
+  // The driver's thread may still use the trampolines, so they are leaked; the process is about to end.
   for (auto& [address, trampoline] : repeating_) static_cast<void>(trampoline.release());
 }
 
@@ -181,8 +181,8 @@ void HostCallbacks::run(Trampoline& trampoline, CUresult status) {
   if (shared->replay) {
     uint64_t run = trampoline.run;
     if (run == 0) shared->open.emplace(run = ++shared->runs, 0);
-    // A callback in a graph that is launched twice may be asked for while the client still runs it: each answer lets
-    // one go.
+    // A graph that is launched twice may request its callback while the client still runs it: each answer releases one
+    // run.
     shared->asked[callback].push_back(run);
     ++shared->sending;
     Replay& replay = *shared->replay;

@@ -17,8 +17,7 @@ class Replay;
 inline constexpr size_t kCallbacksMax = 64u << 10;
 inline constexpr unsigned kCallbackEndMs = 1000;
 
-// Any thread. Its state is shared with every trampoline in the driver, which may outlive a session that ends in a
-// fault.
+// Any thread. Every trampoline in the driver shares the state, because it may outlive a session that ends in a fault.
 class HostCallbacks {
  public:
   enum class Kind : uint8_t { host_function = 0, stream_callback = 1 };
@@ -34,20 +33,22 @@ class HostCallbacks {
   // Executor: the client's number of a function that for_graph() returned or a capture has put into a graph. 0: the
   // node is none of these.
   uint64_t number_of(const CUDA_HOST_NODE_PARAMS& node) const;
-  // Any thread: the client has run it. False: it was not asked to.
+  // Any thread: records that the client has run the callback. False: no run was requested.
   bool done(uint64_t callback);
-  // Those that the client has yet to answer before their streams go on. A graph's count only while they run.
+  // The number of callbacks whose streams wait for an answer of the client or will do so. A graph's callback counts
+  // only while it runs.
   size_t unanswered() const;
-  // Executor: may a stream stand at a callback now, or at one of a graph that is launched?
+  // Executor: whether a stream may wait at a callback now, or at a callback of a graph once it is launched.
   bool may_stand() const { return !repeating_.empty() || unanswered() != 0; }
-  // Each run of a callback has a number. The newest one's, and whether all up to one have been answered. Any thread.
+  // Each run of a callback has a number. newest_run() returns the newest; answered_up_to() returns whether all runs up
+  // to a number have been answered. Any thread.
   uint64_t newest_run() const;
   bool answered_up_to(uint64_t run) const;
-  // Executor: the context is gone, and with it the callbacks on its streams, which the driver leaves out after a fault.
+  // Executor: forgets the callbacks in the streams of a context that has ended; the driver skips them after a fault.
   void forget_context(uint32_t number);
-  // Does a stream wait for an answer now? Any thread.
+  // Whether a stream waits for an answer now. Any thread.
   bool awaiting() const;
-  // No callback waits for the client any more. False: one is still being sent to it, after kCallbackEndMs.
+  // Ends all waits for the client. False: a callback's notice is still being sent after kCallbackEndMs.
   bool end();
 
  private:
@@ -60,7 +61,7 @@ class HostCallbacks {
   static void run(Trampoline& trampoline, CUresult status);
 
   std::shared_ptr<Shared> shared_;
-  std::unordered_map<void*, std::unique_ptr<Trampoline>> repeating_;  // by address; those of graphs
+  std::unordered_map<void*, std::unique_ptr<Trampoline>> repeating_;  // the trampolines of graphs, by address
 };
 
 }  // namespace gpuwire::server

@@ -12,12 +12,12 @@
 
 namespace gpuwire::server {
 
-// The GPU writes a word before it notifies the driver, so a stream whose word was seen is not idle to cuStreamQuery for
-// a moment. The program knows it to be idle, and may ask: a caller for which the driver reports such a stream as busy
-// makes the driver catch up, and asks again. One per context; executor only.
+// The GPU writes a word before it notifies the driver, so cuStreamQuery may briefly report a stream as busy after its
+// word was seen. The program already knows that the stream is idle, so a caller that gets "busy" calls catch_up() and
+// queries again. One per context; executor only.
 class PassedMarks {
  public:
-  // More are not remembered: with one more the driver has to catch up with the oldest.
+  // The bound of remembered streams: one more makes add() wait until the driver knows the oldest.
   static constexpr size_t kStreamsMax = 8;
 
   // `event` was recorded in the stream behind the word that was seen.
@@ -33,13 +33,13 @@ class PassedMarks {
     }
     marks_.emplace_back(stream, std::move(event));
   }
-  // When it returns, the driver knows all that the words have shown. Waits for nothing but the record of an event.
-  // False: the driver knew already.
+  // Waits until the driver regards all remembered streams as having passed their marks. The wait is short: each event
+  // is recorded directly after a word that was seen. False: there was no such stream.
   bool catch_up(const DriverTable& driver) {
     for (const auto& [stream, event] : marks_) wait_for(driver, event);
     return !std::exchange(marks_, {}).empty();
   }
-  // The context is about to go.
+  // Called before the context ends.
   void clear() { marks_.clear(); }
 
  private:

@@ -1,10 +1,10 @@
 // Decides whether the server waits before it answers a query of unfinished work.
 //
-// A program that polls for short work asks right behind its launch. "Not ready", answered at once, costs it a second
-// answer: the notice that the work is done. After a short wait the first answer already reports the end. For long work
-// the wait is in vain, and is given up after two such queries until a query would have been worth it again. A watch is
-// such a query, too: a watch right behind its record has no query before it, and the watcher's thread would have to be
-// woken for it.
+// A program that polls for short work sends its first query directly after the launch. An immediate "not ready" makes a
+// second message necessary: the notice that the work is done. After a short wait the first answer can already report
+// the end. For long work the wait is in vain, and QuerySpin stops waiting after two such queries until a wait would
+// have succeeded again. A watch counts as a query, too: a watch directly after its record has no query before it, and
+// would otherwise wake the watcher's thread.
 #pragma once
 
 #include <algorithm>
@@ -24,30 +24,28 @@ class QuerySpin {
 
   explicit QuerySpin(Duration limit = kLimit) : limit_(limit) {}
 
-  // Executor: how long to wait for the answer of the query that is asked now, by a replay that may poll for
-  // `poll_time`.
+  // Executor: returns how long to wait before the present query is answered; `poll_time`: the replay's bound.
   Duration allowed(Duration poll_time) const {
     return vain_.load(std::memory_order_relaxed) < kVainMax ? std::min(limit_, poll_time) : Duration{};
   }
-  // Executor: a query has been waited for; was it done in time?
+  // Executor: records the result of a wait; `done`: the work ended in time.
   void waited(bool done) {
     if (done) return vain_.store(0, std::memory_order_relaxed);
     int vain = vain_.load(std::memory_order_relaxed);
-    // A query that would have been worth it in between, on the watcher's thread, may be forgotten: the next one shows
-    // it.
+    // This store may overwrite a concurrent reset by the watcher's thread; the next completion resets the count again.
     if (vain < kVainMax) vain_.store(vain + 1, std::memory_order_relaxed);
   }
-  // Any thread: work that was answered with "not ready" is done, this long after the query.
+  // Any thread: records that work whose query was answered with "not ready" was done this long after the query.
   void completed(Clock::duration after) {
     if (after <= limit_) vain_.store(0, std::memory_order_relaxed);
   }
-  // Tests, before the first query.
+  // For tests, before the first query.
   void set_limit(Duration limit) { limit_ = limit; }
 
  private:
   Duration limit_;
-  // Alone; nothing is published by it.
-  std::atomic<int> vain_{0};  // queries waited for in vain since one was worth it
+  // Relaxed: nothing is published through it.
+  std::atomic<int> vain_{0};  // waits in vain since the last that succeeded
 };
 
 }  // namespace gpuwire::server

@@ -1,4 +1,4 @@
-// A question of the client for work that may be done soon: waited for a little before it is answered.
+// A client's query for work that may be done soon: the executor waits briefly before it answers.
 #pragma once
 
 #include <cuda.h>
@@ -8,7 +8,7 @@
 
 namespace gpuwire::server {
 
-// Executor only. Asks `query`, for as long as QuerySpin allows.
+// Repeats `query` for as long as QuerySpin allows. Executor only.
 template <class Query>
 CUresult query_spinning(Replay& replay, Query query) {
   QuerySpin& policy = replay.state().query_spin();

@@ -1,4 +1,4 @@
-// Calls that wait for the device. None holds up the executor for longer than it may poll.
+// Calls that wait for the device. None blocks the executor for longer than its poll time.
 #include <memory>
 #include <vector>
 
@@ -33,7 +33,7 @@ bool streams_idle(Replay& replay) {
   replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
     if (!idle) return;
     auto stream = static_cast<CUstream>(native);
-    // A query would break off a capture.
+    // A query would invalidate a capture.
     CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     idle = drive(driver.cuStreamIsCapturing, stream, &capturing) == CUDA_SUCCESS &&
            capturing == CU_STREAM_CAPTURE_STATUS_NONE && query_stream(replay, stream) == CUDA_SUCCESS;
@@ -47,7 +47,7 @@ bool enter_living(Replay& replay, uint32_t number) {
   return context && context->native && contexts.make_current(number) == CUDA_SUCCESS;
 }
 
-// Captures first: a question about any stream would break off those in global mode. The NULL streams last.
+// Checks captures first, since a query of any stream would invalidate captures in global mode, and NULL streams last.
 bool at_rest(Replay& replay) {
   bool idle = replay.state().callbacks().unanswered() == 0;
   replay.handles().for_each(wire::HandleKind::stream, [&](uint64_t, void* native) {
@@ -66,7 +66,7 @@ bool at_rest(Replay& replay) {
 
 namespace {
 
-// The end of every synchronisation: the device's output and the data of the copies it covers leave before its reply.
+// Ends a synchronisation: sends the device's output and the data of the covered copies, then the reply.
 void answer(Replay& replay, uint64_t sequence, CUresult result) {
   drain_if_due(replay, result);
   deliver_finished_work(replay);
@@ -80,13 +80,14 @@ void answer_query(Replay& replay, Call& call, CUresult result) {
   finish(replay, call, result);
 }
 
-// A query of the client; of work that may be done soon, it is waited for a little.
+// Answers a query of the client, after a short wait if the work may be done soon.
 template <class Query>
 void query(Replay& replay, Call& call, Query ask) {
   answer_query(replay, call, query_spinning(replay, ask));
 }
 
-// Events behind all that the session has put on the context's streams; none when one of them cannot be marked.
+// Returns events after all work that the session has put on the context's streams; no events if one stream cannot be
+// marked.
 std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
   const DriverTable& driver = replay.driver();
   std::vector<PooledEvent> marks;
@@ -107,7 +108,7 @@ std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
           capturing == CU_STREAM_CAPTURE_STATUS_NONE;
     if (!all || drive(driver.cuStreamQuery, stream) == CUDA_SUCCESS) return;
     CUresult result = add(stream);
-    // The event is of this context; a stream of another one does not take it, and is not waited for.
+    // The event belongs to this context, so a stream of another context refuses it; such a stream is not waited for.
     all = result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_HANDLE;
   });
   if (!all) marks.clear();
@@ -118,7 +119,7 @@ std::vector<PooledEvent> mark_all(Replay& replay, Context& context) {
 void synchronise_context(Replay& replay, Call& call, Context& context) {
   uint64_t sequence = call.header.sequence;
   CUresult result = CUDA_SUCCESS;
-  // Those that do not wait for the legacy stream are asked singly.
+  // streams_idle() queries the streams that the legacy stream does not wait for.
   auto mark = std::make_shared<CompletionMark>(mark_stream(replay.driver(), *context.events, nullptr, result));
   auto lease = std::make_shared<PooledEvent>(context.events->lease());
   auto marks = std::make_shared<std::vector<PooledEvent>>();
@@ -128,7 +129,7 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
       CUresult queried = mark->poll(replay.driver());
       if (queried != CUDA_SUCCESS) return queried;
       if (!streams_idle(replay)) {
-        mark->seen_early = false;  // by the end, which may be another thread's, the driver knows
+        mark->seen_early = false;  // the wait now ends later, and by then the driver knows
         return CUDA_ERROR_NOT_READY;
       }
       return synchronise_if_due(replay, queried, [&] { return drive(replay.driver().cuCtxSynchronize); });
@@ -145,7 +146,7 @@ void synchronise_context(Replay& replay, Call& call, Context& context) {
     return events;
   };
   wait.finish = [&replay, &context, mark, marks, sequence](CUresult waited) {
-    // Writes out the device's output; none of them is waited for any more.
+    // The events have completed; synchronising with them writes out the device's output.
     if (mark->seen_early) context.passed.add(replay.driver(), nullptr, std::move(mark->event));
     for (const PooledEvent& one : *marks)
       waited = synchronise_if_due(replay, waited, [&] { return drive(replay.driver().cuEventSynchronize, one.get()); });
@@ -165,7 +166,7 @@ void cuCtxSynchronize(Replay& replay, Call& call) {
 }
 
 void cuCtxSynchronize_v2(Replay& replay, Call& call) {
-  // The context may be another than the caller's current one.
+  // The call may name another context than the caller's current one.
   uint64_t handle = call.message.getRoot<schema::CuCtxSynchronizeV2Params>().getCtx();
   if (handle != 0 && wire_context(handle) != call.header.context) {
     Context* context = replay.state().contexts().find(wire_context(handle));
@@ -189,7 +190,7 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   CUresult result = CUDA_SUCCESS;
   auto mark = std::make_shared<CompletionMark>(mark_stream(replay.driver(), *context->events, stream, result));
   if (!mark->event) {
-    // In error, or being captured: only the driver knows.
+    // The stream is in error or captures, so the driver's own call has to give the result.
     call.answered = true;
     auto lease = std::make_shared<PooledEvent>(context->events->lease());
     replay.wait_elsewhere([&replay, lease, stream, sequence] {
@@ -210,7 +211,7 @@ void cuStreamSynchronize(Replay& replay, Call& call) {
   replay.poll_or_defer(call, std::move(wait));
 }
 
-// A query that answers "done" is as good as a synchronisation: the program may look at the results.
+// After the answer "done" the program may read the results, as after a synchronisation.
 void cuStreamQuery(Replay& replay, Call& call) {
   CUstream stream = nullptr;
   if (!find_stream(replay, call.message.getRoot<schema::CuStreamQueryParams>().getHStream(), stream)) {

@@ -1,4 +1,4 @@
-// Events of the client that a thread other than the executor is looking at: they must not be destroyed under its eyes.
+// The client's events that a thread other than the executor polls: they must not be destroyed meanwhile.
 #pragma once
 
 #include <cuda.h>
@@ -10,15 +10,15 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// Any thread but enter() and destroy(), which are the executor's. The lock is not held while the driver is called.
+// Any thread, except enter() and destroy(), which only the executor calls. The lock is not held during a driver call.
 class WatchedEvents {
  public:
   explicit WatchedEvents(const DriverTable& driver) : driver_(driver) {}
 
   void enter(CUevent event);
-  // The last one to leave destroys the event if the client has asked for that meanwhile.
+  // The last thread to leave destroys the event if the client has destroyed it meanwhile.
   void leave(CUevent event);
-  // Destroys the event now, or as soon as nobody looks at it.
+  // Destroys the event now, or when the last thread leaves it.
   CUresult destroy(CUevent event);
 
  private:

@@ -54,7 +54,7 @@ struct Watch {
   QuerySpin::Clock::time_point asked = QuerySpin::Clock::now();
 };
 
-// The data of copies that precede the completion leave first, and so does the output of kernels before a failure.
+// Sends the data of copies before the completion, and the output of kernels before a failure, and then the completion.
 void send_completion(Replay& replay, const Watch& watch, CUresult result) {
   deliver_finished_work(replay);
   explain(replay, result);
@@ -77,8 +77,7 @@ void watch_event(Replay& replay, Call& call) {
     return finish(replay, call, CUDA_SUCCESS);
   }
   CUevent event = static_cast<CUevent>(native);
-  // A watch comes right behind a record that the program is going to poll for, or behind a query that was waited for in
-  // vain.
+  // A watch follows directly after a record that the program will poll for, or after a query whose wait was in vain.
   CUresult result = query_spinning(replay, [&] { return drive(replay.driver().cuEventQuery, event); });
   if (result == CUDA_ERROR_NOT_READY) {
     WatchedEvents& watched = replay.state().watched_events();
