@@ -19,11 +19,12 @@ using scheduler::TenantId;
 // A context takes 616 MiB on an H200. A larger measurement includes the memory of other processes, which may use the
 // device, too.
 constexpr uint64_t kContextBytesMax = 1u << 30;
-// The memory that the driver takes for itself while a device is used: frames of kernels, late-loaded code, fragments
-// that fit nothing.
+// The memory that the driver takes for itself while a device is used: frames of kernels, late-loaded code, unusable
+// fragments.
 constexpr uint64_t kDriverBytes = 256u << 20;
 
-// In front of the tenant's name: its page, and the record of its allowances.
+// The prefix of a keeper entry; the tenant's name follows. The entry has the tenant's pages and the record of its
+// allowances.
 const std::string kKeptPrefix = "memory/";
 
 uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
@@ -34,9 +35,9 @@ uint64_t difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 void BrokerLedger::devices_known(std::span<const ServerDevice> devices) {
   if (ledger_) return;
-  // Only the first device of a worker has a context when it is ready; the others' will take as much.
+  // A ready worker has a context only on its first device; contexts on other devices take as much.
   uint64_t context = devices.empty() ? 0 : std::min(devices[0].taken_bytes, kContextBytesMax);
-  // Only the spares that are always kept; the contexts of the others are optional_bytes of the ledger.
+  // Counts only the permanent prewarmed workers; the contexts of others are optional_bytes of the ledger.
   uint64_t kept = context ? context * settings_.spare_workers + kDriverBytes : 0;
   std::vector<uint64_t> bytes;
   for (const ServerDevice& device : devices) {
@@ -79,7 +80,7 @@ void BrokerLedger::tenants_changed(const TenantDirectory& tenants) {
     for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) take_back(tenant, device);
   }
   for (DeviceIndex device = 0; device < ledger_->device_count(); ++device) {
-    // A guarantee has grown into it.
+    // A grown guarantee may claim memory of prewarmed contexts.
     if (const uint64_t has = ledger_->optional_bytes(device), may = ledger_->optional_max(device); has > may)
       end_prewarmed(device, has - may);
     write_metrics(device);
@@ -148,7 +149,7 @@ void BrokerLedger::let_page_go(TenantState& state) {
   if (settings_.keeping) settings_.keeping->remove(kKeptPrefix + state.name);
 }
 
-// The record never has less than the page: the difference is not given to others meanwhile.
+// The record is never lower than the page, so no other tenant gets the difference meanwhile.
 void BrokerLedger::write_allowance(TenantState& state, DeviceIndex device, uint64_t bytes) {
   if (device >= kPageDevicesMax) return;
   const bool grows = state.kept && (*state.kept)->bytes[device] < bytes;
@@ -170,7 +171,8 @@ void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirector
   for (const Tenant& tenant : tenants.all()) {
     auto entry = std::find_if(entries.begin(), entries.end(),
                               [&](const KeptEntry& one) { return one.name == kKeptPrefix + tenant.settings.name; });
-    // A server of before there were bounds of users has kept two: its sessions are bound by their tenant alone.
+    // An entry of an older server has two descriptors, without the users' page: only the tenant's limit applies to its
+    // sessions.
     if (entry == entries.end() || entry->descriptors.size() < 2 || entry->descriptors.size() > 3) continue;
     auto page = SharedPage<TenantPage>::map(std::move(entry->descriptors[0]));
     auto record = SharedPage<AllowancePage>::map(std::move(entry->descriptors[1]));
@@ -179,7 +181,7 @@ void BrokerLedger::restore(std::vector<KeptEntry>& entries, const TenantDirector
     state.settings = tenant.settings;
     auto users = entry->descriptors.size() == 3 ? SharedPage<UserPage>::map(std::move(entry->descriptors[2]))
                                                 : SharedPage<UserPage>::create();
-    // Without them its sessions are not adopted, and end.
+    // Without its pages the tenant's sessions are not adopted, and end.
     if (!page || !record || !users) {
       spdlog::error("tenant {}: {}", state.name, !page ? page.error() : !record ? record.error() : users.error());
       continue;
@@ -210,7 +212,7 @@ tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session
   PageSlot& slot = (*state.page)->slot[kept.ledger_slot];
   slot.client_pid = session.client_pid;
   slot.session = uint64_t(session.number);
-  // As it was admitted: its tenant's allowance, which holds again, has room for it.
+  // The reservation is restored as it was admitted: the restored allowance has room for it.
   for (DeviceIndex device : session.devices) {
     if (session.memory_bytes && device < kPageDevicesMax)
       state.reserved[device][kept.ledger_slot] = bounded(session.memory_bytes);
@@ -219,7 +221,7 @@ tl::expected<void, std::string> BrokerLedger::adopt(const SessionRecord& session
   return {};
 }
 
-// Memory without a session behind it belongs to nobody, whatever the page contains.
+// Memory without a session is released, whatever the page contains.
 void BrokerLedger::all_adopted() {
   adopting_ = false;
   for (auto& [tenant, state] : tenants_) {
@@ -257,7 +259,7 @@ void BrokerLedger::all_adopted() {
 }
 
 std::optional<uint32_t> BrokerLedger::free_slot(const TenantState& state) const {
-  // By the granted memory, and not by the page, which the tenant's workers can write.
+  // Decides by the broker's own slots, not by the page, which the tenant's workers can write.
   std::array<bool, kPageSlotsMax> taken{};
   for (const auto& [session, slot] : state.slots) taken[slot] = true;
   taken[kLeftSlot] = true;
@@ -292,7 +294,7 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   auto state = with_page(session.tenant_id);
   if (!state) return tl::unexpected(state.error());
   TenantState& of = **state;
-  // One with a reservation has its slot.
+  // A session with a reservation already has its slot.
   auto reserved = of.slots.find(session.number);
   auto slot = reserved == of.slots.end() ? free_slot(of) : std::optional(reserved->second);
   if (!slot) return tl::unexpected(fmt::format("tenant {} has {} sessions already", session.tenant, kPageSlotsMax - 1));
@@ -305,7 +307,7 @@ tl::expected<void, std::string> BrokerLedger::attach(const SessionRecord& sessio
   return handed;
 }
 
-// Before any worker writes there: sums have to include it from now on.
+// Takes a slot before its worker writes there: sums have to include the slot from now on.
 void BrokerLedger::take_slot(TenantState& state, SessionId session, const std::string& user, uint32_t slot) {
   TenantPage& page = **state.page;
   if (!user.empty()) state.user_of[session] = user;
@@ -396,11 +398,12 @@ bool BrokerLedger::reserve(SessionId session, TenantId tenant, const std::string
   return true;
 }
 
-// The page's allowance is lowered by the reservation before the reservation is in the page, and raised afterwards. So
-// workers can never take memory that is about to be reserved, and none that is refused meanwhile reports "over the
-// limit" wrongly: it asks, and its question comes after this.
-// A user's bound is checked before, and again when the reservation is in the page: a worker of the user that takes
-// memory meanwhile either is in that sum, or has seen the reservation, and asks for what was taken back again.
+// The page's allowance is lowered by the reservation before the reservation is written to the page, and raised
+// afterwards. So workers can never take memory that is about to be reserved, and a worker that is refused meanwhile
+// does not report "over the limit" wrongly: it sends a request, which is handled after this call. A user's limit is
+// checked before, and again when the reservation is in the page: if a worker of the user takes memory meanwhile, either
+// this sum includes it, or the worker has seen the reservation and sends a request, by which it finds a withdrawn
+// reservation.
 bool BrokerLedger::reserve_on(TenantState& state, TenantId tenant, SessionId session, DeviceIndex device, uint32_t slot,
                               uint64_t bytes) {
   TenantPage& page = **state.page;
@@ -521,7 +524,7 @@ void BrokerLedger::take_back(TenantId tenant, DeviceIndex device) {
   TenantState& state = found->second;
   uint64_t target = ledger_->lower_target(tenant, device, held_now(state, device));
   if (target >= ledger_->allowance(tenant, device)) return;
-  // At least the target, whatever the tenant's workers have written over the page's copy.
+  // The result is at least the target, even if the tenant's workers have overwritten the page's copy.
   uint64_t holds =
       state.page ? std::max(target, lower_allowance(**state.page, device, target, state.reserved[device])) : target;
   ledger_->lowered(tenant, device, holds);
@@ -573,7 +576,7 @@ size_t BrokerLedger::prewarmed_max(DeviceIndex device) const {
   return settings_.spare_workers + ledger_->optional_max(device) / context_bytes_[device];
 }
 
-// Memory that has become free goes to the waiting requests.
+// Gives memory that has become free to the waiting requests.
 void BrokerLedger::prewarmed_changed(DeviceIndex device, size_t contexts) {
   if (!ledger_ || device >= context_bytes_.size()) return;
   prewarmed_[device] = contexts;
@@ -594,8 +597,8 @@ void BrokerLedger::end_prewarmed(DeviceIndex device, uint64_t bytes) {
   prewarmed_contexts_->keep_at_most(device, settings_.spare_workers + stay);
 }
 
-// Does another tenant hold more than its guarantee? Then it may give the excess back; a tenant that holds all of it
-// itself need not wait.
+// Whether another tenant's allowance exceeds its guarantee: then that tenant may release the excess, and waiting makes
+// sense.
 bool BrokerLedger::lent_to_others(TenantId tenant, DeviceIndex device) const {
   return std::any_of(tenants_.begin(), tenants_.end(), [&](const auto& other) {
     return other.first != tenant &&
@@ -612,7 +615,7 @@ uint64_t BrokerLedger::free_bytes(TenantId tenant, DeviceIndex device) const {
   return free_beyond(tenant, device, held_now(tenant, device), back);
 }
 
-// The memory that could be taken back from a tenant that holds this much.
+// Returns the memory that could be taken back from a tenant that holds `has` bytes.
 uint64_t BrokerLedger::spare(TenantId tenant, DeviceIndex device, uint64_t has) const {
   return ledger_->allowance(tenant, device) - ledger_->lower_target(tenant, device, has);
 }
@@ -622,10 +625,10 @@ uint64_t BrokerLedger::free_beyond(TenantId tenant, DeviceIndex device, uint64_t
   return std::min(room, ledger_->available(tenant, device, has) + back);
 }
 
-// The sums of all pages for a device.
+// Writes the figures of a device to all pages.
 void BrokerLedger::write_metrics(DeviceIndex device, Soon soon) {
   if (device >= kPageDevicesMax) return;
-  std::map<TenantId, uint64_t> has;  // read once: it changes all the time
+  std::map<TenantId, uint64_t> has;  // read once, since the words change at any time
   uint64_t back = ledger_->optional_bytes(device);
   for (const auto& [tenant, state] : tenants_) {
     has[tenant] = held_now(state, device) + (tenant == soon.tenant ? soon.bytes : 0);
@@ -700,7 +703,8 @@ void BrokerLedger::await_next_poll() {
   }));
 }
 
-// Tenants take and release lent memory by themselves. If there are several, each is repeatedly told its remaining part.
+// Tenants take and release lent memory without a message. If there are several tenants, the broker repeatedly updates
+// the reach of each.
 void BrokerLedger::keep_reach_fresh() {
   auto pages = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& one) { return bool(one.second.page); });
   if (reach_polling_ || pages < 2 || reservations_.empty()) return;

@@ -26,14 +26,16 @@
 
 namespace gpuwire::server {
 
-// How long a worker waits for memory that others may give back, before its program hears CUDA_ERROR_OUT_OF_MEMORY.
+// The time for which a request waits for memory that others may release, before its program gets
+// CUDA_ERROR_OUT_OF_MEMORY.
 inline constexpr std::chrono::milliseconds kMemoryShortage{300};
 inline constexpr std::chrono::milliseconds kMemoryShortagePoll{10};
-// The same where ending spare workers have the memory: a driver takes a while to clean up after a process.
+// The time for which a request waits for memory of ending prewarmed workers: a driver needs a while to clean up after a
+// process.
 inline constexpr std::chrono::milliseconds kPrewarmedEnd{5000};
 // The greatest age of the pages' figures about memory that workers release or take without a message to the broker.
 inline constexpr std::chrono::milliseconds kReachPoll{100};
-inline constexpr unsigned kReserveAttemptsMax = 3;  // when workers of the tenant take memory at the same moment
+inline constexpr unsigned kReserveAttemptsMax = 3;  // attempts if workers of the tenant take memory concurrently
 inline constexpr size_t kMemoryWaitersMax = 1024, kMemoryWaitersPerSessionMax = 16;
 
 // The broker's thread only.
@@ -43,16 +45,16 @@ class BrokerLedger final : public SessionAttachments,
                            public PrewarmedMemory {
  public:
   struct Settings {
-    unsigned spare_workers = 1;     // this many contexts on each device always belong to spares
+    unsigned spare_workers = 1;     // the number of permanent prewarmed contexts on each device
     EntryStore* keeping = nullptr;  // outlives it; null: nothing outlives the broker
-    uint64_t host_bytes = 0;        // host memory of a tenant whose configuration says nothing; 0: no bound
+    uint64_t host_bytes = 0;        // the default host memory of a tenant; 0: no bound
     std::chrono::milliseconds shortage = kMemoryShortage;
   };
   // `control` outlives it.
   BrokerLedger(boost::asio::io_context& io, SessionControl& control, Settings settings)
       : control_(control), settings_(settings), timer_(io), reach_timer_(io) {}
 
-  // Outlives the calls; without one there are no spares beyond those that are kept always.
+  // `prewarmed` outlives this object; without it there are only the permanent prewarmed workers.
   void set_prewarmed(PrewarmedContexts& prewarmed) { prewarmed_contexts_ = &prewarmed; }
 
   void devices_known(std::span<const ServerDevice> devices) override;
@@ -86,28 +88,28 @@ class BrokerLedger final : public SessionAttachments,
   void release(scheduler::SessionId session) override;
   size_t prewarmed_max(scheduler::DeviceIndex device) const override;
   void prewarmed_changed(scheduler::DeviceIndex device, size_t contexts) override;
-  // Reads the pages' figures anew, for memory that tenants took or released by themselves.
+  // Reads the pages' figures again, because tenants take and release memory without a message.
   void refresh();
-  // The session's part of this machine's memory, as its worker reports it.
+  // Returns the session's host memory, as its worker reports it.
   uint64_t host_bytes(const SessionRecord& session) const;
-  // For tests: the number of times that a tenant's page was summed up for the memory of all its sessions.
+  // For tests: the number of sums over a tenant's page.
   uint64_t page_sums() const { return page_sums_; }
-  // This much of the tenant's host memory belongs to its chunk store, whether it has sessions or not.
+  // Charges the tenant's chunk store to its host memory, even while the tenant has no sessions.
   void charge_chunks(scheduler::TenantId tenant, uint64_t bytes);
 
  private:
   struct TenantState {
     std::string name;
-    TenantConfiguration settings;                    // for the bounds of its users
-    uint64_t host_bytes = 0;                         // of host memory; 0: no bound
-    uint64_t chunk_bytes = 0;                        // of it: the chunk store's
-    std::optional<SharedPage<TenantPage>> page;      // while it has sessions
-    std::optional<SharedPage<UserPage>> users;       // beside it
-    std::optional<SharedPage<AllowancePage>> kept;   // of the page's allowances, where something outlives the broker
-    uint32_t slots_used = 0;                         // those from here on were never given out since the page was made
-    std::map<scheduler::SessionId, uint32_t> slots;  // kLeftSlot: a management session, which has none
-    std::map<scheduler::SessionId, std::string> user_of;  // of those with a user; the page has a copy
-    // The reservations for the sessions of the slots. The page has a copy, which workers can write.
+    TenantConfiguration settings;                   // for the bounds of its users
+    uint64_t host_bytes = 0;                        // of host memory; 0: no bound
+    uint64_t chunk_bytes = 0;                       // of it: the chunk store's
+    std::optional<SharedPage<TenantPage>> page;     // while it has sessions
+    std::optional<SharedPage<UserPage>> users;      // beside it
+    std::optional<SharedPage<AllowancePage>> kept;  // of the page's allowances, where something outlives the broker
+    uint32_t slots_used = 0;  // slots from this number on were never assigned since the page was made
+    std::map<scheduler::SessionId, uint32_t> slots;       // kLeftSlot: a management session, which has no slot
+    std::map<scheduler::SessionId, std::string> user_of;  // the users of sessions that have one; the page has a copy
+    // The reservation of each slot's session. The page has a copy, which workers can write.
     std::map<scheduler::DeviceIndex, ReservedBytes> reserved;
   };
   struct Waiter {
@@ -117,7 +119,7 @@ class BrokerLedger final : public SessionAttachments,
     uint64_t bytes;
     ipc::RequestId request;  // the worker's own number
   };
-  // For a tenant that holds `held_bytes`, while `back_bytes` could be taken back from others.
+  // Returns the memory that a tenant with `held_bytes` could get if `back_bytes` were taken back from others.
   uint64_t free_beyond(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes,
                        uint64_t back_bytes) const;
   uint64_t spare(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t held_bytes) const;
@@ -130,21 +132,21 @@ class BrokerLedger final : public SessionAttachments,
   tl::expected<TenantState*, std::string> with_page(scheduler::TenantId tenant);
   std::optional<uint32_t> free_slot(const TenantState& state) const;
   void take_slot(TenantState& state, scheduler::SessionId session, const std::string& user, uint32_t slot);
-  // Writes to the page of users whose the session of the slot is, and that user's bound.
+  // Writes the user of the slot's session, and this user's limit, to the users' page.
   static void write_user(TenantState& state, scheduler::SessionId session, uint32_t slot);
-  // 0: no bound but the tenant's.
+  // Returns 0 if only the tenant's limit applies.
   static uint64_t user_limit(const TenantState& state, const std::string& user) {
     return bounds_of_user(state.settings, user).memory_limit_bytes;
   }
-  // What the user's sessions hold of the device, used or reserved.
+  // Returns the held memory of the user's sessions on the device.
   uint64_t held_of_user(const TenantState& state, const std::string& user, scheduler::DeviceIndex device) const;
   uint64_t used_of_user(const TenantState& state, const std::string& user, scheduler::DeviceIndex device) const;
-  // Would the session's user have more than its bound with `bytes` more?
+  // Whether `bytes` more would exceed the limit of the session's user.
   bool beyond_user_limit(const TenantState& state, scheduler::SessionId session, scheduler::DeviceIndex device,
                          uint64_t bytes) const;
   bool reserve_on(TenantState& state, scheduler::TenantId tenant, scheduler::SessionId session,
                   scheduler::DeviceIndex device, uint32_t slot, uint64_t bytes);
-  // False: it has nothing here.
+  // False: the session has no reservation.
   bool give_back_all(scheduler::SessionId session, scheduler::TenantId tenant);
   void write_host_allowance(TenantState& state);
   void keep(TenantState& state);
@@ -152,8 +154,8 @@ class BrokerLedger final : public SessionAttachments,
   void write_allowance(TenantState& state, scheduler::DeviceIndex device, uint64_t bytes);
   uint64_t used(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   uint64_t held(const TenantState& state, scheduler::DeviceIndex device) const;
-  // The same state as at the beginning of the present round, if there is one. Pages change all the time, so the taker
-  // of the memory checks each decision again (lower_allowance, reserve_on, the worker itself).
+  // Returns the held memory as read once in the present round, if there is one. Pages change at any time, so each
+  // decision is checked again where memory is taken (lower_allowance, reserve_on, the worker itself).
   uint64_t held_now(const TenantState& state, scheduler::DeviceIndex device) const;
   uint64_t held_now(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   bool beyond_limit(scheduler::TenantId tenant, scheduler::DeviceIndex device, uint64_t bytes) const;
@@ -166,19 +168,19 @@ class BrokerLedger final : public SessionAttachments,
     taken_back_.clear();
   }
   uint64_t reserved_for(const TenantState& state, scheduler::DeviceIndex device) const;
-  // Raises the ledger's allowance, and not yet the page's, for `bytes` more than the tenant's sessions hold.
+  // Raises the ledger's allowance, and not yet the page's, to `held_bytes` plus `bytes`.
   std::optional<uint64_t> raise_in_ledger(scheduler::TenantId tenant, scheduler::DeviceIndex device,
                                           uint64_t held_bytes, uint64_t bytes);
-  // `ahead`: only from free memory, without the memory of spares and without memory that others could give back.
+  // `ahead`: uses only free memory, without prewarmed contexts and without memory that others could release.
   Raised raise(scheduler::TenantId tenant, scheduler::SessionId session, scheduler::DeviceIndex device, uint64_t bytes,
                bool ahead);
-  // For how long clients of other tenants may hold memory that was allocated ahead of their programs.
+  // Returns the time for which clients of other tenants may still hold prefetched memory.
   std::chrono::seconds held_ahead_by_others(scheduler::TenantId tenant) const;
-  // Has spares end that hold `bytes`, which a tenant wants.
+  // Ends prewarmed workers with `bytes` of memory for a tenant's request.
   void end_prewarmed(scheduler::DeviceIndex device, uint64_t bytes);
   bool lent_to_others(scheduler::TenantId tenant, scheduler::DeviceIndex device) const;
   void take_back(scheduler::TenantId tenant, scheduler::DeviceIndex device);
-  // The memory that a tenant has asked for and is about to take.
+  // Memory that was granted to a tenant, which has not taken it yet.
   struct Soon {
     scheduler::TenantId tenant{};
     uint64_t bytes = 0;
@@ -200,15 +202,15 @@ class BrokerLedger final : public SessionAttachments,
   PrewarmedContexts* prewarmed_contexts_ = nullptr;
   std::map<scheduler::DeviceIndex, size_t> prewarmed_;  // contexts
   ipc::RequestTable<Waiter> waiters_{kMemoryWaitersMax};
-  std::map<scheduler::SessionId, scheduler::TenantId> reservations_;  // whose sessions have one
-  // Of the looks that are under way, one within the other.
+  std::map<scheduler::SessionId, scheduler::TenantId> reservations_;  // sessions with a reservation, and their tenants
+  // The depth of nested rounds.
   unsigned polls_ = 0;
   mutable std::map<std::pair<const TenantState*, scheduler::DeviceIndex>, uint64_t> sums_;
   std::map<scheduler::DeviceIndex, std::set<scheduler::TenantId>>
-      taken_back_;  // the tenants that have answered already
+      taken_back_;  // the tenants whose unused memory was already taken back in this round
   mutable uint64_t page_sums_ = 0;
   bool polling_ = false, reach_polling_ = false;
-  // From restore() to all_adopted(): nothing is taken back from sessions that are not all known yet.
+  // True from restore() to all_adopted(): no memory is taken back until all sessions are known.
   bool adopting_ = false;
   Lifetime lifetime_;
 };

@@ -5,8 +5,8 @@
 namespace gpuwire::server {
 namespace {
 
-// Over the slots that the page names, and all others for which something is reserved. Each word is read once: a second
-// reading may find another figure.
+// Sums over the slots below `slots`, and other slots with a reservation. Each word is read once, since a second read
+// may return another value.
 template <class Reserved>
 uint64_t sum_of_slots(const TenantPage& page, uint32_t column, Reserved&& reserved_of) {
   const uint32_t slots = std::min(page.slots.load(), kPageSlotsMax);
@@ -65,7 +65,7 @@ uint64_t lower_allowance(TenantPage& page, uint32_t column, uint64_t target, con
 void clear_slot(TenantPage& page, uint32_t slot) {
   for (PageColumn& column : page.column) {
     uint64_t left = std::min(bounded(column.shared[slot].load()), bounded(column.used[slot].load()));
-    // First there, then gone here: the sum is too large for a moment and never too small.
+    // The bytes are added to kLeftSlot first: so the sum is briefly too large and never too small.
     column.used[kLeftSlot].store(bounded(bounded(column.used[kLeftSlot].load()) + left));
     column.used[slot].store(0);
     column.reserved[slot].store(0);

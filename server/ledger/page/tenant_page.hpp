@@ -1,5 +1,5 @@
-// The tenant page: memory that the broker shares with all workers of one tenant, and with nobody else. It has the
-// memory of each session, and the allowance of all of them together. README.md names the writer of each word and
+// The tenant page: memory that the broker shares with all workers of one tenant, and with nobody else. The page has the
+// memory of each session, and the allowance of all sessions together. README.md names the writer of each word and
 // explains why no order of events exceeds the allowance.
 #pragma once
 
@@ -14,35 +14,35 @@
 namespace gpuwire::server {
 
 inline constexpr uint32_t kPageDevicesMax = 64;
-inline constexpr uint32_t kPageSlotsMax = 256;  // sessions of a tenant at one time, and kLeftSlot
+inline constexpr uint32_t kPageSlotsMax = 256;  // the bound of a tenant's sessions, including kLeftSlot
 inline constexpr uint32_t kLeftSlot = 0;        // the broker's own: memory of ended sessions that others still hold
-inline constexpr uint32_t kHostColumn = kPageDevicesMax;  // pinned memory of the server
+inline constexpr uint32_t kHostColumn = kPageDevicesMax;  // host memory of the server
 inline constexpr uint32_t kPageColumns = kPageDevicesMax + 1;
-// No valid figure of a page is larger; a larger one counts as this.
+// The bound of a page's figures; a larger figure counts as this.
 inline constexpr uint64_t kPageBytesMax = uint64_t{1} << 48;
 
-// A device of the server, or its pinned memory. Bytes.
+// The column of a device of the server, or of its host memory. In bytes.
 struct PageColumn {
   // Written by the broker.
   std::atomic<uint64_t> allowance;      // the sessions' memory (held_by_all) never exceeds it
   std::atomic<uint64_t> limit;          // the tenant's; the allowance may be raised up to it
-  std::atomic<uint64_t> reach;          // how far the allowance could be raised now; a hint
+  std::atomic<uint64_t> reach;          // the value up to which the allowance could be raised now; a hint
   std::atomic<uint64_t> context_bytes;  // the memory of a context itself
-  // The reservation for each session, from before its worker knows its slot until the session is gone.
+  // The reservation of each session, written before its worker knows its slot and until the session ends.
   alignas(64) std::atomic<uint64_t> reserved[kPageSlotsMax];
-  // Each written by one session's worker; the broker zeroes it when the worker is gone.
+  // Each word is written by one session's worker; the broker zeroes it when the worker has ended.
   alignas(64) std::atomic<uint64_t> used[kPageSlotsMax];
-  std::atomic<uint64_t> peak[kPageSlotsMax];  // the most that `used` has been
+  std::atomic<uint64_t> peak[kPageSlotsMax];  // the maximum of `used`
   std::atomic<uint64_t>
       shared[kPageSlotsMax];  // of `used`: memory that other sessions may hold beyond the session's end
 };
 
 struct PageSlot {
   std::atomic<uint64_t> session;     // scheduler::SessionId; 0: free. Written by the broker
-  std::atomic<uint32_t> client_pid;  // as the client says. Written by the broker
-  // All written by the session's worker.
-  std::atomic<uint32_t> imports;  // 1: holds memory that another session made
-  std::atomic<uint32_t> keeps;    // 1: its client may keep memory that its program has freed, for a moment
+  std::atomic<uint32_t> client_pid;  // as reported by the client. Written by the broker
+  // Written by the session's worker.
+  std::atomic<uint32_t> imports;  // 1: has imported memory of another session
+  std::atomic<uint32_t> keeps;    // 1: its client may briefly cache memory that its program has freed
   // The time until which the session's client may hold prefetched memory, as page_seconds() counts; 0: it never did.
   // The field uses former padding: a worker of an earlier build leaves it at 0.
   std::atomic<uint32_t> ahead_until_s;
@@ -55,8 +55,9 @@ struct TenantPage {
   static constexpr const char* kName = "tenant page";
 
   PageHead head;
-  alignas(64) std::atomic<uint32_t> turn;   // 0, or 1 + the slot whose worker is reserving
-  alignas(64) std::atomic<uint32_t> slots;  // those from here on were never used. Written by the broker, never falls
+  alignas(64) std::atomic<uint32_t> turn;  // 0, or 1 + the slot whose worker is reserving
+  // slots from this number on were never used. Written by the broker; never decreases
+  alignas(64) std::atomic<uint32_t> slots;
   alignas(64) PageSlot slot[kPageSlotsMax];
   alignas(64) PageColumn column[kPageColumns];
 };
@@ -74,7 +75,7 @@ struct AllowancePage {
   uint64_t bytes[kPageDevicesMax];
 };
 
-// Every figure from a page goes through this: others write there.
+// Bounds a figure from a page. Every figure is read through this function, since other processes write the page.
 inline uint64_t bounded(uint64_t bytes) { return bytes < kPageBytesMax ? bytes : kPageBytesMax; }
 
 // A client may hold prefetched memory of earlier runs for this long: kProfiledTime
@@ -82,8 +83,8 @@ inline uint64_t bounded(uint64_t bytes) { return bytes < kPageBytesMax ? bytes :
 inline constexpr std::chrono::seconds kAheadHeld{3};
 // Seconds of the machine's monotonic clock, rounded up: the same for all processes.
 uint32_t page_seconds();
-// For how long, from `now_s` on, clients of other sessions than that of slot `but` may hold such memory; kAheadHeld at
-// most. 0: none does.
+// Returns the time, from `now_s` on, for which clients of sessions in slots other than `but` may hold prefetched
+// memory; at most kAheadHeld. 0: no client does.
 std::chrono::seconds held_ahead(const TenantPage& page, uint32_t but, uint32_t now_s);
 
 // The used memory of all sessions of the tenant in a column, at most kPageBytesMax.
@@ -96,10 +97,10 @@ using ReservedBytes = std::array<uint64_t, kPageSlotsMax>;
 uint64_t held_by_all(const TenantPage& page, uint32_t column);
 uint64_t held_by_all(const TenantPage& page, uint32_t column, const ReservedBytes& reserved);
 
-// The broker's: lowers the allowance to `target`, or to the held memory if that is more. Returns the new allowance.
+// Lowers the allowance to `target`, or to the held memory if that is more. Returns the new allowance. Broker only.
 uint64_t lower_allowance(TenantPage& page, uint32_t column, uint64_t target, const ReservedBytes& reserved);
-// The broker's, when the worker is gone: nothing is held in the slot, and its turn is over. Memory that others may
-// still hold moves to kLeftSlot.
+// Zeroes the slot and ends its turn. Memory that others may still hold moves to kLeftSlot. Broker only. Precondition:
+// the slot's worker has ended.
 void clear_slot(TenantPage& page, uint32_t slot);
 
 }  // namespace gpuwire::server

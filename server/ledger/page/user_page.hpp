@@ -1,5 +1,5 @@
-// The user page: whose the sessions of a tenant are, and how much memory each user of the tenant may have. Memory that
-// the broker shares with all workers of one tenant, beside the tenant's page; only the broker writes it.
+// The user page has the user of each session of a tenant, and each user's memory limit. The broker shares it with all
+// workers of the tenant, in addition to the tenant's page; only the broker writes it.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace gpuwire::server {
 
-// By slots of the tenant's page.
+// The arrays are indexed by slots of the tenant's page.
 struct UserPage {
   static constexpr uint64_t kMagic = 0x3165'6761'7072'7375;  // "usrpage1"
   static constexpr uint32_t kVersion = 1;
@@ -19,17 +19,17 @@ struct UserPage {
 
   PageHead head;
   std::atomic<uint64_t> user[kPageSlotsMax];   // user_key() of the session's user; 0: no session, or no particular user
-  std::atomic<uint64_t> limit[kPageSlotsMax];  // this user's, on each device; 0: no bound but the tenant's
+  std::atomic<uint64_t> limit[kPageSlotsMax];  // this user's limit on each device; 0: only the tenant's limit
 };
 
-// The same for a name in every process, now and after a restart; 0 for no name. A collision needs names that the
-// administrator chose for it.
+// Returns the key of a user's name, which is the same in every process and after a restart; 0 for an empty name.
+// Collisions do not occur by chance; only an administrator could construct one.
 uint64_t user_key(std::string_view name);
 
 // The memory that the user's sessions hold in a column, as held_by_all() counts it; at most kPageBytesMax. Memory of
 // ended sessions that others still hold (kLeftSlot) belongs to the tenant alone.
 uint64_t held_by_user(const TenantPage& page, const UserPage& users, uint32_t column, uint64_t user);
-// The same for what they use.
+// The memory that the user's sessions use in a column.
 uint64_t used_by_user(const TenantPage& page, const UserPage& users, uint32_t column, uint64_t user);
 
 }  // namespace gpuwire::server

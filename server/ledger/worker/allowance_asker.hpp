@@ -8,13 +8,13 @@
 
 namespace gpuwire::server {
 
-// Longer than the broker lets a question wait (kMemoryShortage), and than a load delays a broker that has no core: the
-// program would get an out-of-memory error otherwise.
+// The worker waits longer than the broker lets a request wait (kMemoryShortage), and longer than an overloaded machine
+// delays the broker: otherwise the program would get an out-of-memory error.
 inline constexpr uint32_t kAllowanceAnswerMs = 20'000;
 
 class AllowanceAsker final : public AllowanceSource {
  public:
-  // Both outlive it. `broker`: the target of `requests`, for a note when there is no answer.
+  // Both arguments outlive this object. `broker`: the channel of `requests`.
   AllowanceAsker(ipc::Channel& broker, ipc::BlockingRequests& requests) : broker_(broker), requests_(requests) {}
 
   bool ask(uint32_t column, uint64_t bytes) override { return ask(column, bytes, false); }

@@ -44,7 +44,7 @@ void HeldBook::put(uint64_t key, Held held) {
   std::lock_guard lock(mutex_);
   auto [place, fresh] = held_.try_emplace(key, held);
   if (fresh) return;
-  // The driver gives no number twice, so the former entry has ended in a way that was not reported.
+  // The driver uses no address or handle twice at a time, so the former entry has ended without a report.
   freed(place->second);
   place->second = held;
 }

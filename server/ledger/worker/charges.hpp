@@ -1,4 +1,4 @@
-// The common part of the wrappers of the driver's functions: reservations, and the books of held memory.
+// The common part of the wrappers of the driver's functions: the books of held memory.
 #pragma once
 
 #include <cuda.h>
@@ -17,13 +17,13 @@
 
 namespace gpuwire::server {
 
-// Something that is charged until it is freed, or until its context goes.
+// Memory that is charged until it is freed or its context ends.
 struct Held {
   uint32_t column = 0;
   uint64_t bytes = 0;
-  CUcontext context = nullptr;  // null: of none
-  uint64_t chunk = 0;           // not 0: a small allocation in this chunk, which is charged in its place
-  bool left = false;            // others may hold on to it: stays charged when it is freed
+  CUcontext context = nullptr;  // null: it belongs to no context
+  uint64_t chunk = 0;           // not 0: the chunk of a small allocation; the chunk is charged instead
+  bool left = false;            // others may hold it: it stays charged when it is freed
 };
 
 // The driver takes small allocations from chunks of 2 MiB, and releases a chunk when nothing is left in it (measured on
@@ -36,9 +36,9 @@ class ChunkBook {
   static uint64_t chunk_of(CUdeviceptr address) { return address / kChunkBytes; }
   // True: the chunk is new.
   bool enter(uint32_t column, uint64_t chunk, uint64_t bytes);
-  // True: nothing is left in it.
+  // True: the chunk is empty.
   bool leave(uint32_t column, uint64_t chunk, uint64_t bytes);
-  // Might `bytes` fit into the chunks that there are?
+  // Whether `bytes` might fit into the existing chunks.
   bool has_room(uint32_t column, uint64_t bytes) const;
 
  private:
@@ -53,17 +53,18 @@ class ChunkBook {
   std::unordered_map<uint32_t, Column> columns_;
 };
 
-// By address or handle. Any thread.
+// Held memory by address or handle. Any thread.
 class HeldBook {
  public:
   explicit HeldBook(SessionLedger& ledger, ChunkBook* chunks = nullptr) : ledger_(ledger), chunks_(chunks) {}
 
   void put(uint64_t key, Held held);
-  // Takes it out while the driver frees it, so that the driver may give the same number to another thread at once.
+  // Removes an entry before the driver frees its memory, because the driver may return the same address or handle to
+  // another thread at once.
   std::optional<Held> take(uint64_t key);
-  // It has been freed.
+  // Releases the charge of freed memory.
   void freed(const Held& held);
-  // Calls `free` for the memory under the key, which may be none.
+  // Calls `free`, and releases the charge of the key's memory if there is an entry.
   template <class Free>
   CUresult free(uint64_t key, Free&& free) {
     std::optional<Held> held = take(key);
@@ -72,19 +73,19 @@ class HeldBook {
     if (held && result != CUDA_SUCCESS) put(key, *held);
     return result;
   }
-  // Others may hold on to the memory under the key.
+  // Marks the key's memory as held by others.
   void leave(uint64_t key);
-  // A context is gone, and with it the memory in it.
+  // Releases the charges of a context that has ended.
   void drop(CUcontext context);
 
  private:
   SessionLedger& ledger_;
   ChunkBook* const chunks_;
-  std::mutex mutex_;  // outside of the chunks'
+  std::mutex mutex_;  // taken before the mutex of the chunks
   std::unordered_map<uint64_t, Held> held_;
 };
 
-// The context and the device that a call is about.
+// The context and the device of a call.
 struct Place {
   CUcontext context = nullptr;
   CUdevice device = 0;
@@ -98,14 +99,14 @@ class GraphCharges;
 class FrameCharges;
 class LibraryCharges;
 
-// The wrappers' object. A process has one: driver functions have no room for an argument of ours.
+// The state of the wrappers. A process has one instance, because driver functions have no argument to pass it in.
 struct LedgerParts {
   LedgerParts(const DriverTable& driver, SessionLedger& ledger, std::vector<uint32_t> columns, bool software);
   ~LedgerParts();
 
-  const DriverTable driver;  // as it was before the wrappers
+  const DriverTable driver;  // the driver's table without the wrappers
   SessionLedger& ledger;
-  const std::vector<uint32_t> columns;  // of the devices, as the driver counts them
+  const std::vector<uint32_t> columns;  // by the driver's index of the device
   const bool software;                  // the software device takes the requested bytes exactly
 
   ChunkBook chunks;
@@ -118,21 +119,22 @@ struct LedgerParts {
   std::unique_ptr<FrameCharges> frames;
   std::unique_ptr<LibraryCharges> libraries;
 
-  // The error of a call without a context, or on a device that is not the session's.
+  // Finds the current context's place. Returns the error of a call without a context, or on a device that is not the
+  // session's.
   CUresult here(Place& place) const;
   std::optional<uint32_t> column(CUdevice device) const;
   std::optional<uint32_t> column(const CUmemLocation& location) const;
-  // The driver's memory for an allocation.
+  // Returns the driver's memory for an allocation of `bytes`.
   uint64_t taken(uint64_t bytes) const;
 };
 
 LedgerParts& ledger_parts();
 
-// For its type only.
+// Declared for its type only.
 template <class Function>
 Function function_of(Function DriverTable::*);
 
-// A function that the driver lacks stays lacking.
+// Replaces a function of the table by its wrapper; a function that the driver lacks stays null.
 template <class Function>
 void wrap(Function& place, Function wrapper) {
   if (place) place = wrapper;

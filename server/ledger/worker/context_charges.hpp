@@ -1,4 +1,4 @@
-// Contexts: the memory of each, and of its limits; and the end of all memory in it.
+// Charges of contexts: the memory of each and of its limits, and the release of all charges in it when it ends.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +15,7 @@ namespace gpuwire::server {
 // The memory of a green context on a GPU: queues and their parts (4 to 6 MiB, measured on an H200).
 inline constexpr uint64_t kGreenContextBytes = uint64_t{8} << 20;
 
-// The memory of a context on this machine (20,192 KiB with driver 580).
+// The host memory of a context (20,192 KiB with driver 580).
 inline constexpr uint64_t kContextHostBytes = uint64_t{24} << 20;
 
 // Any thread.
@@ -37,28 +37,28 @@ class ContextCharges {
   CUresult set_limit(CUlimit limit, size_t value);
   CUresult create_green(CUgreenCtx* green, CUdevResourceDesc descriptor, CUdevice device, unsigned flags);
   CUresult destroy_green(CUgreenCtx green);
-  // The owner of memory that is allocated in a context: a green context has none of its own, and memory allocated in it
-  // outlives it.
+  // Returns the owner of memory that is allocated in a context: a green context owns no memory, and memory allocated in
+  // it outlives it.
   CUcontext owner(CUcontext context) const;
-  // None: the ledger has not seen it made.
+  // Empty: the ledger did not see the context's creation.
   std::optional<Place> place_of(CUcontext context) const;
-  // The device's primary context; null when nobody holds it.
+  // The device's primary context; null: it is not retained.
   CUcontext primary(CUdevice device);
-  // Before a launch in the current context of a kernel whose threads need this much local memory: the driver takes it
-  // for every thread that can be resident, and keeps it.
+  // Reserves local memory of this size for every thread that can be resident, because the driver takes it at the launch
+  // and keeps it. Called before a launch in the current context.
   CUresult reserve_frames(uint64_t bytes_per_thread);
-  // A destroyed stream's memory stays with its context, for the next stream. False: there is none to take.
+  // Takes the memory of a destroyed stream, which stays with its context for the next stream. False: there is none.
   bool take_spare_stream(CUcontext context);
   void keep_spare_stream(CUcontext context);
 
  private:
   struct Limit {
-    uint64_t fresh = 0;    // at the first reading: the value of a fresh context
+    uint64_t fresh = 0;    // the value of a new context, read once
     uint64_t charged = 0;  // bytes beyond that
   };
   struct Charged {
     CUdevice device = 0;
-    uint64_t bytes = 0;  // of its own, and of spare streams
+    uint64_t bytes = 0;  // of the context itself, and of destroyed streams
     uint64_t host_bytes = 0;
     unsigned spare_streams = 0;
     std::map<CUlimit, Limit> limits;
@@ -72,7 +72,7 @@ class ContextCharges {
     if (!column) return CUDA_ERROR_OUT_OF_MEMORY;
     const uint64_t most = parts_.ledger.context_bytes(*column);
     auto on_device = [&] {
-      // Measured by the broker while there was no session; the driver offers no other figure.
+      // The broker measured this while there was no session; the driver offers no other figure.
       return take(
           parts_.ledger, *column, most, create, [&] { return most; },
           [&](uint64_t bytes) { created(*context, device, bytes, host_bytes); }, [] {});
@@ -82,22 +82,22 @@ class ContextCharges {
   }
   void gone(CUcontext context);
   uint64_t limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const;
-  // With limits_mutex_. Null: the driver does not report this limit.
+  // Lock: limits_mutex_. Null: the driver does not report this limit.
   Limit* limit_of(CUcontext context, CUdevice device, CUlimit limit);
 
   LedgerParts& parts_;
-  std::mutex primaries_mutex_;  // over a call about a primary context, and its charge; outside of all others
+  std::mutex primaries_mutex_;  // held over a call about a primary context and its charge; taken before all others
   std::map<CUdevice, CUcontext> primaries_;  // active ones
-  std::mutex limits_mutex_;                  // over a call about a limit, and its charge; outside of mutex_
+  std::mutex limits_mutex_;                  // held over a call about a limit and its charge; taken before mutex_
   struct Green {
     CUgreenCtx handle = nullptr;
     CUcontext primary = nullptr;
     CUdevice device = 0;
     uint64_t bytes = 0;
   };
-  mutable std::mutex mutex_;  // over the maps; a leaf
+  mutable std::mutex mutex_;  // guards the maps; a leaf
   std::unordered_map<CUcontext, Charged> contexts_;
-  std::unordered_map<CUcontext, Green> greens_;  // by the context made of it
+  std::unordered_map<CUcontext, Green> greens_;  // by the context created from it
 };
 
 }  // namespace gpuwire::server

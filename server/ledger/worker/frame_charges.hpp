@@ -1,5 +1,6 @@
-// The memory of a kernel's first launch: local memory, if its threads need more than any before, for all threads that
-// can be resident (29 GiB for frames of 128 KiB on an H200), which the driver keeps; and a place for its library.
+// Charges of a kernel's first launch: local memory for all threads that can be resident, if its threads need more than
+// any before (29 GiB for frames of 128 KiB on an H200), which the driver keeps; and the memory of its library in the
+// context.
 #pragma once
 
 #include <cuda.h>
@@ -12,21 +13,22 @@ namespace gpuwire::server {
 
 struct LedgerParts;
 
-// Any thread; a launch of a function that was launched before costs one question for the current context and one load.
+// Any thread; a repeated launch of a function costs one query of the current context and one load.
 class FrameCharges {
  public:
   explicit FrameCharges(LedgerParts& parts) : parts_(parts) {}
 
-  // Before a function is launched, or made a node, in the current context. Not CUDA_SUCCESS: its memory does not fit.
+  // Reserves a function's memory in the current context, before it is launched or made a node. Not CUDA_SUCCESS: the
+  // memory does not fit.
   CUresult reserve(CUfunction function) {
     uint64_t key = 0;
     if (seen(function, key)) [[likely]]
       return CUDA_SUCCESS;
     return inspect(function, key);
   }
-  // The same in `context`, or in the current one when that is null.
+  // reserve() in `context`, or in the current context if that is null.
   CUresult reserve(CUfunction function, CUcontext context);
-  // Functions may be gone, and others have their handles.
+  // Forgets all functions, since some may have been unloaded and their handles reused.
   void forget();
 
  private:
@@ -37,8 +39,8 @@ class FrameCharges {
   CUresult reserve_frame(CUfunction function);
 
   LedgerParts& parts_;
-  // Functions that have been looked at, with their contexts, by hash. Relaxed: an entry says nothing but itself, and a
-  // lost one costs a second look.
+  // Inspected functions with their contexts, by hash. Relaxed: no other data depends on an entry, and a lost entry only
+  // costs a second inspection.
   std::array<std::atomic<uint64_t>, kSeenMax> seen_{};
 };
 

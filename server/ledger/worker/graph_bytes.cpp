@@ -15,11 +15,11 @@ struct Edges {
   std::vector<CUgraphNode> from, to;
 };
 
-// False: the driver does not report it.
+// False: the driver does not report the edges.
 bool read_edges(const DriverTable& driver, CUgraph graph, Edges& edges) {
   size_t count = 0;
   auto ask = [&](CUgraphNode* from, CUgraphNode* to, std::vector<CUgraphEdgeData>& data) {
-    // The older form refuses where an edge has data.
+    // The older function fails if an edge has data.
     if (driver.cuGraphGetEdges_v2)
       return driver.cuGraphGetEdges_v2(graph, from, to, from ? data.data() : nullptr, &count);
     return driver.cuGraphGetEdges ? driver.cuGraphGetEdges(graph, from, to, &count) : CUDA_ERROR_NOT_SUPPORTED;
@@ -32,7 +32,7 @@ bool read_edges(const DriverTable& driver, CUgraph graph, Edges& edges) {
   return count == 0 || ask(edges.from.data(), edges.to.data(), data) == CUDA_SUCCESS;
 }
 
-// Nodes that continue where one of their predecessors ends; each other node begins a chain.
+// Returns the nodes that continue the chain of a predecessor; each other node begins a chain.
 std::unordered_set<CUgraphNode> continuing(const Edges& edges) {
   std::unordered_set<CUgraphNode> continued, continuing;
   for (size_t i = 0; i < edges.from.size(); ++i) {
@@ -74,7 +74,7 @@ uint64_t GraphReader::ask_parameter_bytes(CUfunction function, CUkernel kernel) 
     size_t offset = 0, bytes = 0;
     CUresult told =
         function ? of_function(function, index, &offset, &bytes) : of_kernel(kernel, index, &offset, &bytes);
-    // A kernel of a library may stand in a function's place.
+    // The function may be a library's CUkernel.
     if (told == CUDA_ERROR_INVALID_HANDLE && function && index == 0 && of_kernel)
       return ask_parameter_bytes(nullptr, reinterpret_cast<CUkernel>(function));
     if (told != CUDA_SUCCESS) return end;
@@ -145,7 +145,7 @@ void GraphReader::read_one(CUgraph graph, GraphBytes& bytes, std::vector<CUgraph
 
 GraphBytes GraphReader::read(CUgraph graph, const std::function<void(CUgraphNode)>& visit) const {
   GraphBytes bytes;
-  // Not by recursion: the client decides how deep graphs lie in each other.
+  // An explicit list replaces recursion, because the client decides how deeply graphs are nested.
   std::vector<CUgraph> inner{graph};
   while (!inner.empty()) {
     CUgraph next = inner.back();

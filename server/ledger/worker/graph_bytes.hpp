@@ -1,5 +1,5 @@
-// The memory of graphs, on this machine and on devices: by their nodes, edges and chains, as measured on an H200 with
-// driver 580.159 (the process's own pages and cuMemGetInfo, around ten instances of 5,000 nodes).
+// The memory of graphs on the host and on devices, by their nodes, edges and chains, as measured on an H200 with driver
+// 580.159 (the process's own pages and cuMemGetInfo, around ten instances of 5,000 nodes).
 #pragma once
 
 #include <cuda.h>
@@ -15,31 +15,32 @@ namespace gpuwire::server {
 
 struct DriverTable;
 
-// A node of a graph: 1,952 bytes at most, and twice a kernel's parameters (9,923 with 4,000 bytes of them).
+// A node of a graph takes at most 1,952 bytes, and twice a kernel's parameters (9,923 with 4,000 bytes of parameters).
 inline constexpr uint64_t kGraphNodeHostBytes = 2u << 10;
 inline constexpr uint64_t kGraphEdgeHostBytes = 64;
-// The same in an instance: 5,800 bytes of this machine's and 2,642 of the device's in a chain of kernels, 13,785 and
-// 8,933 with 4,000 bytes of parameters; 2,125 and none of an empty node.
+// A node of an instance takes 5,800 bytes of host memory and 2,642 of the device's in a chain of kernels, 13,785 and
+// 8,933 with 4,000 bytes of parameters; an empty node takes 2,125 and none.
 inline constexpr uint64_t kExecNodeHostBytes = 6u << 10;
 inline constexpr uint64_t kExecNodeDeviceBytes = 11u << 8;
 inline constexpr uint64_t kParameterCopies = 2;
-// Nodes that need not wait for each other run side by side, on queues of their own: 113,246 bytes of the device and
-// 15,900 of this machine's beside the node's for an instance of one kernel, 114,672 and 13,900 for each of 5,000.
+// Independent nodes run concurrently, on queues of their own. Such a chain takes, in addition to its nodes, 113,246
+// bytes of the device and 15,900 of host memory for an instance of one kernel, 114,672 and 13,900 for each of 5,000.
 inline constexpr uint64_t kExecChainHostBytes = 16u << 10;
 inline constexpr uint64_t kExecChainDeviceBytes = 116u << 10;
-// For a kernel whose parameters are unknown.
+// The assumed size of unknown parameters of a kernel.
 inline constexpr uint64_t kUnknownParameterBytes = 4096;
 
 struct GraphBytes {
   uint64_t host = 0;       // the graph
   uint64_t exec_host = 0;  // an instance of it
-  // An instance's memory on a device, by context; null: of the current one.
+  // An instance's memory on a device, by context; null: the current context.
   std::map<CUcontext, uint64_t> exec_device;
-  // Its allocation nodes, by device.
+  // The bytes of its allocation nodes, by device.
   std::map<CUdevice, uint64_t> allocations;
 };
 
-// Queries the driver about graphs; changes nothing. For one operation: it caches the answers about kernels.
+// Queries the driver about graphs and changes nothing. Used for one operation, because it caches the answers about
+// kernels.
 class GraphReader {
  public:
   // The bodies of a conditional node, which the driver reports only to the maker of the node.
@@ -47,11 +48,11 @@ class GraphReader {
 
   GraphReader(const DriverTable& driver, Bodies bodies) : driver_(driver), bodies_(std::move(bodies)) {}
 
-  // The graph with all graphs in it, however deep. `visit`, if any, is called for each node.
+  // Reads the graph and all graphs nested in it. Calls `visit`, if given, for each node.
   GraphBytes read(CUgraph graph, const std::function<void(CUgraphNode)>& visit = {}) const;
-  // A node with its edges and the graphs in it.
+  // Returns the bytes of a node with its edges and the graphs in it.
   uint64_t node_host_bytes(CUgraphNode node) const;
-  // A kernel node without its edges: one that is to be made, or an existing one.
+  // Returns the bytes of a kernel node without its edges: of a future node, or of an existing one.
   uint64_t kernel_host_bytes(CUfunction function, CUkernel kernel) const;
   uint64_t kernel_host_bytes(CUgraphNode node) const;
 

@@ -1,5 +1,5 @@
-// Graphs: the memory of this machine for them and their instances, the memory of instances on devices, and the memory
-// of their allocation nodes.
+// Charges of graphs: the host memory of graphs and their instances, the device memory of instances, and the memory of
+// their allocation nodes.
 #pragma once
 
 #include <cuda.h>
@@ -23,10 +23,10 @@ class GraphCharges {
  public:
   explicit GraphCharges(LedgerParts& parts);
 
-  // By device: how many bytes.
+  // Bytes by device.
   using Needs = std::map<CUdevice, uint64_t>;
 
-  // Makes a call that may take this much now.
+  // Makes a call that may take this much memory.
   template <class Call>
   CUresult within(const Needs& needs, Call&& call) {
     any_.store(true, std::memory_order_relaxed);
@@ -40,14 +40,14 @@ class GraphCharges {
     if (!any()) return call();
     return within(needs(exec), call);
   }
-  // Some graph memory may have been given back.
+  // Releases the charge of graph memory that the driver has released.
   void settle();
-  // Has the process ever made an allocation node? Relaxed: only the thread that makes graphs depends on it.
+  // Whether the process has ever made an allocation node. Relaxed: only the thread that makes graphs depends on it.
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
   // --- graphs: nodes and edges take memory of this machine --------------------------------------------------------
 
-  // For a node that is made.
+  // The bytes of a new node's edges.
   static uint64_t edges_bytes(size_t count) { return count * kGraphEdgeHostBytes; }
   uint64_t kernel_bytes(CUfunction function, CUkernel kernel) const {
     return reader().kernel_host_bytes(function, kernel);
@@ -61,7 +61,7 @@ class GraphCharges {
         parts_.ledger, kHostColumn, bytes, call, [&] { return bytes; }, [&](uint64_t made) { made_.fetch_add(made); },
         [] {});
   }
-  // Makes a call that gives a kernel node another kernel.
+  // Makes a call that replaces a kernel node's kernel.
   template <class Call>
   CUresult change(CUgraphNode node, CUfunction function, CUkernel kernel, Call&& call) {
     const uint64_t before = reader().kernel_host_bytes(node), after = kernel_bytes(function, kernel);
@@ -69,7 +69,7 @@ class GraphCharges {
     if (result == CUDA_SUCCESS) unmade(growth(before, after));
     return result;
   }
-  // Makes a call that ends an entry of this size.
+  // Makes a call that destroys nodes or edges of this size.
   template <class Call>
   CUresult unmake(uint64_t bytes, Call&& call) {
     CUresult result = call();
@@ -78,7 +78,7 @@ class GraphCharges {
   }
   void unmade(uint64_t bytes);
   CUresult destroy(CUgraph graph);
-  // The memory of a capture belongs to the graph, as soon as its amount is known. `end` returns the graph.
+  // Ends a capture by `end`, which returns the graph, and charges the graph's memory.
   template <class End>
   CUresult captured(CUstream stream, CUgraph* graph, End&& end) {
     const auto [into_given, before] = taken_from_capture(stream);
@@ -88,10 +88,10 @@ class GraphCharges {
         [&, before = before] { return *graph ? growth(graph_bytes(*graph), before) : 0; },
         [&](uint64_t made) { made_.fetch_add(made); },
         [&, into_given = into_given] {
-          // In a graph that was the program's before, the new nodes stay.
+          // If the capture went into an existing graph of the program, its new nodes stay.
           if (!into_given) parts_.driver.cuGraphDestroy(*graph);
         });
-    // A graph that was captured into goes with a capture that fails.
+    // A failed capture destroys the graph that it was captured into.
     if (ended != CUDA_SUCCESS && into_given) unmade(before);
     return result;
   }
@@ -118,7 +118,7 @@ class GraphCharges {
     return result;
   }
   CUresult destroy(CUgraphExec exec);
-  // A context is gone, and with it the memory of instances there.
+  // Releases the charges of instances in a context that has ended.
   void drop(CUcontext context);
 
  private:
@@ -130,8 +130,8 @@ class GraphCharges {
   // The driver keeps an instance's memory on a device, for the next instance (measured on an H200).
   struct Share {
     uint32_t column = 0;
-    uint64_t needed = 0;   // by the instances that there are
-    uint64_t charged = 0;  // the most that was ever needed
+    uint64_t needed = 0;   // by the existing instances
+    uint64_t charged = 0;  // the maximum of `needed`
   };
   using Devices = std::map<CUcontext, uint64_t>;
 
@@ -141,7 +141,7 @@ class GraphCharges {
   }
   std::vector<CUgraph> bodies(CUgraphNode node) const;
   std::pair<bool, uint64_t> taken_from_capture(CUstream stream);
-  // With execs_mutex_: by contexts that own memory, each with its column.
+  // Lock: execs_mutex_. Assigns the bytes to the contexts that own memory, and sets their columns.
   CUresult place(const GraphBytes& bytes, Devices& device);
   template <class Make>
   CUresult on_devices(Devices::const_iterator at, Devices::const_iterator end, Make&& make) {
@@ -158,7 +158,7 @@ class GraphCharges {
   }
   Needs needs(CUgraphExec exec);
   uint64_t attribute(CUdevice device, CUgraphMem_attribute attribute) const;
-  // With the mutex. `made`: the call's result.
+  // Lock: mutex_. `made`: the call's result.
   template <class Call>
   CUresult within(Needs::const_iterator at, Needs::const_iterator end, Call& call, std::optional<CUresult>& made) {
     if (at == end) return *(made = call());
@@ -175,7 +175,7 @@ class GraphCharges {
           parts_.ledger, *column, most, [&] { return within(std::next(at), end, call, made); },
           [&] { return grown(device); }, keep, [] {});
       if (!made) continue;
-      // Running work cannot be taken back: at least the bound is charged, and the rest when there is room.
+      // Launched work cannot be undone: at least the bound is charged, and the excess later, when there is room.
       if (result != *made)
         take(
             parts_.ledger, *column, most, [] { return CUDA_SUCCESS; }, [&] { return std::min(grown(device), most); },
@@ -185,21 +185,22 @@ class GraphCharges {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   uint64_t grown(CUdevice device) const;
-  // Beyond the charged amount, for this much.
+  // Returns how much of `bytes` exceeds the device's charged and unused memory.
   uint64_t missing(CUdevice device, uint64_t bytes) const;
   void settle(CUdevice device);
 
   LedgerParts& parts_;
   std::atomic<bool> any_{false};
-  std::mutex mutex_;               // over a call that may take memory, and its charge; outside of the ledger's
+  std::mutex mutex_;               // held over a call that may take memory, and its charge; taken before the ledger's
   std::vector<uint64_t> charged_;  // by device
-  std::atomic<uint64_t> made_{0};  // charged for graphs; a sum that nothing else depends on
-  std::mutex execs_mutex_;         // over a call that instantiates, and its charge; outside of the ledger's
+  std::atomic<uint64_t> made_{0};  // the charge for graphs; no other data depends on it
+  std::mutex execs_mutex_;         // held over a call that instantiates, and its charge; taken before the ledger's
   std::unordered_map<CUgraphExec, Exec> execs_;
   std::map<CUcontext, Share> shares_;
-  mutable std::mutex graphs_mutex_;                               // over the two maps; a leaf
+  mutable std::mutex graphs_mutex_;                               // guards the two maps; a leaf
   std::unordered_map<CUgraphNode, std::vector<CUgraph>> bodies_;  // of conditional nodes
-  std::unordered_map<CUstream, uint64_t> captures_into_;  // captures into given graphs: the content of these before
+  // captures into existing graphs, with the bytes of the graph before
+  std::unordered_map<CUstream, uint64_t> captures_into_;
 };
 
 }  // namespace gpuwire::server

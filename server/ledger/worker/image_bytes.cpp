@@ -15,7 +15,7 @@ namespace {
 
 // --- cubins --------------------------------------------------------------------------------------------------------
 
-// One of a file's tables; copies, for nothing says that they are aligned. None: it is not all in the file.
+// Returns a copy of one of a file's tables, since the table may be unaligned. Empty: the table exceeds the file.
 template <class Row>
 std::optional<std::vector<Row>> table(std::span<const uint8_t> file, uint64_t offset, uint64_t count) {
   if (offset > file.size() || (file.size() - offset) / sizeof(Row) < count) return std::nullopt;
@@ -24,7 +24,7 @@ std::optional<std::vector<Row>> table(std::span<const uint8_t> file, uint64_t of
   return rows;
 }
 
-// Data that this machine only reads. Such a section has no more bytes than the file contains.
+// Whether only the host reads the section. The driver does not load such a section onto the device.
 bool stays_here(const Elf64_Shdr& section) {
   return section.sh_type == SHT_SYMTAB || section.sh_type == SHT_STRTAB || section.sh_type == SHT_RELA ||
          section.sh_type == SHT_REL;
@@ -34,8 +34,8 @@ bool lies_in(std::span<const uint8_t> file, const Elf64_Shdr& section) {
   return section.sh_offset <= file.size() && section.sh_size <= file.size() - section.sh_offset;
 }
 
-// A section is at least as long as its symbols say; those of no section yet (SHN_COMMON) get a place when they are
-// loaded.
+// Raises each section's extent to the end of its symbols. Symbols without a section (SHN_COMMON) are allocated at the
+// load.
 bool add_symbols(std::span<const uint8_t> file, const Elf64_Shdr& symbols, std::vector<uint64_t>& extents,
                  uint64_t& common) {
   auto rows = table<Elf64_Sym>(file, symbols.sh_offset, symbols.sh_size / sizeof(Elf64_Sym));
@@ -48,7 +48,7 @@ bool add_symbols(std::span<const uint8_t> file, const Elf64_Shdr& symbols, std::
   return true;
 }
 
-constexpr uint64_t kFreeSectionAlignment = 4096;  // sections that are aligned to more count with their padding
+constexpr uint64_t kFreeSectionAlignment = 4096;  // the padding of sections with a larger alignment counts
 
 }  // namespace
 
@@ -66,7 +66,7 @@ std::optional<uint64_t> cubin_device_bytes(std::span<const uint8_t> cubin) {
       elf.e_shentsize != sizeof(Elf64_Shdr) || (elf.e_phnum != 0 && elf.e_phentsize != sizeof(Elf64_Phdr)))
     return std::nullopt;
   uint64_t section_count = elf.e_shnum;
-  if (section_count == 0) {  // more than the field holds: the first section's size is their number
+  if (section_count == 0) {  // the count does not fit into e_shnum: the size of the first section has it
     auto first = table<Elf64_Shdr>(cubin, elf.e_shoff, 1);
     section_count = first ? first->front().sh_size : 0;
   }
@@ -125,7 +125,7 @@ Bound container_device_bytes(const void* container) {
   if (!entries) return std::nullopt;
   Bound most = VariableBytes{};
   for (const fatbin::Entry& entry : *entries) {
-    // A section of neither kind is not loaded by a driver: it is for linkers.
+    // The driver does not load an entry of another kind: such entries are for linkers.
     if (entry.kind == fatbin::Kind::other) continue;
     auto contents = fatbin::decompress(entry);
     most = contents ? larger(most, contents_bytes(*contents)) : std::nullopt;

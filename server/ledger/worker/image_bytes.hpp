@@ -1,4 +1,4 @@
-// How much memory a program image takes when it is loaded, of the device and of this machine.
+// The memory of a loaded program image on the device and on the host.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ namespace gpuwire::server {
 // An upper bound that no spelling of the image lowers. For a cubin: all sections that may be loaded, regardless of
 // their flags, including zero-filled ones. For PTX: its variables, and its length for the code. For a fat binary: the
 // largest of its entries, since the driver chooses. The image's own lengths have been checked
-// (replay/module_calls.cpp). None: only the driver knows.
+// (replay/module_calls.cpp). Empty: the bound is unknown.
 std::optional<VariableBytes> image_device_bytes(const void* image);
 
-// The driver's memory on this machine for an image.
+// The driver's host memory for an image.
 struct HostBytes {
-  uint64_t kept = 0;           // until it is unloaded: its contents, decompressed
-  uint64_t while_loading = 0;  // in all, while the driver reads or compiles it
+  uint64_t kept = 0;           // the decompressed contents, until the image is unloaded
+  uint64_t while_loading = 0;  // the total while the driver reads or compiles the image
 };
 
-// By the headers, of the largest entry of a container; nothing is decompressed. The error: an invalid container, or an
-// entry that claims more than kDecompressedBytesMax.
+// Computes the bytes of the largest entry of a container from the headers, without decompressing. The error: an invalid
+// container, or an entry that claims more than kDecompressedBytesMax.
 tl::expected<HostBytes, fatbin::Error> image_host_bytes(const void* image);
 
 // For tests.

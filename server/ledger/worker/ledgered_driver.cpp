@@ -7,7 +7,7 @@
 namespace gpuwire::server {
 namespace {
 
-LedgerParts* the_parts = nullptr;  // set before any wrapper can be called, cleared when none can any more
+LedgerParts* the_parts = nullptr;  // set before the first call of a wrapper, cleared after the last
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// The driver with every function that takes or gives back memory charged to the session's ledger.
+// The driver's table with wrappers that charge the session's ledger in every function that takes or releases memory.
 #pragma once
 
 #include <memory>
@@ -11,26 +11,26 @@ namespace gpuwire::server {
 struct DriverTable;
 struct LedgerParts;
 
-// One at a time in a process: driver functions have no room for an argument of ours. Which functions are charged, and
-// why the others are not: `charges` in protocol/api. Over the quota a call answers CUDA_ERROR_OUT_OF_MEMORY and has
-// done nothing.
+// At most one instance in a process, because driver functions have no argument to pass it in. `charges` in protocol/api
+// names the charged functions, and why the others are not charged. A call that would exceed the quota returns
+// CUDA_ERROR_OUT_OF_MEMORY and has no effect.
 class LedgeredDriver {
  public:
   struct Settings {
-    std::vector<uint32_t> columns;  // of the page, for each device as the driver counts them
+    std::vector<uint32_t> columns;  // the page's columns, by the driver's index of the device
     bool software = false;
   };
-  // `driver` and `ledger` outlive it.
+  // `driver` and `ledger` outlive this object.
   LedgeredDriver(const DriverTable& driver, SessionLedger& ledger, Settings settings);
   ~LedgeredDriver();
   LedgeredDriver(const LedgeredDriver&) = delete;
   LedgeredDriver& operator=(const LedgeredDriver&) = delete;
 
   const DriverTable& table() const { return *table_; }
-  // Charges the primary context of device 0, which was retained before the session. False: it does not fit; the caller
-  // releases it.
+  // Charges the primary context of device 0, which was retained before the session. False: the context does not fit;
+  // the caller releases it.
   bool charge_warm_primary();
-  // No thread of it calls the driver any more: the process is about to end.
+  // Stops this object's thread from calling the driver. Called before the process ends.
   void rest();
 
  private:

@@ -1,4 +1,4 @@
-// Libraries: the driver gives each context in which one is used code and variables of its own, at the first use there.
+// Charges of libraries: the driver loads a library's code and variables into each context at the first use there.
 #pragma once
 
 #include <cuda.h>
@@ -21,12 +21,13 @@ class LibraryCharges {
  public:
   explicit LibraryCharges(LedgerParts& parts) : parts_(parts) {}
 
-  // Its memory in each place of use; before it is loaded that is charged at `place`, the first such place.
+  // Records a library and its memory in each context of use. Precondition: the memory is already charged at `place`,
+  // the first one.
   void loaded(CUlibrary library, VariableBytes bytes, const Place& place);
   // Calls `unload`.
   template <class Unload>
   CUresult free(CUlibrary library, Unload&& unload) {
-    auto entry = take_out(library);  // the driver may give the same number to another thread at once
+    auto entry = take_out(library);  // the driver may return the same handle to another thread at once
     CUresult result = unload();
     if (entry && result == CUDA_SUCCESS) freed(entry.mapped());
     if (entry && result != CUDA_SUCCESS) put_back(std::move(entry));
@@ -34,21 +35,21 @@ class LibraryCharges {
   }
   void has_kernel(CUlibrary library, CUkernel kernel);
 
-  // Before a call by which the driver may put the library into the current context; without one, on the first device.
-  // Not CUDA_SUCCESS: there is no room for it.
+  // Charges the library in the current context, or without one on the first device, before a call by which the driver
+  // may load it there. Not CUDA_SUCCESS: the memory does not fit.
   CUresult use(CUlibrary library);
-  // Likewise; a handle that is not a kernel's charges nothing.
+  // use() for a kernel's library; a handle that is not a kernel's charges nothing.
   CUresult use(CUkernel kernel);
   CUresult use(CUfunction function) { return use(reinterpret_cast<CUkernel>(function)); }
-  // Before a call about the kernel on a device, whatever is current.
+  // use() for a call about the kernel on a device, regardless of the current context.
   CUresult use(CUkernel kernel, CUdevice device);
   void drop(CUcontext context);
 
  private:
   struct Library {
     VariableBytes bytes;
-    std::map<CUcontext, uint32_t> contexts;  // with the column that is charged; null: where no context is yet
-    std::map<uint32_t, uint64_t> managed;    // columns that are charged managed variables, which outlive contexts
+    std::map<CUcontext, uint32_t> contexts;  // with the charged column; null: charged before there was a context
+    std::map<uint32_t, uint64_t> managed;    // columns charged with managed variables, which outlive contexts
     std::vector<CUkernel> kernels;
   };
   using Libraries = std::unordered_map<CUlibrary, Library>;
@@ -59,7 +60,7 @@ class LibraryCharges {
   CUresult use_at(CUlibrary library, const Place& place);
 
   LedgerParts& parts_;
-  std::mutex mutex_;  // outside of the ledger's
+  std::mutex mutex_;  // taken before the ledger's
   Libraries libraries_;
   std::unordered_map<CUkernel, CUlibrary> kernels_;
 };

@@ -14,7 +14,8 @@ int memory_info(nvmlDevice device, void* memory) {
   int status = the_view->bare().nvmlDeviceGetMemoryInfo(device, out);
   if (status != nvml::kSuccess) return status;
   auto figures = the_view->of(device, {out->total, out->free, out->used});
-  // Here all memory that is not free counts as used (nvml.h, nvmlMemory_t), including that of others and of the driver.
+  // All memory that is not free counts as used (nvml.h, nvmlMemory_t), including memory of other tenants and of the
+  // driver.
   *out = {figures.total, figures.free, figures.total - figures.free};
   return status;
 }
@@ -25,7 +26,7 @@ int memory_info_2(nvmlDevice device, void* memory) {
   if (status != nvml::kSuccess) return status;
   auto figures = the_view->of(device, {out->total, out->free, out->used});
   out->total = figures.total, out->free = figures.free, out->used = figures.used;
-  // The three are the whole (nvml.h, nvmlMemory_v2_t).
+  // The three figures add up to the total (nvml.h, nvmlMemory_v2_t).
   out->reserved = figures.total - figures.free - figures.used;
   return status;
 }
@@ -69,7 +70,7 @@ void ManagementView::put_before(nvml::Table& table) {
 
 ManagementView::Metrics ManagementView::of(nvmlDevice device, Metrics library) const {
   auto found = std::find_if(columns_.begin(), columns_.end(), [&](const auto& entry) { return entry.first == device; });
-  // A device that is not the tenant's to use has nothing for it.
+  // A device that the tenant may not use has no memory for it.
   if (found == columns_.end()) return {library.total, 0, 0};
   const PageColumn& column = page_->column[found->second];
   uint64_t used = used_by_all(*page_, found->second), held = held_by_all(*page_, found->second),

@@ -15,10 +15,11 @@
 
 namespace gpuwire::server {
 
-// One at a time in a process: NVML's functions have no room for an argument of ours. Executor thread only.
+// At most one instance in a process, because NVML's functions have no argument to pass it in. Executor thread only.
 class ManagementView {
  public:
-  // `users`: the page of the tenant's users, or none. `devices`: the library's, as the session spec counts them.
+  // `users`: the page of the tenant's users, may be empty. `devices`: the library's devices, in the order of the
+  // session spec.
   static tl::expected<std::unique_ptr<ManagementView>, std::string> open(OwnedDescriptor page, OwnedDescriptor users,
                                                                          const SessionSpec& spec,
                                                                          std::span<const nvmlDevice> devices);
@@ -26,7 +27,7 @@ class ManagementView {
   ManagementView(const ManagementView&) = delete;
   ManagementView& operator=(const ManagementView&) = delete;
 
-  // Wraps the functions that report memory. Outlives the table's use.
+  // Wraps the table's functions that report memory. This object outlives the table's use.
   void put_before(nvml::Table& table);
 
   struct Metrics {
@@ -43,7 +44,7 @@ class ManagementView {
 
   SharedPage<TenantPage> page_;
   SharedPage<UserPage> users_;
-  const uint64_t user_, user_limit_bytes_;  // the limit: 0 where there is none
+  const uint64_t user_, user_limit_bytes_;  // limit 0: there is none
   std::vector<std::pair<nvmlDevice, uint32_t>> columns_;
   nvml::Table bare_{};
 };

@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kPoolUnitBytes = 32u << 20;  // a pool grows by multiples of this
 constexpr std::chrono::milliseconds kPoolPollMs{20};
-constexpr std::chrono::milliseconds kPoolPollSlowMs{250};  // when nothing was freed for kPoolPolls
+constexpr std::chrono::milliseconds kPoolPollSlowMs{250};  // after kPoolPolls polls without a free
 constexpr unsigned kPoolPolls = 10;
 
 }  // namespace
@@ -35,7 +35,7 @@ uint64_t PoolCharges::attribute(CUmemoryPool native, CUmemPool_attribute attribu
   return parts_.driver.cuMemPoolGetAttribute(native, attribute, &bytes) == CUDA_SUCCESS ? bytes : 0;
 }
 
-// Pools that a program did not make are some device's default ones.
+// Returns the column of a pool that the program did not make: it is some device's default pool.
 uint32_t PoolCharges::locate(CUmemoryPool native) const {
   for (size_t device = 0; device < parts_.columns.size(); ++device) {
     CUmemoryPool candidate = nullptr;
@@ -92,7 +92,7 @@ void PoolCharges::forget(CUmemoryPool native) {
   pools_.erase(native);
 }
 
-// A device whose current pool is destroyed goes back to its default one.
+// Resets devices with this current pool to their default pool, before the pool is destroyed.
 void PoolCharges::leave_devices(CUmemoryPool native) {
   const DriverTable& driver = parts_.driver;
   if (!driver.cuDeviceGetMemPool || !driver.cuDeviceSetMemPool || !driver.cuDeviceGetDefaultMemPool) return;
@@ -123,7 +123,7 @@ CUresult PoolCharges::destroy(CUmemoryPool native) {
   return result;
 }
 
-// Never more than before: growth was reserved in advance.
+// Lowers the charge; growth was reserved in advance.
 void PoolCharges::charge(Pool& pool, uint64_t bytes) {
   if (bytes >= pool.charged) return;
   if (!pool.left) parts_.ledger.give_back(pool.column, pool.charged - bytes);
@@ -172,7 +172,7 @@ void PoolCharges::trim(CUmemoryPool native, Pool& pool) {
   shrink(native, pool);
 }
 
-// The pool grew although it had room: the charge is the allocation, and the growth.
+// Undoes an allocation, and the growth of a pool that grew although it had room.
 void PoolCharges::take_back(CUmemoryPool native, CUdeviceptr address, CUstream stream) const {
   parts_.driver.cuMemFreeAsync(address, stream);
   parts_.driver.cuStreamSynchronize(stream);
@@ -195,8 +195,8 @@ void PoolCharges::memory_was_freed() {
   changed_.notify_all();
 }
 
-// A free takes effect when its stream comes to it, which may be much later, so as long as a pool has anything there may
-// be something.
+// Whether a pool may shrink. A free takes effect when its stream reaches it, which may be much later, so every pool
+// with memory may shrink.
 bool PoolCharges::anything_to_shrink() {
   std::vector<std::pair<CUmemoryPool, std::shared_ptr<Pool>>> all;
   {

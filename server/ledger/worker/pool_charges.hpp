@@ -17,14 +17,14 @@ namespace gpuwire::server {
 
 struct LedgerParts;
 
-// A pool's share grows in calls that allocate, and is charged there before it grows. It shrinks when the driver finds
-// time (at synchronisations, by trims): a thread looks every kPoolPollMs while there is something to shrink, and every
-// allocation looks before it is refused.
+// A pool grows in calls that allocate, which charge the growth in advance. It shrinks at times that the driver chooses
+// (at synchronisations, by trims): a thread polls every kPoolPollMs while a pool may shrink, and every allocation
+// checks before it is refused.
 class PoolCharges {
  public:
   explicit PoolCharges(LedgerParts& parts);
   ~PoolCharges();
-  // Ends the polling thread; only the next allocation sees later frees.
+  // Ends the polling thread; from then on only allocations notice frees.
   void rest();
 
   // Makes `allocate`, a call that takes `bytes` from the pool for a stream, within the quota.
@@ -45,27 +45,27 @@ class PoolCharges {
     const uint64_t most = growth(bytes);
     CUresult result = within(most);
     if (called) return result;
-    // It may have room; whether it used that is seen afterwards.
+    // The pool may have room; the growth is checked after the call.
     if (has_room(native, *pool, bytes)) return within(0);
-    // The driver would release its kept memory before it fails, too.
+    // The driver, too, would trim the pool before it fails.
     trim(native, *pool);
     return within(most);
   }
 
-  // Where the pool's memory is, when that is known from the call that gave it.
+  // Records the column of a pool's memory, known from the call that returned the pool.
   void located(CUmemoryPool native, uint32_t column);
-  // Its memory is charged to the session that made it.
+  // Records an imported pool, whose memory is charged to the session that made it.
   void imported(CUmemoryPool native);
-  // Others may hold on to its memory.
+  // Records that others may hold the pool's memory.
   void exported(CUmemoryPool native);
-  // Destroys it, or lets the looking thread do so when nothing is allocated from it any more: until then it can be
-  // asked how much that is.
+  // Destroys the pool, or leaves this to the polling thread until nothing is allocated from it: until then the driver
+  // can be queried about its memory.
   CUresult destroy(CUmemoryPool native);
   void settle(CUmemoryPool native);
-  // Some memory of some pool may have been freed.
+  // Notifies the polling thread that memory of a pool may have been freed.
   void memory_was_freed();
-  // After a call that found work done: memory that was freed in the order of its stream has returned to the pools, and
-  // from them perhaps to the device.
+  // Called after a call that found work done: stream-ordered frees have returned memory to the pools, and pools may
+  // have returned it to the device.
   CUresult synchronised(CUresult result) {
     if (result == CUDA_SUCCESS && unsettled_.load(std::memory_order_relaxed)) [[unlikely]]
       settle_all();
@@ -74,7 +74,7 @@ class PoolCharges {
 
  private:
   struct Pool {
-    std::mutex mutex;  // over a call that allocates, and its charge; outside of the ledger's
+    std::mutex mutex;  // held over a call that allocates, and its charge; taken before the ledger's
     uint32_t column = 0;
     uint64_t charged = 0;
     bool foreign = false, left = false, dying = false;
@@ -83,17 +83,17 @@ class PoolCharges {
   std::shared_ptr<Pool> find_if_known(CUmemoryPool native);
   uint32_t locate(CUmemoryPool native) const;
   uint64_t attribute(CUmemoryPool native, CUmemPool_attribute attribute) const;
-  // By how much a pool may grow for an allocation.
+  // Returns the largest growth of a pool for an allocation.
   uint64_t growth(uint64_t bytes) const;
-  // With the pool's mutex. The first: the memory beyond the charge. The second: charges it from now on. The third: the
-  // memory after a call, whatever its result.
+  // Lock: the pool's mutex. grown() returns the memory beyond the charge; grew() adds to the charge; absorb() charges
+  // the growth after a call, regardless of its result.
   uint64_t grown(CUmemoryPool native, const Pool& pool) const;
   void grew(Pool& pool, uint64_t bytes);
   void absorb(CUmemoryPool native, Pool& pool);
   bool has_room(CUmemoryPool native, const Pool& pool, uint64_t bytes) const;
   void trim(CUmemoryPool native, Pool& pool);
   void take_back(CUmemoryPool native, CUdeviceptr address, CUstream stream) const;
-  // Charges no more than the pool has now.
+  // Lowers the charge to the pool's present memory.
   void shrink(CUmemoryPool native, Pool& pool);
   void charge(Pool& pool, uint64_t bytes);
   void forget(CUmemoryPool native);
@@ -104,7 +104,7 @@ class PoolCharges {
 
   LedgerParts& parts_;
   SessionLedger& ledger_;
-  std::mutex mutex_;  // over the map and the thread's state; never held while the driver is called
+  std::mutex mutex_;  // guards the map and the thread's state; never held during a driver call
   std::unordered_map<CUmemoryPool, std::shared_ptr<Pool>> pools_;
   std::atomic<bool> unsettled_{
       false};  // a free was seen since the last settlement; a hint for the same calls, so relaxed

@@ -17,10 +17,10 @@ using Token = fatbin::PtxToken;
 
 constexpr uint64_t kOpaqueBytes = 64;  // .texref takes 52, .samplerref and .surfref less
 constexpr uint64_t kWarpThreads = 32;  // WARP_SZ
-// Alignment of a variable beyond this is padding that its text does not account for.
+// The padding for a variable's alignment beyond this is added to its bytes.
 constexpr uint64_t kFreeAlignment = 16;
 
-// A type that says no size may be as large as any.
+// Returns a type's size; an opaque type counts as the largest one.
 uint64_t type_bytes(std::string_view word) {
   auto type = fatbin::ptx_type(word);
   return type ? std::max<uint64_t>(product(type->bits, type->count) / 8, 1) : kOpaqueBytes;
@@ -28,10 +28,10 @@ uint64_t type_bytes(std::string_view word) {
 
 class Declaration {
  public:
-  // `lexer` stands behind ".global" or ".const".
+  // Precondition: `lexer` is positioned after ".global" or ".const".
   explicit Declaration(Lexer& lexer) : lexer_(lexer) { advance(); }
 
-  // Reads it up to its end. False: it is none that is known.
+  // Reads the declaration up to its end. False: its form is unknown.
   bool read() {
     if (!read_qualifiers()) return false;
     do {
@@ -75,7 +75,7 @@ class Declaration {
     element_ = element ? element : kOpaqueBytes;
     return true;
   }
-  // For an attribute.
+  // Skips the arguments of an attribute.
   bool read_arguments() {
     unsigned depth = 0;
     do {
@@ -91,7 +91,7 @@ class Declaration {
     if (!token_.is_word()) return false;
     advance();
     uint64_t items = 1;
-    bool open = false;  // the first dimension is as long as the initialiser
+    bool open = false;  // the initialiser determines the first dimension
     if (skip('<')) {    // x<3> stands for x0, x1, x2
       if (!read_count(items) || !skip('>')) return false;
     }
@@ -119,7 +119,7 @@ class Declaration {
     items = product(items, *count);
     return true;
   }
-  // Up to the comma or semicolon behind it; `given`: how many items its outermost braces have.
+  // Reads up to the comma or semicolon after the initialiser; `given`: the number of items in the outermost braces.
   bool read_initialiser(uint64_t& given) {
     for (unsigned depth = 0;; advance()) {
       if (token_.kind == Token::Kind::end) return false;
@@ -140,7 +140,7 @@ class Declaration {
 
 // --- the text ------------------------------------------------------------------------------------------------------
 
-// Instructions with a state space among their modifiers, so that each of them is not taken for a declaration.
+// Instructions with a state space among their modifiers, which are no declarations.
 constexpr std::array<std::string_view, 22> kInstructions{
     "applypriority", "atom", "cp",        "createpolicy", "cvta",     "discard",  "fence",     "isspacep", "ld",
     "ldu",           "mapa", "mbarrier",  "membar",       "multimem", "prefetch", "prefetchu", "red",      "st",
@@ -163,16 +163,16 @@ class Text {
  private:
   static bool is_space(std::string_view word) { return word == ".global" || word == ".const"; }
 
-  // Behind ".global" or ".const": a declaration, or an instruction's modifier. False: it declares something that cannot
-  // be read.
+  // Reads the text after ".global" or ".const": a declaration, or an instruction's modifier. False: the declaration
+  // cannot be read.
   bool read_space() {
-    if (behind_ptr_) return true;  // of a parameter: where it points to
+    if (behind_ptr_) return true;  // the state space that a pointer parameter points to
     const bool instruction = !head_.empty() && head_begins_;
     if (instruction && std::ranges::find(kInstructions, head_) != kInstructions.end()) return true;
     Lexer ahead = lexer_;
     Declaration declaration(ahead);
     if (!declaration.read()) {
-      // An instruction that is not known here; its tokens are read once more.
+      // An unknown instruction; its tokens are read once more.
       const size_t read_bytes = lexer_.left() - ahead.left();
       ahead_bytes_ -= std::min(ahead_bytes_, read_bytes);
       return instruction && ahead_bytes_ != 0;
@@ -184,8 +184,8 @@ class Text {
     return true;
   }
 
-  // `head_` is the word that a run of dotted words follows, and `head_begins_` whether it stands where an instruction
-  // may: a name can stand there too (".func ld .global ..." and ".target sm_90.global ..." declare variables).
+  // `head_` is the word before a run of dotted words, and `head_begins_` whether an instruction may begin there; a name
+  // can be at the same place (".func ld .global ..." and ".target sm_90.global ..." declare variables).
   void note(const Token& token) {
     if (token.is_word()) {
       const bool guard = before_.is('@') || (before_.is('!') && guarded_);
@@ -211,7 +211,8 @@ class Text {
   bool behind_guard_ = false;  // "@p" came last
   bool behind_ptr_ = false;
   bool known_ = true;
-  size_t ahead_bytes_;  // the part that may still be read more than once, so that no text takes time beyond its length
+  // the bound of bytes that may still be read more than once, so that the time is linear in the text's length
+  size_t ahead_bytes_;
   VariableBytes bytes_;
 };
 

@@ -1,4 +1,4 @@
-// The memory on a device of the variables that a PTX text declares.
+// The device memory of the variables that a PTX text declares.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 namespace gpuwire::server {
 
 struct VariableBytes {
-  uint64_t plain = 0;    // in each context that the program is loaded into
-  uint64_t managed = 0;  // once, wherever it is loaded
+  uint64_t plain = 0;    // in each context where the program is loaded
+  uint64_t managed = 0;  // once on a device, regardless of the number of contexts
 };
 
 // An upper bound for every spelling of the text: tokens are those of ptxas (CUDA 13.0), and a text that ptxas would
-// refuse may count as anything. None: the text declares memory in an unknown way.
+// refuse may count as anything. Empty: the text declares memory in an unknown way.
 std::optional<VariableBytes> variable_bytes(std::string_view ptx);
 
 }  // namespace gpuwire::server

@@ -1,4 +1,4 @@
-// Sums, products and multiples of bytes that end at UINT64_MAX: no reservation of that succeeds.
+// Sums, products and multiples of bytes that saturate at UINT64_MAX, a size that no reservation can get.
 #pragma once
 
 #include <cstdint>

@@ -10,9 +10,9 @@
 namespace gpuwire::server {
 namespace {
 
-// Workers of a tenant reserve one after the other, so that two of them do not both give way to each other. Nothing else
-// depends on it: a worker that has waited for long continues without its turn. The broker ends the turn of a worker
-// that has died.
+// Workers of a tenant reserve one after the other, so that two concurrent reservations do not both fail. Nothing else
+// depends on the turn: a worker that has waited for kTurnWaitUs continues without it. The broker ends the turn of a
+// worker that has died.
 class Turn {
  public:
   Turn(TenantPage& page, uint32_t slot) : turn_(page.turn), mine_(slot + 1) {
@@ -61,7 +61,7 @@ uint64_t SessionLedger::growth(uint32_t column, uint64_t bytes) const {
 }
 
 void SessionLedger::note_peak(PageColumn& column) const {
-  // Only figures are made of it: relaxed. Under the mutex, so that it never falls.
+  // Relaxed: only statistics use the peak. The mutex keeps it from decreasing.
   column.peak[slot_].store(
       std::max(column.peak[slot_].load(std::memory_order_relaxed), bounded(column.used[slot_].load())),
       std::memory_order_relaxed);
@@ -87,8 +87,8 @@ bool SessionLedger::user_within_limit(uint32_t column) const {
 bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   PageColumn& of = page_.column[column];
   std::lock_guard lock(mutex_);
-  // Within the reservation the held memory does not change, only this session's word of used memory: other threads of
-  // the session can only lower it.
+  // Within the reservation only this session's used word changes, and not the held memory; other threads of the session
+  // can only lower the word.
   if (growth(column, bytes) == 0) {
     of.used[slot_].fetch_add(bytes);
     note_peak(of);
@@ -97,8 +97,8 @@ bool SessionLedger::try_reserve(uint32_t column, uint64_t bytes) {
   const Turn turn(page_, slot_);
   const uint64_t more = growth(column, bytes), held = held_by_all(page_, column), allowance = allowed(of);
   if (held > allowance || more > allowance - held || more > left_of_user(column)) return false;
-  // Said first, looked at again then: see lower_allowance(). The words of workers that did not wait for their turn are
-  // seen in the same way.
+  // The word is written first, and the sum is checked afterwards: see lower_allowance(). This also covers workers that
+  // did not wait for their turn.
   of.used[slot_].fetch_add(bytes);
   if (held_by_all(page_, column) <= allowed(of) && user_within_limit(column)) {
     note_peak(of);
@@ -140,7 +140,7 @@ bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
   if (bytes == 0) return true;
   if (column >= kPageColumns || bytes >= kPageBytesMax) return false;
   if (t_ahead) return reserve_ahead(column, bytes);
-  std::optional<Clock::time_point> until;  // for which others' kept memory is waited
+  std::optional<Clock::time_point> until;  // the deadline of the wait for memory that other sessions' clients cache
   for (unsigned asked = 0;;) {
     if (try_reserve(column, bytes)) return true;
     const uint64_t limit = tenant_limit(column), more = growth(column, bytes);
@@ -153,11 +153,11 @@ bool SessionLedger::reserve(uint32_t column, uint64_t bytes) {
         std::this_thread::sleep_for(kCachedMemoryPoll);
         continue;
       }
-      // The broker may have been in the middle of a reservation for the user that it takes back: it has the last word.
+      // The broker may be withdrawing a reservation for the user, so the worker asks it before refusing.
       if (beyond_tenant) return false;
     }
     if (!source_ || asked++ == kAllowanceAsksMax) return false;
-    // Refused, but somebody may have given back meanwhile.
+    // The broker refused, but another session may have released memory meanwhile.
     if (!source_->ask(column, more)) return try_reserve(column, bytes);
   }
 }

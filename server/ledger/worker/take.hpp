@@ -1,5 +1,5 @@
-// The one way to memory: a reservation of an upper bound before the driver is called, and a correction to the memory
-// really taken afterwards.
+// take(), by which every driver call takes memory: it reserves an upper bound before the call, and corrects the charge
+// to the memory really taken afterwards.
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +11,7 @@
 
 namespace gpuwire::server {
 
-// Reserved bytes: given back when it goes, unless they were kept.
+// Reserved bytes; the destructor releases them, unless keep() was called.
 class Reservation {
  public:
   Reservation(SessionLedger& ledger, uint32_t column, uint64_t bytes)
@@ -25,7 +25,7 @@ class Reservation {
   explicit operator bool() const { return made_; }
   uint32_t column() const { return column_; }
   uint64_t bytes() const { return made_ ? bytes_ : 0; }
-  // Of the reservation, the caller has to release `bytes` from now on; the rest is released at once.
+  // Passes `bytes` of the reservation to the caller, which has to release them later; the rest is released at once.
   void keep(uint64_t bytes) {
     if (!made_) return;
     if (bytes < bytes_) ledger_.give_back(column_, bytes_ - bytes);

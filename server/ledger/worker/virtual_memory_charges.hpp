@@ -1,4 +1,4 @@
-// Physical memory made by cuMemCreate: charged until nobody holds its handle and it is mapped nowhere.
+// Charges of physical memory made by cuMemCreate: charged until no reference to its handle and no mapping is left.
 #pragma once
 
 #include <cuda.h>
@@ -19,12 +19,12 @@ class VirtualMemoryCharges {
   explicit VirtualMemoryCharges(SessionLedger& ledger) : ledger_(ledger) {}
 
   void created(CUmemGenericAllocationHandle handle, uint32_t column, uint64_t bytes);
-  // Held once more, by a handle that the driver has given again.
+  // Records a further reference to the handle.
   void retained(CUmemGenericAllocationHandle handle, CUdeviceptr address);
   void released(CUmemGenericAllocationHandle handle);
   void mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle);
   void unmapped(CUdeviceptr address, uint64_t bytes);
-  // Others may hold on to it: another process, or a multicast object.
+  // Records that others may hold the memory: another process, or a multicast object.
   void leave(CUmemGenericAllocationHandle handle);
   void leave_mapped(CUdeviceptr address);
 
@@ -39,7 +39,7 @@ class VirtualMemoryCharges {
     uint64_t bytes = 0;
     std::shared_ptr<Physical> physical;
   };
-  // With the mutex.
+  // Lock: mutex_.
   std::shared_ptr<Physical> at(CUdeviceptr address) const;
   void leave(Physical& physical);
   void give_back_if_unused(const Physical& physical);

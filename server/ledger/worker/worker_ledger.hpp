@@ -1,5 +1,5 @@
-// A worker's share in its tenant's ledger: the page that came with the session spec, the driver behind it, and the way
-// to the broker.
+// A worker's part of its tenant's ledger: the page from the session spec, the wrapped driver, and the requests to the
+// broker.
 #pragma once
 
 #include <cuda.h>
@@ -18,7 +18,7 @@
 
 namespace gpuwire::server {
 
-// The tenant's column of host memory, for the worker's own memory for its session. Any thread.
+// Charges the worker's own memory for its session to the tenant's column of host memory. Any thread.
 class HostAccount final : public HostMemory {
  public:
   explicit HostAccount(SessionLedger& ledger) : ledger_(ledger) {}
@@ -29,11 +29,11 @@ class HostAccount final : public HostMemory {
   SessionLedger& ledger_;
 };
 
-// Made once, before the session; lives as long as the process.
+// Created once, before the session; lives as long as the process.
 class WorkerLedger {
  public:
-  // `users`: the page of the tenant's users; none from a server that bounds no users. `driver` and the objects that
-  // lead to the broker outlive it. The error ends the session: its memory would not be charged.
+  // `users`: the page of the tenant's users; empty if the server has none. `driver`, `broker` and `requests` outlive
+  // this object. An error ends the session, since its memory would not be charged.
   static tl::expected<std::unique_ptr<WorkerLedger>, std::string> open(OwnedDescriptor page, OwnedDescriptor users,
                                                                        const SessionSpec& spec,
                                                                        const DriverTable& driver, bool software,
@@ -48,8 +48,8 @@ class WorkerLedger {
     const SessionLedger::Ahead within(SessionLedger::Grant::as_it_is);
     return allocate();
   }
-  // Likewise one for which the tenant may be granted more, if that is there for it to have at once. The client may hold
-  // the memory for kAheadHeld.
+  // Runs an allocation for which the tenant's grant may grow by memory that is free at once. The client may hold the
+  // memory for kAheadHeld.
   template <class Allocate>
   CUresult beyond_grant(Allocate&& allocate) {
     const SessionLedger::Ahead beyond(SessionLedger::Grant::may_grow);
@@ -57,11 +57,11 @@ class WorkerLedger {
     if (result == CUDA_SUCCESS) ledger_.note_held_ahead();
     return result;
   }
-  // May the session's client keep memory that its program has freed?
+  // Records whether the session's client may cache memory that its program has freed.
   void note_keeping(bool keeps) { ledger_.note_keeping(keeps); }
-  // False: the context that the worker has ready does not fit the tenant's quota; it has been given back to the driver.
+  // False: the worker's prewarmed context does not fit the tenant's quota and has been released.
   bool charge_warm_primary();
-  // Before the process ends.
+  // Stops all threads. Called before the process ends.
   void rest() { driver_.rest(); }
 
  private:

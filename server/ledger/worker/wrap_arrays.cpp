@@ -1,5 +1,4 @@
-// Arrays and mipmapped arrays. The driver reports the size only of sparse and deferred ones, so it is computed: as if
-// they were stored in rows.
+// Arrays and mipmapped arrays. The driver reports the size only of sparse and deferred arrays, so the size is computed.
 #include <algorithm>
 #include <bit>
 
@@ -11,7 +10,7 @@ namespace {
 constexpr uint64_t kSmallArrayUnitBytes = 8u << 10;
 constexpr unsigned kElementBytesMost = 16;
 
-// Bytes of one element; formats that are not known count as the largest.
+// Returns the bytes of one element; unknown formats count as the largest.
 unsigned element_bytes(CUarray_format format, unsigned channels) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -42,7 +41,7 @@ uint64_t tiled_bytes(uint64_t width, uint64_t height, uint64_t depth, uint64_t l
 }
 
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
-  // It has no memory of its own: memory that is mapped into it is charged where it is made.
+  // Such an array has no memory of its own: memory that is mapped into it is charged where it is made.
   if (array.Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
   unsigned element = element_bytes(array.Format, array.NumChannels);
   bool layered = array.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
@@ -56,8 +55,8 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array, unsigned levels) {
   }
   if (ledger_parts().software) return bytes;
   if (bytes > ChunkBook::kSmallBytesMax) return round_up(bytes, ChunkBook::kChunkBytes);
-  // Small arrays share chunks, which their addresses would reveal; so each is charged its part of a chunk full of such
-  // arrays.
+  // Small arrays share chunks, and an array has no address that would tell its chunk; so each is charged its part of a
+  // chunk full of such arrays.
   return ChunkBook::kChunkBytes /
          (ChunkBook::kChunkBytes / round_up(std::max<uint64_t>(bytes, 1), kSmallArrayUnitBytes));
 }

@@ -12,7 +12,7 @@ namespace gpuwire::server {
 
 namespace {
 
-// The text of device printf passes a buffer of this machine, too.
+// Whether a limit also takes host memory: the text of device printf passes through a host buffer.
 bool is_mirrored(CUlimit limit) { return limit == CU_LIMIT_PRINTF_FIFO_SIZE; }
 
 }  // namespace
@@ -51,7 +51,7 @@ void ContextCharges::gone(CUcontext context) {
 bool ContextCharges::charge_warm_primary() {
   std::lock_guard lock(primaries_mutex_);
   CUcontext context = nullptr;
-  // Its memory of this machine was there before the session.
+  // The context's host memory was allocated before the session.
   CUresult result = create_with(0, &context, 0, [&] {
     CUresult retained = parts_.driver.cuDevicePrimaryCtxRetain(&context, 0);
     return retained ? retained : parts_.driver.cuDevicePrimaryCtxRelease_v2(0);
@@ -69,7 +69,7 @@ CUresult ContextCharges::retain_primary(CUcontext* context, CUdevice device) {
   return result;
 }
 
-// The driver knows the other holders: only its existence afterwards counts.
+// The driver counts all references: only whether the context still exists afterwards matters.
 CUresult ContextCharges::ended(CUdevice device, CUresult result) {
   unsigned flags = 0;
   int active = 1;
@@ -113,7 +113,7 @@ CUresult ContextCharges::destroy(CUcontext context) {
   return result;
 }
 
-// The memory that a limit of this size takes from the device.
+// Returns the device memory for a limit of this size.
 uint64_t ContextCharges::limit_bytes(CUdevice device, CUlimit limit, uint64_t value) const {
   int processors = 0, threads = 0;
   switch (limit) {
@@ -153,7 +153,7 @@ CUresult ContextCharges::set_limit(CUlimit limit, size_t value) {
   const uint64_t most = wanted - std::min(wanted, before);
   size_t was = 0;
   if (parts_.driver.cuCtxGetLimit(&was, limit) != CUDA_SUCCESS) return parts_.driver.cuCtxSetLimit(limit, value);
-  // The driver may set it to less, or to no less than it needs.
+  // The driver may set a lower limit, or raise it to its own minimum.
   auto has = [&] {
     size_t now = 0;
     return parts_.driver.cuCtxGetLimit(&now, limit) == CUDA_SUCCESS ? beyond(now) : wanted;
@@ -187,7 +187,7 @@ CUresult ContextCharges::create_green(CUgreenCtx* green, CUdevResourceDesc descr
                                       unsigned flags) {
   std::lock_guard primaries(primaries_mutex_);
   auto column = parts_.column(device);
-  // It holds its primary context, which is charged when it is made: so that one has to be there.
+  // A green context retains its primary context, which must exist already, because it is charged at its creation.
   if (!column || !primaries_.contains(device)) return CUDA_ERROR_INVALID_CONTEXT;
   const uint64_t most = parts_.software ? 0 : kGreenContextBytes;
   CUcontext context = nullptr;
@@ -246,7 +246,7 @@ CUresult ContextCharges::reserve_frames(uint64_t bytes_per_thread) {
   wanted -= std::min(wanted, known->fresh);
   if (wanted <= known->charged) return CUDA_SUCCESS;
   const uint64_t more = wanted - known->charged;
-  // The launch takes it.
+  // The launch takes the memory, so there is no call to make here.
   return take(
       parts_.ledger, place.column, more, [] { return CUDA_SUCCESS; }, [&] { return more; },
       [&](uint64_t) { known->charged = wanted; }, [] {});

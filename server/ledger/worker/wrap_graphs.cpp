@@ -43,7 +43,7 @@ void GraphCharges::settle(CUdevice device) {
   const uint64_t shrunk = growth(charged, attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
   parts_.ledger.give_back(*column, shrunk);
   charged -= shrunk;
-  // More than was reserved for it.
+  // Charges memory beyond the reservation.
   take(
       parts_.ledger, *column, 0, [] { return CUDA_SUCCESS; }, [&] { return grown(device); },
       [&](uint64_t bytes) { charged += bytes; }, [] {});
@@ -57,7 +57,7 @@ void GraphCharges::settle() {
 
 // --- graphs ----------------------------------------------------------------------------------------------------------
 
-// Nodes whose parameters were changed behind our back, or that a failing call made, must not make the sum wrap.
+// The sum saturates at 0, because nodes may be larger than their charge after unnoticed changes or failed calls.
 void GraphCharges::unmade(uint64_t bytes) {
   uint64_t had = made_.load();
   while (!made_.compare_exchange_weak(had, had - std::min(had, bytes))) {}
@@ -107,7 +107,7 @@ CUresult GraphCharges::place(const GraphBytes& bytes, Devices& device) {
   const CUresult current = parts_.here(here);
   for (const auto& [context, taken] : bytes.exec_device) {
     std::optional<Place> place = context ? parts_.contexts->place_of(context) : std::nullopt;
-    // Of no context that is known: it runs in the current one.
+    // A node without a known context runs in the current one.
     if (!place && current != CUDA_SUCCESS) return current;
     if (!place) place = here;
     shares_[place->context].column = place->column;
@@ -142,7 +142,7 @@ namespace {
 
 GraphCharges& graphs() { return *ledger_parts().graphs; }
 
-// The memory that a new node takes of a device at once.
+// Returns the device memory that a new node takes at once.
 uint64_t at_once(uint64_t bytes) { return ledger_parts().software ? bytes : 0; }
 
 uint64_t plain_node(size_t edges) { return kGraphNodeHostBytes + GraphCharges::edges_bytes(edges); }
@@ -167,7 +167,7 @@ CUresult graph_clone(CUgraph* clone, CUgraph graph) {
   return graphs().make(graphs().graph_bytes(graph), [&] { return ledger_parts().driver.cuGraphClone(clone, graph); });
 }
 
-// The rest is like every other node.
+// Wrappers of the functions that add other nodes.
 template <auto kMember, class Function>
 struct Adding;
 template <auto kMember, class... Arguments>

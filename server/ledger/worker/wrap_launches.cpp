@@ -1,4 +1,4 @@
-// Kernels, launched and as nodes: the memory of their frames and libraries.
+// Launches and kernel nodes: the memory of frames and libraries.
 #include <bit>
 
 #include "server/ledger/worker/charges.hpp"
@@ -28,7 +28,7 @@ CUresult FrameCharges::reserve(CUfunction function, CUcontext context) {
 
 CUresult FrameCharges::inspect(CUfunction function, uint64_t key) {
   if (CUresult error = parts_.libraries->use(function)) return error;
-  // The software device's threads have their frames on the stacks of the processor.
+  // The software device's threads have their frames on CPU stacks.
   if (!parts_.software) {
     if (CUresult error = reserve_frame(function)) return error;
   }
@@ -41,7 +41,7 @@ CUresult FrameCharges::reserve_frame(CUfunction function) {
   CUdevice device = 0;
   const DriverTable& driver = parts_.driver;
   CUresult told = driver.cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
-  // A kernel of a library in a function's place.
+  // The function may be a library's CUkernel.
   if (told != CUDA_SUCCESS && driver.cuKernelGetAttribute && driver.cuCtxGetDevice(&device) == CUDA_SUCCESS)
     told = driver.cuKernelGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, reinterpret_cast<CUkernel>(function),
                                        device);
@@ -55,7 +55,7 @@ void FrameCharges::forget() {
 namespace {
 
 CUresult fits(CUfunction function) { return ledger_parts().frames->reserve(function); }
-// For a node that may name the context of its kernel.
+// Reserves for a node that may name its kernel's context.
 template <class Params>
 CUresult fits_there(const Params& params) {
   return ledger_parts().frames->reserve(params.func ? params.func : reinterpret_cast<CUfunction>(params.kern),
@@ -136,13 +136,13 @@ CUresult graph_exec_node_set_params(CUgraphExec exec, CUgraphNode node, CUgraphN
 
 // --- nodes of all kinds --------------------------------------------------------------------------------------------
 
-// The memory of a new node on this machine, with the graphs in it.
+// Returns the host memory of a new node with the graphs in it.
 uint64_t node_bytes(const CUgraphNodeParams& params) {
   GraphCharges& graphs = *ledger_parts().graphs;
   switch (params.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL: return graphs.kernel_bytes(params.kernel.func, params.kernel.kern);
     case CU_GRAPH_NODE_TYPE_GRAPH:
-      // Where the graph itself moves into the node nothing is copied.
+      // A graph that moves into the node is not copied.
       return kGraphNodeHostBytes + (params.graph.ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE
                                         ? 0
                                         : graphs.graph_bytes(params.graph.graph));

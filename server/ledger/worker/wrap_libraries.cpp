@@ -1,4 +1,4 @@
-// Calls that name a library, or a kernel of one: the first in a context makes the driver give it a place there.
+// Calls that name a library or its kernel: the first such call in a context makes the driver load the library there.
 #include <algorithm>
 
 #include "server/ledger/worker/charges.hpp"
@@ -46,7 +46,7 @@ CUresult LibraryCharges::use_at(CUlibrary handle, const Place& place) {
   if (found == libraries_.end()) return CUDA_SUCCESS;
   Library& library = found->second;
   if (library.contexts.contains(place.context)) return CUDA_SUCCESS;
-  // Charged before there was a context.
+  // The library was charged before there was a context.
   if (auto early = library.contexts.find(nullptr); early != library.contexts.end() && early->second == place.column) {
     library.contexts.erase(early);
     library.contexts[place.context] = place.column;
@@ -132,7 +132,7 @@ template <>
 CUresult use(CUkernel kernel) {
   return ledger_parts().libraries->use(kernel);
 }
-// A kernel may stand in a function's place.
+// The function may be a CUkernel.
 template <>
 CUresult use(CUfunction function) {
   return ledger_parts().libraries->use(function);

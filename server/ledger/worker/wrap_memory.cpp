@@ -7,7 +7,7 @@ namespace {
 
 constexpr uint64_t kPitchUnitBytes = 512;  // cuMemAllocPitch aligns rows to no more on any device so far
 
-// The memory under `key`, which `call` returns, until `free` frees it.
+// Charges the memory under `key`, which `call` sets, until `free` frees it.
 template <class Call, class Taken, class Free>
 CUresult charged(HeldBook& registry, uint32_t column, CUcontext context, uint64_t most, Call&& call, Taken&& taken,
                  Free&& free) {
@@ -20,9 +20,9 @@ CUresult charged(HeldBook& registry, uint32_t column, CUcontext context, uint64_
 
 void free_device(uint64_t key) { ledger_parts().driver.cuMemFree_v2(key); }
 
-// A small allocation: the chunk that it may open is reserved, and given back when it opens none. Without room for one
-// it may still find room in a chunk that is there; where that was in pieces the driver opens one all the same, and the
-// allocation is undone.
+// Charges a small allocation: reserves the chunk that it may open, and releases it if none is opened. Without room for
+// a chunk the allocation may still fit into an existing one; if that one is fragmented, the driver opens a new chunk
+// nevertheless, and the allocation is undone.
 template <class Call>
 CUresult charged_in_chunk(const Place& place, uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
@@ -87,7 +87,7 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
       free_device);
 }
 
-// All of it at once: where its pages are is the hardware's to say, from one fault to the next.
+// Managed memory is charged in full, because page faults move its pages between host and device.
 CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   LedgerParts& parts = ledger_parts();
   return charged_here(parts.taken(bytes), [&](uint64_t& key) {
@@ -97,7 +97,7 @@ CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   });
 }
 
-// May also free memory of a pool.
+// cuMemFree may also free memory of a pool.
 CUresult mem_free(CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.memory.free(address, [&] { return parts.driver.cuMemFree_v2(address); });
@@ -105,7 +105,7 @@ CUresult mem_free(CUdeviceptr address) {
   return result;
 }
 
-// A handle that other processes open: the memory may live as long as one of them.
+// Other processes may open the handle, and the memory then lives as long as one of them.
 CUresult ipc_get_mem_handle(CUipcMemHandle* handle, CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuIpcGetMemHandle(handle, address);
@@ -130,7 +130,7 @@ CUresult charged_host(uint64_t bytes, Call&& call) {
   LedgerParts& parts = ledger_parts();
   CUcontext context = nullptr;
   if (CUresult error = parts.driver.cuCtxGetCurrent(&context)) return error;
-  // It is never more than was asked for.
+  // Pinned memory is never more than requested.
   return charged(
       parts.host, kHostColumn, context, bytes, std::forward<Call>(call), [&] { return bytes; }, [](uint64_t) {});
 }

@@ -15,7 +15,7 @@ CUresult mem_get_info(size_t* free_bytes, size_t* total_bytes) {
   size_t free_now = 0, total = 0;
   CUresult result = parts.driver.cuMemGetInfo_v2(&free_now, &total);
   if (result != CUDA_SUCCESS) return result;
-  // A limit that has been lowered is less than the session's rights.
+  // A lowered limit may be less than the session already has.
   uint64_t shown = std::min<uint64_t>(total, parts.ledger.limit(place.column));
   if (total_bytes) *total_bytes = shown;
   if (free_bytes) *free_bytes = std::min<uint64_t>({free_now, parts.ledger.available(place.column), shown});

@@ -1,7 +1,7 @@
 // Modules and libraries. They are charged by an upper bound of their images' content: the driver does not report their
 // memory, and the difference of free memory before and after a load depends on all other processes. The memory of an
-// image that cannot be read here is unknown, so such an image is not kept: it is loaded, for the driver's own result,
-// and unloaded again.
+// image that cannot be read here is unknown, so such an image is loaded, for the driver's own error, and unloaded
+// again.
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/frame_charges.hpp"
 #include "server/ledger/worker/image_bytes.hpp"
@@ -27,7 +27,7 @@ CUresult charged(const Place& place, const void* image, Handle* handle, CUcontex
     return take(
         parts.ledger, place.column, bytes, load, [&] { return bytes; }, [&](uint64_t) { keep(*most); }, unload);
   };
-  // The host's first, before the image is looked into: that decompresses it.
+  // The host memory is reserved first, because reading the image decompresses it.
   return take(
       parts.ledger, kHostColumn, host->while_loading, on_device, [&] { return host->kept; },
       [&](uint64_t bytes) {
@@ -66,7 +66,7 @@ CUresult library_load_data(CUlibrary* library, const void* image, CUjit_option* 
                            CUlibraryOption* library_options, void** library_values, unsigned library_count) {
   LedgerParts& parts = ledger_parts();
   Place place;
-  // Without a context it goes to the first device.
+  // Without a context the library is charged to the first device.
   if (CUresult error = parts.here(place)) {
     if (error == CUDA_ERROR_OUT_OF_MEMORY || parts.columns.empty()) return error;
     place = {.column = parts.columns[0]};

@@ -6,7 +6,7 @@
 namespace gpuwire::server {
 namespace {
 
-// A captured call becomes a node of a graph.
+// Whether the stream captures: then the call becomes a node of a graph.
 bool capturing(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   auto ask = ledger_parts().driver.cuStreamIsCapturing;
@@ -28,7 +28,7 @@ CUresult mem_alloc_from_pool_async(CUdeviceptr* address, size_t bytes, CUmemoryP
                   [&] { return parts.driver.cuMemAllocFromPoolAsync(address, bytes, pool, stream); });
 }
 
-// From the current pool of the stream's device.
+// Allocates from the current pool of the stream's device.
 CUresult mem_alloc_async(CUdeviceptr* address, size_t bytes, CUstream stream) {
   LedgerParts& parts = ledger_parts();
   Place place;

@@ -84,14 +84,14 @@ CUresult mem_create(CUmemGenericAllocationHandle* handle, size_t bytes, const CU
   LedgerParts& parts = ledger_parts();
   auto column = parts.column(properties->location);
   if (!column) return CUDA_ERROR_OUT_OF_MEMORY;
-  // Its size is its memory: the driver refuses a size that is not a multiple of its granularity.
+  // The memory taken equals the size: the driver refuses a size that is not a multiple of its granularity.
   return take(
       parts.ledger, *column, bytes, [&] { return parts.driver.cuMemCreate(handle, bytes, properties, flags); },
       [&] { return bytes; }, [&](uint64_t taken) { parts.virtual_memory->created(*handle, *column, taken); }, [] {});
 }
 
-// The replay makes these calls one after the other, so a handle or an address that is free again is not given out
-// before it is forgotten here.
+// The replay makes these calls one after the other, so the driver does not reuse a handle or address before it is
+// forgotten here.
 CUresult mem_release(CUmemGenericAllocationHandle handle) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMemRelease(handle);
@@ -129,7 +129,7 @@ CUresult mem_export(void* shareable, CUmemGenericAllocationHandle handle, CUmemA
   return result;
 }
 
-// Charged to the session that made it.
+// Imported memory is charged to the session that made it.
 CUresult mem_import(CUmemGenericAllocationHandle* handle, void* shareable, CUmemAllocationHandleType type) {
   LedgerParts& parts = ledger_parts();
   CUresult result = parts.driver.cuMemImportFromShareableHandle(handle, shareable, type);
@@ -137,7 +137,7 @@ CUresult mem_import(CUmemGenericAllocationHandle* handle, void* shareable, CUmem
   return result;
 }
 
-// A multicast object may keep its bound memory.
+// A multicast object may hold its bound memory.
 CUresult multicast_bind_mem(CUmemGenericAllocationHandle multicast, size_t offset, CUmemGenericAllocationHandle memory,
                             size_t memory_offset, size_t bytes, unsigned long long flags) {
   LedgerParts& parts = ledger_parts();
