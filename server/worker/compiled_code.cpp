@@ -33,7 +33,7 @@ CompiledCode::CompiledCode(fs::path folder) : folder_(std::move(folder)) {
   std::string process = std::to_string(::getpid());
   own_ = folder_ / (std::string(kOwnPrefix) + process);
   link_ = folder_ / (std::string(kLinkPrefix) + process);
-  // Another process may have had this number, and another tenant.
+  // An earlier process with this process ID may have left its folder, with another tenant's code.
   forget();
   ::mkdir(own_.c_str(), 0700);
   [[maybe_unused]] int failed = ::symlink(own_.c_str(), link_.c_str());
@@ -41,7 +41,7 @@ CompiledCode::CompiledCode(fs::path folder) : folder_(std::move(folder)) {
   ::setenv("CUDA_CACHE_MAXSIZE", std::to_string(kDriverCompiledBytesMax).c_str(), 1);
 }
 
-// CacheKeeper removes files that are out of reach by then, when the process is gone.
+// CacheKeeper removes files that are inaccessible by then, after the process has ended.
 void CompiledCode::forget() {
   if (link_.empty()) return;
   ::unlink(link_.c_str());
@@ -53,7 +53,7 @@ fs::path CompiledCode::belongs_to(std::string_view tenant) {
   if (link_.empty() || tenant.empty()) return own_;  // no tenant's: compiled code goes with the worker's own folder
   fs::path target = folder_ / hex(sha256(std::as_bytes(std::span(tenant))));
   if (::mkdir(target.c_str(), 0700) != 0 && errno != EEXIST) return own_;
-  // By rename, so that the driver finds one or the other at any time.
+  // The link is replaced by rename, so that the driver finds the old or the new one at any time.
   fs::path fresh = own_.string() + ".link";
   if (::symlink(target.c_str(), fresh.c_str()) != 0 || ::rename(fresh.c_str(), link_.c_str()) != 0) return own_;
   return target;

@@ -2,9 +2,9 @@
 // in each session.
 //
 // The driver reads the place (CUDA_CACHE_PATH, CUDA C++ Programming Guide, environment variables) when it is
-// initialised, and uses it when it compiles. A worker does not know its session's tenant then. It names a link of its
-// own, to an empty folder at first, because the driver looks for one when it starts, and later to the tenant's. Each
-// tenant has a folder, because the speed of a load would reveal other tenants' code.
+// initialised, and uses it when it compiles. A worker does not know its session's tenant then. So it names a symbolic
+// link of its own: at first to an empty folder, because the driver opens the folder when it starts, and later to the
+// tenant's folder. Each tenant has a folder, because the speed of a load would reveal other tenants' code.
 #pragma once
 
 #include <filesystem>
@@ -16,16 +16,17 @@ namespace gpuwire::server {
 // One in a process, used by its main thread.
 class CompiledCode {
  public:
-  // Before the driver is opened. `folder`: in the module cache; empty: nothing is kept.
+  // Precondition: the driver is not open. `folder`: in the module cache; empty: nothing is cached.
   explicit CompiledCode(std::filesystem::path folder);
   ~CompiledCode() { forget(); }
   CompiledCode(const CompiledCode&) = delete;
   CompiledCode& operator=(const CompiledCode&) = delete;
 
-  // Before the first code is compiled; once. Empty: no tenant, and nothing is cached. A failure costs time, not
-  // correctness. Returns the folder that the driver writes in from now on; empty: none.
+  // Switches to the tenant's folder. Called once, before the first code is compiled. An empty `tenant`: nothing is
+  // cached. A failure costs time, not correctness. Returns the folder that the driver writes in from now on; empty:
+  // none.
   std::filesystem::path belongs_to(std::string_view tenant);
-  // Removes the link and the folder of its own, as far as they are in reach: nothing is compiled any more.
+  // Removes the worker's own link and folder, as far as they are accessible. Precondition: no more code is compiled.
   void forget();
 
  private:

@@ -20,10 +20,10 @@
 namespace gpuwire::server {
 namespace {
 
-// Of the broker's, which a worker begins with.
+// A worker's bound is this part of the bound that it inherits from the broker.
 constexpr rlim_t kWorkerDescriptorsPart = 2, kWorkerDescriptorsMax = 16 * 1024;
-// Queued signals and timers, of all processes of the user together: a worker's additions are bounded below the broker's
-// room.
+// The bound of a worker's queued signals and timers, which the kernel counts for all processes of the user together: it
+// is below the broker's, so that the broker always has room.
 constexpr rlim_t kWorkerSignalsMax = 1024;
 
 // Libraries, and files about the machine that the C library and the drivers read. In /proc only the process's own and
@@ -86,7 +86,7 @@ std::vector<PathRule> path_rules(const ConfinementRules& rules) {
 
 Network network_of(const ConfinementRules& rules) { return rules.rdma ? Network::allowed : Network::none; }
 
-// Counted by the kernel for the user, and each process is refused by its own bound.
+// The kernel counts pending signals for the user, and compares the count with each process's own bound.
 void bound_own_signals() {
   rlimit bound{};
   if (::getrlimit(RLIMIT_SIGPENDING, &bound) != 0) return;
@@ -95,8 +95,8 @@ void bound_own_signals() {
   ::setrlimit(RLIMIT_SIGPENDING, &bound);
 }
 
-// Descriptors in unread messages are counted for the user, and a sender of one more is refused by its own bound: all
-// workers together may leave less in the kernel than the broker may send.
+// The kernel counts descriptors in unread messages for the user, and compares the count with the sender's own bound:
+// all workers together can leave fewer in the kernel than the broker may send.
 void bound_own_descriptors() {
   rlimit bound{};
   if (::getrlimit(RLIMIT_NOFILE, &bound) != 0) return;
@@ -118,7 +118,7 @@ std::vector<std::filesystem::path> device_files(bool rdma) {
 }
 
 tl::expected<std::string, std::string> confine_process(const ConfinementRules& rules) {
-  // Before the bounds, of which the kernel counts some for the real user.
+  // The real user is set before the bounds, because the kernel counts some of them for it.
   if (rules.real_user) {
     if (auto taken = take_real_user(*rules.real_user); !taken) return tl::unexpected(taken.error());
   }
@@ -149,7 +149,7 @@ tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules,
 
 void bound_own_memory(uint64_t bytes) {
   if (bytes == 0) return;
-  // Counted by the kernel when it is mapped, not when it is touched. Address space that a driver keeps free is not
+  // The kernel counts memory when it is mapped, not when it is touched. Address space that a driver reserves is not
   // writable and does not count.
   rlim_t most = data_bytes() + bytes + kHostSlackBytes;
   rlimit bound{most, most};

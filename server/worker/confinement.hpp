@@ -13,7 +13,7 @@ namespace gpuwire::server {
 
 enum class Confinement : uint8_t {
   enforce,
-  log,  // the kernel only logs system calls: for finding out the needs of a new driver
+  log,  // the kernel only logs system calls, which shows the needs of a new driver
   off,  // for debuggers
 };
 
@@ -26,30 +26,30 @@ struct ConfinementRules {
   std::vector<std::filesystem::path> write;    // made when they are missing, if they can be
 };
 
-// Those of NVIDIA's driver on this machine, and of network cards where there is to be RDMA. Before confine_process(),
-// which puts their folder out of reach.
+// Returns the device files of NVIDIA's driver and, with `rdma`, of network cards. Called before confine_process(),
+// which makes their folder inaccessible.
 std::vector<std::filesystem::path> device_files(bool rdma = false);
 
-// Before any other thread: no new privileges, none of root's left, no core files (they would hold the client's data),
-// no descriptor but the broker's, only the files of the rules. Until it has a session the process dies with the broker.
-// Returns the rules that the kernel cannot enforce, one line, or nothing.
+// Gives up privileges, root's capabilities, core files (they would hold the client's data), all descriptors but the
+// broker's, and all files but those of the rules. Precondition: no other thread exists. Until it has a session the
+// process dies with the broker. Returns the rules that the kernel cannot enforce, in one line, or an empty string.
 tl::expected<std::string, std::string> confine_process(const ConfinementRules& rules);
 
-// When the tenant is known: of the writable folders, all threads keep only `write`. The error ends the session.
+// Restricts all threads to the writable folders `write`. Called when the tenant is known. An error ends the session.
 tl::expected<void, std::string> confine_to_tenant(const ConfinementRules& rules,
                                                   const std::vector<std::filesystem::path>& write);
 
-// When there is a session: memory that the process maps for itself may grow by this much and kHostSlackBytes. 0: no
-// bound.
+// Bounds the growth of memory that the process maps to `bytes` and kHostSlackBytes. 0: no bound. Called when there is a
+// session.
 void bound_own_memory(uint64_t bytes);
 
-// When there is a session: no file that the process writes may grow beyond this size, or kWorkerFileBytes if that is
-// more.
+// Bounds each file that the process writes to `bytes`, or kWorkerFileBytes if that is more. Called when there is a
+// session.
 inline constexpr uint64_t kWorkerFileBytes = uint64_t{4} << 30;  // the largest image, and the driver's files
 void bound_own_files(uint64_t bytes);
 
-// When the driver is open and before the first byte of a client: from here on a system call that is not on the list
-// ends the process.
+// From now on a system call that is not on the list ends the process. Called when the driver is open and before the
+// first byte of a client.
 tl::expected<void, std::string> confine_system_calls(const ConfinementRules& rules);
 
 }  // namespace gpuwire::server

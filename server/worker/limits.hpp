@@ -21,9 +21,9 @@ inline constexpr unsigned kSpinCoresMin = 3;  // with fewer cores than this, spi
 inline constexpr unsigned kLongSpinCoresMin = 8;
 inline constexpr SpinPolicy kNoSpin{0, 0, 0}, kShortSpin{40, 80, 30}, kLongSpin{20'000, 200, 30};
 inline constexpr unsigned kWaitersMax =
-    64;  // threads in waiting driver calls; a wait for events beyond that is the watcher's
+    64;  // threads in waiting driver calls; the watcher takes further waits for events
 inline constexpr unsigned kBlockedWaitersMax =
-    1024;  // those for calls that only the driver can wait for included; one more ends the session
+    1024;  // all waiter threads, including those for calls that only the driver can wait for; one more ends the session
 inline constexpr size_t kWatchedMax = 64 * 1024;  // events watched at once
 inline constexpr uint32_t kWatchSleepMinUs = 20;
 inline constexpr uint32_t kWatchSleepMaxUs = 500;
@@ -32,18 +32,20 @@ inline constexpr uint32_t kWatchSleepMaxUs = 500;
 inline constexpr size_t kReadBytes = 64u << 10;  // one read; no more than this of a bulk is copied twice
 inline constexpr size_t kReplyBulkBytesMax =
     128u << 20;  // bulk of replies and notices that stays in staging until the client has acknowledged it
-inline constexpr size_t kInlineBulkBytesMax = 16u << 10;  // longer bulk of replies is sent from where it is kept
+// longer bulk of replies is sent from its keeper's memory without a copy
+inline constexpr size_t kInlineBulkBytesMax = 16u << 10;
 inline constexpr size_t kReadAheadReserveBytes =
     1u << 20;  // of the window's ring, for the thread that must not wait for room (OutOfOrderReader)
 inline constexpr uint32_t kRoomPollMs =
     100;  // a thread that waits for room checks again after this long, though it is notified
-inline constexpr uint32_t kPeerStallMs = 30'000;  // a client that reads nothing for this long has gone
+inline constexpr uint32_t kPeerStallMs = 30'000;  // a client that reads nothing for this long counts as lost
 
 // --- reading for the executor while it is kept in a call that may wait for an answer of the client -----------------
-inline constexpr uint32_t kOutOfOrderReaderTickUs = 200;     // kept for one to two of these, and its place is taken
-inline constexpr unsigned kOutOfOrderReaderQuietTicks = 50;  // without an answer to wait for; then the thread sleeps
+inline constexpr uint32_t kOutOfOrderReaderTickUs = 200;  // after one to two ticks in one call the executor is replaced
+// after this many ticks without an awaited answer the thread sleeps
+inline constexpr unsigned kOutOfOrderReaderQuietTicks = 50;
 inline constexpr size_t kOutOfTurnBulkBytesMax = wire::kRegionPieceBytes;
-// All that a client may send without an acknowledgement: kept for the executor.
+// The bound of bytes stored for the executor: all that a client may send without an acknowledgement.
 inline constexpr size_t kKeptBytesMax = wire::kSendWindowBytes + wire::kBulkWindowBytes;
 
 // The bytes that are read and stored while the executor is in one call for longer than a check interval, so that the
@@ -58,8 +60,8 @@ inline constexpr size_t kResumesMax = 4;  // connections that are being proved a
 // --- the end -------------------------------------------------------------------------------------------------------
 inline constexpr uint32_t kEndGraceMs =
     800;  // from the client's (or the broker's) end to the worker's own, whatever the driver is doing
-inline constexpr uint32_t kLastWordMs = 300;      // for a broker that does not read, to learn how it ended
-inline constexpr uint32_t kEndingNoticeMs = 200;  // for telling the client why
+inline constexpr uint32_t kLastWordMs = 300;  // the longest wait until the broker has read the session's last report
+inline constexpr uint32_t kEndingNoticeMs = 200;  // the longest wait until the client has read the Ending notice
 
 inline constexpr size_t kOutputPieceBytes = 32u << 10;  // device printf text per notice
 inline constexpr int kOutputPipeBytes = 1 << 20;

@@ -1,4 +1,4 @@
-// gpuwire-worker: the process of one session. Started ahead by the broker, it initialises the driver and waits for a
+// gpuwire-worker: the process of one session. The broker prewarms it: it initialises the driver and waits for a
 // client's socket.
 #include <algorithm>
 #include <atomic>
@@ -68,7 +68,7 @@ std::filesystem::path module_cache_folder(const WorkerOptions& options) {
   return options.module_cache.empty() ? default_module_cache_directory() : std::filesystem::path(options.module_cache);
 }
 
-// The files that the process may still reach: the code of its driver, and the module cache.
+// The files that stay accessible to the process: the code of its driver, and the module cache.
 ConfinementRules confinement_rules(const WorkerOptions& options) {
   ConfinementRules rules{.level = options.confinement,
                          .real_user = options.real_user,
@@ -76,13 +76,13 @@ ConfinementRules confinement_rules(const WorkerOptions& options) {
                          .devices = device_files(options.rdma),
                          .read = {std::filesystem::path(options.driver.software_library).parent_path()}};
   if (options.rdma) rules.read.push_back(options.rdma_plugin);
-  // A profile's session opens it later; the toolkit's folders are readable anyway.
+  // A profiled session opens CUPTI later; the toolkit's folders are readable anyway.
   if (options.cupti != cupti::kAuto && options.cupti != cupti::kOff) rules.read.push_back(options.cupti);
   if (options.module_cache != kNoModuleCache) rules.write.push_back(module_cache_folder(options));
   return rules;
 }
 
-// The memory of this machine for a session: its tenant's bound, and the software device's memory there. 0: no bound.
+// Returns the bound of a session's host memory: its tenant's bound, and the software device's memory. 0: no bound.
 uint64_t own_memory_of(const SessionSpec& spec, const DriverLibrary& driver) {
   if (spec.host_memory_bytes == 0 || spec.host_memory_bytes >= kPageBytesMax) return 0;
   uint64_t bytes = spec.host_memory_bytes;
@@ -91,7 +91,8 @@ uint64_t own_memory_of(const SessionSpec& spec, const DriverLibrary& driver) {
   return bytes;
 }
 
-// The chunk store's, and memory of the software device that programs share, which is a file.
+// Returns the size of the largest file: the chunk store's, or memory of the software device that programs share, which
+// is a file.
 uint64_t largest_file_of(const ipc::SessionDescriptors& descriptors, const DriverLibrary& driver) {
   uint64_t bytes = 0;
   struct stat store {};
@@ -101,19 +102,21 @@ uint64_t largest_file_of(const ipc::SessionDescriptors& descriptors, const Drive
   return bytes;
 }
 
-// A Unix socket is as fast as the memory; several only take cores.
+// Returns 0 for a Unix socket, which is as fast as memory, so lanes would only use cores.
 unsigned lanes_max(const SessionSpec& spec, const transport::Transport& connection) {
   std::string_view road = connection.road();
   return road == "tcp" || road == "tls" ? std::min(spec.lanes_max, wire::kLanesMax) : 0;
 }
 
-// TCP delivers its end behind all that was sent, of which the client's system may hold a part until there is room here.
+// Whether the connection's end is visible only after all sent bytes: so for TCP, where the client's system may hold a
+// part of them until the worker has room.
 bool road_shows_end_last(const transport::Transport& connection) {
   const std::string_view road = connection.road();
   return road == "tcp" || road == "tls";
 }
 
-// Another thread may still be sending frames before the session's last message; it stops when the process does.
+// Waits until all appended frames are sent, because another thread may still be sending frames before the session's
+// last message.
 void await_sent(link::Link& link) {
   link.lock();
   uint64_t end = link.appended();
@@ -127,8 +130,8 @@ void await_sent(link::Link& link) {
   }
 }
 
-// Closing with unread bytes resets the connection, and a reset discards the bytes that the client has not read: the
-// reason that it is waiting for.
+// Closes the connection after the client has read everything: closing with unread bytes would reset the connection, and
+// a reset discards the reason that the client has not read yet.
 void close_gently(link::Link& link) {
   await_sent(link);
   auto transport = link.transport();
@@ -144,8 +147,8 @@ void close_gently(link::Link& link) {
   link.end();
 }
 
-// The channel to the broker, and the threads that wait for its answers. One in a process, which lives as long as it
-// does.
+// The channel to the broker, and the threads that wait for its answers. One in a process; it lives as long as the
+// process.
 struct ToBroker {
   std::atomic<Watchdog*> watchdog{
       nullptr};  // set once, by the thread that makes it; read by the sending threads: release, acquire
@@ -154,9 +157,9 @@ struct ToBroker {
                        }};
   ipc::BlockingRequests requests{channel};
 
-  // A broker that has gone needs no telling.
+  // A note to a broker that has ended is lost, which is harmless.
   void note(std::string text) { channel.send(ipc::Note{std::move(text)}); }
-  // The last word.
+  // Sends the process's last message.
   void failed(std::string why) {
     channel.send(ipc::Failed{std::move(why)});
     channel.flush(kLastWord);
@@ -172,7 +175,7 @@ std::string describe(const ClientFacts& client) {
                      client.release);
 }
 
-// A cache that cannot be had costs time, not correctness.
+// A missing cache costs time, not correctness.
 std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options, ToBroker& broker) {
   if (options.module_cache == kNoModuleCache) return nullptr;
   auto cache = ModuleCache::open({.directory = module_cache_folder(options), .bytes_max = options.module_cache_bytes});
@@ -181,7 +184,7 @@ std::unique_ptr<ModuleCache> open_module_cache(const WorkerOptions& options, ToB
   return nullptr;
 }
 
-// Of the tenant's store, if it has one. One that cannot be had costs time, not correctness.
+// Opens the tenant's chunk store, if it has one. A missing store costs time, not correctness.
 std::unique_ptr<ChunkStore> open_chunks(ipc::SessionDescriptors& descriptors, const SessionSpec& spec,
                                         const DriverStack& stack, ToBroker& broker) {
   std::vector<ChunkFile> files;
@@ -217,7 +220,7 @@ struct Rdma {
   std::string none = "this server offers none";  // why there is no fabric
 };
 
-// Without it sessions go over TCP.
+// Without RDMA sessions use TCP.
 Rdma open_rdma(const WorkerOptions& options, ToBroker& broker) {
   Rdma rdma;
   if (!options.rdma) return rdma;
@@ -241,7 +244,7 @@ struct Prepared {
   ModuleCache* module_cache;
   CompiledCode& compiled_code;
   BrokerShares& shares;
-  ChunkStore* chunks;  // null: none is kept
+  ChunkStore* chunks;  // null: there is no chunk store
   IpcGuard& ipc_guard;
   UploadOrder& upload_order;
   Management* management;      // null: the session runs a program
@@ -325,7 +328,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .wants_heartbeats =
            [&](const transport::ConnectionEnd& said) {
              way = way_of(transport::other_end_of(link.transport()->descriptor(), prepared.machine), said);
-             return way != PeerPath::same_machine;  // whose system sees every end
+             return way != PeerPath::same_machine;  // on the same machine the kernel reports every end
            },
        .welcoming = [&] { welcoming(); },
        .claim_primary =
@@ -376,7 +379,7 @@ tl::expected<std::unique_ptr<transport::Transport>, std::string> open_transport(
        .refused = [&broker](std::string why) { broker.channel.send(ipc::ResumeRefused{std::move(why)}); },
        .fault = [&](std::string why) { session.stop(EndCause::fault, std::move(why)); },
        .lanes_max = [&] { return session.lanes(); }});
-  // Over a Unix socket the end is seen at once, whatever is unread.
+  // On a Unix socket the end is seen at once, despite unread bytes.
   std::function<void()> poll_executor;
   if (road_shows_end_last(*link.transport())) poll_executor = [&session] { session.poll_executor(); };
   Watchdog watchdog(

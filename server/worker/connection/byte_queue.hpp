@@ -1,4 +1,4 @@
-// Bytes that were received before anybody could use them, charged to the session's account of host memory.
+// A queue of received bytes that are not used yet, charged to the session's account of host memory.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class ByteQueue {
   bool empty() const { return bytes_ == 0; }
   size_t size() const { return bytes_; }
 
-  // Room for the next bytes, empty when the account has none; added() says how many of them came.
+  // Returns room for the next bytes, empty if the account has none; the caller reports the received bytes by added().
   std::span<std::byte> space() {
     if (blocks_.empty() || end_ == kBlockBytes) {
       if (!charge_.grow(kBlockBytes)) return {};
@@ -36,7 +36,7 @@ class ByteQueue {
     bytes_ += bytes;
   }
 
-  // Calls back with all of them, oldest first, in pieces.
+  // Calls `visit` with all bytes, oldest first, in pieces.
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -45,7 +45,7 @@ class ByteQueue {
     }
   }
 
-  // Takes the oldest bytes out, as many as there are and fit.
+  // Removes the oldest bytes, as many as fit into `out`. Returns their number.
   size_t take(std::span<std::byte> out) {
     size_t taken = 0;
     while (taken < out.size() && bytes_ != 0) {

@@ -16,7 +16,7 @@ using transport::IoStatus;
 using transport::kReadable;
 using transport::kWoken;
 
-// One wait without a deadline of its own; repeated.
+// The length of one wait without a deadline; such waits are repeated.
 constexpr transport::Nanoseconds kLongWait = std::chrono::hours(1);
 constexpr std::chrono::nanoseconds kCopyNsPerByte{1};
 
@@ -53,7 +53,7 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
     return Filled::some;
   }
   Clock::time_point started{};
-  // Told once, for the whole of a sleep: heartbeats do not end it.
+  // Calls the observer once for a whole sleep, because heartbeats do not end it.
   struct Asleep {
     FrameSource& source;
     bool told = false;
@@ -94,8 +94,8 @@ FrameSource::Filled FrameSource::fill(const std::optional<Clock::time_point>& de
   }
 }
 
-// Whole heartbeats and nothing else, between two frames: the session sleeps on, and its account of time does not count
-// a wake-up.
+// Whether the bytes are only whole heartbeats between two frames: then the session continues to sleep, and its account
+// of time counts no wake-up.
 bool FrameSource::take_heartbeats(std::span<const std::byte> bytes) {
   if (buffered_ != 0 || decoder_.bulk_left() != 0 || bytes.size() % sizeof(wire::FrameHeader) != 0) return false;
   constexpr wire::FrameHeader kHeartbeat{.kind = uint8_t(wire::FrameKind::control),
@@ -117,7 +117,7 @@ FrameSource::Next FrameSource::next(int deadline_ms) {
 }
 
 FrameSource::Next FrameSource::next_frame(int deadline_ms) {
-  // Of the whole frame: a byte now and then gains no time.
+  // The deadline is for the whole frame, so slow bytes do not extend it.
   std::optional<Clock::time_point> deadline;
   if (deadline_ms >= 0) deadline = Clock::now() + std::chrono::milliseconds(deadline_ms);
   if (decoder_.bulk_left() != 0 && !discard_bulk()) return Next::ended;
@@ -222,7 +222,7 @@ FrameSource::Ahead FrameSource::read_ahead(std::span<const std::byte>& bytes, bo
       bytes = room.first(got.bytes);
       return Ahead::some;
     }
-    if (got.status != IoStatus::would_block) return Ahead::ended;  // which the executor finds, too
+    if (got.status != IoStatus::would_block) return Ahead::ended;  // the executor will find this, too
     if (!wait) return Ahead::none_yet;
     link_.wait(kReadable | kWoken, kLongWait);
   }

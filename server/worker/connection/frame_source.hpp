@@ -1,4 +1,4 @@
-// The receiving half of a session's link: bytes in, checked frames and their bulk out.
+// The receiving half of a session's link: decodes bytes into checked frames and their bulk.
 #pragma once
 
 #include <atomic>
@@ -18,88 +18,88 @@
 
 namespace gpuwire::server {
 
-// Reads a link for one thread, the executor. Does not own it. A connection's replacement is invisible here: a read
-// lasts longer.
+// Reads a link for one thread, the executor. Does not own it. The replacement of a connection only makes a read last
+// longer.
 //
 // A second thread may read ahead while the executor is blocked in a call (out_of_order_reader.hpp): the link's
-// receiving side belongs to the holder of the role. The bytes that the second thread has read are stored as they came,
-// and the executor finds them before those still in the socket.
+// receiving side belongs to the holder of the role. The bytes that the second thread has read are stored in order, and
+// the executor reads them before those in the socket.
 class FrameSource final : public BulkReader {
  public:
-  // `spin_us`: how long to look at the connection after the last bytes before sleeping in the kernel. Link::interrupt()
-  // ends every wait. `account`: of the bytes that are kept.
+  // `spin_us`: the time for which the executor polls the connection after the last bytes before it sleeps in the
+  // kernel. Link::interrupt() ends every wait. `account`: is charged for stored bytes.
   FrameSource(link::Link& link, LinkMeter& meter, uint32_t spin_us, HostMemory* account = nullptr)
       : link_(link), meter_(meter), spin_us_(spin_us), decoder_(wire::Sender::client), kept_(account) {}
-  // The broker's leave to look for longer than that; outlives the source. Before the first wait.
+  // Sets the word by which the broker permits longer polling; it outlives the source. Called before the first wait.
   void poll_longer(const std::atomic<uint32_t>& us) { longer_us_ = &us; }
   // The client sends heartbeats. Executor, before the first frame behind Hello.
   void expect_heartbeats() { heartbeats_ = true; }
-  // Told before the executor sleeps because there is nothing to read, and after it; heartbeats wake nobody. Before the
-  // first wait.
+  // Sets the observer that is called before the executor sleeps for lack of bytes, and after that; heartbeats do not
+  // call it. Called before the first wait.
   void observe_sleep(std::function<void(bool sleeps)> observer) { observer_ = std::move(observer); }
 
   enum class Next : uint8_t {
     frame,
     ended,  // the link has ended or was interrupted
-    fault,  // bytes that cannot be a frame: fault() says why. Nothing after them can be read
+    fault,  // invalid bytes: fault() has the reason. No later frame can be read
     late,   // the deadline has passed
   };
   // --- the executor's ----------------------------------------------------------------------------------------------
   // Waits for the next frame; unread bulk of the previous one is discarded first. `deadline_ms` < 0: no limit.
   Next next(int deadline_ms = -1);
 
-  // Of the frame that next() gave; valid until it is called again.
+  // The frame that next() returned; valid until the next call of next().
   const wire::FrameHeader& header() const { return decoder_.header(); }
   kj::ArrayPtr<const capnp::word> message() const { return decoder_.message(); }
   const std::string& fault() const { return decoder_.fault(); }
-  // The second thread has seen this frame, and executed it if it is one of those that need not wait.
+  // Whether the second thread has scanned this frame, and executed it if it is `out_of_turn`.
   bool seen_ahead() const { return seen_ahead_; }
-  // This frame has been executed, and later frames may wait for answers of the client.
+  // Declares this frame executed; later frames may wait for answers of the client.
   void finish_frame() { finished_.store(header().sequence, std::memory_order_release); }
   // Position in the client's stream behind this frame and its bulk.
   uint64_t frame_end() const { return frame_end_; }
 
-  // How long the executor has waited for bytes, of frames and of their bulk.
+  // The time that the executor has waited for bytes of frames and bulk.
   std::chrono::nanoseconds waited() const { return waited_; }
 
-  // Has the client sent anything beyond the frame (and bulk) in hand? Costs one system call at most.
+  // Whether the client has sent anything after the present frame and its bulk. Costs one system call at most.
   bool input_pending();
 
   uint64_t remaining() const override { return decoder_.bulk_left(); }
   bool read(std::span<std::byte> out) override;
-  // A read was broken off: the frame in hand has not got all of its bulk.
+  // Whether a read was interrupted: then the present frame has only a part of its bulk.
   bool broken() const { return broken_; }
 
-  // The role is the executor's for good: the second thread is about to end.
+  // Gives the role to the executor permanently, before the second thread ends.
   void keep();
 
-  // --- the second thread's -----------------------------------------------------------------------------------------
-  // Changes whenever the executor comes for more.
+  // --- the second thread's ----------------------------------------------------------------------------------------- A
+  // count that changes whenever the executor reads again.
   uint64_t visits() const { return visits_.load(std::memory_order_relaxed); }
   // Takes the role. False: the executor reads.
   bool take_over();
   void give_back();
-  // With the role: bytes that the executor has received and not used, and the number of the following bytes that are
-  // bulk of the frame in hand.
+  // With the role: bytes that the executor has received and not used, and the number of following bytes that are bulk
+  // of the present frame.
   std::span<const std::byte> unused() const { return decoder_.buffered(); }
   uint64_t bulk_in_hand() const { return decoder_.bulk_left(); }
-  // With the role: how many bytes the executor has taken from the socket itself.
+  // With the role: the number of bytes that the executor has read from the socket itself.
   uint64_t received() const { return received_; }
   enum class Ahead : uint8_t { some, wanted, ended, no_memory, none_yet };
-  // With the role: waits for more bytes and keeps them; `bytes` are those. wanted: the executor is back. no_memory: the
-  // account has no room to keep them. none_yet: there are none, and `wait` is false.
+  // With the role: waits for more bytes, stores them and returns them in `bytes`. wanted: the executor requests the
+  // role. no_memory: the account has no room for them. none_yet: there are none, and `wait` is false.
   Ahead read_ahead(std::span<const std::byte>& bytes, bool wait = true);
   size_t kept_bytes() const { return kept_.size(); }
-  // With the role: all bytes that are kept, oldest first.
+  // With the role: visits all stored bytes, oldest first.
   template <class Visit>
   void for_each_kept(Visit&& visit) const {
     kept_.for_each(visit);
   }
-  // Any thread: is the frame in hand one that finish_frame() has been called for?
+  // Any thread: whether finish_frame() has been called for this frame.
   bool finished(const wire::FrameHeader& header) const {
     return header.sequence <= finished_.load(std::memory_order_acquire);
   }
-  // With the role: all frames up to this one have been seen.
+  // With the role: declares all frames up to this one scanned.
   void set_seen(uint64_t sequence) { seen_ = sequence; }
 
  private:
@@ -143,13 +143,13 @@ class FrameSource final : public BulkReader {
   bool kept_role_ = false;
   uint64_t frame_end_ = 0;
   Clock::duration waited_{};
-  uint64_t buffered_ = 0;  // bytes in the decoder that were not taken out of it
+  uint64_t buffered_ = 0;  // bytes in the decoder that were not taken
 
-  // The owner of the socket and the following members. Release when it is laid down, acquire when it is taken up: each
-  // owner finds the previous owner's writes.
+  // The owner of the socket and the following members. Release when the role is given up, acquire when it is taken:
+  // each owner finds the previous owner's writes.
   std::atomic<Role> role_{Role::nobody};
-  // The executor waits for the role, which is not taken up again before it has had it. Relaxed: set while the
-  // out-of-order reader holds the role and before it is woken in the link, so it sees it when it is back.
+  // The executor waits for the role; nobody else takes it before the executor has had it. Relaxed: set while the
+  // out-of-order reader holds the role and before the reader is woken in the link, so the reader sees it after waking.
   std::atomic<bool> awaited_{false};
   std::atomic<uint64_t> visits_{0};  // only compared; relaxed
   ByteQueue kept_;

@@ -1,4 +1,4 @@
-// Counts the bytes of a session's connection, and asks the kernel for its round trip now and then.
+// Counts the bytes of a session's connection, and periodically queries the kernel for its round-trip time.
 #pragma once
 
 #include <atomic>
@@ -10,16 +10,16 @@
 
 namespace gpuwire::server {
 
-// One thread at a time calls received(), one at a time sent(). Without counters it costs a branch.
+// received() and sent() may each be called by one thread at a time. Without counters a call costs one branch.
 class LinkMeter {
  public:
   static constexpr int64_t kPollIntervalMs = 1000;
 
   LinkMeter() = default;
-  // Both outlive it; `counters` may be null.
+  // Both arguments outlive this object; `counters` may be null.
   LinkMeter(const link::Link& link, LinkCounters* counters) : link_(&link), counters_(counters) {}
 
-  // Bytes as the session reads and writes them, before TLS.
+  // Counts bytes as the session reads and writes them, without TLS.
   void received(size_t bytes) {
     if (!counters_) return;
     add(counters_->bytes_in, bytes);
@@ -36,7 +36,7 @@ class LinkMeter {
   static void add(std::atomic<uint64_t>& word, uint64_t more) {
     word.store(word.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
-  // Asks the kernel for the round trip now and then.
+  // Queries the kernel for the round-trip time, every kPollIntervalMs at most.
   void poll_if_due();
 
   const link::Link* link_ = nullptr;

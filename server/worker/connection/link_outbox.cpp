@@ -13,7 +13,7 @@
 namespace gpuwire::server {
 namespace {
 
-// A frame carries one segment. Builders that had room for the whole message have one; others are copied together.
+// Returns the message in one segment, as a frame requires. A message of several segments is copied.
 kj::ArrayPtr<const capnp::word> one_segment(capnp::MessageBuilder& message,
                                             kj::Own<capnp::MallocMessageBuilder>& flat) {
   auto segments = message.getSegmentsForOutput();
@@ -25,7 +25,7 @@ kj::ArrayPtr<const capnp::word> one_segment(capnp::MessageBuilder& message,
   return flat->getSegmentsForOutput()[0];
 }
 
-// Bulk that nobody keeps.
+// Copies bulk that has no keeper.
 std::shared_ptr<const void> copy_of(std::span<const std::byte>& bulk) {
   auto copy = std::make_shared<std::vector<std::byte>>(bulk.begin(), bulk.end());
   bulk = *copy;
@@ -66,8 +66,8 @@ void LinkOutbox::send(wire::FrameHeader& header, capnp::MessageBuilder& message,
 
 std::byte* LinkOutbox::wait_for_room(size_t bytes, size_t external_bytes, bool last_words) {
   bool reads_ahead = hooks_.reads_ahead();
-  // Each thread of the program has at most one call in that thread's hands, so the bytes beyond the bound are bounded
-  // by their number.
+  // Each thread of the program has at most one call that the reading thread executes, so the bytes beyond the bound are
+  // bounded by the number of threads.
   if (reads_ahead) external_bytes = 0;
   for (;;) {
     link_.lock();

@@ -14,16 +14,16 @@
 namespace gpuwire::server {
 
 // Appends each frame to the link and sends it on the calling thread, unless another thread is sending. Any thread;
-// frames do not mix. While the client reads nothing, or there is no connection, frames stay in the link's window, and a
-// thread that finds it full waits.
+// frames are not interleaved. While the client reads nothing, or there is no connection, frames stay in the link's
+// window, and a thread that finds the window full waits.
 class LinkOutbox final : public Outbox {
  public:
   // The outbox's requests to its session.
   struct Hooks {
-    // A thread begins to wait for room: somebody has to read acknowledgements, even while the executor is kept. Any
-    // thread.
+    // Called when a thread begins to wait for room: acknowledgements must then be read even while the executor is
+    // blocked. Any thread.
     std::function<void()> room_wanted = [] {};
-    // Is this the thread that reads them? It must not wait for room itself.
+    // Whether the calling thread reads acknowledgements: it must not wait for room itself.
     std::function<bool()> reads_ahead = [] { return false; };
   };
   LinkOutbox(link::Link& link, LinkMeter& meter, Hooks hooks) : link_(link), meter_(meter), hooks_(std::move(hooks)) {}
@@ -37,26 +37,26 @@ class LinkOutbox final : public Outbox {
   void notice_kept(wire::NoticeOrdinal ordinal, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
                    std::shared_ptr<const void> keeper) override;
   void control(wire::ControlOrdinal ordinal, capnp::MessageBuilder& message);
-  // The client may forget its bytes up to `position`, if there are enough of them to report it, or `now`. Executor.
+  // Acknowledges the client's bytes up to `position` if they are enough for a report, or at once with `now`. Executor.
   void acknowledge(uint64_t position, bool now = false) {
     if (uint64_t end = link_.consumed(position, now)) [[unlikely]]
       push(end);
   }
 
-  // No reply leaves from now on: the session is being ended, and a call that is broken off for it must not fail at the
-  // client before the client hears why.
+  // Suppresses all replies from now on: the session is ending, and a call that is aborted for this reason must not fail
+  // at the client before the client gets the reason.
   void withhold_replies() { withheld_.store(true, std::memory_order_release); }
 
   // The sequence of the newest reply; lets the executor find calls that nothing has answered. Relaxed: only meaningful
   // on the thread that sent the reply.
   uint64_t last_reply() const { return last_reply_.load(std::memory_order_relaxed); }
-  // Does a thread wait for room?
+  // Whether a thread waits for room.
   bool room_awaited() const { return room_waiters_.load(std::memory_order_relaxed) != 0; }
 
  private:
   void send(wire::FrameHeader& header, capnp::MessageBuilder& message, std::span<const std::byte> bulk,
             std::shared_ptr<const void> keeper);
-  // Takes the link's lock and room; null, without the lock: the session is over.
+  // Waits for room and returns it with the link's lock held. Null, without the lock: the session is over.
   std::byte* wait_for_room(size_t bytes, size_t external_bytes, bool last_words);
   void push(uint64_t position);
 
@@ -67,7 +67,7 @@ class LinkOutbox final : public Outbox {
   std::atomic<uint64_t> last_reply_{0};
   // A hint for the thread that reads ahead, which checks again before it sleeps; the hook behind the change wakes it.
   std::atomic<unsigned> room_waiters_{0};
-  // Set by the thread that ends the session, before it breaks calls off; acquired by a thread that answers one of them.
+  // Set by the thread that ends the session, before it aborts calls; acquired by a thread that answers such a call.
   std::atomic<bool> withheld_{false};
 };
 

@@ -22,7 +22,7 @@ static_assert(std::ranges::all_of(wire::kSessionCalls, [](const wire::SessionCal
 }));
 namespace {
 
-// The bulk of a frame that is executed here: all of it has arrived.
+// The bulk of a frame that this thread executes; all of it has arrived.
 class WholeBulk final : public BulkReader {
  public:
   explicit WholeBulk(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -103,8 +103,8 @@ void OutOfOrderReader::run() {
 bool OutOfOrderReader::serve() {
   FrameSource& source = parts_.source;
   if (!source.take_over()) return false;
-  // The executor may be slow for want of a core, with a write in hand that an answer behind it counts on: those never
-  // pass each other.
+  // The executor may lack a core while it executes a write that a later answer depends on, and the answer must not
+  // overtake the write.
   const wire::FrameHeader& in_hand = source.header();
   if (in_hand.sequence > seen_ && !source.finished(in_hand) && parts_.out_of_turn(in_hand)) {
     keep_reading();
@@ -130,8 +130,8 @@ bool OutOfOrderReader::serve() {
   return true;
 }
 
-// Reads for a thread that waits for room, and executes nothing; the stored bytes are scanned when the executor has
-// finished its present call.
+// Reads for a thread that waits for room, without executing anything; the stored bytes are scanned when the executor
+// has finished its present call.
 void OutOfOrderReader::keep_reading() {
   while (!blind_ && parts_.room_awaited()) {
     std::span<const std::byte> bytes;
@@ -143,7 +143,7 @@ void OutOfOrderReader::keep_reading() {
 }
 
 // Read bytes are scanned when there is a reason: then all stored bytes are, from the executor's position on. An account
-// without room ends nothing here: the executor comes back, and until then nobody else waits for the bytes.
+// without room is no error here: the executor reads the bytes later, and no other thread waits for them.
 void OutOfOrderReader::keep_without_waiting() {
   FrameSource& source = parts_.source;
   if (!source.take_over()) return;
@@ -208,13 +208,14 @@ void OutOfOrderReader::begin_frame() {
   } catch (const ProtocolFault& found) {
     return give_up(fmt::format("{} (frame {}): {}", entry_->name, header.sequence, found.reason));
   }
-  // In the decoder it is only valid until more bytes come, and the bulk may not be here yet.
+  // The message is copied, because the decoder's bytes are only valid until more arrive, and the bulk may be
+  // incomplete.
   auto message = decoder_.message();
   message_.assign(message.begin(), message.end());
   bulk_.clear();
 }
 
-// False: more of the frame has to come.
+// False: the frame is incomplete.
 bool OutOfOrderReader::end_frame() {
   std::span<const std::byte> here = decoder_.buffered_bulk();
   if (entry_) bulk_.insert(bulk_.end(), here.begin(), here.end());

@@ -1,4 +1,4 @@
-// Reads the connection while the executor cannot.
+// Reads the connection while the executor is blocked.
 #pragma once
 
 #include <condition_variable>
@@ -17,26 +17,26 @@
 namespace gpuwire::server {
 
 // A thread that sleeps until a stream waits for an answer of the client. From then on it checks every
-// kOutOfOrderReaderTickUs whether the executor is still in the same call. If so, it reads ahead in the executor's
-// place, executes the frames that need not wait for those before them (ReplayEntry::out_of_turn: the answers), and
-// stores everything as it came for the executor, until that is back or no answer is awaited. It does the same, at once,
-// while a thread waits for room in the window: the link takes acknowledgements out of the read bytes. When it is told
-// that the executor is in one call for long, it stores arrived bytes without scanning them: the connection's end may be
-// behind them.
+// kOutOfOrderReaderTickUs whether the executor is still in the same call. If so, the thread reads in the executor's
+// place, executes the frames that need not wait for earlier ones (ReplayEntry::out_of_turn: the answers), and stores
+// all bytes in order for the executor, until the executor returns or no answer is awaited. It also reads, at once,
+// while a thread waits for room in the window: the link finds acknowledgements in the read bytes. When notified that
+// the executor is in one call for long, the thread stores arrived bytes without scanning them, because the connection's
+// end may follow them.
 class OutOfOrderReader {
  public:
   struct Parts {
     FrameSource& source;
-    // Does a stream wait for an answer? Any thread.
+    // Whether a stream waits for an answer. Any thread.
     std::function<bool()> awaited;
-    // Does a thread wait for room in the window, which comes with the client's acknowledgements, or for news of the
-    // connection's end? Any thread.
+    // Whether a thread waits for room in the window, which comes with the client's acknowledgements, or for the
+    // connection's end. Any thread.
     std::function<bool()> room_awaited = [] { return false; };
-    // Is this a call that may be executed out of turn? Null: no.
+    // Returns the entry of a call that may be executed out of turn, else null.
     std::function<const ReplayEntry*(const wire::FrameHeader& header)> out_of_turn;
-    // Executes it; throws the replay's exceptions on bad bytes.
+    // Executes such a call; throws the replay's exceptions on invalid bytes.
     std::function<void(const ReplayEntry& entry, Call& call)> execute;
-    // The client has sent invalid bytes.
+    // Called when the client has sent invalid bytes.
     std::function<void(std::string reason)> fault;
     size_t kept_bytes_max = kKeptBytesMax;
     size_t kept_while_busy_max = kKeptWhileBusyBytesMax;
@@ -46,17 +46,17 @@ class OutOfOrderReader {
   OutOfOrderReader(const OutOfOrderReader&) = delete;
   OutOfOrderReader& operator=(const OutOfOrderReader&) = delete;
 
-  // From now on answers may be awaited. Any thread.
+  // Starts the thread, before an answer may be awaited. Any thread.
   void start();
-  // An answer is awaited, or room. Any thread, after start().
+  // Wakes the thread: an answer or room is awaited. Any thread, after start().
   void awake();
-  // Reads the arrived bytes if the executor does not, and stores them, up to kept_while_busy_max. Any thread, after
-  // start().
+  // Has the thread read and store arrived bytes, up to kept_while_busy_max, if the executor does not read. Any thread,
+  // after start().
   void keep_what_has_come();
-  // Is the caller this object's thread, any session's? It executes calls and must not wait for bytes that it alone can
-  // read.
+  // Whether the calling thread is a session's out-of-order reader: it executes calls and must not wait for bytes that
+  // only it can read.
   static bool is_caller();
-  // Ends the thread. Executor; the source is its alone again.
+  // Ends the thread. Executor; afterwards only the executor uses the source.
   void stop();
 
  private:
@@ -82,17 +82,17 @@ class OutOfOrderReader {
   bool keeps_ = false;     // under mutex_: keep_what_has_come() was called
   std::thread thread_;
 
-  // The thread's own.
+  // Used only by the thread.
   bool blind_ = false;  // the connection has ended or has invalid bytes: the executor will find it
   wire::FrameDecoder decoder_;
-  uint64_t skip_ = 0;  // bulk of the frame that the executor has in hand, before the first frame to look at
-  const ReplayEntry* entry_ = nullptr;  // of the frame in hand, when it is executed here
+  uint64_t skip_ = 0;  // remaining bulk of the executor's present frame, before the first frame to scan
+  const ReplayEntry* entry_ = nullptr;  // of the present frame, if this thread executes it
   std::vector<capnp::word> message_;    // of that frame
   std::vector<std::byte> bulk_;         // of that frame, as far as it has arrived
   bool in_frame_ = false;
   uint64_t seen_ = 0;  // sequence of the last whole frame
   static constexpr uint64_t kNothingScanned = ~uint64_t{0};
-  uint64_t received_ = kNothingScanned;  // the source's count when the role was laid down
+  uint64_t received_ = kNothingScanned;  // the source's count when the role was given up
 };
 
 }  // namespace gpuwire::server

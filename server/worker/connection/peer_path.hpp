@@ -1,4 +1,4 @@
-// The evidence that the end of a client's connection gives about the client: its program has ended, or will come back.
+// Decides by the end of a client's connection whether the client's program has ended or may reconnect.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,28 @@
 
 namespace gpuwire::server {
 
-// How a client's connection comes here.
+// The path of a client's connection.
 enum class PeerPath : uint8_t {
-  same_machine,  // a Unix socket, or loopback from the client's very own address: nothing lies between
+  same_machine,  // a Unix socket, or loopback from the client's own address: nothing is in between
   direct,  // another machine, whose own address for its end is the one that is seen here: nobody between has taken the
            // connection over to pass its bytes on
-  indirect,  // addresses are translated, bytes are passed on (a proxy, a tunnel), or the client says nothing
+  // addresses are translated, bytes are relayed (a proxy, a tunnel), or the client does not report its address
+  indirect,
 };
 
-// `seen`: the name of the client's end on this machine's system, `said`: its name on the client's system. A wrong name
-// from a client harms its own session only.
+// `seen`: the address of the client's end as seen by this machine; `said`: the address that the client reports. A false
+// report harms only the client's own session.
 PeerPath way_of(const transport::ConnectionEnd& seen, const transport::ConnectionEnd& said);
 
 struct Graces {
-  uint32_t resume_ms = 0;   // of a connection that was lost
+  uint32_t resume_ms = 0;   // after a lost connection
   uint32_t hang_up_ms = 0;  // of a connection that was closed without the client's goodbye; a client that lives and
                             // reaches the server is back long before
 };
 
-// The time for which the session stays after it lost its connection in this way. 0: its program has ended. A client
-// that lives never closes a connection, not even one that it gives up (it resets that), so an end that only its own
-// system can have sent is the end of its process.
+// Returns the time for which the session stays after it lost its connection in this way. 0: the client's program has
+// ended. A living client never closes a connection in order (it resets one that it gives up), so an orderly end that
+// only the client's own system can have sent is the end of its process.
 uint32_t stay_ms(PeerPath way, link::Loss loss, const Graces& graces);
 
 }  // namespace gpuwire::server

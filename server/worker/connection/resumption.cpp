@@ -58,7 +58,7 @@ std::string Resumption::why_no_lane(const resume::Request& request) const {
   return {};
 }
 
-// All lanes of a set begin together, with the answer to the last one.
+// All lanes of a set start together, when the last one is accepted.
 void Resumption::join(std::unique_ptr<transport::Transport> connection, const resume::Request& request) {
   std::lock_guard replacing(replacing_);
   if (std::string why = why_no_lane(request); !why.empty()) {
@@ -77,7 +77,7 @@ void Resumption::join(std::unique_ptr<transport::Transport> connection, const re
   if (std::all_of(lanes_.begin(), lanes_.end(), [](const auto& one) { return one != nullptr; })) {
     all = std::make_shared<link::LaneSet>(std::exchange(lanes_, {}), lane_set_, false);
     auto beside = parts_.link.transport();
-    if (!parts_.link.add_lanes(*beside, all)) return;  // which closes them
+    if (!parts_.link.add_lanes(*beside, all)) return;  // this closes the lanes
   }
   resume::accept(joined, 0, kTimeout);
 }

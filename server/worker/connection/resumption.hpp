@@ -1,4 +1,4 @@
-// Gives a running session another connection in the place of its present or lost one; and lanes beside it.
+// Replaces the present or lost connection of a running session, and adds lanes to it.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@
 
 namespace gpuwire::server {
 
-// Connections come from the broker, which knows that their clients are the session's tenant. That they are the
-// session's own client is found out here, by a thread for each connection, before anything happens to the session: a
-// wrong proof disturbs nothing.
+// The broker passes the connections on, and knows that their clients belong to the session's tenant. A thread for each
+// connection checks the proof that it is the session's own client before it changes the session: a wrong proof has no
+// effect.
 class Resumption {
  public:
   struct Parts {
@@ -32,26 +32,29 @@ class Resumption {
     std::function<tl::expected<std::unique_ptr<transport::Transport>, std::string>(OwnedDescriptor socket,
                                                                                    std::string tls_key)>
         open;
-    // The connection of the session's own client, which is about to replace the present one; the client's description
-    // of its end. Any thread, one at a time.
+    // Called before a proved connection of the session's own client replaces the present one, with the client's
+    // description of its end. Any thread, one at a time.
     std::function<void(const transport::Transport&, const resume::Request&)> proved;
     std::function<void(std::string why)> refused;  // a client without a valid proof has tried; any thread
-    std::function<void(std::string why)> fault;    // the client cannot be right: the session has to end; any thread
-    std::function<unsigned()> lanes_max = [] { return 0u; };  // how many the session may have; any thread
+    // the client's request is invalid and the session has to end; any thread
+    std::function<void(std::string why)> fault;
+    // returns the number of lanes that the session may have; any thread
+    std::function<unsigned()> lanes_max = [] { return 0u; };
   };
   explicit Resumption(Parts parts) : parts_(std::move(parts)) {}
-  // Waits for connections under way: at most a few kHandshakeTimeoutMs.
+  // Waits for unfinished attempts: at most a few kHandshakeTimeoutMs.
   ~Resumption();
   Resumption(const Resumption&) = delete;
   Resumption& operator=(const Resumption&) = delete;
 
-  // A connection that is to carry the session on. Does not block; past kResumesMax at once it is dropped. One thread.
+  // Starts an attempt with a connection that may resume the session. Does not block; beyond kResumesMax concurrent
+  // attempts the connection is dropped. One thread.
   void arrive(OwnedDescriptor socket, std::string tls_key);
 
  private:
   struct Attempt {
     std::thread thread;
-    std::atomic<bool> over{false};  // the thread's last word; relaxed, it is joined after that
+    std::atomic<bool> over{false};  // set last by the thread; relaxed, since the thread is joined afterwards
   };
   void attempt(OwnedDescriptor socket, std::string tls_key);
   void carry_on(std::unique_ptr<transport::Transport> connection, const resume::Request& request);
@@ -60,11 +63,11 @@ class Resumption {
 
   const Parts parts_;
   std::list<Attempt> attempts_;
-  // Held while a connection with a right proof takes the place of another: one after the other. Nothing else is taken
-  // with it but the link's.
+  // Held while a proved connection replaces another, so that replacements are serialised. Only the link's locks are
+  // taken under it.
   std::mutex replacing_;
   uint64_t last_attempt_ = 0;  // under replacing_
-  // Under replacing_: lanes of one set that have come, until all of them have.
+  // Guarded by replacing_: the lanes of an incomplete set.
   uint32_t lane_set_ = 0;
   std::vector<std::unique_ptr<transport::Transport>> lanes_;
 };

@@ -68,8 +68,8 @@ void describe_peers(const DriverTable& cuda, CUdevice device, int device_count, 
   }
 }
 
-// The facts that need a context. The values of a fresh context depend on the model alone, so one device of each model
-// is asked.
+// The facts that need a context. The values of a new context depend only on the device's model, so one device of each
+// model is queried.
 struct ContextFacts {
   std::vector<uint64_t> limits;
   int priority_least = 0, priority_greatest = 0;
@@ -137,7 +137,7 @@ std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& 
 
 namespace {
 
-// Of device 0, by the prewarmed context, and by every other user of it.
+// Returns the used memory of device 0: that of the prewarmed context and of all other users.
 uint64_t taken_bytes(const DriverLibrary& driver) {
   size_t free_now = 0, total = 0;
   const DriverTable& cuda = driver.table();

@@ -15,9 +15,9 @@ namespace gpuwire::server {
 
 class DriverLibrary;
 
-// A schema::Welcome, complete except for the session's id (16 zero bytes, for the session to fill in). Asks the driver
-// for every fact of every device; takes milliseconds. A failed query is reported as its error, never as a made-up
-// value.
+// A schema::Welcome, complete except for the session's id (16 zero bytes, for the session to fill in). Queries the
+// driver for every fact of every device; takes milliseconds. A failed query is reported as its error, never as a
+// made-up value.
 std::unique_ptr<capnp::MallocMessageBuilder> build_welcome(const DriverLibrary& driver,
                                                            std::span<const ReplayEntry* const> calls);
 

@@ -1,4 +1,4 @@
-// The worker's side of objects that sessions share: asks the broker and waits for its answer.
+// The worker's side of objects that sessions share: sends requests to the broker and waits for the answers.
 #pragma once
 
 #include "server/ipc/blocking_requests.hpp"

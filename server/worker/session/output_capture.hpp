@@ -1,5 +1,5 @@
-// The driver's output of this process: device printf on descriptor 1, device asserts on 2. It belongs to the client's
-// program. Lines of the server's own take the same way, each on its own.
+// The driver's output in this process: device printf on descriptor 1, device asserts on 2. It belongs to the client's
+// program. The server's own lines for that program are sent in the same way, each separately.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ namespace gpuwire::server {
 // Puts pipes in place of descriptors 1 and 2 of the process and forwards their output. One at a time.
 class OutputCapture {
  public:
-  static constexpr uint8_t kServerLine = 0;  // for a descriptor: one whole line of the server's own
+  static constexpr uint8_t kServerLine = 0;  // in place of a descriptor: one whole line of the server
 
-  // Called with at most kOutputPieceBytes, in order, on whichever thread found the text, under the capture's lock.
+  // Called in order with at most kOutputPieceBytes, on the thread that read the text, with the capture's lock held.
   using Sink = std::function<void(uint8_t descriptor, std::span<const std::byte> text)>;
 
   OutputCapture();
@@ -26,11 +26,11 @@ class OutputCapture {
   OutputCapture(const OutputCapture&) = delete;
   OutputCapture& operator=(const OutputCapture&) = delete;
 
-  // False: the pipes could not be had; nothing is then changed.
+  // False: the pipes could not be made, and nothing has changed.
   bool start(Sink sink);
-  // When it returns, everything printed by calls that had returned before has been given to the sink. Any thread.
+  // Gives the sink all text that was printed by calls that returned before. Any thread.
   void drain();
-  // Gives a line to the sink. Never waits: it is lost where the sink takes nothing. Any thread, before start() too.
+  // Gives a line to the sink without waiting: the line is lost if the pipe is full. Any thread, also before start().
   void log_stderr(std::string_view line);
   // Drains and puts the original descriptors back.
   void stop();

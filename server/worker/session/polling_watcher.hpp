@@ -1,4 +1,4 @@
-// Completion that is pushed: polls the watched events and calls back.
+// A thread that polls the watched events and calls back when one has completed.
 #pragma once
 
 #include <cuda.h>
@@ -22,13 +22,14 @@ struct WatcherDriver {
 // One thread, started by the first watch; it sleeps while nothing is watched, and ever longer while nothing completes.
 class PollingWatcher final : public CompletionWatcher {
  public:
-  // `spin_us`: how long to poll without sleeping after something new is watched. `enter` runs first on the thread.
+  // `spin_us`: the time for which the thread polls without sleeping after a new watch. `enter` runs first on the
+  // thread.
   PollingWatcher(WatcherDriver driver, uint32_t spin_us, std::function<void()> enter)
       : driver_(driver), spin_us_(spin_us), enter_(std::move(enter)) {}
   ~PollingWatcher() override { stop(); }
 
   bool watch(CUcontext context, CUevent event, std::function<void(CUresult result)> done) override;
-  // Calls back no more; waits for a callback under way. Not on the watcher's thread.
+  // Stops all callbacks; waits for a running one. Not on the watcher's thread.
   void stop();
 
  private:

@@ -1,5 +1,5 @@
-// A worker's reports to the broker about its session. Another broker that takes the session over gets them again: the
-// reports to the previous one died with it.
+// A worker's reports to the broker about its session. A new broker that adopts the session gets them again, since the
+// previous one's copies are lost.
 #pragma once
 
 #include <mutex>
@@ -16,7 +16,7 @@ class Reports {
   // `broker` outlives it.
   explicit Reports(ipc::Channel& broker) : broker_(broker) {}
 
-  // A state of the session's, in the place of the one before.
+  // Reports a state of the session, which replaces the previous one.
   void notify(ipc::Begun begun) { notify(begun_, std::move(begun)); }
   void notify(ipc::Ended ended) { notify(ended_, std::move(ended)); }
   void notify(ipc::Detached detached) { notify(connection_, std::move(detached)); }
@@ -35,14 +35,15 @@ class Reports {
     send(said);
     slot = std::move(said);
   }
-  // Does not wait: a broker that has gone gets the report later, or needs none.
+  // Sends without waiting: if the broker has ended, the next one gets the report later.
   template <class Message>
   void send(const Message& said) {
     broker_.send(Message(said));
   }
 
   ipc::Channel& broker_;
-  std::mutex mutex_;  // held over a send that does not wait, so that states come in their order; before the channel's
+  // held over a send that does not wait, so that reports stay in order; taken before the channel's mutex
+  std::mutex mutex_;
   std::optional<ipc::Begun> begun_;
   std::optional<std::variant<ipc::Detached, ipc::Attached>> connection_;
   std::optional<ipc::Ended> ended_;

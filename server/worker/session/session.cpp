@@ -153,7 +153,7 @@ std::optional<SessionEnd> Session::begin() {
   }
   welcome.setChunks(chunks_);
   welcome.setOrdersUploads(parts_.settings.upload_order != nullptr);
-  // Another connection may exist, and its end be reported, before Welcome has left.
+  // Another connection may arrive, and its end be reported, before Welcome is sent.
   state_ = std::make_unique<ReplayState>(*this, parts_.settings);
   if (parts_.welcoming) parts_.welcoming();
   outbox_.control(wire::ControlOrdinal::welcome, *parts_.welcome);
@@ -197,7 +197,7 @@ std::optional<SessionEnd> Session::read_hello() {
   std::string& tenant = parts_.settings.tenant;
   find_chunks(key_of_user);
   if (tenant.empty()) tenant = std::move(key_of_user);
-  // With neither there is nobody whose images these are: they are kept for the session only.
+  // With neither a tenant nor a key the images have no owner, so they are stored for the session only.
   if (tenant.empty()) parts_.settings.module_cache = nullptr;
   if (!parts_.tenant_known) return std::nullopt;
   if (auto known = parts_.tenant_known(tenant); !known)
@@ -299,7 +299,7 @@ std::optional<SessionEnd> Session::execute_call() {
       wrong = wire::describe_exception(std::current_exception());
     }
   if (!wrong.empty()) {
-    if (auto end = stopped()) return end;  // a read that was broken off looks like a fault
+    if (auto end = stopped()) return end;  // an interrupted read looks like a fault
     return fault(fmt::format("{} (frame {}): {}", entry->name, header.sequence, wrong));
   }
   if (!state_->postponed_frees().empty()) {
@@ -319,13 +319,13 @@ void Session::dispatch(const ReplayEntry& entry, Call& call) {
     return;
   }
   if (entry.out_of_turn) {
-    // Something on the GPU waits for the answer; if it had to wait for a turn, neither would come.
+    // Work on the GPU waits for the answer, and the next turn may wait for that work: so the answer waits for no turn.
     Gate::Unasked unasked;
     entry.function(*this, call);
   } else {
     entry.function(*this, call);
   }
-  // A call with nothing to say but that it was done leaves the reply to its caller. Without all of its bulk it was not
+  // A call that has only success to report leaves the reply to this function. A call without all of its bulk was not
   // done.
   if (called && !call.answered && !source_.broken() && outbox_.last_reply() != call.header.sequence)
     send_result(*this, call.header.sequence, CUDA_SUCCESS);
@@ -347,7 +347,7 @@ bool Session::poll_or_defer(Call& call, DeviceWait wait) {
   return false;
 }
 
-// When threads for waits are short, the watcher takes those that end with events. False: it does not.
+// Has the watcher take a wait that ends with events if the waiters are crowded. False: the watcher does not take it.
 bool Session::watch_instead(const DeviceWait& wait) {
   if (!wait.events || !waiters_.crowded()) return false;
   std::vector<CUevent> events = wait.events();
@@ -357,7 +357,7 @@ bool Session::watch_instead(const DeviceWait& wait) {
     CUresult result = CUDA_SUCCESS;  // the first failure
     std::function<void(CUresult)> finish;
   };
-  // The watcher's thread alone touches it from the first watch on.
+  // Only the watcher's thread uses `rest` from the first watch on.
   auto rest = std::make_shared<Rest>(Rest{events.size(), CUDA_SUCCESS, wait.finish});
   for (CUevent event : events) {
     bool watched = watcher_.watch(context_, event, [rest](CUresult result) {

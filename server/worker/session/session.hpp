@@ -49,28 +49,30 @@ struct WorkerSessionDeps {
   capnp::MallocMessageBuilder* welcome = nullptr;  // build_welcome()'s; the session fills in its id
   std::array<uint8_t, 16> id{};
   std::array<uint8_t, wire::kResumeSecretBytes> resume_secret{};
-  uint32_t resume_grace_ms = 0;   // how long the session stays without a connection; 0: it ends with its connection
-  uint32_t hang_up_grace_ms = 0;  // the same after a connection that was ended and not lost
+  // the time for which the session stays without a connection; 0: it ends with its connection
+  uint32_t resume_grace_ms = 0;
+  uint32_t hang_up_grace_ms = 0;  // the same after a connection that was closed and not lost
   unsigned lanes_max = 0;         // further connections for bulk that the client may open; below 2: none
-  // Decides, by the client's description of its own end, whether the connection may die without notice. Once, in a
-  // session that outlives its connection, whose client knows heartbeats. Null: they are not wanted.
+  // Decides, by the client's description of its end, whether the connection may fail unnoticed and thus needs
+  // heartbeats. Called once, if the session outlives its connection and the client supports heartbeats. Null: no
+  // heartbeats.
   std::function<bool(const transport::ConnectionEnd& client)> wants_heartbeats;
-  // Called once, by begin(), right before Welcome leaves: from then on the client may lose its connection, and come
-  // back over another one.
+  // Called once, by begin(), directly before Welcome is sent: from then on the client may lose its connection and
+  // reconnect.
   std::function<void()> welcoming = {};
-  // Makes the first device's primary context, which the process has ahead, the session's
-  // (Replay::take_prewarmed_primary); false: there is none for it. Called once, by begin(): it may ask the broker,
-  // whose answers reach the process only once its watchdog runs.
+  // Gives the prewarmed primary context of the first device to the session (Replay::take_prewarmed_primary); false:
+  // there is none for it. Called once, by begin(): it may send a request to the broker, whose answer arrives only once
+  // the watchdog runs.
   std::function<bool()> claim_primary;
-  HostMemory* host_memory = nullptr;  // the account of the session's memory on this machine; null: nobody counts
-  unsigned cores = 1;                 // how many the process may run on
+  HostMemory* host_memory = nullptr;  // the account of the session's host memory; null: nothing is charged
+  unsigned cores = 1;                 // the number of cores that the process may use
   SessionSettings settings;           // its tenant by authentication; if empty, the client's key identifies it
-  // Called once, before the first call; the tenant may be empty: nobody. The error ends the session.
+  // Called once, before the first call; `tenant` is empty if it is unknown. An error ends the session.
   std::function<tl::expected<void, std::string>(const std::string& tenant)> tenant_known;
   Management* management = nullptr;  // of a management session
   bool captures_output = true;       // the driver's lines on the process's standard output and error go to the client
-  Gate* gate = nullptr;              // that stands before the driver's functions; null: none
-  Profiler* profiler = nullptr;      // for a client that wants a profile; null: nothing can be timed
+  Gate* gate = nullptr;              // the gate before the driver's functions; may be null
+  Profiler* profiler = nullptr;      // for a client that requests a profile; null: work cannot be timed
 };
 
 // The client's description of itself; for logs only.
@@ -84,31 +86,32 @@ class Session final : public Replay {
   explicit Session(WorkerSessionDeps parts);
   ~Session() override;
 
-  // Shakes hands. Not empty: the reason why there is no session; the client has received it.
+  // Does the handshake. Returns the reason if there is no session; the client has received it.
   std::optional<SessionEnd> begin();
   const ClientFacts& client() const { return client_; }
   // After begin(): the session outlives its connection.
   bool resumable() const { return resumable_; }
   // After begin(): both sides send heartbeats.
   bool heartbeats() const { return heartbeats_; }
-  // How many lanes it may have; any thread.
+  // The number of lanes that the session may have; any thread.
   unsigned lanes() const { return lanes_.load(std::memory_order_relaxed); }
-  // The client has closed its side of the connection: everything up to there is read now, even while the executor is
-  // kept. Any thread.
+  // Has all bytes up to the connection's end read, even while the executor is blocked. Called when the client has
+  // closed its side. Any thread.
   void connection_hung_up();
-  // Looks whether the executor has been in one call since the last look, while bytes of the client's wait: then they
-  // are read without it. One thread.
+  // Checks whether the executor has been in one call since the last check while bytes of the client are unread: then
+  // the out-of-order reader reads them. One thread.
   void poll_executor();
-  // It has another one. Any thread.
+  // Called when the session has a new connection. Any thread.
   void connection_attached() { hung_up_.store(false, std::memory_order_relaxed); }
   // Executes until the end of the session; if the server ends it, sends the client the reason. On the thread that
   // called begin().
   SessionEnd run();
-  // Everything the session holds in the driver is given back. False: the device did not come to rest; only the
-  // process's end frees it.
+  // Releases all objects of the session in the driver. False: the device still has work; then only the process's end
+  // frees them.
   bool release();
 
-  // A line for the standard error of the client's program; a client that reads nothing misses it. Any thread, any time.
+  // Sends a line for the standard error of the client's program; the line is lost if the client reads nothing. Any
+  // thread, any time.
   void log_stderr(std::string_view line) { capture_.log_stderr(line); }
   // Ends the session soon, whatever it is doing except a driver call that does not return. Any thread, any time.
   void stop(EndCause cause, std::string reason, StopKind kind = StopKind::ended);
@@ -137,7 +140,7 @@ class Session final : public Replay {
   void note_polled(std::chrono::nanoseconds spent) override { polled_ += spent; }
 
  private:
-  // Each returns the end when there is one.
+  // Each function returns the session's end if it has ended.
   std::optional<SessionEnd> read_hello();
   std::optional<SessionEnd> execute();
   std::optional<SessionEnd> execute_call();

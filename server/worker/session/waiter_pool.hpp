@@ -21,12 +21,12 @@ class WaiterPool {
   WaiterPool(const WaiterPool&) = delete;
   WaiterPool& operator=(const WaiterPool&) = delete;
 
-  // Hands over to a thread, at once: the caller may be the one that ends the wait of the others. False:
-  // kBlockedWaitersMax tasks are in flight. Any thread.
+  // Passes the task to a free or new thread at once, because the caller's next work may be what ends other waits.
+  // False: kBlockedWaitersMax tasks are in flight. Any thread.
   bool run(Task task);
-  // kWaitersMax tasks are under way: a wait for which something else will do should take that.
+  // Whether kWaitersMax tasks are in flight: then a wait should use the watcher if it can.
   bool crowded();
-  // Waits for all tasks and ends the threads; nothing may be handed over any more.
+  // Waits for all tasks and ends the threads. No task may be added afterwards.
   void finish();
 
  private:
@@ -36,7 +36,7 @@ class WaiterPool {
   std::mutex mutex_;
   std::condition_variable work_;
   std::deque<Task> tasks_;  // at most one per idle thread
-  size_t idle_ = 0;         // threads that are not in a task, those that a queued task is meant for included
+  size_t idle_ = 0;         // threads without a running task, including those that a queued task will use
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

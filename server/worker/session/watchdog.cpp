@@ -125,14 +125,14 @@ void Watchdog::watch() {
       MutexLock lock(mutex_);
       connection = connection_;
     }
-    // The socket is asked for its end alone: data on it are the executor's and wake nobody here.
+    // The socket is polled only for its end: data on it are for the executor and do not wake this thread.
     pollfd watched[5] = {{broker_.descriptor(), broker_.events(), 0},
                          {connection ? connection->descriptor() : -1, POLLRDHUP, 0},
                          {wake_.get(), POLLIN, 0},
                          {quit_.get(), POLLIN, 0},
                          {changed_.get(), POLLIN, 0}};
     const int waits[] = {time_left(), until_poll, poll_executor(connection != nullptr)};
-    // The soonest of those that there are; none: for ever.
+    // The shortest of the waits that apply; without one, poll() has no time limit.
     int wait = -1;
     for (int one : waits)
       if (one >= 0 && (wait < 0 || one < wait)) wait = one;

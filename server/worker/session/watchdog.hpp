@@ -17,26 +17,27 @@ namespace gpuwire::server {
 
 // A thread that watches the broker's descriptor and the client's connection. When either is closed, the broker says
 // stop, or begin_grace() is called, the process has kEndGraceMs left, then the watchdog calls _exit. A session that
-// outlives its connection has the time that it is given when one is lost.
+// outlives its connection gets the time that is passed to detached().
 class Watchdog {
  public:
   static constexpr int kExitOverdue = 3;  // the process's exit code when the watchdog had to end it
 
-  // On the watchdog's thread; none may block. `stop`: the broker ends the session, once. `gone`: the client has closed
-  // its side, once. `hung_up`: the same in a session that outlives its connection, once for each connection.
-  // `grace_over`: the time of a lost connection is over, once. `hear`: all other messages of the broker.
+  // Called on the watchdog's thread; none may block. `stop`: the broker ends the session, once. `gone`: the client has
+  // closed its side, once. `hung_up`: the client has closed its side in a session that outlives its connection, once
+  // for each connection. `grace_over`: the grace period of a lost connection is over, once. `on_message`: all other
+  // messages of the broker.
   struct Hooks {
     std::function<void(StopOrder order)> stop;
     std::function<void()> gone;
     std::function<void()> hung_up;
     std::function<void()> grace_over;
     std::function<void(ipc::Message)> on_message;
-    // Every kExecutorPollMs while there is a connection whose end may stand behind bytes that nobody reads; empty: its
-    // end is seen whatever stands before it.
+    // Called every kExecutorPollMs while there is a connection whose end may follow unread bytes; empty: the end is
+    // seen despite unread bytes.
     std::function<void()> poll_executor = {};
   };
-  // `broker` outlives it, and from now on only this object reads and drains it; a thread that leaves a message waiting
-  // there calls broker_full().
+  // `broker` outlives this object, and from now on only this object reads and drains it; a thread that leaves a message
+  // unsent in it calls broker_full().
   Watchdog(ipc::Channel& broker, std::shared_ptr<transport::Transport> connection, Hooks hooks);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -46,10 +47,10 @@ class Watchdog {
   // Any thread; does not block.
   void broker_full();
 
-  // From now on the connection's end is not the session's, and `look` is called when its own last answer says so: how
-  // long until the next time. May be called a second time with the first `look`.
+  // From now on the connection's end does not end the session, and `poll` is called periodically: it returns the time
+  // until its next call. May be called a second time with the first `poll`.
   void outlive_connections(std::function<std::chrono::nanoseconds()> poll = {});
-  // There is no connection, for at most this long.
+  // Starts the grace period of a lost connection.
   void detached(uint32_t grace_ms);
   void attached(std::shared_ptr<transport::Transport> connection);
 
@@ -57,11 +58,11 @@ class Watchdog {
   void watch();
   // Milliseconds until the deadline; -1: there is none.
   int time_left();
-  // Looks if it is to, and says when to look again; -1: never.
+  // Calls `poll_` if it is due. Returns the milliseconds until its next call; -1: never.
   int poll();
-  // As poll(), of the executor.
+  // Calls hooks_.poll_executor if it is due. Returns the milliseconds until the next call; -1: never.
   int poll_executor(bool connected);
-  // The client has closed its side. True: the process has to end.
+  // Handles the client's closing of its side. True: the process has to end.
   bool closed(const std::shared_ptr<transport::Transport>& connection);
   // Reads the broker's messages. True: the process has to end.
   bool hear_broker();
