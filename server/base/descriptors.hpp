@@ -1,4 +1,4 @@
-// How many descriptors this process may have, and a few that are kept for when there are none left.
+// The process's bound of descriptors, and a few reserve descriptors for when none is left.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace gpuwire::server {
 
-// How many this process may have open at once.
+// Returns the number of descriptors that this process may have open at once.
 size_t descriptor_limit();
 // Raises that limit as far as the process may. Returns the new limit.
 size_t raise_descriptor_limit();

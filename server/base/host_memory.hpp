@@ -15,7 +15,7 @@ inline constexpr uint64_t kHostSlackBytes = uint64_t{2} << 30;
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  // False: the tenant may not have this much more.
+  // Reserves `bytes`. False: they would exceed the tenant's bound.
   virtual bool reserve(uint64_t bytes) = 0;
   virtual void give_back(uint64_t bytes) = 0;
 };

@@ -54,7 +54,7 @@ uint64_t bound_in(const std::filesystem::path& file) {
   return stream >> bytes ? bytes : UINT64_MAX;
 }
 
-// Of this process's control groups (cgroups(7)), version 2 and 1.
+// Returns the memory limit of this process's control groups (cgroups(7)), version 2 and 1.
 uint64_t group_bytes() {
   std::ifstream groups("/proc/self/cgroup");
   uint64_t least = UINT64_MAX;

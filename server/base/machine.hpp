@@ -10,7 +10,7 @@
 
 namespace gpuwire::server {
 
-// Of the machine, or of the control group that this process is in, whichever is less. 0: unknown.
+// Returns the memory of the machine, or of this process's control group, whichever is less. 0: unknown.
 uint64_t machine_bytes();
 
 // The kernel's figures about a process, read repeatedly over one descriptor: opening the file anew costs more than
@@ -44,8 +44,8 @@ inline constexpr int kKillOrderOfWorkers = 200, kKillOrderOfBroker = -500;
 // present one.
 void set_niceness(pid_t process, int niceness);
 
-// How early the kernel kills the process when memory runs out: 0 to 1000. False: it may not be said, or the process is
-// gone.
+// Sets how early the kernel kills the process when memory runs out: 0 to 1000. False: no permission, or the process has
+// ended.
 bool set_kill_order(pid_t process, int order);
 
 }  // namespace gpuwire::server

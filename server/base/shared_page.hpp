@@ -64,7 +64,7 @@ class SharedPage {
   static tl::unexpected<std::string> failed(const char* call) {
     return tl::unexpected(fmt::format("{}: {}: {}", Page::kName, call, std::strerror(errno)));
   }
-  // False: errno says why.
+  // Maps the page. False: errno has the reason.
   bool map_memory() {
     void* memory = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_.get(), 0);
     if (memory == MAP_FAILED) return false;

@@ -10,7 +10,7 @@
 namespace gpuwire::server {
 namespace {
 
-// Without memory of its own: there may be none.
+// Writes without allocating, because there may be no memory.
 void write_plainly(const char* text) {
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }

@@ -1,4 +1,4 @@
-// How the broker ends when something has happened for which no code is written.
+// Ends the broker after an unhandled error.
 #pragma once
 
 namespace gpuwire::server {

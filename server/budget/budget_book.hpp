@@ -21,7 +21,7 @@ class Month {
   static tl::expected<Month, std::string> parse(const std::string& text);
 
   std::string text() const;  // "2026-11"
-  // Of the month that follows.
+  // Returns the end of the month, which is the begin of the next.
   std::chrono::system_clock::time_point end() const;
   int distance(Month other) const {
     return number_ > other.number_ ? number_ - other.number_ : other.number_ - number_;
@@ -51,13 +51,13 @@ class BudgetBook {
   void begin_at(const std::string& session, std::chrono::nanoseconds charged);
   bool knows(const std::string& session) const { return sessions_.contains(session); }
   void forget(const std::string& session) { changes_ += sessions_.erase(session); }
-  // Those that are not among these have ended while nobody looked.
+  // Forgets all sessions but these: the others have ended unnoticed.
   void keep_only(const std::set<std::string>& sessions);
 
   std::chrono::nanoseconds used(const Account& account, Month month) const;
-  // Those of the tenant that were charged in this month.
+  // Returns the tenant's users that were charged in this month.
   std::vector<std::string> users_of(const std::string& tenant, Month month) const;
-  // Of all accounts of tenants, in all months: for tests.
+  // Returns the sum of all tenants' accounts in all months. For tests.
   std::chrono::nanoseconds charged_in_all() const;
 
   // Grows with each change.

@@ -33,7 +33,7 @@ std::string heading_of(std::string_view text) {
   return fmt::format("{}{:08x} {}\n", kHeading, checksum(text), text.size());
 }
 
-// Nothing: it is not there.
+// Reads one file. Empty: the file does not exist.
 std::optional<tl::expected<BudgetBook, std::string>> read_one(const fs::path& file) {
   std::ifstream in(file, std::ios::binary | std::ios::ate);
   if (!in) return std::nullopt;

@@ -13,10 +13,10 @@
 
 namespace gpuwire::server {
 
-// As old the generation is that a broken file is replaced by, at least: by then the kernel has brought it to the disk.
+// The least age of the generation that replaces a broken file: by then the kernel has written it to the disk.
 inline constexpr std::chrono::seconds kBudgetGenerationTime{60};
 
-// As root /var/lib/gpuwire/budgets, else gpuwire/budgets in the user's folder for state.
+// Returns /var/lib/gpuwire/budgets for root, else gpuwire/budgets in the user's state folder.
 std::filesystem::path default_budget_file();
 
 // FILE, FILE.before (the generation before it), FILE.lock (held). One thread.

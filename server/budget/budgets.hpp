@@ -24,7 +24,7 @@ namespace gpuwire::server {
 // The interval at which sessions are charged while there are any: a budget is exceeded by this much GPU time at most
 // before its sessions fall, and a month's last charge is late by no more.
 inline constexpr std::chrono::milliseconds kBudgetPollTime{1000};
-// Of one tenant, in figures: those that have used most.
+// The bound of a tenant's users in figures; those that have used most are shown.
 inline constexpr size_t kUsersShownMax = 1024;
 
 // The broker's thread only. Add it to the parts behind the GPU scheduler: at a session's end it is asked first.

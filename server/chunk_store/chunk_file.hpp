@@ -40,14 +40,14 @@ class ChunkFile {
   // The file's maker has set its size.
   static tl::expected<ChunkFile, std::string> open(OwnedDescriptor file);
 
-  // Any thread. Without looking at the bytes.
+  // Whether there is an entry for the digest; does not read the bytes. Any thread.
   bool holds(const digest::Digest& digest) const;
   // Reads the chunk of this entry, exactly `out.size()` bytes, and counts as a use of it. False: it is not there. The
   // caller compares the digest.
   bool read(const digest::Digest& digest, std::span<std::byte> out) const;
-  // In the place of the least recently used of its set, if it is not there yet. False: there is no room on the medium.
+  // Writes a new chunk in place of the least recently used one of its set. False: there is no room on the medium.
   bool write(const digest::Digest& digest, std::span<const std::byte> chunk) const;
-  // Its bytes do not match the digest.
+  // Removes an entry whose bytes do not match the digest.
   void forget(const digest::Digest& digest) const;
 
   size_t slots() const { return sets_ * kSlotsPerSet; }

@@ -24,11 +24,13 @@ namespace gpuwire::server {
 
 // Bytes that wait to be digested and written; more are not kept.
 inline constexpr size_t kChunkQueueBytesMax = 64u << 20;
-// How long the end of a session waits until they are written: the process ends soon after its connection (kEndGraceMs).
+// The time for which the end of a session waits until queued chunks are written: the process ends soon after its
+// connection (kEndGraceMs).
 inline constexpr std::chrono::milliseconds kChunkQueueEnd{300};
 // Threads that read and check chunks beside the executor.
 inline constexpr unsigned kChunkHelpersMax = 7;
-// For how long they look for the next piece of a copy before they sleep: being woken takes longer than reading a chunk.
+// The time for which these threads poll for the next piece of a copy before they sleep: a wake-up takes longer than
+// reading a chunk.
 inline constexpr std::chrono::microseconds kChunkPoll{200};
 
 class ChunkStore {
@@ -42,16 +44,16 @@ class ChunkStore {
   // Fastest first; at least one. `account`: of the queue, and of `uncharged_bytes`, which the session answers for as
   // soon as it keeps something; outlives the store, null: nobody counts.
   ChunkStore(std::vector<ChunkFile> files, HostMemory* account, uint64_t uncharged_bytes, Counters counters);
-  // Without finish(): waiting chunks are discarded.
+  // Discards waiting chunks, unless finish() was called.
   ~ChunkStore();
   ChunkStore(const ChunkStore&) = delete;
   ChunkStore& operator=(const ChunkStore&) = delete;
 
-  // Before anything else: digests use this key, so that a session without it finds nothing.
+  // Sets the key of the digests, so that a session without the key finds nothing. Called first.
   void use_key(const digest::Key& key) { key_ = key; }
 
   // --- the executor -------------------------------------------------------------------------------------------------
-  // Without looking at its bytes.
+  // Whether there is an entry for the digest; does not read the chunk.
   bool holds(const digest::Digest& digest) const;
   // Fills `out`, cut every kChunkBytes, with the chunks of these digests (as many as that is). A chunk that it reports
   // as found has been compared with its digest here, in `out`.

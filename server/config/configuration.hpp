@@ -130,7 +130,7 @@ bool has_guarantee(const TenantConfiguration& tenant);
 
 // Every mistake, one line each, "FILE:LINE: message".
 using ConfigurationErrors = std::vector<std::string>;
-// As much of the file as can be used, and every mistake in it.
+// The usable part of a configuration file, and every mistake in it.
 struct ReadConfiguration {
   Configuration configuration;
   ConfigurationErrors mistakes;
@@ -144,7 +144,7 @@ tl::expected<Configuration, ConfigurationErrors> read_configuration(const std::f
 ConfigurationErrors check_devices(const Configuration& configuration, const std::vector<uint64_t>& device_bytes);
 // The tenant of a server without a configuration file.
 inline constexpr const char* kOpenTenant = "open";
-// Without a file: one tenant named "open" on loopback, all devices, no limits.
+// Returns the configuration without a file: one tenant named "open" on loopback, all devices, no limits.
 Configuration open_configuration();
 // The same with the command line's words. Mistakes: addresses that cannot be.
 ReadConfiguration check_open_configuration(const ConfigurationOverrides& overrides);

@@ -204,7 +204,7 @@ std::vector<std::string> listen_mistakes(const std::string& address, bool anywhe
                   address)};
 }
 
-// Those that are addresses, whether or not a server may listen there.
+// Keeps the valid addresses, even if a server may not listen there.
 void keep_addresses(std::vector<std::string>& listen) {
   std::erase_if(listen, [](const std::string& text) { return !look_at(text, true).wrong.empty(); });
 }

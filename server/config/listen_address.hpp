@@ -1,4 +1,4 @@
-// Where the server listens, as the user writes it.
+// The addresses on which the server listens, as the user writes them.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace gpuwire::server {
 
-// One of the two.
+// Exactly one of the members is set.
 struct ListenAddress {
   std::optional<boost::asio::ip::tcp::endpoint> tcp;
   std::string unix_path;

@@ -19,7 +19,7 @@
 namespace gpuwire::server {
 namespace {
 
-// In front of the tenant's name: the file in memory.
+// The prefix of a keeper entry with the memory file of a tenant, whose name follows.
 const std::string kKeptPrefix = "chunks/";
 
 uint64_t held_bytes(const OwnedDescriptor& file) {
@@ -79,7 +79,7 @@ void TenantChunks::drop_memory(Store& store) {
   store.charged = false;
 }
 
-// One of an earlier server, too.
+// Removes the disk file, including that of an earlier server.
 void TenantChunks::drop_disk(Store& store) {
   store.disk.reset();
   if (!settings_.directory.empty()) ::unlink(path_of(store).c_str());
@@ -137,7 +137,7 @@ tl::expected<void, std::string> TenantChunks::attach(const SessionRecord& sessio
   return {};
 }
 
-// Until then the worker that fills it answers for it.
+// Charges the store once it has data. Until then the charge is on the worker that fills it.
 void TenantChunks::charge_if_used(scheduler::TenantId tenant, Store& store) {
   if (store.charged || held_bytes(store.memory) == 0) return;
   store.charged = true;
