@@ -199,6 +199,12 @@ struct Translated {
 
 uint64_t word_of(CUgraphNode node) { return reinterpret_cast<uint64_t>(node); }
 
+// Ends a launch whose frame was sent with this result.
+CUresult launched(const Caller& caller, uint64_t exec, CUresult result) {
+  if (!result && caller.server->graph_records.launch_is_judged(exec)) result = await_verdict(caller);
+  return leave(caller, result);
+}
+
 }  // namespace
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
@@ -269,8 +275,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
     uint64_t sequence = 0;
     CUresult result = forward::cuGraphLaunch(on.caller, exec, on.stream(), false, &sequence);
     if (!result) sending.sent(sequence);
-    if (!result && server.graph_records.leaves_memory(handle)) result = await_verdict(on.caller);
-    return leave(on.caller, result);
+    return launched(on.caller, handle, result);
   }
   if (!known_handle(wire::HandleKind::graph_exec, handle)) return CUDA_ERROR_INVALID_VALUE;
   if (uses->blocks.size() > wire::kListItemsMax || uses->pinned.size() > wire::kListItemsMax)
@@ -295,7 +300,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream, bool per_thread) {
         sending.sent(sequence);  // so that the program waits for the returning data
       });
   if (result == CUDA_SUCCESS) note_stream_work(on.caller, on.wire_stream, sequence);
-  return leave(on.caller, result);
+  return launched(on.caller, handle, result);
 }
 
 }  // namespace custom

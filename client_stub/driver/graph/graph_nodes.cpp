@@ -16,6 +16,7 @@
 #include "client_stub/driver/graph/graph_records.hpp"
 #include "client_stub/driver/graph/user_objects.hpp"
 #include "client_stub/driver/stream/host_callbacks.hpp"
+#include "client_stub/driver/stream/memory_operations.hpp"
 #include "client_stub/driver/copy/memory_in_flight.hpp"
 #include "protocol/wire/limits.hpp"
 #include "schema/session.capnp.h"
@@ -255,6 +256,20 @@ CUresult add_conditional(const Caller& caller, const Target& target, CUgraphNode
   return CUDA_SUCCESS;
 }
 
+// --- words that are written and waited for --------------------------------------------------------------------------
+
+// `send` sends the node. `owner`, which is asked once the node is there, names its graph or executable graph; 0: not
+// known.
+template <class Parameters, class Send, class Owner>
+CUresult send_operations(const Caller& caller, const Parameters& p, Send&& send, Owner&& owner) {
+  const bool readable = p.paramArray && p.count <= wire::kListItemsMax;
+  const MemoryOperations operations = look_at(caller, {p.paramArray, readable ? p.count : 0});
+  const CUresult result = send();
+  const uint64_t has = result ? 0 : owner();
+  if (has) note_in_graph(caller, has, operations);
+  return result;
+}
+
 // --- any kind ------------------------------------------------------------------------------------------------------
 
 CUresult add_plain(const Caller& caller, const Target& target, CUgraphNode* out, CUgraphNodeParams* parameters) {
@@ -279,6 +294,15 @@ CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, 
       if (!result) caller.server->graph_records.add(word_of(target.graph), word_of(*out), uses);
       return result;
     }
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return send_operations(
+          caller, parameters.memOp,
+          [&] {
+            CUresult result = add_plain(caller, target, out, &parameters);
+            if (!result) caller.server->graph_records.note_nodes(word_of(target.graph), {out, 1});
+            return result;
+          },
+          [&] { return word_of(target.graph); });
     default: break;
   }
   CUresult result = add_plain(caller, target, out, &parameters);
@@ -288,8 +312,6 @@ CUresult add_node(const Caller& caller, const Target& target, CUgraphNode* out, 
     caller.server->graph_records.copy(word_of(parameters.graph.graph), word_of(target.graph), word_of(*out));
     caller.server->user_objects.copy(word_of(parameters.graph.graph), word_of(target.graph));
   }
-  if (parameters.type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP)
-    caller.server->graph_records.note_awaits(word_of(target.graph), Awaits::program);
   if (parameters.type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
     note_graph_memory(caller, parameters.alloc.dptr, parameters.alloc.bytesize);
     caller.server->graph_records.note_allocation(word_of(target.graph), parameters.alloc.dptr);
@@ -314,6 +336,10 @@ CUresult set_node(const Caller& caller, const Target& target, CUgraphNodeParams&
       return in_exec ? custom::cuGraphExecMemcpyNodeSetParams(target.exec, target.node, &copy.copyParams, copy.copyCtx)
                      : custom::cuGraphMemcpyNodeSetParams(target.node, &copy.copyParams);
     }
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      return send_operations(
+          caller, parameters.memOp, [&] { return forward_it(&parameters); },
+          [&] { return in_exec ? word_of(target.exec) : caller.server->graph_records.graph_of(word_of(target.node)); });
     default: return forward_it(&parameters);
   }
 }
@@ -400,6 +426,35 @@ CUresult cuGraphHostNodeSetParams(CUgraphNode node, const CUDA_HOST_NODE_PARAMS*
 CUresult cuGraphExecHostNodeSetParams(CUgraphExec exec, CUgraphNode node, const CUDA_HOST_NODE_PARAMS* p) {
   return entered(Needs::initialised, p, [&](const Caller& caller) {
     return send_host(caller, changing(exec, node), nullptr, p->fn, p->userData);
+  });
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return entered(Needs::initialised, p, [&](const Caller& caller) {
+    return send_operations(
+        caller, *p,
+        [&] {
+          CUresult result = forward::cuGraphAddBatchMemOpNode(caller, out, graph, dependencies, count, p);
+          if (!result) caller.server->graph_records.note_nodes(word_of(graph), {out, 1});
+          return result;
+        },
+        [&] { return word_of(graph); });
+  });
+}
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return entered(Needs::initialised, p, [&](const Caller& caller) {
+    return send_operations(
+        caller, *p, [&] { return forward::cuGraphBatchMemOpNodeSetParams(caller, node, p); },
+        [&] { return caller.server->graph_records.graph_of(word_of(node)); });
+  });
+}
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS* p) {
+  return entered(Needs::initialised, p, [&](const Caller& caller) {
+    return send_operations(
+        caller, *p, [&] { return forward::cuGraphExecBatchMemOpNodeSetParams(caller, exec, node, p); },
+        [&] { return word_of(exec); });
   });
 }
 

@@ -50,11 +50,11 @@ void GraphRecords::collect(uint64_t owner, std::vector<NodeUse>& out, int depth)
   for (uint64_t inner : found->second.inner) collect(inner, out, depth + 1);
 }
 
-Awaits GraphRecords::collect_awaits(uint64_t owner, int depth) const noexcept {
+GraphRecords::Whole GraphRecords::collect_whole(uint64_t owner, int depth) const noexcept {
   auto found = records_.find(owner);
-  if (found == records_.end() || depth > kInnerDepthMax) return Awaits::nothing;
-  Awaits all = found->second.awaits;
-  for (uint64_t inner : found->second.inner) all = all | collect_awaits(inner, depth + 1);
+  if (found == records_.end() || depth > kInnerDepthMax) return {};
+  Whole all = found->second.whole;
+  for (uint64_t inner : found->second.inner) all.join(collect_whole(inner, depth + 1));
   return all;
 }
 
@@ -64,13 +64,13 @@ void GraphRecords::copy(uint64_t from, uint64_t to, uint64_t node) {
   std::shared_ptr<const GraphUses> before;
   std::lock_guard lock(mutex_);
   collect(from, all, 0);
-  const Awaits awaits = collect_awaits(from, 0);
+  const Whole whole = collect_whole(from, 0);
   auto source = records_.find(from);
   std::vector<uint64_t> allocations = source == records_.end() ? std::vector<uint64_t>{} : source->second.allocations;
-  if (all.empty() && allocations.empty() && awaits == Awaits::nothing) return;
+  if (all.empty() && allocations.empty() && whole.is_nothing()) return;
   Record& record = records_[to];
   before.swap(record.together);
-  record.awaits = record.awaits | awaits;
+  record.whole.join(whole);
   record.allocations.insert(record.allocations.end(), allocations.begin(), allocations.end());
   for (NodeUse& use : all) record.uses.push_back({node ? node : use.node, std::move(use.use)});
   count();
@@ -82,12 +82,12 @@ void GraphRecords::take_over(uint64_t from, uint64_t to) {
   std::shared_ptr<const GraphUses> before;
   std::lock_guard lock(mutex_);
   collect(from, all, 0);
-  const Awaits awaits = collect_awaits(from, 0);
-  if (all.empty() && awaits == Awaits::nothing && !records_.contains(to)) return;
+  const Whole whole = collect_whole(from, 0);
+  if (all.empty() && whole.is_nothing() && !records_.contains(to)) return;
   Record& record = records_[to];
   std::swap(record.uses, all);
   before.swap(record.together);
-  record.awaits = record.awaits | awaits;
+  record.whole.join(whole);
   count();
 }
 
@@ -163,18 +163,23 @@ void GraphRecords::note_free(uint64_t owner, uint64_t address) {
   if (found != records_.end()) std::erase(found->second.allocations, address);
 }
 
-bool GraphRecords::leaves_memory(uint64_t owner) const {
+void GraphRecords::note_judged(uint64_t owner) {
+  std::lock_guard lock(mutex_);
+  records_[owner].whole.judged = true;
+  count();
+}
+
+bool GraphRecords::launch_is_judged(uint64_t owner) const {
   if (count_.load(std::memory_order_relaxed) == 0) return false;
   std::lock_guard lock(mutex_);
   auto found = records_.find(owner);
-  return found != records_.end() && !found->second.allocations.empty();
+  return found != records_.end() && (found->second.whole.judged || !found->second.allocations.empty());
 }
 
 void GraphRecords::note_awaits(uint64_t owner, Awaits awaits) {
   if (awaits == Awaits::nothing) return;
   std::lock_guard lock(mutex_);
-  Record& record = records_[owner];
-  record.awaits = record.awaits | awaits;
+  records_[owner].whole.join({.awaits = awaits});
   count();
 }
 
@@ -182,7 +187,7 @@ Awaits GraphRecords::awaits_of(uint64_t owner) const noexcept {
   if (count_.load(std::memory_order_relaxed) == 0) return Awaits::nothing;
   std::lock_guard lock(mutex_);
   auto found = records_.find(owner);
-  return found == records_.end() ? Awaits::nothing : found->second.awaits;
+  return found == records_.end() ? Awaits::nothing : found->second.whole.awaits;
 }
 
 namespace {

@@ -46,8 +46,11 @@ class GraphRecords final : public SessionPart {
   // The owner's launches allocate memory there, or free their allocations.
   void note_allocation(uint64_t owner, uint64_t address);
   void note_free(uint64_t owner, uint64_t address);
-  // Does a launch leave memory behind, so that the next one is an error until that is freed?
-  bool leaves_memory(uint64_t owner) const;
+  // The owner's launches stand or fall with the server's driver: it may refuse a node when that is to run.
+  void note_judged(uint64_t owner);
+  // Does the driver's verdict on a launch decide whether that succeeds? So it is where the launch leaves memory behind,
+  // which makes the next one an error until that is freed, and after note_judged().
+  bool launch_is_judged(uint64_t owner) const;
 
   // The owner's launches stand for functions of the program, or for words that it writes.
   void note_awaits(uint64_t owner, Awaits awaits);
@@ -64,14 +67,22 @@ class GraphRecords final : public SessionPart {
     uint64_t node = 0;
     GraphUse use;
   };
+  // What holds of an owner as a whole, and of the graphs inside it.
+  struct Whole {
+    Awaits awaits = Awaits::nothing;
+    bool judged = false;
+
+    bool is_nothing() const noexcept { return awaits == Awaits::nothing && !judged; }
+    void join(const Whole& other) noexcept { awaits = awaits | other.awaits, judged = judged || other.judged; }
+  };
   struct Record {
     std::vector<NodeUse> uses;
     std::vector<uint64_t> inner;
     std::vector<uint64_t> allocations;          // that are not freed by the same graph
-    Awaits awaits = Awaits::nothing;            // of any node that it has, or has had
+    Whole whole;                                // of any node that it has, or has had
     std::shared_ptr<const GraphUses> together;  // `uses`, each once; null: not made since they changed
   };
-  Awaits collect_awaits(uint64_t owner, int depth) const noexcept;
+  Whole collect_whole(uint64_t owner, int depth) const noexcept;
   void collect(uint64_t owner, std::vector<NodeUse>& out, int depth) const;
   void count() noexcept { count_.store(records_.size() + graphs_.size(), std::memory_order_relaxed); }
 

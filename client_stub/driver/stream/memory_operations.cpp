@@ -1,7 +1,5 @@
-// Words that streams write and wait for. The calls are posted, so the client checks the arguments that CUDA checks at
-// once.
-#include <algorithm>
-#include <span>
+// The calls are posted, so the client checks the arguments that CUDA checks at once.
+#include "client_stub/driver/stream/memory_operations.hpp"
 
 #include "client/forward.hpp"
 #include "client/custom.hpp"
@@ -12,23 +10,100 @@
 #include "client_stub/driver/copy/memory_in_flight.hpp"
 #include "client_stub/driver/graph/graph_records.hpp"
 #include "client_stub/driver/host_memory/pinned_pointers.hpp"
+#include "client_stub/driver/memory/place.hpp"
 #include "protocol/wire/limits.hpp"
 
-namespace gpuwire::client::custom {
+namespace gpuwire::client {
 namespace {
 
 constexpr unsigned kWaitFlags = CU_STREAM_WAIT_VALUE_GEQ | CU_STREAM_WAIT_VALUE_EQ | CU_STREAM_WAIT_VALUE_AND |
                                 CU_STREAM_WAIT_VALUE_NOR | CU_STREAM_WAIT_VALUE_FLUSH;
 constexpr unsigned kWriteFlags = CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
 
-// The work behind the wait, in the stream or with each launch of the graph that it is captured into, may find that the
-// program has done other things before it wrote the word.
-void note_wait(const Caller& caller, uint64_t wire_stream, uint64_t sequence) {
-  if (uint64_t capture = capture_of(caller, wire_stream)) {
-    caller.server->graph_records.note_awaits(capture, Awaits::program);
-  } else {
+// Memory of pools, of graphs and managed memory holds none (measured on driver 580).
+bool holds_words(RangeKind kind) noexcept {
+  return kind != RangeKind::pool && kind != RangeKind::graph && !is_managed(kind);
+}
+
+// One word of an operation. Its memory is made known to the device.
+struct Word {
+  CUresult error = CUDA_SUCCESS;  // of a word that is none at any time
+  bool unknown = false;           // only the server's driver can tell
+  bool holds = true;
+
+  Word(CUdeviceptr address, size_t bytes) noexcept {
+    if (address % bytes != 0) {
+      error = CUDA_ERROR_INVALID_VALUE;
+      return;
+    }
+    Place place = classify(address, bytes);
+    error = check_on_device(place, unknown);
+    holds = place.kind == PlaceKind::other || holds_words(place.entry.kind);
+  }
+  bool refused_when_run() const noexcept { return unknown || !holds; }
+};
+
+// The operation alone; its flags and its word are those of a wait or of a write.
+MemoryOperations look_at_one(const CUstreamBatchMemOpParams& operation) noexcept {
+  const auto judge = [](unsigned flags, unsigned known_flags, CUdeviceptr address, size_t bytes, bool waits) {
+    const Word word(address, bytes);
+    return MemoryOperations{.plain = (flags & ~known_flags) == 0 && !word.error && !word.unknown,
+                            .refused_when_run = word.refused_when_run(),
+                            .waits = waits};
+  };
+  const auto& wait = operation.waitValue;
+  const auto& write = operation.writeValue;
+  switch (operation.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32: return judge(wait.flags, kWaitFlags, wait.address, 4, true);
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64: return judge(wait.flags, kWaitFlags, wait.address, 8, true);
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32: return judge(write.flags, kWriteFlags, write.address, 4, false);
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: return judge(write.flags, kWriteFlags, write.address, 8, false);
+    default: return {.plain = false};
+  }
+}
+
+// The words that kernels behind the operations read may be addresses of pinned memory.
+void note_written(const Caller& caller, const CUstreamBatchMemOpParams& operation) noexcept {
+  PinnedPointers& pinned = caller.server->pinned_pointers;
+  const auto& write = operation.writeValue;
+  if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) pinned.scan_argument(write.value64);
+  if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) pinned.scan_half(write.address, write.value);
+}
+
+}  // namespace
+
+MemoryOperations look_at(const Caller& caller, std::span<const CUstreamBatchMemOpParams> operations) noexcept {
+  MemoryOperations all{.plain = !operations.empty()};
+  for (const CUstreamBatchMemOpParams& operation : operations) {
+    const MemoryOperations one = look_at_one(operation);
+    all.plain = all.plain && one.plain;
+    all.refused_when_run = all.refused_when_run || one.refused_when_run;
+    all.waits = all.waits || one.waits;
+    note_written(caller, operation);
+  }
+  return all;
+}
+
+void note_in_graph(const Caller& caller, uint64_t owner, const MemoryOperations& operations) {
+  GraphRecords& records = caller.server->graph_records;
+  if (operations.refused_when_run) records.note_judged(owner);
+  // With each launch the work behind the wait may find that the program has done other things before it wrote the word.
+  if (operations.waits) records.note_awaits(owner, Awaits::program);
+}
+
+namespace custom {
+namespace {
+
+// The result of operations whose frame was sent as `sequence` to the stream, or to the graph that it is captured into.
+// What the driver refuses when it runs is refused at once in a stream, and by the launch of a graph.
+CUresult sent(const Caller& caller, uint64_t wire_stream, uint64_t sequence, const MemoryOperations& operations) {
+  const uint64_t capture = capture_of(caller, wire_stream);
+  if (capture) note_in_graph(caller, capture, operations);
+  // The work behind the wait may find that the program has done other things before it wrote the word.
+  if (!capture && operations.waits) {
     caller.server->in_flight.note_standing(caller, wire_stream, sequence, Awaits::program);
   }
+  return operations.plain && (capture || !operations.refused_when_run) ? CUDA_SUCCESS : await_verdict(caller);
 }
 
 // `forward_call` posts the operation on a word of this many bytes.
@@ -41,48 +116,16 @@ CUresult operate(CUstream stream, bool per_thread, CUdeviceptr address, size_t b
   const uint64_t wire_stream = resolve_stream(caller, stream, per_thread, error);
   if (error) return error;
   const unsigned known_flags = waits ? kWaitFlags : kWriteFlags;
-  if (address % bytes != 0 || (flags & ~known_flags) != 0) return CUDA_ERROR_INVALID_VALUE;
-  bool unknown = false;
-  Place word = classify(address, bytes);
-  if ((error = check_on_device(word, unknown))) return error;
+  if ((flags & ~known_flags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Word word(address, bytes);
+  if (word.error) return word.error;
   uint64_t sequence = 0;
   CUresult result = forward_call(caller, &sequence);
-  if (!result && waits) note_wait(caller, wire_stream, sequence);
-  return leave(caller, !result && unknown ? await_verdict(caller) : result);
-}
-
-// Whether the driver accepts it for certain. It decides itself about others.
-bool is_plain(const CUstreamBatchMemOpParams& operation) noexcept {
-  const auto reaches = [](CUdeviceptr address, size_t bytes) {
-    bool unknown = false;
-    Place word = classify(address, bytes);
-    return address % bytes == 0 && check_on_device(word, unknown) == CUDA_SUCCESS && !unknown;
-  };
-  switch (operation.operation) {
-    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
-    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
-      return (operation.waitValue.flags & ~kWaitFlags) == 0 &&
-             reaches(operation.waitValue.address, operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 ? 4 : 8);
-    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
-    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
-      return (operation.writeValue.flags & ~kWriteFlags) == 0 &&
-             reaches(operation.writeValue.address, operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32 ? 4 : 8);
-    default: return false;
+  if (!result) {
+    result = sent(caller, wire_stream, sequence,
+                  {.plain = !word.unknown, .refused_when_run = word.refused_when_run(), .waits = waits});
   }
-}
-
-// The words that kernels behind the operations read may be addresses of pinned memory.
-void note_written(const Caller& caller, std::span<const CUstreamBatchMemOpParams> operations) noexcept {
-  PinnedPointers& pinned = caller.server->pinned_pointers;
-  for (const CUstreamBatchMemOpParams& operation : operations) {
-    const auto& write = operation.writeValue;
-    if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) pinned.scan_argument(write.value64);
-    if (operation.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) pinned.scan_half(write.address, write.value);
-  }
-}
-
-bool waits(const CUstreamBatchMemOpParams& operation) noexcept {
-  return operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || operation.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+  return leave(caller, result);
 }
 
 }  // namespace
@@ -91,17 +134,16 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatc
                                unsigned int flags, bool per_thread) {
   Caller caller = enter(Needs::context);
   if (caller.error) return caller.error;
-  const bool plain =
-      flags == 0 && count > 0 && operations &&
-      std::all_of(operations, operations + count, [](const auto& operation) { return is_plain(operation); });
-  if (operations && count <= wire::kListItemsMax) note_written(caller, {operations, count});
+  const bool readable = operations && count <= wire::kListItemsMax;
+  MemoryOperations all = look_at(caller, {operations, readable ? count : 0});
+  all.plain = all.plain && flags == 0;
   uint64_t sequence = 0;
   CUresult result = forward::cuStreamBatchMemOp_v2(caller, stream, count, operations, flags, per_thread, &sequence);
-  if (!result && std::any_of(operations, operations + count, waits)) {
+  if (!result) {
     CUresult known = CUDA_SUCCESS;
-    note_wait(caller, resolve_stream(caller, stream, per_thread, known), sequence);
+    result = sent(caller, resolve_stream(caller, stream, per_thread, known), sequence, all);
   }
-  return leave(caller, !result && !plain ? await_verdict(caller) : result);
+  return leave(caller, result);
 }
 
 CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned int flags,
@@ -178,4 +220,5 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMe
   return refused ? refused : cuStreamBatchMemOp_v2(stream, count, operations, flags, per_thread);
 }
 
-}  // namespace gpuwire::client::custom
+}  // namespace custom
+}  // namespace gpuwire::client

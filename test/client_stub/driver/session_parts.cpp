@@ -24,6 +24,10 @@ client::GraphMemory& part() {
   return server_session().graph_memory;
 }
 template <>
+client::GraphRecords& part() {
+  return server_session().graph_records;
+}
+template <>
 client::HostCallbacks& part() {
   return server_session().host_callbacks;
 }

@@ -7,6 +7,7 @@ class Captures;
 class ChunkedUploads;
 class DeviceOutput;
 class GraphMemory;
+class GraphRecords;
 class HostCallbacks;
 class HostRegions;
 class CachedMemory;
@@ -37,6 +38,8 @@ template <>
 client::DeviceOutput& part();
 template <>
 client::GraphMemory& part();
+template <>
+client::GraphRecords& part();
 template <>
 client::HostCallbacks& part();
 template <>

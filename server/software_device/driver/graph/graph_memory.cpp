@@ -43,7 +43,8 @@ GraphAllocation::~GraphAllocation() {
 tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context,
                                                                             uint64_t bytes) {
   const auto address = allocate_range(
-      {.bytes = bytes, .kind = MemoryKind::device, .device = device.ordinal, .context = context}, device);
+      {.bytes = bytes, .kind = MemoryKind::device, .device = device.ordinal, .context = context, .of_graph = true},
+      device);
   if (!address) {
     return tl::unexpected(address.error());
   }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "server/software_device/driver/call/driver_state.hpp"
+#include "server/software_device/driver/stream/memory_operations.hpp"
 #include "server/software_device/driver/stream/work_observer.hpp"
 
 namespace gpuwire::software_device {
@@ -274,6 +275,12 @@ tl::expected<Allocations, CUresult> note_memory(const GraphExec& exec) {
 }  // namespace
 
 CUresult launch_graph(Context& context, Stream& stream, GraphExec& exec) {
+  for (const GraphExec::Step& step : exec.steps) {
+    const auto* const work = std::get_if<MemoryOperationsWork>(&step.payload);
+    if (work != nullptr && !have_words(*work)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
   auto used = note_memory(exec);
   if (!used) {
     return used.error();

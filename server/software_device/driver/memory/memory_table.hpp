@@ -38,6 +38,7 @@ struct MemoryRange {
   unsigned flags = 0;      // as given when it was allocated or registered
   uint64_t buffer_id = 0;  // unique over the process's life
   CUmemoryPool pool = nullptr;
+  bool of_graph = false;  // allocated by the launches of graphs
   bool variable = false;  // of a module: not the program's to free
   bool leaving = false;   // freed in a stream that has not got there: no longer counted as used in its pool
   // Which devices' kernels may touch it, a bit per ordinal; contexts with peer access to `device` may as well.
@@ -47,6 +48,8 @@ struct MemoryRange {
   std::shared_ptr<void> backing;          // frees the memory with the last reference
 
   uint64_t end() const noexcept { return begin + bytes; }
+  // Of a pool, which graphs have one of their own of: it belongs to no context.
+  bool in_pool() const noexcept { return pool != nullptr || of_graph; }
 };
 
 // Safe to use from every thread.

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/context/context_object.hpp"
+#include "server/software_device/driver/stream/capture.hpp"
 
 namespace gpuwire::software_device {
 namespace {
@@ -37,6 +39,18 @@ bool valid(const CUstreamBatchMemOpParams& operation) {
     case CU_STREAM_MEM_OP_BARRIER: return operation.memoryBarrier.flags <= CU_STREAM_MEMORY_BARRIER_TYPE_GPU;
   }
   return false;
+}
+
+std::optional<CUdeviceptr> word_of(const CUstreamBatchMemOpParams& operation) {
+  switch (operation.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64: return operation.waitValue.address;
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64: return operation.writeValue.address;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+    case CU_STREAM_MEM_OP_BARRIER: return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 template <typename Word>
@@ -84,6 +98,9 @@ CUresult enqueue_operations(CUstream handle, const CUstreamBatchMemOpParams* ope
                             unsigned flags) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     auto work = check_memory_operations(operations, count, flags);
+    if (work && !is_capturing(stream) && !have_words(*work)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
     return work ? enqueue(context, stream, *std::move(work)) : work.error();
   });
 }
@@ -119,6 +136,17 @@ tl::expected<MemoryOperationsWork, CUresult> check_memory_operations(const CUstr
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
   return MemoryOperationsWork{{operations, operations + count}};
+}
+
+bool have_words(const MemoryOperationsWork& work) {
+  return std::all_of(work.operations.begin(), work.operations.end(), [](const CUstreamBatchMemOpParams& operation) {
+    bool holds = true;
+    if (const auto address = word_of(operation)) {
+      driver().memory.inspect(
+          *address, [&](const MemoryRange& range) { holds = !range.in_pool() && range.kind != MemoryKind::managed; });
+    }
+    return holds;
+  });
 }
 
 CUresult carry_out_memory_operations(const Context& context, const MemoryOperationsWork& work) {

@@ -269,3 +269,82 @@ TEST_CASE("A graph waits for words too") {
   CHECK(cuStreamWriteValue32_v2(other, word, 1, CU_STREAM_WRITE_VALUE_DEFAULT) == CUDA_SUCCESS);
   CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
 }
+
+namespace {
+
+// Memory of a pool, managed memory, and memory that a graph has allocated and not freed.
+std::vector<CUdeviceptr> memory_without_words(CUstream stream) {
+  std::vector<CUdeviceptr> out(3);
+  REQUIRE(cuMemAllocAsync(&out[0], 64, stream) == CUDA_SUCCESS);
+  REQUIRE(cuMemAllocManaged(&out[1], 64, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS);
+  CUgraph graph = nullptr;
+  REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+  CUDA_MEM_ALLOC_NODE_PARAMS_v1 parameters{};
+  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  parameters.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  parameters.bytesize = 64;
+  CUgraphNode node = nullptr;
+  REQUIRE(cuGraphAddMemAllocNode(&node, graph, nullptr, 0, &parameters) == CUDA_SUCCESS);
+  CUgraphExec exec = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  REQUIRE(cuGraphLaunch(exec, stream) == CUDA_SUCCESS);
+  out[2] = parameters.dptr;
+  return out;
+}
+
+CUstreamBatchMemOpParams write_to(CUdeviceptr word, unsigned value) {
+  CUstreamBatchMemOpParams out{};
+  out.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  out.writeValue.address = word;
+  out.writeValue.value = value;
+  return out;
+}
+
+CUgraphExec instantiate(CUgraph graph) {
+  CUgraphExec exec = nullptr;
+  REQUIRE(cuGraphInstantiateWithFlags(&exec, graph, 0) == CUDA_SUCCESS);
+  return exec;
+}
+
+}  // namespace
+
+TEST_CASE("Streams write and await no words in memory of pools and graphs and in managed memory") {
+  const CurrentContext context;
+  const CUstream stream = make_stream();
+  for (const CUdeviceptr word : memory_without_words(stream)) {
+    CHECK(cuStreamWriteValue32_v2(stream, word, 1, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuStreamWriteValue64_v2(nullptr, word + 8, 1, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuStreamWaitValue32_v2(stream, word, 0, CU_STREAM_WAIT_VALUE_GEQ) == CUDA_ERROR_INVALID_VALUE);
+    CUstreamBatchMemOpParams operations[] = {write_to(allocate(4), 1), write_to(word, 1)};
+    CHECK(cuStreamBatchMemOp_v2(stream, 2, operations, 0) == CUDA_ERROR_INVALID_VALUE);
+  }
+  CHECK(cuCtxSynchronize() == CUDA_SUCCESS);
+}
+
+TEST_CASE("The launch of a graph with words in memory that holds none is refused, and nothing of the graph runs") {
+  const CurrentContext context;
+  const CUstream stream = make_stream();
+  const CUdeviceptr good = allocate(4);
+  for (const CUdeviceptr word : memory_without_words(stream)) {
+    write(good, {7});
+    CUgraph graph = nullptr;
+    REQUIRE(cuGraphCreate(&graph, 0) == CUDA_SUCCESS);
+    CUstreamBatchMemOpParams first = write_to(good, 8), second = write_to(word, 1);
+    CUDA_BATCH_MEM_OP_NODE_PARAMS_v1 parameters{nullptr, 1, &first, 0};
+    CUgraphNode node = nullptr, behind = nullptr;
+    REQUIRE(cuGraphAddBatchMemOpNode(&node, graph, nullptr, 0, &parameters) == CUDA_SUCCESS);
+    parameters.paramArray = &second;
+    REQUIRE(cuGraphAddBatchMemOpNode(&behind, graph, &node, 1, &parameters) == CUDA_SUCCESS);
+    CHECK(cuGraphLaunch(instantiate(graph), stream) == CUDA_ERROR_INVALID_VALUE);
+
+    const CUstream captured = make_stream(CU_STREAM_NON_BLOCKING);
+    REQUIRE(cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS);
+    CHECK(cuStreamWriteValue32_v2(captured, good, 9, 0) == CUDA_SUCCESS);
+    CHECK(cuStreamWriteValue32_v2(captured, word, 9, 0) == CUDA_SUCCESS);
+    CUgraph made = nullptr;
+    REQUIRE(cuStreamEndCapture(captured, &made) == CUDA_SUCCESS);
+    CHECK(cuGraphLaunch(instantiate(made), stream) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuStreamSynchronize(stream) == CUDA_SUCCESS);
+    CHECK(read(good, 1)[0] == 7);
+  }
+}
