@@ -143,6 +143,7 @@ class CachedMemory final : public SessionPart {
   void pools_are_watched() noexcept { pools_watched_.store(true, std::memory_order_relaxed); }
   // A device has another pool than it had: of which one allocations without a name are is no longer known.
   void device_pool_changes() noexcept { device_pools_changed_.store(true, std::memory_order_relaxed); }
+  bool device_pools_changed() const noexcept { return device_pools_changed_.load(std::memory_order_relaxed); }
   void nothing_found(const Caller& caller) noexcept {
     if (pools_watched_.load(std::memory_order_relaxed) && keeping()) give_back_in_order(caller);
   }

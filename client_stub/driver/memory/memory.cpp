@@ -113,6 +113,15 @@ RangeKind kind_on_stream(const Caller& caller, CUstream stream, bool per_thread)
   return !error && capture_of(caller, wire_stream) ? RangeKind::graph : RangeKind::pool;
 }
 
+// The pool of an allocation that names none; 0: its device's default one, as long as the program has set no other.
+uint64_t pool_of_device(const Caller& caller) {
+  if (!caller.server->cached_memory.device_pools_changed() || !caller.state) [[likely]]
+    return 0;
+  CUmemoryPool pool = nullptr;
+  const CUresult result = forward::cuDeviceGetMemPool(caller, &pool, caller.state->device);
+  return result == CUDA_SUCCESS ? reinterpret_cast<uint64_t>(pool) : 0;
+}
+
 // Memory in the order of a capturing stream is part of the graph. In the order of another stream, the rules of captures
 // forbid it.
 CUresult permit_on_stream(const Caller& caller, CUstream stream, bool per_thread) {
@@ -298,7 +307,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream, b
   if (take_cached(caller, use_on_stream(caller, bytesize, 0, hStream, per_thread), dptr))
     return leave(caller, CUDA_SUCCESS);
   CUresult result = allocate(
-      caller, {.kind = kind_on_stream(caller, hStream, per_thread)}, dptr,
+      caller, {.kind = kind_on_stream(caller, hStream, per_thread), .owner = pool_of_device(caller)}, dptr,
       [&](CUdeviceptr& address, uint64_t& bytes) {
         bytes = bytesize;
         return forward::cuMemAllocAsync(caller, &address, bytesize, hStream, per_thread);

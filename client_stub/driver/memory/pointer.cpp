@@ -1,23 +1,33 @@
-// Pointer attributes: answered here, never asked of the server.
+// Pointer attributes: answered here, and asked of the server only for the handle of a device's own pool.
 #include <cstring>
 
 #include "client/custom.hpp"
+#include "client/forward.hpp"
 #include "client_stub/driver/call/caller.hpp"
 #include "client_stub/driver/memory/pointer_attributes.hpp"
 #include "protocol/wire/limits.hpp"
 
 namespace gpuwire::client::custom {
+namespace {
+
+// Memory whose pool the program has not named is of its device's default pool.
+void name_pool(const Caller& caller, AddressRange& range) {
+  if (range.kind != RangeKind::pool || range.owner != 0 || range.device < 0) return;
+  CUmemoryPool pool = nullptr;
+  if (forward::cuDeviceGetDefaultMemPool(caller, &pool, range.device) == CUDA_SUCCESS)
+    range.owner = reinterpret_cast<uint64_t>(pool);
+}
+
+}  // namespace
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
   Caller caller = enter(Needs::initialised);
   if (caller.error) return caller.error;
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   auto range = allocation_at(ptr);
-  // A failed query leaves the program's value alone, so it goes through a scratch of the largest width.
-  uint64_t value[2] = {};
-  CUresult result = pointer_attribute(attribute, ptr, range, value);
-  if (result) return result;
-  return pointer_attribute(attribute, ptr, range, data);
+  if (!range) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) name_pool(caller, *range);
+  return pointer_attribute(attribute, ptr, *range, data);
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data,
@@ -31,7 +41,12 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute*
         attributes[i] > CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE || !data[i]) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    pointer_attribute(attributes[i], ptr, range, data[i]);
+    if (!range) {
+      unknown_pointer_attribute(attributes[i], ptr, data[i]);
+      continue;
+    }
+    if (attributes[i] == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) name_pool(caller, *range);
+    pointer_attribute(attributes[i], ptr, *range, data[i]);
   }
   return CUDA_SUCCESS;
 }

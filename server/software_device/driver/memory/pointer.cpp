@@ -8,14 +8,15 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-CUmemorytype type_of(const MemoryRange& range) {
-  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered ? CU_MEMORYTYPE_HOST
-                                                                                  : CU_MEMORYTYPE_DEVICE;
+bool in_host_memory(const MemoryRange& range) {
+  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered;
 }
 
-bool host_accessible(const MemoryRange& range) {
-  return range.kind == MemoryKind::pinned || range.kind == MemoryKind::registered || range.kind == MemoryKind::managed;
+CUmemorytype type_of(const MemoryRange& range) {
+  return in_host_memory(range) ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
 }
+
+bool host_accessible(const MemoryRange& range) { return in_host_memory(range) || range.kind == MemoryKind::managed; }
 
 template <typename T>
 CUresult give(void* out, const T& value) {
@@ -33,25 +34,39 @@ AddressReservations::Range whole_of(const MemoryRange& range) {
   return range.kind == MemoryKind::mapped ? driver().reservations.find(range.begin).value_or(own) : own;
 }
 
+// The value of an attribute that such memory has not, beside the error (as measured on driver 580).
+CUresult give_nothing(void* out) {
+  give(out, uint64_t{0});
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult give_tokens(void* out, const MemoryRange& range) {
+  std::memset(out, 0, sizeof(uint64_t) + sizeof(uint32_t));  // without the padding behind the two tokens
+  return in_host_memory(range) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr address, const MemoryRange& range) {
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.context);
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.in_pool() ? nullptr : range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(out, type_of(range));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       // A mapping that no device may access has none (measured on driver 580).
-      return range.readable_by != 0 ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      return host_accessible(range) ? give(out, address) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, false);
+      return range.readable_by != 0 ? give(out, address) : give_nothing(out);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return host_accessible(range) ? give(out, address) : give_nothing(out);
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return give_tokens(out, range);
+    // Of memory of the device and managed memory always, of host memory never (as measured on driver 580).
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, !in_host_memory(range));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(out, static_cast<unsigned long long>(range.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give_flag(out, range.kind == MemoryKind::managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(out, range.device);
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return give_flag(out, false);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      return give_flag(out, range.kind == MemoryKind::device && !range.in_pool() && !range.variable);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(out, static_cast<CUdeviceptr>(whole_of(range).begin));
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return give(out, static_cast<size_t>(whole_of(range).bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED: return give_flag(out, true);
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint64_t{0});
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return give_flag(out, false);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return give(out, uint32_t{0});
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return give_flag(out, false);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return give(out, range.writable_by != 0   ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
                        : range.readable_by != 0 ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ
@@ -59,21 +74,35 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(out, range.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return give(out, static_cast<size_t>(range.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return give(out, static_cast<CUdeviceptr>(range.begin));
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return give(out, static_cast<uint64_t>(range.buffer_id));
     default: return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
 // The result of cuPointerGetAttributes for memory that the driver does not know: nothing, except that a host pointer is
-// itself.
+// itself, and that a reserved range without memory is known by its range, which is not written of other memory (as
+// measured on driver 580).
 void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: give(out, address); break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      if (const auto range = driver().reservations.find(address)) {
+        give(out, static_cast<CUdeviceptr>(range->begin));
+      }
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      if (const auto range = driver().reservations.find(address)) {
+        give(out, static_cast<size_t>(range->bytes));
+      }
+      break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: give(out, CUmemorytype{}); break;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: give(out, -2); break;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: give_flag(out, false); break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: give(out, 0); break;
     default: give(out, uint64_t{0}); break;
@@ -113,12 +142,11 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       if (!known_attribute(attributes[i]) || values[i] == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      // An attribute that this kind of memory does not have is left at nothing, and is no error here.
-      if (!range) {
+      // An attribute that this kind of memory does not have is nothing, and no error here.
+      if (range) {
+        attribute_of(values[i], attributes[i], address, *range);
+      } else {
         unknown_attribute(values[i], attributes[i], address);
-      } else if (attribute_of(values[i], attributes[i], address, *range) != CUDA_SUCCESS) {
-        attributes[i] == CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE ? void(give_flag(values[i], false))
-                                                                       : void(give(values[i], uint64_t{0}));
       }
     }
     return CUDA_SUCCESS;

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "schema/api_pool.capnp.h"
 #include "test/client_stub/driver/memory/fixture.hpp"
 
 namespace gpuwire::client {
@@ -34,7 +35,7 @@ CUresult set_access(CUdeviceptr address, size_t bytes, CUmemAccess_flags flags, 
 bool is_found(CUdeviceptr address) {
   CUdeviceptr pointer = 1, base = 0;
   const CUresult result = custom::cuPointerGetAttribute(&pointer, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, address);
-  CHECK(pointer == (result == CUDA_SUCCESS ? address : 1));
+  CHECK(pointer == (result == CUDA_SUCCESS ? address : 0));
   CHECK((result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_VALUE));
   CHECK(custom::cuMemGetAddressRange_v2(&base, nullptr, address) ==
         (result == CUDA_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND));
@@ -54,7 +55,8 @@ void map_two() {
   REQUIRE(custom::cuMemMap(kBase + kGranule, kGranule, 0, handle, 0) == CUDA_SUCCESS);
 }
 
-constexpr uint32_t kMemSetAccess = 2306;  // protocol/api/virtual_memory.toml
+constexpr uint32_t kMemSetAccess = 2306;                                            // protocol/api/virtual_memory.toml
+constexpr uint32_t kDefaultPool = 2410, kDevicePool = 2411, kMemAllocAsync = 2400;  // protocol/api/pool.toml
 
 }  // namespace
 
@@ -75,7 +77,7 @@ TEST_CASE("Attributes of device memory come from the map, without a question to 
   CHECK(process.session->total() == before);
   uint64_t value = 1;
   CHECK(custom::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_HOST_POINTER, inside) == CUDA_ERROR_INVALID_VALUE);
-  CHECK(value == 1);
+  CHECK(value == 0);
 }
 
 TEST_CASE("Pinned host memory is host memory, with the same address on the device") {
@@ -197,8 +199,9 @@ TEST_CASE("Memory that CUDA knows nothing of is an invalid value for one attribu
   test::DeviceProcess process;
   int own = 0;
   auto address = CUdeviceptr(reinterpret_cast<uint64_t>(&own));
-  uint64_t scratch = 0;
+  uint64_t scratch = 9;
   CHECK(custom::cuPointerGetAttribute(&scratch, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(scratch == 9);
   uint64_t context = 9, device = 9, host = 9;
   uint32_t type = 9, managed = 9;
   int32_t ordinal = 9;
@@ -223,6 +226,95 @@ TEST_CASE("Only the synchronising attribute can be set, and only on device memor
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase) == 1);
   CHECK(custom::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_IS_MANAGED, kBase) == CUDA_ERROR_INVALID_VALUE);
   CHECK(custom::cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, kBase + 4096) == CUDA_ERROR_INVALID_VALUE);
+}
+
+namespace {
+
+struct Asked {
+  CUresult single, several;
+  uint64_t single_value, several_value;
+  bool operator==(const Asked&) const = default;
+};
+constexpr uint64_t kUntouched = 0xabababab;
+
+Asked ask(CUpointer_attribute which, CUdeviceptr pointer) {
+  uint64_t one[2] = {kUntouched, 0}, all[2] = {kUntouched, 0};
+  void* data = all;
+  const CUresult single = custom::cuPointerGetAttribute(one, which, pointer);
+  return {single, custom::cuPointerGetAttributes(1, &which, &data, pointer), one[0], all[0]};
+}
+Asked ask(int which, CUdeviceptr pointer) { return ask(CUpointer_attribute(which), pointer); }
+
+}  // namespace
+
+TEST_CASE("Memory of pools and of graphs belongs to no context, and that of a pool names it") {
+  test::DeviceProcess process;
+  address_map().insert(
+      {.base = kBase, .bytes = 4096, .kind = RangeKind::pool, .device = 0, .context = 77, .owner = 0x55});
+  address_map().insert({.base = kBase + 4096, .bytes = 4096, .kind = RangeKind::graph, .device = 0, .context = 77});
+  for (CUdeviceptr memory : {kBase, kBase + 4096})
+    CHECK(ask(CU_POINTER_ATTRIBUTE_CONTEXT, memory) == Asked{CUDA_SUCCESS, CUDA_SUCCESS, 0, 0});
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, kBase) == 0x55);
+  CHECK(attribute<uint64_t>(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, kBase + 4096) == 0);
+}
+
+TEST_CASE("Memory from the pool of the device names that pool") {
+  test::DeviceProcess process;
+  process.session->serve(kMemAllocAsync, [](const test::SentFrame&, capnp::MessageBuilder& reply, const BulkSink&) {
+    reply.initRoot<schema::CuMemAllocAsyncResults>().setDptr(kBase);
+  });
+  CUmemoryPool pool = nullptr;
+  REQUIRE(custom::cuDeviceGetMemPool(&pool, 0) == CUDA_SUCCESS);
+  CUdeviceptr memory = 0;
+  REQUIRE(custom::cuMemAllocAsync(&memory, 64, nullptr, false) == CUDA_SUCCESS);
+  CHECK(process.session->count(kDefaultPool) == 0);
+  const size_t asked = process.session->count(kDevicePool);
+  uint64_t named = 0;
+  CHECK(custom::cuPointerGetAttribute(&named, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory) == CUDA_SUCCESS);
+  CHECK(process.session->count(kDefaultPool) == 1);
+  CHECK(process.session->count(kDevicePool) == asked);
+}
+
+TEST_CASE("Peer tokens are zeros for memory of the device and none for host memory, and not asked for with others") {
+  test::DeviceProcess process;
+  void* pinned = nullptr;
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+  address_map().insert({.base = kBase, .bytes = 4096, .kind = RangeKind::device});
+  constexpr auto kTokens = CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+  CHECK(ask(kTokens, kBase) == Asked{CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
+  CHECK(ask(kTokens, CUdeviceptr(reinterpret_cast<uint64_t>(pinned))) ==
+        Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
+  CHECK(ask(kTokens, 0x1234000) == Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, kUntouched, kUntouched});
+}
+
+TEST_CASE("Copies of all memory but that of the host synchronise, and the device may write that, too") {
+  test::DeviceProcess process;
+  void* pinned = nullptr;
+  REQUIRE(custom::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
+  auto host = CUdeviceptr(reinterpret_cast<uint64_t>(pinned));
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, host) == 0);
+  CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, host) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
+  CUdeviceptr next = kBase;
+  for (RangeKind kind : {RangeKind::device, RangeKind::pool, RangeKind::managed, RangeKind::graph}) {
+    address_map().insert({.base = next, .bytes = 4096, .kind = kind});
+    CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, next) == 1);
+    next += 4096;
+  }
+}
+
+TEST_CASE("A reserved range without memory is known by its range alone, which is not written of other memory") {
+  test::DeviceProcess process;
+  constexpr CUdeviceptr kReserved = kBase + (uint64_t{1} << 32);  // where no other test maps anything
+  address_map().insert({.base = kReserved, .bytes = 4 * kGranule, .kind = RangeKind::mapped});
+  auto unknown = [](uint64_t value) { return Asked{CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, kUntouched, value}; };
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, kReserved + 5) == unknown(kReserved));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, kReserved + 5) == unknown(4 * kGranule));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, 0x1234000) == unknown(kUntouched));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, 0x1234000) == unknown(kUntouched));
+  for (int other : {1, 2, 3, 6, 7, 8, 10, 13, 14, 15, 16, 17, 18, 19, 20, 21}) {
+    CHECK(ask(other, kReserved) == unknown(0));
+    CHECK(ask(other, 0x1234000) == unknown(0));
+  }
 }
 
 TEST_CASE("Without initialisation there are no attributes") {

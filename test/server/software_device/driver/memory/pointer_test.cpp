@@ -26,7 +26,8 @@ TEST_CASE("A device pointer tells whose and what it is") {
         std::pair(CUDA_SUCCESS, address));
   CHECK(attribute<size_t>(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address) == std::pair(CUDA_SUCCESS, size_t{100}));
   CHECK(attribute<unsigned>(CU_POINTER_ATTRIBUTE_IS_MANAGED, address) == std::pair(CUDA_SUCCESS, 0u));
-  CHECK(attribute<void*>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address).first == CUDA_ERROR_INVALID_VALUE);
+  CHECK(attribute<void*>(CU_POINTER_ATTRIBUTE_HOST_POINTER, address) ==
+        std::pair(CUDA_ERROR_INVALID_VALUE, static_cast<void*>(nullptr)));
   CHECK(attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID, address) !=
         attribute<unsigned long long>(CU_POINTER_ATTRIBUTE_BUFFER_ID, other));
   CHECK(attribute<CUcontext>(CU_POINTER_ATTRIBUTE_CONTEXT, address + 100).first == CUDA_ERROR_INVALID_VALUE);
@@ -62,4 +63,66 @@ TEST_CASE("A flag is a whole word, as cudart reads it") {
   flag = ~0u;
   CHECK(cuPointerGetAttribute(&flag, CU_POINTER_ATTRIBUTE_IS_MANAGED, allocate(4)) == CUDA_SUCCESS);
   CHECK(flag == 0);
+}
+
+namespace {
+
+constexpr uint64_t kUntouched = 0xabababab;
+
+struct Asked {
+  CUresult single, several;
+  uint64_t single_value, several_value;
+  bool operator==(const Asked&) const = default;
+};
+
+Asked ask(CUpointer_attribute which, CUdeviceptr address) {
+  uint64_t one[2] = {kUntouched, 0}, all[2] = {kUntouched, 0};
+  void* values = all;
+  const CUresult single = cuPointerGetAttribute(one, which, address);
+  return {single, cuPointerGetAttributes(1, &which, &values, address), one[0], all[0]};
+}
+
+// Both forms give it.
+Asked both(uint64_t value) { return {CUDA_SUCCESS, CUDA_SUCCESS, value, value}; }
+// An address that CUDA does not know: the plural form gives `value`.
+Asked unknown(uint64_t value) { return {CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, kUntouched, value}; }
+
+}  // namespace
+
+TEST_CASE("Memory of pools and of graphs belongs to no context, and that of the device's pool names it") {
+  const CurrentContext context;
+  CUdeviceptr pooled = 0;
+  REQUIRE(cuMemAllocAsync(&pooled, 64, nullptr) == CUDA_SUCCESS);
+  CUmemoryPool pool = nullptr;
+  REQUIRE(cuDeviceGetDefaultMemPool(&pool, 0) == CUDA_SUCCESS);
+  CHECK(ask(CU_POINTER_ATTRIBUTE_CONTEXT, pooled) == both(0));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled) == both(reinterpret_cast<uint64_t>(pool)));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled) == both(0));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, allocate(4)) == both(1));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pooled) == both(1));
+}
+
+TEST_CASE("Peer tokens are zeros for memory of the device and none for host memory, and not asked for with others") {
+  const CurrentContext context;
+  void* host = nullptr;
+  REQUIRE(cuMemHostAlloc(&host, 64, 0) == CUDA_SUCCESS);
+  const auto pinned = reinterpret_cast<CUdeviceptr>(host);
+  constexpr auto kTokens = CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+  CHECK(ask(kTokens, allocate(4)) == Asked{CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
+  CHECK(ask(kTokens, pinned) == Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
+  CHECK(ask(kTokens, 0x1234000) == Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, kUntouched, kUntouched});
+  CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pinned) == both(0));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, pinned) == both(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
+}
+
+TEST_CASE("A reserved range without memory is known by its range alone, which is not written of other memory") {
+  const CurrentContext context;
+  CUdeviceptr range = 0;
+  constexpr size_t kBytes = 8 << 20;
+  REQUIRE(cuMemAddressReserve(&range, kBytes, 0, 0, 0) == CUDA_SUCCESS);
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, range + 5) == unknown(range));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, range + 5) == unknown(kBytes));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_MAPPING_SIZE, range) == unknown(0));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, 0x1234000) == unknown(kUntouched));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, 0x1234000) == unknown(kUntouched));
 }
