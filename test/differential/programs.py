@@ -20,6 +20,7 @@ class Memory:
         self.thing, self.kind, self.size = thing, kind, size
         self.access = Access()
         self.shown = True  # not written since it was last shown
+        self.pooled = False  # memory of a pool
 
     @property
     def on_host(self):
@@ -127,6 +128,7 @@ class Program:
             stream = self.stream()
             if self.chance(0.3):
                 self.call("cuMemAllocAsync", out, size, stream)
+                memory.pooled = True
                 memory.access.write(stream.number, self.order.give(stream))
             else:
                 self.call("cuMemAlloc_v2", out, size)
@@ -300,7 +302,9 @@ class Program:
 
     def word(self):
         """Returns a write of a word by the stream itself."""
-        memory = self.memory(lambda m: m.kind in ("device", "pinned"))
+        # Memory of a pool holds no such words: NVIDIA's driver refuses them, or runs a part of the graph that has them
+        # and refuses the launch (as measured on driver 580).
+        memory = self.memory(lambda m: m.kind in ("device", "pinned") and not m.pooled)
         if not memory:
             return None
         at = memory.at(8 * self.random.randrange(memory.size // 8))

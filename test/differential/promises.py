@@ -139,10 +139,21 @@ class Steps(Launches):
         memory = self.memory(lambda m: not self.used_by_graphs(m)) if self.chance(0.5) else None
         if not memory or memory.kind == "pageable":
             return False
+        # cuMemFree takes memory of a pool to be out of use, and waits for nothing (CUDA C++ Programming Guide, "Stream
+        # Ordered Memory Allocator").
+        out_of_use = memory.access.unused_before(self.order.host)
+        stream = self.stream()
+        clock = self.order.clock_for(stream)
+        if memory.pooled and not out_of_use and not memory.access.unused_before(clock):
+            return False
         self.memories.remove(memory)
-        if memory.kind in ("device", "managed"):
-            stream = self.stream()
-            clock = self.order.clock_for(stream)
+        if memory.pooled:
+            if out_of_use and self.chance(0.5):
+                self.call("cuMemFree_v2", memory.thing)
+            else:
+                self.call("cuMemFreeAsync", memory.thing, stream)
+                self.order.give(stream, clock)
+        elif memory.kind in ("device", "managed"):
             if memory.kind == "device" and memory.access.unused_before(clock) and self.chance(0.4):
                 self.call("cuMemFreeAsync", memory.thing, stream)
                 self.order.give(stream, clock)
