@@ -18,6 +18,13 @@ void name_pool(const Caller& caller, AddressRange& range) {
     range.owner = reinterpret_cast<uint64_t>(pool);
 }
 
+// False: there is no such memory any more.
+bool set_sync_memops(const AddressRange& range, CUdeviceptr ptr, bool on) {
+  auto set = [&](AddressRange& found) { found.sync_memops = on; };
+  if (range.kind == RangeKind::mapped) mapped_parts().update(ptr, set);
+  return address_map().update(ptr, set);
+}
+
 }  // namespace
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
@@ -27,7 +34,10 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   auto range = allocation_at(ptr);
   if (!range) return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) name_pool(caller, *range);
-  return pointer_attribute(attribute, ptr, *range, data);
+  const CUresult result = pointer_attribute(attribute, ptr, *range, data);
+  // The driver sets it then, too, since the tokens are for devices that read the memory (measured on driver 580).
+  if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS && result == CUDA_SUCCESS) set_sync_memops(*range, ptr, true);
+  return result;
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data,
@@ -60,9 +70,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   if (!range || is_host(range->kind)) return CUDA_ERROR_INVALID_VALUE;
   uint32_t on = 0;
   std::memcpy(&on, value, sizeof on);
-  auto set = [&](AddressRange& found) { found.sync_memops = on != 0; };
-  if (range->kind == RangeKind::mapped) mapped_parts().update(ptr, set);
-  return address_map().update(ptr, set) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return set_sync_memops(*range, ptr, on != 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 }  // namespace gpuwire::client::custom

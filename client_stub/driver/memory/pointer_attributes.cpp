@@ -55,8 +55,9 @@ CUresult pointer_attribute(CUpointer_attribute attribute, CUdeviceptr pointer, c
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return store<uint64_t>(data, host || managed ? pointer : 0, host || managed);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return store_tokens(data, host);
-    // Of memory of the device and managed memory always, of pinned memory never (measured on driver 580).
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store<uint32_t>(data, !host);
+    // Of managed memory always, of pinned memory never, of other memory if the program has set it or asked for tokens
+    // (measured on driver 580).
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return store<uint32_t>(data, managed || range.sync_memops);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return store<uint64_t>(data, range.buffer_id);
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return store<uint32_t>(data, managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return store<int32_t>(data, range.device);

@@ -38,9 +38,10 @@ struct MemoryRange {
   unsigned flags = 0;      // as given when it was allocated or registered
   uint64_t buffer_id = 0;  // unique over the process's life
   CUmemoryPool pool = nullptr;
-  bool of_graph = false;  // allocated by the launches of graphs
-  bool variable = false;  // of a module: not the program's to free
-  bool leaving = false;   // freed in a stream that has not got there: no longer counted as used in its pool
+  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, which managed memory has besides
+  bool of_graph = false;     // allocated by the launches of graphs
+  bool variable = false;     // of a module: not the program's to free
+  bool leaving = false;      // freed in a stream that has not got there: no longer counted as used in its pool
   // Which devices' kernels may touch it, a bit per ordinal; contexts with peer access to `device` may as well.
   uint32_t readable_by = ~0u;
   uint32_t writable_by = ~0u;

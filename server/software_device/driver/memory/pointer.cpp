@@ -54,8 +54,10 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
       return range.readable_by != 0 ? give(out, address) : give_nothing(out);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return host_accessible(range) ? give(out, address) : give_nothing(out);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return give_tokens(out, range);
-    // Of memory of the device and managed memory always, of host memory never (as measured on driver 580).
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give_flag(out, !in_host_memory(range));
+    // Of managed memory always, of host memory never, of other memory if the program has set it or asked for tokens (as
+    // measured on driver 580).
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return give_flag(out, range.kind == MemoryKind::managed || range.sync_memops);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(out, static_cast<unsigned long long>(range.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return give_flag(out, range.kind == MemoryKind::managed);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(out, range.device);
@@ -109,6 +111,13 @@ void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr add
   }
 }
 
+// Synchronous copies are synchronous here already: the flag is only told.
+void set_sync_memops(const MemoryRange& range, bool on) {
+  if (!in_host_memory(range)) {
+    driver().memory.update(range.begin, [&](MemoryRange& found) { found.sync_memops = on; });
+  }
+}
+
 bool known_attribute(CUpointer_attribute attribute) {
   return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT && attribute <= CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE &&
          attribute != CU_POINTER_ATTRIBUTE_P2P_TOKENS;
@@ -127,7 +136,11 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute attribute, CUdevic
     if (out == nullptr || !range) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    return attribute_of(out, attribute, address, *range);
+    const CUresult result = attribute_of(out, attribute, address, *range);
+    if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS && result == CUDA_SUCCESS) {
+      set_sync_memops(*range, true);
+    }
+    return result;
   });
 }
 
@@ -155,9 +168,13 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
   return with_any_context([&](Context&) -> CUresult {
-    // Synchronous copies are synchronous here already.
-    return value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && range_of(address)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    const auto range = range_of(address);
+    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !range) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    uint32_t on = 0;
+    std::memcpy(&on, value, sizeof on);
+    set_sync_memops(*range, on != 0);
+    return CUDA_SUCCESS;
   });
 }

@@ -1,5 +1,6 @@
 #include "client_stub/driver/memory/pointer_attributes.hpp"
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -287,16 +288,20 @@ TEST_CASE("Peer tokens are zeros for memory of the device and none for host memo
   CHECK(ask(kTokens, 0x1234000) == Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, kUntouched, kUntouched});
 }
 
-TEST_CASE("Copies of all memory but that of the host synchronise, and the device may write that, too") {
+TEST_CASE("Copies synchronise of managed memory, and of memory of the device that peer tokens were asked for") {
   test::DeviceProcess process;
   void* pinned = nullptr;
   REQUIRE(custom::cuMemAllocHost_v2(&pinned, 4096) == CUDA_SUCCESS);
   auto host = CUdeviceptr(reinterpret_cast<uint64_t>(pinned));
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, host) == 0);
+  // The device may write that, too.
   CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_ACCESS_FLAGS, host) == CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE);
   CUdeviceptr next = kBase;
   for (RangeKind kind : {RangeKind::device, RangeKind::pool, RangeKind::managed, RangeKind::graph}) {
     address_map().insert({.base = next, .bytes = 4096, .kind = kind});
+    CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, next) == (kind == RangeKind::managed));
+    std::array<uint64_t, 2> tokens{};
+    REQUIRE(custom::cuPointerGetAttribute(tokens.data(), CU_POINTER_ATTRIBUTE_P2P_TOKENS, next) == CUDA_SUCCESS);
     CHECK(attribute<uint32_t>(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, next) == 1);
     next += 4096;
   }

@@ -99,7 +99,7 @@ TEST_CASE("Memory of pools and of graphs belongs to no context, and that of the 
   CHECK(ask(CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled) == both(reinterpret_cast<uint64_t>(pool)));
   CHECK(ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pooled) == both(0));
   CHECK(ask(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, allocate(4)) == both(1));
-  CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pooled) == both(1));
+  CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pooled) == both(0));
 }
 
 TEST_CASE("Peer tokens are zeros for memory of the device and none for host memory, and not asked for with others") {
@@ -108,7 +108,12 @@ TEST_CASE("Peer tokens are zeros for memory of the device and none for host memo
   REQUIRE(cuMemHostAlloc(&host, 64, 0) == CUDA_SUCCESS);
   const auto pinned = reinterpret_cast<CUdeviceptr>(host);
   constexpr auto kTokens = CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-  CHECK(ask(kTokens, allocate(4)) == Asked{CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
+  const CUdeviceptr device = allocate(4);
+  CHECK(ask(kTokens, device) == Asked{CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
+  CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, device) == both(1));
+  const uint32_t off = 0;
+  CHECK(cuPointerSetAttribute(&off, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, device) == CUDA_SUCCESS);
+  CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, device) == both(0));
   CHECK(ask(kTokens, pinned) == Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, 0, kUntouched});
   CHECK(ask(kTokens, 0x1234000) == Asked{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_INVALID_VALUE, kUntouched, kUntouched});
   CHECK(ask(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, pinned) == both(0));
