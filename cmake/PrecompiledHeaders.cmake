@@ -31,7 +31,8 @@ function(gpuwire_precompiled_kind kind)
   if(NOT GPUWIRE_PRECOMPILED_HEADERS)
     return()
   endif()
-  set(header ${CMAKE_SOURCE_DIR}/cmake/precompiled/${kind}.hpp)
+  # By its name below the source folder: with its path, the compiler cache would find nothing of another checkout.
+  set(header <cmake/precompiled/${kind}.hpp>)
   foreach(name ${kind} ${kind}_test)
     set(target gpuwire_precompiled_${name})
     file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp
