@@ -71,7 +71,7 @@ bool is_option(std::string_view name) {
 
 using Halves = std::optional<std::pair<std::string_view, std::string_view>>;
 
-// What stands before and behind `separator`, where it stands last.
+// Splits the text at the last `separator`.
 Halves split(std::string_view text, std::string_view separator) {
   const size_t at = text.rfind(separator);
   if (at == std::string_view::npos) return std::nullopt;

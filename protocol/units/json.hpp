@@ -13,7 +13,7 @@ namespace gpuwire {
 nlohmann::json parse_json(std::string_view text);
 nlohmann::ordered_json parse_ordered_json(std::string_view text);
 
-// What a byte that is not UTF-8 leads to.
+// The treatment of a byte that is not UTF-8.
 using JsonErrorHandler = nlohmann::detail::error_handler_t;
 
 // The text of a value: in one line with an indent of -1; `ascii` escapes every character that is not ASCII.

@@ -114,7 +114,7 @@ ContextState* find_context(CUcontext context) noexcept;
 // `context`, or the current one for NULL; null: neither. `error` says why.
 ContextState* context_or_current(CUcontext context, CUresult& error) noexcept;
 
-// What is known of a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
+// The known state of a context: success, CUDA_ERROR_CONTEXT_IS_DESTROYED or its sticky error.
 inline CUresult context_health(const ContextState& context) noexcept {
   if (!context.alive.load(std::memory_order_relaxed)) [[unlikely]]
     return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -67,7 +67,7 @@ class GraphRecords final : public SessionPart {
     uint64_t node = 0;
     GraphUse use;
   };
-  // What holds of an owner as a whole, and of the graphs inside it.
+  // Facts about an owner and the graphs inside it.
   struct Whole {
     Awaits awaits = Awaits::nothing;
     bool judged = false;

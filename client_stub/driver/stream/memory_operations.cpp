@@ -95,7 +95,7 @@ namespace custom {
 namespace {
 
 // The result of operations whose frame was sent as `sequence` to the stream, or to the graph that it is captured into.
-// What the driver refuses when it runs is refused at once in a stream, and by the launch of a graph.
+// The driver refuses such operations at once in a stream, and at the launch of a graph.
 CUresult sent(const Caller& caller, uint64_t wire_stream, uint64_t sequence, const MemoryOperations& operations) {
   const uint64_t capture = capture_of(caller, wire_stream);
   if (capture) note_in_graph(caller, capture, operations);

@@ -235,7 +235,7 @@ TEST_CASE("a tenant that has used up its slack goes before a worker that has the
   };
   CHECK(sum(110 * kMiB, 100 * kMiB) > sum(1000 * kMiB, 0));
   CHECK(sum(60 * kMiB, 50 * kMiB) > sum(500 * kMiB, 0));
-  // Of the charged workers the largest are killed first, and all of them before the broker.
+  // The kernel kills the largest of the charged workers first, and all of them before the broker.
   for (uint64_t part = 0; part < 1000; part += 10) CHECK(sum((part + 10) * kMiB, 0) >= sum(part * kMiB, 0));
   CHECK(sum(0, 0) == kKillOrderOfWorkers);
 }

@@ -91,7 +91,7 @@ TEST_CASE("no spelling that ptxas takes makes a variable cheaper") {
     auto bytes = bytes_of(spelling.text);
     REQUIRE(bytes);
     CHECK(bytes->plain >= spelling.bytes);
-    // Nor is it charged much more, except for large alignments and declarations by number.
+    // The charge is not much larger, except for large alignments and declarations by number.
     if (spelling.bytes < 1024 && !std::strchr(spelling.text, '<')) CHECK(bytes->plain <= 4 * spelling.bytes);
   }
 }
