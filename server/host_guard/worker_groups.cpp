@@ -24,9 +24,10 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTenantPrefix = "gpuwire-tenant-";
 constexpr size_t kNameDigits = 32;  // of the digest: no two tenants of a server have the same
 
-// The kernel answers each write by itself, so it is one system call.
+// The kernel answers each write by itself, so the word is written by one system call. It replaces what a plain file
+// had: a shorter number must not keep the last digits of a longer one.
 tl::expected<void, std::string> write_word(const fs::path& file, const std::string& word) {
-  OwnedDescriptor descriptor(::open(file.c_str(), O_WRONLY | O_CLOEXEC));
+  OwnedDescriptor descriptor(::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
   if (descriptor && ::write(descriptor.get(), word.data(), word.size()) == ssize_t(word.size())) return {};
   return tl::unexpected(fmt::format("{}: {}", file.string(), std::strerror(errno)));
 }
