@@ -221,6 +221,9 @@ class Programs(ServerCase):
     def test_managed_memory_is_read_and_written_by_both_sides(self):
         self.assert_passed(run(self.server.address, "managed_memory"))
 
+    def test_managed_memory_may_be_larger_than_the_rest_of_the_device(self):
+        self.assert_passed(run(self.server.address, "managed_beyond_device"))
+
     def test_threads_share_managed_memory_between_host_and_device(self):
         for _ in range(5 if LONG else 2):
             self.assert_passed(run(self.server.address, "managed_threads"))

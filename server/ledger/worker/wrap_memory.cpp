@@ -1,4 +1,6 @@
 // Plain, pitched and managed memory of a device, and pinned memory of the server.
+#include <algorithm>
+
 #include "server/ledger/worker/charges.hpp"
 #include "server/ledger/worker/pool_charges.hpp"
 
@@ -87,20 +89,58 @@ CUresult mem_alloc_pitch(CUdeviceptr* address, size_t* pitch, size_t width_bytes
       free_device);
 }
 
-// Managed memory is charged in full, because page faults move its pages between host and device.
+// Charges managed memory for which the device has too little left: the device's part takes what the session can get of
+// the device, and the server's host memory holds the rest. The driver evicts managed pages when other memory needs the
+// device, so the device's part is no lower bound of what lies there, and no other tenant lacks memory because of it.
+template <class Call>
+CUresult charged_beyond_device(const Place& place, uint64_t bytes, Call&& call) {
+  LedgerParts& parts = ledger_parts();
+  const uint64_t on_device = std::min(bytes, parts.ledger.available(place.column));
+  Reservation device(parts.ledger, place.column, on_device), host(parts.ledger, kHostColumn, bytes - on_device);
+  if (!device || !host) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t key = 0;
+  if (CUresult error = call(key)) return error;
+  device.keep(on_device);
+  host.keep(bytes - on_device);
+  parts.memory.put(key, {.column = place.column, .bytes = on_device, .context = place.context});
+  parts.host.put(key, {.column = kHostColumn, .bytes = bytes - on_device, .context = place.context});
+  return CUDA_SUCCESS;
+}
+
+// Whether nothing but the device itself bounds the session's memory there. A quota bounds managed memory, too: its
+// pages would otherwise take all of a device that has room.
+bool bounded_by_device_alone(const Place& place) {
+  LedgerParts& parts = ledger_parts();
+  size_t total = 0;
+  return parts.driver.cuDeviceTotalMem_v2(&total, place.device) == CUDA_SUCCESS &&
+         parts.ledger.limit(place.column) >= total;
+}
+
+// Managed memory is charged in full to the device, because page faults move its pages between host and device. It may
+// be larger than the rest of the device (section "Unified Memory Programming" of the CUDA C++ Programming Guide).
 CUresult mem_alloc_managed(CUdeviceptr* address, size_t bytes, unsigned flags) {
   LedgerParts& parts = ledger_parts();
-  return charged_here(parts.taken(bytes), [&](uint64_t& key) {
+  Place place;
+  if (CUresult error = parts.here(place)) return error;
+  const uint64_t most = parts.taken(bytes);
+  bool called = false;
+  auto call = [&](uint64_t& key) {
+    called = true;
     CUresult result = parts.driver.cuMemAllocManaged(address, bytes, flags);
     if (result == CUDA_SUCCESS) key = *address;
     return result;
-  });
+  };
+  const CUresult result = charged(
+      parts.memory, place.column, place.context, most, call, [&] { return most; }, free_device);
+  if (result != CUDA_ERROR_OUT_OF_MEMORY || called || !bounded_by_device_alone(place)) return result;
+  return charged_beyond_device(place, most, call);
 }
 
-// cuMemFree may also free memory of a pool.
+// cuMemFree may also free memory of a pool, and managed memory that is partly charged to the host.
 CUresult mem_free(CUdeviceptr address) {
   LedgerParts& parts = ledger_parts();
-  CUresult result = parts.memory.free(address, [&] { return parts.driver.cuMemFree_v2(address); });
+  CUresult result = parts.memory.free(
+      address, [&] { return parts.host.free(address, [&] { return parts.driver.cuMemFree_v2(address); }); });
   parts.pools->memory_was_freed();
   return result;
 }
