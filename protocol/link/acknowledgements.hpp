@@ -1,4 +1,4 @@
-// Finds the acknowledgements in a stream of frames as its bytes come in, and the bulk that comes in parts.
+// AcknowledgementScanner finds acknowledgements, and bulk that travels in parts, in the received bytes of a stream.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,26 @@
 
 namespace gpuwire::link {
 
-// Walks from header to header and reads nothing else: room in the window must not wait for the execution of earlier
-// frames. Invalid bytes stop the walk; the decoder, which gets the same bytes, reports the fault.
+// The scanner reads frame headers and skips everything else, so that an acknowledgement frees room in the send window
+// before earlier frames have been executed. The scanner stops at invalid bytes; the frame decoder reads the same bytes
+// and reports the fault.
 class AcknowledgementScanner {
  public:
-  // A client has taken its leave: nothing that counts comes behind that.
+  // Returns true after a client's goodbye frame. The bytes behind it are not scanned.
   bool goodbye() const { return goodbye_; }
 
-  // From the next header on, scan() stops before bulk of more than `bytes`.
+  // scan() stops before bulk of more than `bytes`, from the next header on.
   void stop_before_bulk(uint64_t bytes) { stops_above_ = bytes; }
-  // Of the bulk that the walk stands before, or in.
+  // Returns the number of bytes left of the bulk at which scan() has stopped.
   uint64_t bulk_left() const { return skip_ == 0 ? bulk_left_ : 0; }
-  // The bytes of those passed frames that are short enough for the small ring at the peer's end.
+  // Returns the total bytes of the scanned frames that fit into the small ring of the peer's window.
   uint64_t short_frame_bytes() const { return short_frame_bytes_; }
-  // This many bytes have passed.
+  // Skips `bytes` of the bulk at which scan() has stopped.
   void pass_bulk(uint64_t bytes) { bulk_left_ -= bytes; }
 
-  // The next bytes of the stream, in pieces of any size. Calls back with the position of each acknowledgement in them.
-  // How many were walked over: all, unless there is bulk to stop before.
+  // Scans the next bytes of the stream, in pieces of any size, and calls `found` with the position of each
+  // acknowledgement. Returns the number of scanned bytes, which is less than all of them only if scan() stops before
+  // bulk.
   template <class Found>
   size_t scan(std::span<const std::byte> bytes, Found&& found) {
     const size_t all = bytes.size();
@@ -45,14 +47,15 @@ class AcknowledgementScanner {
   }
 
  private:
-  // Reads the available part of a header. True: the header is complete, and skip_ is the length behind it.
+  // Reads the available part of a header. Returns true if the header is complete; skip_ is then the length behind it.
   bool take_header(std::span<const std::byte>& bytes);
 
   uint64_t skip_ = 0;
-  uint64_t bulk_left_ = 0;  // behind the skipped bytes
+  // Bytes of bulk behind the skipped bytes.
+  uint64_t bulk_left_ = 0;
   uint64_t stops_above_ = ~0ull;
   uint64_t short_frame_bytes_ = 0;
-  size_t have_ = 0;  // bytes of header_
+  size_t have_ = 0;  // bytes of header_ that have been read
   wire::FrameHeader header_;
   bool blind_ = false;
   bool goodbye_ = false;

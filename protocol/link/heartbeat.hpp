@@ -1,4 +1,5 @@
-// Finds out that a connection leads nowhere although nobody has said so, and shows the other side that it leads to us.
+// Heartbeat detects a connection that has failed without an error, and sends the heartbeats that show the peer that
+// this side is alive.
 #pragma once
 
 #include <atomic>
@@ -12,20 +13,22 @@
 
 namespace gpuwire::link {
 
-// In a session with heartbeats each side checks at this interval whether it has sent or received anything.
+// In a session with heartbeats, each side checks at this interval whether it has sent or received anything.
 inline constexpr std::chrono::milliseconds kHeartbeatInterval{3000};
-// A side gives up the connection at the check after this many intervals without a byte from the peer; the last byte may
-// be one interval older.
+// A side gives up the connection after this many intervals without a byte from the peer. The last byte may be one
+// interval older.
 inline constexpr unsigned kSilentPollsMax = 3;
-// With this many unread bytes, this side's own system may keep the peer silent, and the connection is not judged.
+// While this many received bytes are unread, this side's flow control may prevent the peer from sending, so the check
+// does not count.
 inline constexpr size_t kUnreadBytesMax = 16u << 10;
 
-// Checks a link once in an interval. If nothing was sent since the last check, it sends a heartbeat. If nothing arrived
-// in kSilentPollsMax checks, it gives up the connection. It counts checks instead of time, so that a process that was
-// stopped, or had no core, does not judge its peer for that interval. Bytes count when they are on this machine, so the
-// receiving thread may be busy. Only for links that outlive their connections, when both sides support heartbeats.
+// Heartbeat checks a link once in an interval. It sends a heartbeat if this side has sent nothing since the last check.
+// It gives up the connection if nothing has arrived in kSilentPollsMax checks. Heartbeat counts checks instead of time,
+// so that a process that was stopped, or had no core, does not count that time against its peer. Bytes count when they
+// have arrived on this machine, so a busy receiving thread does no harm. Heartbeat is only for links that outlive their
+// connections, and only if both sides support heartbeats.
 //
-// Any thread may check at any time; one at a time does.
+// Thread: any. If two threads check at the same time, one of them does the check.
 class Heartbeat {
  public:
   using Clock = std::chrono::steady_clock;
@@ -33,15 +36,16 @@ class Heartbeat {
   explicit Heartbeat(Link& link, GivingUp how, Clock::duration interval = kHeartbeatInterval)
       : link_(link), how_(how), interval_(interval) {}
 
-  // Does nothing before the next look is due. True: the connection was given up.
+  // Does nothing before the next check is due. Returns true if the connection was given up.
   bool poll(Clock::time_point now);
-  // Until the next look is due.
+  // Returns the time until the next check is due.
   Nanoseconds left(Clock::time_point now) const;
 
  private:
-  // The received bytes of a connection; two unequal values show that something has arrived.
+  // Received bytes of one connection. Two unequal values show that bytes have arrived.
   struct Come {
-    std::weak_ptr<transport::Transport> connection;  // an address may be another connection's soon
+    // A weak pointer and not an address, because a later connection may have the same address.
+    std::weak_ptr<transport::Transport> connection;
     uint64_t received = 0;
     size_t unread = 0;
     bool operator==(const Come& other) const {
@@ -54,8 +58,10 @@ class Heartbeat {
   const GivingUp how_;
   const Clock::duration interval_;
   std::atomic<Clock::rep> next_{
-      0};             // since the clock's beginning; only compared, and its subject is under the mutex: relaxed
-  std::mutex mutex_;  // the link's locks are taken with it
+      // Time since the epoch of Clock. Relaxed, because the value is only compared; mutex_ guards the check itself.
+      0};
+  // Lock: taken before the link's locks.
+  std::mutex mutex_;
   Come come_;
   unsigned silent_polls_ = 0;
   uint64_t sent_ = 0;

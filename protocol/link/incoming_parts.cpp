@@ -44,7 +44,7 @@ size_t IncomingParts::take_header(size_t bytes) noexcept {
   return 0;
 }
 
-// The bytes behind the header move up, or are stored.
+// Moves the bytes behind the header to the front, or stores them.
 std::span<std::byte> IncomingParts::cut_header_out(std::span<std::byte> bytes) noexcept {
   size_t piece = std::min(bytes.size(), sizeof header_ - have_);
   std::memcpy(reinterpret_cast<std::byte*>(&header_) + have_, bytes.data(), piece);
@@ -55,7 +55,7 @@ std::span<std::byte> IncomingParts::cut_header_out(std::span<std::byte> bytes) n
     return bytes.first(rest);
   }
   if (keeps()) {
-    // They have just been taken from there.
+    // These bytes have just been taken from the stored ones.
     kept_at_ -= rest;
     std::memcpy(kept_.data() + kept_at_, bytes.data() + piece, rest);
   } else {

@@ -1,4 +1,5 @@
-// The receiving side of bulk that comes in parts: from a connection's bytes to those of the stream.
+// IncomingParts converts the received bytes of a connection, which contain headers of parts, to the bytes of the
+// stream.
 #pragma once
 
 #include <algorithm>
@@ -14,35 +15,38 @@
 
 namespace gpuwire::link {
 
-// Removes the headers of parts from the bytes of a connection, and stores the bytes behind a header whose part comes
-// over lanes until that part has arrived. One thread at a time.
+// IncomingParts removes the headers of parts. When a header announces a part over lanes, IncomingParts stores the bytes
+// behind the header until that part has arrived. Thread: one at a time.
 class IncomingParts {
  public:
-  // Bytes that are looked at at once, and kept at most.
+  // Bytes that are read from the connection at once, and the maximum of stored bytes.
   static constexpr size_t kPollBytes = 64u << 10;
 
   explicit IncomingParts(AcknowledgementScanner& scanner) : scanner_(scanner) {}
-  // From the next frame on, bulk of more than `bytes` comes in parts. False: no memory.
+  // From the next frame on, bulk of more than `bytes` arrives in parts. Returns false if memory is short.
   bool begin(uint64_t bytes);
   bool on() const { return on_; }
-  // Another connection: a header that the last one had sent in part is repeated.
+  // Begins a new connection. The peer sends a header again that the old connection carried only in part.
   void begin_connection();
 
-  // The remainder of the part that comes over lanes; 0: the stream continues here.
+  // Returns the number of missing bytes of the part that arrives over lanes. 0: the next bytes of the stream arrive
+  // over the connection.
   uint64_t lanes_left() const { return lanes_left_; }
   uint32_t lane_set() const { return header_.lane_set; }
-  // This many of its bytes have arrived.
+  // Counts `bytes` of that part that have arrived over lanes.
   void came_over_lanes(uint64_t bytes) {
     lanes_left_ -= bytes;
     scanner_.pass_bulk(bytes);
   }
 
-  // Where the next bytes of the connection go: into `out`, not all of it perhaps, or elsewhere.
+  // Returns the buffer for the next bytes of the connection: a part of `out`, or an internal buffer.
   std::span<std::byte> room(std::span<std::byte> out) noexcept;
-  // Bytes that came before their time: as many as fit into room().
+  // Returns true if bytes are stored that arrived before their turn. The caller gets as many of them as fit into
+  // room().
   bool keeps() const { return kept_at_ != kept_.size(); }
   size_t take_cached(std::span<std::byte> into) noexcept;
-  // room() has got these. Calls back for each acknowledgement. How many bytes of the stream now stand where they began.
+  // Handles the bytes that room() has received, and calls `found` for each acknowledgement. Returns the number of bytes
+  // of the stream that now stand at the beginning of the buffer.
   template <class Found>
   size_t take(std::span<std::byte> bytes, Found&& found) {
     if (bytes.data() == reinterpret_cast<std::byte*>(&header_) + have_) return take_header(bytes.size());
@@ -64,7 +68,7 @@ class IncomingParts {
     return stream;
   }
 
-  // Bytes of bulk that have come here, over all connections.
+  // Returns the bytes of bulk that have arrived over connections and not over lanes, over all connections.
   uint64_t passed() const { return passed_; }
   bool faulty() const { return !fault_.empty(); }
   const std::string& fault() const { return fault_; }
@@ -82,11 +86,12 @@ class IncomingParts {
   AcknowledgementScanner& scanner_;
   bool on_ = false;
   wire::PartHeader header_;
-  size_t have_ = 0;         // bytes of header_
-  uint64_t here_left_ = 0;  // of the part that comes here
+  size_t have_ = 0;         // bytes of header_ that have been read
+  uint64_t here_left_ = 0;  // bytes left of the part that arrives over the connection
   uint64_t lanes_left_ = 0;
   uint64_t passed_ = 0;
-  std::vector<std::byte> kept_;  // from kept_at_ on; never grows past kPollBytes
+  // The stored bytes are those from kept_at_ on. The vector never grows past kPollBytes.
+  std::vector<std::byte> kept_;
   size_t kept_at_ = 0;
   std::string fault_;
 };

@@ -18,7 +18,8 @@ void LaneCount::sent(uint64_t bytes, std::chrono::nanoseconds took) {
     now_ = most_;
     return;
   }
-  // From all of them downwards, as long as one less is nearly as good as the best that was seen.
+  // The trials start with all lanes and go down while one lane less is nearly as fast as the best number that was
+  // measured.
   bool good = rates_[now_] * kGain >= *std::max_element(rates_.begin(), rates_.end());
   if (!good) return settle(now_ + 1);
   if (now_ == 1) return settle(1);

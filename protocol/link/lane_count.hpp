@@ -1,4 +1,4 @@
-// The number of lanes for the next part, by the measurements of the last ones.
+// LaneCount chooses the number of lanes for the next part from the measured rates of the last parts.
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 
 namespace gpuwire::link {
 
-// One lane more is tried while that pays, and one less now and then where it costs nothing: a lane takes a core's time
-// at both ends. Plain data, no clock of its own.
+// LaneCount uses one lane more while that increases the rate, and tries one lane less at times if that costs no rate,
+// because each lane uses a core at both ends. LaneCount has no clock and no lock.
 class LaneCount {
  public:
-  // Parts from which a rate is taken, and how much better a lane more has to be.
+  // The bytes from which one rate is measured, and the factor by which an additional lane has to increase the rate.
   static constexpr uint64_t kBytesPerTrial = 64u << 20;
   static constexpr double kGain = 1.05;
-  // After this many trials without a change the best number is verified again.
+  // After this many trials without a change, the neighbouring numbers of lanes are measured again.
   static constexpr unsigned kTrialsUntilPoll = 64;
 
   explicit LaneCount(size_t most) : most_(most), now_(most) {}
@@ -30,10 +30,11 @@ class LaneCount {
 
   const size_t most_;
   size_t now_;
-  std::array<double, wire::kLanesMax + 1> rates_{};  // bytes in a nanosecond, by lanes; 0: not known
+  // Bytes per nanosecond, indexed by the number of lanes. 0: not measured.
+  std::array<double, wire::kLanesMax + 1> rates_{};
   uint64_t bytes_ = 0;
   std::chrono::nanoseconds took_{0};
-  unsigned settled_ = 0;  // trials since the best was found
+  unsigned settled_ = 0;  // trials since the best number was found
   bool searching_ = true;
 };
 

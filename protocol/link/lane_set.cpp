@@ -18,7 +18,7 @@ using transport::kReadable;
 using transport::kWoken;
 using transport::kWritable;
 
-// An event ends a sleep; the bound covers an event that was missed.
+// An event ends a sleep. This bound limits the delay if an event was missed.
 constexpr std::chrono::seconds kSleep{10};
 constexpr std::chrono::milliseconds kInOrderWait{1};
 constexpr std::chrono::milliseconds kStopWait{500};
@@ -63,8 +63,8 @@ void LaneSet::finish() {
 
 bool LaneSet::start(Events events) {
   events_ = std::move(events);
-  // The program's signals are for its own threads, but for faults in its memory. The mask is inherited from the
-  // creating thread.
+  // Blocks the program's signals in lane threads, except those for memory faults. A new thread inherits the mask of the
+  // thread that creates it.
   sigset_t all, before;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
@@ -175,7 +175,7 @@ bool LaneSet::send(uint64_t position, std::span<const std::byte> part) {
   return true;
 }
 
-// The next stripe without a lane, if this lane is in use.
+// Takes the next stripe that no lane has taken, if this lane is in use.
 bool LaneSet::take_stripe(Lane& lane) noexcept {
   std::lock_guard lock(mutex_);
   if (!out_active_ || out_.next == out_.stripes || closed()) return false;
@@ -192,7 +192,7 @@ bool LaneSet::take_stripe(Lane& lane) noexcept {
   return false;
 }
 
-// True: something has left.
+// Returns true if bytes were sent.
 bool LaneSet::send_some(Lane& lane) noexcept {
   if (!lane.sending && !take_stripe(lane)) return false;
   size_t header_sent = sizeof lane.out_header - lane.out_header_left;
@@ -237,7 +237,7 @@ void LaneSet::stripe_sent(Lane& lane) noexcept {
 
 // --- receiving: a lane's thread ------------------------------------------------------------------------------------
 
-// True: something has come.
+// Returns true if bytes were received.
 bool LaneSet::receive_some(Lane& lane) noexcept {
   IoResult result;
   lane.input_waits = false;
@@ -280,10 +280,11 @@ bool LaneSet::header_complete(Lane& lane) noexcept {
   return true;
 }
 
-// With the lock: is the stripe one of the part that is expected? False: not yet, or never.
+// Lock: mutex_ is held. Returns true if the stripe belongs to the expected part; false if the part is not expected yet,
+// or never will be.
 bool LaneSet::claim_stripe(Lane& lane) noexcept {
   const wire::StripeHeader& header = lane.in_header;
-  if (header.position >= in_.end) return false;  // of a part that is announced later
+  if (header.position >= in_.end) return false;  // the stripe belongs to a part that is announced later
   uint64_t offset = header.position - in_.begin;
   const char* wrong = nullptr;
   if (header.position < in_.begin) wrong = "a stripe of bytes that have come";
@@ -298,7 +299,8 @@ bool LaneSet::claim_stripe(Lane& lane) noexcept {
   return lane.in_taken = true;
 }
 
-// Where the lane's next bytes go; the thread is a writer then until placed(). Empty: nowhere yet.
+// Returns the destination of the lane's next bytes, and counts this thread as a writer until placed(). Empty: there is
+// no destination yet.
 std::span<std::byte> LaneSet::place_for(Lane& lane) noexcept {
   std::unique_lock lock(mutex_);
   if (!lane.in_taken && !claim_stripe(lane)) {

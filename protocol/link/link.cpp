@@ -18,12 +18,11 @@ using transport::kWoken;
 using transport::kWritable;
 
 constexpr size_t kBounceBytes = 256u << 10;
-// The longest sleep of a thread that waits for bytes of lanes, if it cannot be notified.
+// The longest sleep of a thread that waits for bytes of lanes and cannot be notified of them.
 constexpr std::chrono::milliseconds kLanesPoll{1};
-// The longest sleep of a thread that waits to send: it gets no notification while the peer does not read the
-// connection.
+// The longest sleep of a thread that waits to send. Nothing notifies the thread while the peer does not read.
 constexpr std::chrono::milliseconds kPushPoll{50};
-// In place of bulk whose owner has taken its memory back. Never written.
+// Sent in place of bulk whose owner has taken its memory back. Never written.
 std::byte g_zeros[64u << 10];
 
 }  // namespace
@@ -36,7 +35,7 @@ Link::Link(std::unique_ptr<transport::Transport> first, const LinkLimits& limits
 
 Link::~Link() {
   end();
-  // Their last words come here.
+  // finish() delivers the last callbacks of the sets to this link.
   for (auto& lanes : retired_) lanes->finish();
 }
 
@@ -69,13 +68,14 @@ bool Link::pump() {
 }
 
 void Link::pump(std::unique_lock<std::mutex>& lock) {
-  // The sending thread checks again before it leaves, so it will send the bytes that were appended up to now.
+  // The sending thread checks again before it leaves, so it sends all bytes that have been appended until now.
   if (sending_) return;
   sending_ = true;
   sender_ = pthread_self();
   while (sends() && !drop_when_back_ && send_some(lock)) {}
   if (lanes_sending_.load(std::memory_order_relaxed))
-    return;  // the lanes have the role now, and go on here when they are done
+    // The lanes have the sending role now. The last lane continues here.
+    return;
   sending_ = false;
   if (drop_when_back_) drop_unsent();
   if (state_.load(std::memory_order_relaxed) != State::attached) changed_.notify_all();
@@ -100,7 +100,7 @@ void Link::push(uint64_t position, Nanoseconds stall) {
       break;
     }
     lock.unlock();
-    // Does not wait for another connection, which may itself wait for the thread that pushes over this one.
+    // Waits only for this connection: a new connection may itself wait for the thread that pushes over this one.
     wait(kWritable, std::min<Nanoseconds>(stall - (now - moved), kPushPoll), WaitFor::this_connection);
     lock.lock();
   }
@@ -119,7 +119,7 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   if (next.external && part_header_left_ != 0 && part_header_.way == uint8_t(wire::PartWay::lanes))
     return send_lane_header(lock, next);
   // Bytes stay in place until they have been sent and acknowledged. The owner of external bulk may take it back, but
-  // waits for the thread that reads it.
+  // first waits for the thread that reads it.
   ExternalBulk external;
   if (next.external) {
     external.data = next.external->data;
@@ -146,7 +146,8 @@ bool Link::send_some(std::unique_lock<std::mutex>& lock) {
   blocked_.store(result.status == IoStatus::would_block, std::memory_order_relaxed);
   if (result.status == IoStatus::would_block) return false;
   if (result.status != IoStatus::ok) {
-    // The peer's last bytes may still be readable and name the cause; the receiving thread finds their end.
+    // The peer's last bytes may still be readable and may name the cause. The receiving thread reads them up to the
+    // end.
     send_failure_ = result;
     break_sending();
     return false;
@@ -169,8 +170,8 @@ bool Link::publish_at_end(size_t bytes) noexcept {
          window_.publish(bytes, nullptr);
 }
 
-// Bulk outside the ring ends it: its owner, its parts and its lanes have locks of their own. Memory that is not needed
-// any more is freed by whoever sends next.
+// Stops at bulk outside the ring, whose owner, parts and lanes have locks of their own. The next sender frees memory
+// that is no longer needed.
 void Link::send_at_end() noexcept {
   while (sends() && !drop_when_back_ && part_header_left_ == 0) {
     const SendWindow::Next next = window_.next(0);
@@ -218,7 +219,7 @@ iovec Link::external_piece(const ExternalBulk& bulk, size_t offset, uint64_t pos
   return {bounce_.get() + (position - bounce_begin_), size_t(bounce_end_ - position)};
 }
 
-// With the lock, after anything of the window has changed.
+// Lock: mutex_ is held. Called after any change of the window.
 void Link::publish_positions(bool room) {
   sent_.store(window_.sent(), std::memory_order_release);
   acknowledged_.store(window_.acknowledged(), std::memory_order_release);
@@ -253,7 +254,7 @@ Link::Kept Link::kept() const {
 
 // --- receiving -----------------------------------------------------------------------------------------------------
 
-// Null: there is no connection. Otherwise the connection stays valid until leave_receiving().
+// Returns null if there is no connection. Otherwise the connection stays valid until leave_receiving().
 transport::Transport* Link::enter_receiving() noexcept {
   receiving_.store(true, std::memory_order_seq_cst);
   if (state_.load(std::memory_order_seq_cst) == State::attached) [[likely]]
@@ -301,7 +302,7 @@ void Link::found_acknowledgement(uint64_t position) {
 
 namespace {
 
-// A reset that follows the peer's end is EPIPE: it answers bytes that were sent meanwhile.
+// After the peer's end, a reset is reported as EPIPE: the reset answers bytes that this side sent meanwhile.
 Loss kind_of(transport::Transport& connection, const IoResult& end) {
   if (end.status == IoStatus::closed || end.error == EPIPE || connection.peer_closed()) return Loss::closed;
   return end.error == ECONNRESET ? Loss::reset : Loss::broken;
@@ -317,7 +318,7 @@ IoResult Link::connection_ended(const transport::Transport* which, const IoResul
     return result;
   }
   if (transport_.get() == which && state_.load(std::memory_order_relaxed) == State::attached) {
-    // The sending thread may have been notified first; the receiving thread then finds an end and nothing else.
+    // The sending thread may have received the connection's error; the receiving thread then reads an end of file only.
     loss_ = send_failure_.status == IoStatus::failed ? send_failure_ : result;
     kind_of_loss_ = kind_of(*transport_, loss_);
     why_given_up_.clear();
@@ -341,7 +342,7 @@ void Link::append_heartbeat() {
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::control),
                            .ordinal = uint32_t(wire::ControlOrdinal::heartbeat)};
   std::lock_guard lock(mutex_);
-  // Waiting bytes serve as a heartbeat when they leave, and each heartbeat behind them would take room.
+  // Waiting bytes act as a heartbeat when they are sent. More heartbeats behind them would only take room.
   if (!sends() || !everything_sent()) return;
   std::byte* at = window_.reserve(sizeof header, 0);
   if (!at) return;
@@ -358,7 +359,7 @@ uint64_t Link::consumed(uint64_t position, bool now) {
   wire::FrameHeader header{.kind = uint8_t(wire::FrameKind::acknowledge), .sequence = position};
   std::lock_guard lock(mutex_);
   std::byte* at = window_.reserve(sizeof header, 0);
-  if (!at) return 0;  // tried again with the next frame
+  if (!at) return 0;  // the next frame tries again
   std::memcpy(at, &header, sizeof header);
   if (!publish(sizeof header)) return 0;
   notified_ = position;
@@ -385,13 +386,13 @@ unsigned Link::wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexce
       return what == WaitFor::this_connection &&
              (state() == State::detached || send_broken_.load(std::memory_order_relaxed));
     };
-    // A connection that accepts nothing any more would be reported writable again and again until the receiving thread
-    // has found its end. While lanes send, the connection accepts none of the following bytes.
+    // A connection that accepts nothing any more would be reported as writable again and again until the receiving
+    // thread has read its end. While lanes send, the connection accepts none of the following bytes.
     auto takes_nothing = [&] {
       return send_broken_.load(std::memory_order_relaxed) || lanes_sending_.load(std::memory_order_relaxed);
     };
     auto nothing = [&] { return state() == State::detached || (takes_nothing() && !(interest & kReadable)); };
-    // A thread that waits to send is notified of this once.
+    // A thread that waits to send is notified once that sending has failed.
     auto breaks = [&] { return send_broken_.load(std::memory_order_relaxed) != was_broken; };
     if (!over() && !woken() && nothing())
       slot_changed_.wait_for(slot, timeout, [&] { return over() || woken() || gone() || breaks() || !nothing(); });
@@ -400,7 +401,8 @@ unsigned Link::wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexce
       woken_ = false;
       return kWoken;
     }
-    // Looked at once, since it may change meanwhile: a wait that is left without interest would end with its timeout.
+    // Evaluated once, because the value may change meanwhile: a wait without any interest would end only with its
+    // timeout.
     const bool takes = !takes_nothing();
     if (state() == State::detached || (!takes && !(interest & kReadable))) return 0;
     if (!takes) interest &= ~unsigned(kWritable);
@@ -457,7 +459,7 @@ void Link::detach_locked(GivingUp how) noexcept {
   transport_->wake();
   changed_.notify_all();
   {
-    // A wake that went to the connection may have come before the wait that it is for, which is here now.
+    // An earlier wake() may have gone to the connection before the wait() that it is meant for, which is here now.
     std::lock_guard slot(slot_mutex_);
     woken_ = true;
   }
@@ -514,7 +516,7 @@ bool Link::attach(std::unique_ptr<transport::Transport> next, uint64_t peer_rece
     send_failure_ = {};
     state_.store(State::attached, std::memory_order_seq_cst);
   }
-  // A thread that still waits for the connection sleeps, if this side has left it open.
+  // Wakes a thread that still waits for the connection, if this side has left it open.
   old->shutdown();
   slot_changed_.notify_all();
   notify(State::attached);
@@ -541,7 +543,7 @@ void Link::end() noexcept {
   retire_lanes(comes_back_);
   transport_->shutdown();
   transport_->wake();
-  // A thread that is sending right now may be reading from a caller's memory; it drops the rest itself when it is back.
+  // A thread that is sending now may be reading a caller's memory. It drops the remaining bytes itself when it returns.
   if (sending_) drop_when_back_ = true;
   else drop_unsent();
   changed_.notify_all();

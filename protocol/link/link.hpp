@@ -1,5 +1,5 @@
-// Two streams of bytes, one each way, that outlive the connection that happens to carry them. README.md draws threads,
-// locks and atomics.
+// A link is two streams of bytes, one in each direction, that outlive the connection that carries them. README.md
+// describes threads, locks and atomics.
 #pragma once
 
 #include <algorithm>
@@ -29,33 +29,36 @@ using transport::IoResult;
 using transport::IoStatus;
 using transport::Nanoseconds;
 
-// Only acknowledgements use this part of the ring: the peer may free room only when it has received one.
+// This part of the ring is reserved for acknowledgements, because the peer frees room only when it receives one.
 inline constexpr size_t kAcknowledgeReserveBytes = 4096;
 
 struct LinkLimits {
   size_t ring_bytes = wire::kSendWindowBytes;
-  size_t bulk_bytes_max = wire::kBulkWindowBytes;  // outside the ring and not acknowledged
-  // Longer bulk is outside the ring, at both ends, and comes in parts where there may be lanes. Shorter bulk may be
-  // outside the ring, too, and travels as if it were not.
+  // Maximum of unacknowledged bytes outside the ring.
+  size_t bulk_bytes_max = wire::kBulkWindowBytes;
+  // Bulk longer than this is outside the ring at both ends, and is sent in parts if the session may have lanes. Shorter
+  // bulk may be outside the ring too, but travels as if it were in the ring.
   size_t bulk_in_ring_max = wire::kPostedBulkBytesMax;
   size_t lane_part_bytes_min =
-      1u << 20;  // shorter bulk goes behind its message even so: waking the lanes would take longer
+      // A shorter part follows its header over the connection, because waking the lanes would take longer.
+      1u << 20;
 };
 
 // How a connection was lost, as far as this side can see.
 enum class Loss : uint8_t {
-  closed,    // the peer has closed it, or its system for it
-  reset,     // the peer's system, or somebody in its name, says that there is no such connection
-  broken,    // it leads nowhere any more: a time limit of the kernel's, no route, bytes that cannot be
-  given_up,  // by this side
+  closed,  // the peer, or the peer's system, has closed it
+  reset,   // the peer's system, or something on the path, has reset it
+  // The connection fails: a time limit of the kernel, no route, or invalid bytes.
+  broken,
+  given_up,  // this side has given it up
 };
 
-// How a connection is given up: so that the peer sees an end, or so that it cannot take it for one, or so that it sees
-// nothing before another one has come.
+// How this side gives up a connection. closes: the peer sees an orderly end. resets: the peer sees a reset, which it
+// cannot read as an orderly end. leaves: the peer sees nothing until another connection has been established.
 enum class GivingUp : uint8_t { closes, resets, leaves };
 
-// Any thread may append, wait and ask. One thread at a time sends, whichever comes first (pump()); one at a time
-// receives, which is its owner's to see to. Nothing throws.
+// Threads: any thread may append, wait and query. One thread at a time sends (pump()). One thread at a time receives,
+// which the owner ensures. No function throws.
 class Link final : public transport::ByteSource {
  public:
   enum class State : uint8_t { attached, detached, ended };
@@ -66,134 +69,140 @@ class Link final : public transport::ByteSource {
   Link& operator=(const Link&) = delete;
   bool valid() const { return window_.valid(); }
 
-  // Called after a connection was lost or given up, and after another one was attached, on the thread that found or did
-  // it. One call at a time, and only with the current state: of two changes on two threads the last is reported last.
-  // None of the locks that the link's other functions take is held. Set before the first byte.
+  // Sets the observer, before the first byte. The observer is called after a connection was lost, given up or attached,
+  // on the thread that found or did it. Calls are serial and pass only the current state: after two changes on two
+  // threads, the last call passes the last state. None of the locks of the link's other functions is held.
   void observe(std::function<void(State)> observer) { observer_ = std::move(observer); }
-  // From now on a connection that breaks leaves the link detached. Until then it is the end of the stream, as with a
-  // bare connection.
+  // From now on, a broken connection leaves the link detached. Before this call, the end of the connection is the end
+  // of the stream.
   void outlive_connections() { outlives_.store(true, std::memory_order_relaxed); }
   State state() const { return state_.load(std::memory_order_acquire); }
 
   // --- lanes: README.md --------------------------------------------------------------------------------------------
-  // From the next frame on, bulk outside the ring comes in parts, both ways. Before there is any. `comes_back`: this
-  // side gets another connection when a lane is lost with bytes that the peer may not have; the other side waits for
-  // it. False: no memory.
+  // From the next frame on, bulk outside the ring travels in parts, in both directions. Precondition: no bulk outside
+  // the ring was appended yet. `comes_back`: this side reconnects when a lane is lost with bytes that the peer may not
+  // have; the other side waits for the new connection. Returns false if memory is short.
   bool begin_parts(bool comes_back);
-  // Further connections for bulk, beside `beside` and as long as that is the link's; starts their threads. They take
-  // the place of others. One thread at a time, none of a lane's. False: it is not, or there are no threads for them.
+  // Adds further connections for bulk beside `beside`, starts their threads and replaces earlier lanes. Thread: one at
+  // a time, none of a lane's. Returns false if `beside` is no longer the link's connection, or if the threads cannot be
+  // started.
   bool add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet> lanes);
-  // How many there are now, and how many of the last ones the last part that was sent went over.
+  // lanes() returns the number of lanes now; lanes_in_use() the number of lanes that carried the last sent part.
   size_t lanes() const;
   size_t lanes_in_use() const { return lanes_in_use_.load(std::memory_order_relaxed); }
-  // Bulk outside the ring that has gone either way, over all connections; of it, over lanes.
+  // Bytes of bulk outside the ring in both directions, over all connections; lane_bytes() counts those that lanes
+  // carried.
   uint64_t bulk_bytes() const {
     return bulk_sent_.load(std::memory_order_relaxed) + bulk_received_.load(std::memory_order_relaxed) + lane_bytes();
   }
   uint64_t lane_bytes() const {
     return lane_bytes_sent_.load(std::memory_order_relaxed) + lane_bytes_received_.load(std::memory_order_relaxed);
   }
-  // Changes with every byte that comes, by whichever connection.
+  // Returns a number that changes with every received byte, over any connection.
   uint64_t bytes_come() const;
-  // The connection was lost because the peer broke its rules: another one is no help.
+  // Returns true if the peer broke the rules of the connection. A new connection would not help.
   bool damaged() const;
-  // Called now and then by a thread that waits for lanes in receive_bulk(). Set before the first byte.
+  // Sets a function that a thread calls repeatedly while it waits for lanes in receive_bulk(). Set before the first
+  // byte.
   void while_waiting(std::function<void()> poll) { poll_ = std::move(poll); }
 
   // --- appending ---------------------------------------------------------------------------------------------------
-  // The send lock, under which a frame is built in place: short, and nothing that waits.
+  // The lock under which a frame is built in place. Holders are brief and never wait.
   void lock() const { mutex_.lock(); }
   void unlock() const { mutex_.unlock(); }
   bool try_lock() const { return mutex_.try_lock(); }
   bool is_locked_by_this_thread() const noexcept { return is_held_by_this_thread(mutex_); }
-  // With the lock: contiguous zero or more bytes of the ring, 8-byte aligned. Null: there is no room for them, or for
-  // `external_bytes` of bulk behind them, while `reserve_bytes` of the ring stay free.
+  // Lock: held. Returns `bytes` contiguous bytes of the ring (zero is allowed), 8-byte aligned. Null: there is no room
+  // for them, or for `external_bytes` of bulk behind them, with `reserve_bytes` of the ring left free.
   std::byte* reserve(size_t bytes, size_t external_bytes, size_t reserve_bytes);
-  // With the lock: appends the first `bytes` of the last reservation, and `external` behind them. False: no memory,
-  // nothing was appended.
+  // Lock: held. Appends the first `bytes` of the last reservation, and `external` behind them. Returns false, and
+  // appends nothing, if memory is short.
   bool publish(size_t bytes, const ExternalBulk* external = nullptr);
-  // With the lock.
+  // Lock: held, for these three.
   uint64_t appended() const { return window_.appended(); }
   size_t unsent_in_ring() const { return window_.unsent_in_ring(); }
   bool everything_sent() const { return window_.appended() == window_.sent(); }
 
-  // Changes when there may be more room than before. Read it with the lock when reserve() has failed.
+  // Returns a number that changes when room may have been freed. A caller whose reserve() has failed reads it under the
+  // lock.
   uint64_t room_changes() const { return room_changes_.load(std::memory_order_relaxed); }
-  // Sleeps until that has changed, or `timeout`. False: there will be none, the link has ended or was interrupted.
+  // Sleeps until room_changes() differs from `seen`, or until `timeout`. Returns false if no room will be freed,
+  // because the link has ended or was interrupted.
   bool await_room(uint64_t seen, Nanoseconds timeout);
 
   // --- sending -----------------------------------------------------------------------------------------------------
-  // Sends as much as possible without waiting, unless another thread is sending: that thread then also sends the bytes
-  // that were appended meanwhile. False: unsent bytes remain when it returns.
+  // Sends as much as possible without waiting. If another thread is sending, that thread also sends the bytes that were
+  // appended meanwhile. Returns false if unsent bytes remain.
   bool pump();
-  // Sees to it that everything before `position` is sent: waits for the connection to take it, unless another thread is
-  // at that or there is no connection. One that has taken nothing for `stall` is given up.
+  // Sends everything before `position`, and waits while the connection accepts no bytes. Returns at once if another
+  // thread is pushing or if there is no connection. Gives up a connection that accepts nothing for `stall`.
   void push(uint64_t position, Nanoseconds stall);
-  // Has everything before `position`, and all that a lost connection has made us send again, left this process (or been
-  // dropped)?
+  // Returns true if everything before `position`, and everything that was sent again after a lost connection, has left
+  // this process or was dropped.
   bool sent(uint64_t position) const {
     return sent_.load(std::memory_order_acquire) >= std::max(position, again_until_.load(std::memory_order_relaxed));
   }
-  // The connection took no more when it was last tried, so something is unsent that nobody else may come to send.
+  // Returns true if the connection accepted no more bytes in the last attempt. The unsent bytes then need another
+  // attempt.
   bool blocked() const { return blocked_.load(std::memory_order_relaxed); }
-  // Has the peer taken over everything before `position`?
+  // Returns true if the peer has consumed everything before `position`.
   bool acknowledged(uint64_t position) const { return acknowledged_.load(std::memory_order_acquire) >= position; }
-  // When this returns, the link no longer reads the caller's memory that was appended as bulk up to `position`; the
-  // peer gets zeros for bytes that it has not received.
+  // After the return, the link no longer reads the caller's memory that was appended as bulk up to `position`. Zeros
+  // are sent in place of bytes that the peer has not received.
   void forget_external(uint64_t position);
-  // Is any bulk outside the ring not acknowledged?
+  // Returns true if bulk outside the ring is not acknowledged.
   bool holds_external() const;
-  // The bytes that are stored for sending again, never more than the limits.
+  // The bytes that are stored in order to be sent again; never more than the limits.
   struct Kept {
-    size_t ring_bytes, bulk_bytes;  // bulk: outside the ring
+    size_t ring_bytes, bulk_bytes;  // bulk_bytes: outside the ring
   };
   Kept kept() const;
 
   // --- receiving: one thread at a time -----------------------------------------------------------------------------
-  // As Transport's; would_block while detached. Received acknowledgements free room at once.
+  // Receives like Transport::try_receive(); would_block while detached. Received acknowledgements free room at once.
   IoResult try_receive(std::span<std::byte> out) noexcept override { return receive(out, Taking::now); }
-  // May wait until `out` is full, where the connection can do that by itself.
+  // Receives, and may wait until `out` is full if the connection supports that.
   IoResult receive_bulk(std::span<std::byte> out) noexcept { return receive(out, Taking::all); }
-  // The same only for bytes that come over lanes. Nobody else reads or writes `out` meanwhile.
+  // Receives like receive_bulk(), but only bytes that arrive over lanes. No other thread may access `out` meanwhile.
   IoResult receive_in_place(std::span<std::byte> out) noexcept override { return receive(out, Taking::all_of_lanes); }
-  // Is there anything to receive, the end included? Costs one system call at most.
+  // Returns true if a receive call would return bytes or the end of the stream. Makes at most one system call.
   bool input() noexcept;
-  // Position behind the last byte that came.
+  // Returns the position behind the last received byte.
   uint64_t received() const { return received_.load(std::memory_order_relaxed); }
-  // The received bytes contain the goodbye of the peer, a client.
+  // Returns true if the received bytes contain the goodbye of the peer, a client.
   bool sent_goodbye() const { return sent_goodbye_.load(std::memory_order_relaxed); }
-  // The peer has acknowledged bytes that it cannot have received.
+  // Returns true if the peer has acknowledged bytes that it cannot have received.
   bool bad_acknowledgement() const { return bad_acknowledgement_.load(std::memory_order_relaxed); }
-  // Everything before `position` has been taken over. When there is enough of it, or `now`, an acknowledgement is
-  // appended, which the owner has to send: the position behind it. 0: there is none yet.
+  // The caller has consumed everything before `position`. Appends an acknowledgement if enough bytes are due, or if
+  // `now`; the owner sends it. Returns the position behind the acknowledgement, or 0 if none was appended.
   uint64_t consumed(uint64_t position, bool now = false);
 
   // --- any thread --------------------------------------------------------------------------------------------------
-  // As Transport's. While detached it sleeps until there is a connection, a wake() for one of the `interested`, or
+  // Waits like Transport::wait(). While detached, wait() sleeps until a connection is attached, until a wake() or until
   // `timeout`. The loss of a connection counts as a wake().
   unsigned wait(unsigned interest, Nanoseconds timeout) noexcept override;
   void wake() noexcept;
-  // The connection's reason of its end; empty: the system's error is the whole reason.
+  // Returns the connection's own reason of its end. Empty: the system's error is the whole reason.
   std::string failure() const;
-  // Why the last connection was lost, in words, and how.
+  // loss() returns the reason of the last loss as text; kind_of_loss() returns its kind.
   std::string loss() const;
   Loss kind_of_loss() const;
-  // The connection that carries the link now, or carried it last.
+  // Returns the connection that carries the link now, or that carried it last.
   std::shared_ptr<transport::Transport> transport() const;
 
   // --- replacing the connection ------------------------------------------------------------------------------------
-  // Gives the connection up, if there is one, and returns the number of received bytes, which does not change until
+  // Gives up the connection, if there is one. Returns the number of received bytes, which does not change until
   // attach().
   uint64_t detach() noexcept;
-  // Gives `which` up if it is still the link's connection; does not wait. `why`: for loss(). False: it was not, or the
-  // link does not outlive its connection.
+  // Gives up `which` if it is still the link's connection; does not wait. loss() returns `why` afterwards. Returns
+  // false if `which` is not the link's connection, or if the link does not outlive its connection.
   bool give_up(const transport::Transport& which, std::string why, GivingUp how);
-  // While detached: goes on over `next`, whose peer has received everything before `peer_received`. False: it cannot
-  // have, or the link has ended.
+  // Continues over `next`, whose peer has received everything before `peer_received`. Precondition: the link is
+  // detached. Returns false if the peer cannot have received that much, or if the link has ended.
   bool attach(std::unique_ptr<transport::Transport> next, uint64_t peer_received);
-  // A frame that says nothing but that we are here, if there is nothing else to send. The caller sends it.
+  // Appends a heartbeat frame if there is nothing else to send. The caller sends it.
   void append_heartbeat();
-  // Statistics over all connections: the sent bytes, the number of calls, and the bytes that were sent again.
+  // Statistics over all connections: sent bytes, number of calls that sent, and bytes that were sent again.
   uint64_t bytes_sent() const { return bytes_sent_.load(std::memory_order_relaxed); }
   uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
   uint64_t bytes_sent_again() const { return bytes_sent_again_.load(std::memory_order_relaxed); }
@@ -201,32 +210,35 @@ class Link final : public transport::ByteSource {
   // Ends all waits: receiving returns `closed` at once, and threads that wait for room give up. Appended bytes are
   // still sent.
   void interrupt() noexcept;
-  // The end of both streams: nothing is sent or received any more, and nobody's memory is read.
+  // Ends both streams: the link sends and receives nothing any more, and reads no caller's memory.
   void end() noexcept;
-  // In a child after fork(): closes the descriptors; nothing else may be called after it. Async-signal-safe.
+  // Closes the descriptors in a child after fork(). No other function may be called afterwards. Async-signal-safe.
   void abandon_after_fork() noexcept;
-  // The calling thread has left a function of the link by siglongjmp(), and does not return: releases its locks, its
-  // role of sending and, if it `had_received`, that of receiving. If bytes may have been moved without being counted,
-  // the connection is given up for another one, which reports the positions of both sides. The caller has handled the
-  // frame that it was appending. False: the state cannot be repaired, and the link should end.
+  // Repairs the state after the calling thread has left a function of the link by siglongjmp(): releases the thread's
+  // locks, its sending role and, if `had_received`, its receiving role. If bytes may have been moved without being
+  // counted, the connection is given up, and the next connection reports the positions of both sides. Precondition: the
+  // caller has handled the frame that it was appending. Returns false if the state cannot be repaired; the link should
+  // then end.
   bool take_back_from_left_call(bool had_received) noexcept;
-  // With the lock, in a signal handler: is a thread sending, is the calling one, which `receives`, receiving, or may it
-  // hold a lock of the link or of its connection, which others may wait for with the link's own?
+  // For a signal handler. Lock: held. Returns true if a thread is sending, if the calling thread is receiving
+  // (`receives`), or if the calling thread may hold a lock of the link or of its connection. Other threads may wait for
+  // these locks while they hold the link's lock.
   bool is_inside(bool receives) noexcept {
     return (receives && receiving_.load(std::memory_order_relaxed)) || sending_ || !is_seen_free(slot_mutex_) ||
            !is_seen_free(notifying_) || transport_->is_inside();
   }
-  // For the end of the process in a signal handler, with the lock, which is not given up meanwhile: these take no other
-  // lock, allocate and free nothing, and wake nobody, since the interrupted thread may hold whatever that needs, the
-  // memory allocator's locks among it. publish_at_end(): as publish(); false: there is no place for it.
+  // For the end of the process in a signal handler. Lock: held, and not released meanwhile. Both functions take no
+  // other lock, allocate and free no memory, and wake no thread, because the interrupted thread may hold the locks that
+  // this needs, such as the memory allocator's. publish_at_end() appends like publish(), and returns false if there is
+  // no room.
   bool publish_at_end(size_t bytes) noexcept;
-  // Sends what it can without waiting. Precondition: nobody is_inside().
+  // Sends as much as possible without waiting. Precondition: is_inside() is false.
   void send_at_end() noexcept;
 
  private:
   enum class Taking : uint8_t { now, all, all_of_lanes };
   enum class WaitFor : uint8_t { this_connection, any_connection };
-  // `this_connection`: returns when it is lost, too.
+  // `this_connection`: the wait also ends when this connection is lost.
   unsigned wait(unsigned interest, Nanoseconds timeout, WaitFor what) noexcept;
   IoResult receive(std::span<std::byte> out, Taking taking) noexcept;
   void count_sent(size_t bytes);
@@ -235,7 +247,7 @@ class Link final : public transport::ByteSource {
   IoResult receive_from_lanes(transport::Transport& transport, std::span<std::byte> out, Taking taking) noexcept;
   IoResult lanes_are_gone(transport::Transport& transport) noexcept;
   std::shared_ptr<LaneSet> lane_set() const;
-  // With the lock:
+  // Lock: mutex_ is held.
   void begin_part(const SendWindow::Next& next);
   iovec part_header_rest();
   bool send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next);
@@ -243,7 +255,7 @@ class Link final : public transport::ByteSource {
   void give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why);
   void set_lanes(std::shared_ptr<LaneSet> lanes) noexcept;
   void retire_lanes(bool resets) noexcept;
-  // Without it:
+  // Lock: mutex_ is not held.
   void lanes_sent(uint64_t position, bool all);
   void lanes_over(const LaneSet& set);
   transport::Transport* enter_receiving() noexcept;
@@ -252,108 +264,115 @@ class Link final : public transport::ByteSource {
   void detach_locked(GivingUp how = GivingUp::closes) noexcept;
   void found_acknowledgement(uint64_t position);
   void pump(std::unique_lock<std::mutex>& lock);
-  // One step of sending, with the lock held, which is given up for the system call. False: nothing more can be sent
-  // now.
+  // Does one step of sending. Lock: held, and released during the system call. Returns false if nothing more can be
+  // sent now.
   bool send_some(std::unique_lock<std::mutex>& lock);
-  // With the lock: some bytes of `pieces` have left, `header` bytes of them the header of a part.
+  // Counts `bytes` sent bytes, of which `header` bytes belong to the header of a part. Lock: held.
   void count_step(size_t bytes, size_t header, bool in_parts);
   iovec external_piece(const ExternalBulk& bulk, size_t offset, uint64_t position);
   void publish_positions(bool room);
   void drop_unsent();
   void break_sending();
-  // Calls the observer, after the change and without mutex_.
+  // Calls the observer after a change. Lock: mutex_ is not held.
   void notify(State state);
-  // Wakes threads that wait for a connection or for its end; called after the change.
+  // Wakes the threads that wait for a connection or for its end. Called after the change.
   void announce() noexcept;
   bool sends() const {
     return state_.load(std::memory_order_relaxed) == State::attached && !send_broken_.load(std::memory_order_relaxed);
   }
 
   mutable std::mutex mutex_;
-  Condition changed_;  // room, an end, and a sender or receiver that is back
+  Condition changed_;  // notified of free room, of an end, and when a sender or receiver has returned
   // Guarded by mutex_:
   SendWindow window_;
-  bool sending_ = false;        // a thread is in send_some(), perhaps without the lock
-  pthread_t sender_{};          // which one, unless lanes send
-  uint64_t reading_until_ = 0;  // where the bulk ends that this thread reads without the lock; 0: none
-  bool pushing_ = false;        // a thread is in push()
-  uint64_t push_until_ = 0;     // and has to get this far
+  bool sending_ = false;  // a thread is in send_some(), possibly without the lock
+  pthread_t sender_{};    // the thread that sends, unless lanes send
+  // Position of the end of the bulk that the sending thread reads without the lock. 0: the thread reads no bulk.
+  uint64_t reading_until_ = 0;
+  bool pushing_ = false;     // a thread is in push()
+  uint64_t push_until_ = 0;  // the position up to which push() sends
   bool drop_when_back_ = false;
-  uint64_t part_until_ = 0;  // where the part ends whose header the connection has been given, or is about to be
+  // Position of the end of the part whose header has been, or is about to be, given to the connection.
+  uint64_t part_until_ = 0;
   wire::PartHeader part_header_;
-  size_t part_header_left_ = 0;                    // bytes of it that are to be sent
-  uint64_t lanes_until_ = 0;                       // behind the last part that went over lanes of this connection
-  std::shared_ptr<LaneSet> lanes_;                 // of this connection; null: none. Replaced under slot_mutex_, too
-  std::vector<std::shared_ptr<LaneSet>> retired_;  // closed; their threads are waited for where no lane's thread can be
-  std::string damage_;                             // why damaged(); else empty
+  size_t part_header_left_ = 0;  // unsent bytes of part_header_
+  // Position behind the last part that went over lanes of this connection.
+  uint64_t lanes_until_ = 0;
+  // The lanes of this connection, or null. Replaced under mutex_ and slot_mutex_.
+  std::shared_ptr<LaneSet> lanes_;
+  // Closed sets. Threads that cannot be a lane's own thread wait for them to finish.
+  std::vector<std::shared_ptr<LaneSet>> retired_;
+  std::string damage_;  // the reason of damaged(), or empty
   bool interrupted_ = false;
   IoResult loss_{IoStatus::closed};
   Loss kind_of_loss_ = Loss::given_up;
-  std::string why_given_up_;  // empty: loss_ says why
-  IoResult send_failure_{};   // of the connection that there is; ok: none
+  std::string why_given_up_;  // empty: loss_ has the reason
+  IoResult send_failure_{};   // of the present connection; ok: sending has not failed
 
-  // Taken with mutex_ held, too, and never the other way round: wake() comes from threads that hold locks which others
+  // Lock order: after mutex_. wake() takes slot_mutex_ alone, because its callers may hold locks that other threads
   // hold while they take mutex_.
   mutable std::mutex slot_mutex_;
   Condition slot_changed_;
   // Guarded by slot_mutex_:
   std::shared_ptr<transport::Transport>
-      transport_;       // never null; replaced under both locks, and only while nobody sends or receives
-  bool woken_ = false;  // by wake() while there was no connection, or by the loss of one, which may have had a wake
+      transport_;  // never null; replaced under both locks, and only while no thread sends or receives
+  // Set by wake() while there is no connection, and by the loss of a connection, which may have received a wake().
+  bool woken_ = false;
 
   std::function<void(State)> observer_;  // set before the first byte
-  std::mutex notifying_;                 // held while it is called; the others are taken with it
-  std::function<void()> poll_;           // as well; may be empty
+  std::mutex notifying_;                 // held during a call of observer_; the other locks are taken after it
+  std::function<void()> poll_;           // set before the first byte; may be empty
 
-  // Used by the thread that has set sending_ only: bytes that are not where they could be sent from.
+  // Used only by the thread that has set sending_: a copy of bytes that cannot be sent from where they are.
   std::unique_ptr<std::byte[]> bounce_;
   uint64_t bounce_begin_ = 0, bounce_end_ = 0;  // positions
 
-  // Used by the thread that receives only.
+  // Used only by the receiving thread.
   AcknowledgementScanner scanner_;
   IncomingParts parts_{scanner_};
   uint64_t expected_until_ = 0;  // the end of the part that the lanes have received
 
-  // Used by the thread that consumes received bytes and calls consumed(); another one may be receiving meanwhile.
-  uint64_t notified_ = 0;                   // the position that the peer was last sent
-  uint64_t acknowledged_short_frames_ = 0;  // short_frame_bytes_ then
+  // Used by the thread that consumes received bytes and calls consumed(). Another thread may be receiving meanwhile.
+  uint64_t notified_ = 0;                   // the position in the last acknowledgement that was sent to the peer
+  uint64_t acknowledged_short_frames_ = 0;  // short_frame_bytes_ at the last acknowledgement
 
-  // Written under mutex_. Partner: receive(), which announces itself in receiving_ before it reads the state, both
-  // seq_cst: either it sees that the connection has gone, or the thread that changes the state sees that a thread is
-  // inside and waits for it.
+  // Written under mutex_. Partner: receive(), which sets receiving_ before it reads state_. Both are seq_cst: either
+  // receive() sees that the connection has gone, or the thread that changes the state sees a receiving thread and waits
+  // for it.
   std::atomic<State> state_{State::attached};
   std::atomic<bool> receiving_{false};
-  // Written before the first byte is received, or by the thread that receives.
+  // Written before the first byte is received, or by the receiving thread.
   std::atomic<bool> outlives_{false};
-  // Written under mutex_, read anywhere. sent_ and acknowledged_: an acquire makes sure that our last read of a
-  // caller's memory comes before whatever the caller does with it next. The others publish nothing.
+  // Written under mutex_, read by any thread. sent_ and acknowledged_ are read with acquire, so that the link's last
+  // read of a caller's memory comes before the caller's next use of it. The others publish nothing.
   std::atomic<uint64_t> sent_{0}, acknowledged_{0}, again_until_{0}, room_changes_{0}, bytes_sent_again_{0},
       bytes_sent_{0}, writes_{0};
   std::atomic<bool> blocked_{false};
-  // Written under mutex_, before announce(): lanes have the sending role; read by wait() and wake(), which look again
+  // True while lanes have the sending role. Written under mutex_, before announce(). wait() and wake() read it again
   // after every sleep.
   std::atomic<bool> lanes_sending_{false};
-  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0}, lanes_in_use_{0};  // statistics, under mutex_
-  // The lock-free copy of lanes_ for abandon_after_fork(); set before the threads start, null before the set goes.
+  std::atomic<uint64_t> bulk_sent_{0}, lane_bytes_sent_{0}, lanes_in_use_{0};  // statistics; written under mutex_
+  // The lock-free copy of lanes_ for abandon_after_fork(). Set before the threads start, null before the set is
+  // destroyed.
   std::atomic<LaneSet*> lanes_at_fork_{nullptr};
   const size_t bulk_in_ring_max_, lane_part_bytes_min_;
   bool comes_back_ = false;  // set by begin_parts()
-  // Written under mutex_, before announce(): the connection accepts nothing any more; the receiving thread finds the
-  // reason.
+  // True if the connection accepts nothing any more. Written under mutex_, before announce(). The receiving thread
+  // finds the reason.
   std::atomic<bool> send_broken_{false};
-  // Bulk outside the ring is sent in parts; set before there is any.
+  // Bulk outside the ring is sent in parts. Set before the first such bulk.
   std::atomic<bool> sends_parts_{false};
-  // Written by the receiving thread; the data that it publishes are handed over with that role.
+  // Written by the receiving thread. The receiving role is handed over with the data that this position describes.
   std::atomic<uint64_t> received_{0};
-  // The scanner's count, copied by receive(). Partner: consumed(), which another thread may call meanwhile. Relaxed: it
-  // publishes nothing, and a late count only delays the notification of the peer.
+  // The scanner's count, copied by receive(). Partner: consumed(), which another thread may call meanwhile. Relaxed:
+  // the count publishes nothing, and a late count only delays the acknowledgement.
   std::atomic<uint64_t> short_frame_bytes_{0};
   std::atomic<bool> bad_acknowledgement_{false}, sent_goodbye_{false};
   std::atomic<uint64_t> bulk_received_{0}, lane_bytes_received_{0};
-  // The next bytes come over lanes: a thread that waits for them checks again soon.
+  // The next bytes arrive over lanes, so a thread that waits for them checks again soon.
   std::atomic<bool> lanes_are_next_{false};
-  // Set by interrupt() before it wakes the receiving thread; read by receive(). The wake-up is order enough: the flag
-  // is read again after every wait.
+  // Set by interrupt() before it wakes the receiving thread; read by receive(). Relaxed: receive() reads the flag again
+  // after every wait.
   std::atomic<bool> stop_receiving_{false};
 };
 

@@ -1,4 +1,4 @@
-// Link's handling of bulk that comes in parts, and of lanes. README.md has the threads.
+// Link's handling of parts and lanes. README.md describes the threads.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -9,8 +9,8 @@ namespace gpuwire::link {
 
 namespace {
 
-// Lanes that bring nothing in this many checks of a waiting thread (LaneSet, half a second each), while their peer
-// continues, are dead.
+// A waiting thread considers lanes dead if they deliver nothing in this many of its checks (every half second, LaneSet)
+// while the peer sends over the connection.
 constexpr unsigned kSilentLanePollsMax = 20;
 
 }  // namespace
@@ -51,7 +51,7 @@ void Link::set_lanes(std::shared_ptr<LaneSet> lanes) noexcept {
   lanes_.swap(lanes);
 }
 
-// Their threads may be the ones that come here, so they are waited for later.
+// The threads of a set may themselves call this function, so another thread waits for them later.
 void Link::retire_lanes(bool resets) noexcept {
   if (!lanes_) return;
   lanes_->close(resets);
@@ -68,9 +68,9 @@ bool Link::add_lanes(const transport::Transport& beside, std::shared_ptr<LaneSet
       return false;
     retire_lanes(comes_back_);
     over.swap(retired_);
-    retired_.reserve(2);  // retiring the new ones must not fail
+    retired_.reserve(2);  // makes retiring the new set unable to fail
   }
-  // With their last words, which must not be taken for those of the new ones.
+  // Delivers the last callbacks of the old sets now, so that they are not attributed to the new set.
   for (auto& set : over) set->finish();
   std::unique_lock lock(mutex_);
   if (transport_.get() != &beside || state_.load(std::memory_order_relaxed) != State::attached || lanes_) return false;
@@ -100,7 +100,7 @@ iovec Link::part_header_rest() {
 
 // Announces a part and hands it to the lanes, which have the sending role from then on.
 bool Link::send_lane_header(std::unique_lock<std::mutex>& lock, const SendWindow::Next& next) {
-  // From here on its owner does not get the memory back.
+  // From here on, the owner of the bulk cannot take its memory back.
   reading_until_ = window_.sent() - next.offset + next.external->bytes;
   const std::byte* data = next.external->data;
   iovec rest = part_header_rest();
@@ -144,7 +144,7 @@ void Link::stop_lane_sending() {
   announce();
 }
 
-// On a lane's thread.
+// Thread: a lane's.
 void Link::lanes_sent(uint64_t position, bool all) {
   {
     std::unique_lock lock(mutex_);
@@ -160,23 +160,24 @@ void Link::lanes_sent(uint64_t position, bool all) {
     pump(lock);
     if (everything_sent() || lanes_sending_.load(std::memory_order_relaxed)) return;
   }
-  // Another thread has to send the remaining bytes, and may not know of them.
+  // Another thread has to send the remaining bytes and may not have been notified of them.
   wake();
 }
 
-// On a lane's thread, the last one, and behind everything else that comes from there.
+// Thread: the last lane's. No other callback follows.
 void Link::lanes_over(const LaneSet& set) {
   std::unique_lock lock(mutex_);
   bool was_sending = lanes_sending_.load(std::memory_order_relaxed);
   if (was_sending) stop_lane_sending();
   bool current = lanes_.get() == &set;
   if (current) retire_lanes(comes_back_);
-  if (state_.load(std::memory_order_relaxed) != State::attached) return;  // given up with their connection
-  // Other lanes have replaced these. The part that they were sending is half on its way even so.
+  // the lanes were given up with their connection
+  if (state_.load(std::memory_order_relaxed) != State::attached) return;
+  // Other lanes have replaced this set, but the part that it was sending is incomplete.
   if (!current && !was_sending) return;
   std::string fault = set.fault();
-  // The side that reconnects notices missing bytes of the lanes when it reads the part's header. The other side cannot
-  // ask for them, so the side that reconnects does so at once.
+  // The side that reconnects detects missing bytes of lanes when it reads the part's header. The other side cannot
+  // request those bytes, so the side that reconnects does so at once.
   bool outstanding = was_sending || (comes_back_ && window_.acknowledged() < lanes_until_) || !fault.empty();
   damage_ = fault;
   if (outstanding)
@@ -184,14 +185,14 @@ void Link::lanes_over(const LaneSet& set) {
   else pump(lock);
 }
 
-// With the lock: it is unknown how many of the lanes' bytes the peer has, so the streams continue over another
-// connection. This side opens it, or waits for it. In the second case the peer has to notice the loss: it does so when
-// it reads the header of a part over lanes, has not received all of the part, and has no such lanes. So the connection
-// has announced such a part.
+// Lock: held. This side does not know how many bytes of the lanes the peer has received, so the streams continue over
+// another connection, which one side opens and the other waits for. The side that opens it detects the loss when it
+// reads the header of a part over lanes, has not received all of the part, and no longer has those lanes. So the
+// connection must carry such a header.
 void Link::give_up_for_lanes(std::unique_lock<std::mutex>& lock, std::string why) {
   if (state_.load(std::memory_order_relaxed) != State::attached) return;
   if (!comes_back_ && damage_.empty()) {
-    // Should the peer's program have ended, the connection says so as always.
+    // If the peer's program has ended, the connection reports that end as usual.
     retire_lanes(false);
     send_broken_.store(true, std::memory_order_relaxed);
     announce();
@@ -261,11 +262,11 @@ IoResult Link::receive_from_lanes(transport::Transport& transport, std::span<std
   return result;
 }
 
-// The following bytes of the connection cannot be received; its end is still found.
+// The following bytes of the connection cannot be received, but its end can.
 IoResult Link::lanes_are_gone(transport::Transport& transport) noexcept {
   {
     std::unique_lock lock(mutex_);
-    // This side creates lane sets, so a set that is missing, or gone, will not come.
+    // This side creates the sets of lanes, so a missing set will not arrive later.
     bool lost = !lanes_ || lanes_->number() != parts_.lane_set();
     if (lost && comes_back_ && transport_.get() == &transport) give_up_for_lanes(lock, "a lane was lost");
     if (state_.load(std::memory_order_relaxed) != State::attached) return {IoStatus::would_block};

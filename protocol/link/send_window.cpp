@@ -9,7 +9,7 @@
 namespace gpuwire::link {
 
 SendWindow::SendWindow(size_t ring_bytes, size_t bulk_bytes_max) : bytes_(ring_bytes), bulk_bytes_max_(bulk_bytes_max) {
-  // Pages come when they are first written, so a session that sends little uses little.
+  // The kernel allocates a page at its first write, so a session that sends little uses little memory.
   void* mapped = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return;
   memory_ = static_cast<std::byte*>(mapped);
@@ -46,8 +46,8 @@ void SendWindow::append(Piece piece) {
   pieces_.push_back(std::move(piece));
 }
 
-// Frames lie one behind the other in one piece, except at the end of the ring and for the alignment of a frame behind
-// bulk of odd length.
+// Frames are contiguous in one piece, except at the end of the ring and where a frame behind bulk of odd length is
+// aligned.
 bool SendWindow::append_ring(size_t bytes) {
   Piece* last = pieces_.empty() ? nullptr : &pieces_.back();
   if (last && last->ring == reserved_in_ && last->ring_at + last->bytes == reserved_at_ &&
@@ -175,7 +175,7 @@ bool SendWindow::acknowledge(uint64_t position) {
   return true;
 }
 
-// Acknowledged bytes that a thread is still sending stay until that thread is back.
+// Acknowledged bytes that a thread is still sending are freed after that thread has returned.
 void SendWindow::free_acknowledged() {
   uint64_t limit = std::min(acknowledged_, sent_);
   while (!pieces_.empty() && pieces_.front().end() <= limit) {
