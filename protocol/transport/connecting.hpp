@@ -1,4 +1,4 @@
-// connect(2) that a signal does not end.
+// A connect(2) that signals do not interrupt.
 #pragma once
 
 #include <sys/socket.h>
@@ -7,9 +7,9 @@
 
 namespace gpuwire::transport {
 
-// As connect(2) for a blocking socket; 0 or -1 with errno, which is never EINTR. A signal handler of the program, or a
-// SIGCHLD, interrupts a connect() that waits for the peer; Linux goes on with the same connection when it is called
-// again, over TCP as over Unix sockets.
+// Connects a blocking socket like connect(2). Returns 0, or -1 with errno, which is never EINTR. A signal handler of
+// the program, or a SIGCHLD, interrupts a connect() that waits for the peer. On Linux, a second call continues the same
+// connection, over TCP and over Unix sockets.
 inline int connect_through_signals(int socket, const sockaddr* address, socklen_t bytes) noexcept {
   for (;;) {
     const int result = ::connect(socket, address, bytes);

@@ -1,5 +1,5 @@
-// Reads and writes one control frame at a time over a connection, without a byte behind it: for the messages before the
-// streams of a session begin or continue.
+// Reads and writes single control frames over a connection, and reads no byte behind a frame. Used for the messages
+// before the streams of a session begin or continue.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace gpuwire::transport {
 
-// False: the connection did not take it within `timeout`.
+// Returns false if the connection did not accept the frame within `timeout`.
 bool send_control(Transport& connection, wire::ControlOrdinal ordinal, capnp::MessageBuilder& message,
                   Nanoseconds timeout);
-// Exactly one frame, of this ordinal and at most this many words; the wait for each part of it is bounded by `timeout`.
-// The error describes what arrived instead, in one line.
+// Receives exactly one frame, which has this ordinal and at most `words_max` words. `timeout` bounds the wait for each
+// part of the frame. The error describes in one line what arrived instead.
 tl::expected<void, std::string> receive_control(Transport& connection, wire::ControlOrdinal ordinal, uint32_t words_max,
                                                 Nanoseconds timeout,
                                                 const std::function<void(capnp::MessageReader&)>& read);

@@ -17,11 +17,11 @@ union ControlBufferOf {
   cmsghdr align;
 };
 using ControlBuffer = ControlBufferOf<kPassedDescriptorsMax>;
-constexpr size_t kWithOneMessageMax = 253;  // the kernel's SCM_MAX_FD
+constexpr size_t kWithOneMessageMax = 253;  // SCM_MAX_FD of the kernel
 
 msghdr message_of(std::span<const iovec> parts) {
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(parts.data());  // which neither call writes to
+  message.msg_iov = const_cast<iovec*>(parts.data());  // neither call writes to the pieces
   message.msg_iovlen = parts.size();
   return message;
 }

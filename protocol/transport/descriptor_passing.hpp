@@ -1,4 +1,4 @@
-// File descriptors that travel with the bytes of a Unix socket (unix(7), SCM_RIGHTS).
+// Passing of file descriptors with the bytes of a Unix socket (unix(7), SCM_RIGHTS).
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@
 
 namespace gpuwire::transport {
 
-inline constexpr size_t kPassedDescriptorsMax = 8;  // at once
+inline constexpr size_t kPassedDescriptorsMax = 8;  // with one send
 
-// The descriptors that came with some bytes: closed unless they are taken. Not bound to a thread.
+// The descriptors that arrived with some bytes. The destructor closes those that were not taken. Not bound to a thread.
 class PassedDescriptors {
  public:
   PassedDescriptors() = default;
@@ -22,7 +22,7 @@ class PassedDescriptors {
   ~PassedDescriptors();
 
   size_t count() const { return count_; }
-  // The caller's from now on; -1: it was taken already.
+  // Returns the descriptor, which the caller owns from then on, or -1 if it was taken before.
   int take(size_t index);
   void add(int descriptor);
 
@@ -31,21 +31,22 @@ class PassedDescriptors {
   size_t count_ = 0;
 };
 
-// Sends once, without waiting, at most kPassedDescriptorsMax of them, which stay the caller's. As sendmsg(2): how many
-// bytes went, or -1 and errno.
+// Sends once, without waiting, at most kPassedDescriptorsMax descriptors, which the caller continues to own. Returns
+// the number of sent bytes, or -1 with errno, like sendmsg(2).
 ssize_t send_with_descriptors(int socket, std::span<const iovec> parts, std::span<const int> descriptors);
 
 struct ReceivedBytes {
-  ssize_t bytes = -1;             // as recvmsg(2)
-  bool cut = false;               // there was no room for more bytes of the packet, which are lost
-  bool descriptors_lost = false;  // more than kPassedDescriptorsMax, or than this process may open
+  ssize_t bytes = -1;             // like recvmsg(2)
+  bool cut = false;               // the packet had more bytes than there was room for; they are lost
+  bool descriptors_lost = false;  // more than kPassedDescriptorsMax arrived, or more than this process may open
 };
-// Receives once with all descriptors that came, however many their sender has passed: none is closed in here, where the
-// kernel closes those for which there is no room, and one whose end waits for somebody would keep the caller. `take` is
-// called with each, which is its own from then on. descriptors_lost: more than this process may open.
+// Receives once, with all descriptors that arrived, however many the sender has passed. The function calls `take` with
+// each descriptor, which `take` then owns. The function closes none itself, because closing a descriptor may block the
+// caller, and it gives the kernel room for all of them, because the kernel closes those for which there is none.
+// descriptors_lost: more arrived than this process may open.
 ReceivedBytes receive_with_all_descriptors(int socket, std::span<const iovec> parts,
                                            const std::function<void(int)>& take);
-// Receives once. Received descriptors close on exec. `wait`: blocks until something arrives.
+// Receives once. Received descriptors are close-on-exec. `wait`: blocks until something arrives.
 ReceivedBytes receive_with_descriptors(int socket, std::span<const iovec> parts, PassedDescriptors& descriptors,
                                        bool wait = false);
 

@@ -10,8 +10,8 @@ namespace gpuwire::transport {
 
 namespace {
 
-// How long one wait for more bulk lasts before it is repeated; the connection's own limits (kPeerLostMs) decide when a
-// peer is lost.
+// The length of one wait for more bulk, after which it is repeated. The connection's own limits (kPeerLostMs) decide
+// when a peer is lost.
 constexpr Nanoseconds kBulkWait = std::chrono::seconds(1);
 constexpr size_t kSkipBytes = 64 * 1024;
 
@@ -89,7 +89,7 @@ bool FrameReceiver::receive_some(std::span<std::byte> out, size_t& got) {
       end(result);
       break;
     }
-    // The rest of a frame is on its way.
+    // The other bytes of a frame are about to arrive.
     if (poll_.count() != 0) {
       const auto now = Clock::now();
       if (begun == Clock::time_point{}) begun = now;

@@ -13,18 +13,20 @@ namespace gpuwire::transport {
 
 namespace {
 
-// Above the numbers that programs close one by one, and far enough below the usual limit for some descriptors of ours.
+// The first number for gpuwire's descriptors: above the numbers that programs close one by one, and below the usual
+// limit of 1024 with room for some descriptors.
 constexpr int kFirstNumber = 960;
-// The kernel keeps a table as long as the highest number.
+// With a low limit, the highest numbers are used. The kernel's table of descriptors is as long as the highest number.
 constexpr int kNumbersLeft = 64;
 constexpr int64_t kPollAgainNs = 20'000;
 
-// Set before there is any descriptor: relaxed.
+// Relaxed: set before there is any descriptor.
 constinit std::atomic<bool> g_shared{false};
 
 bool shared() noexcept { return g_shared.load(std::memory_order_relaxed); }
 
-// Of the same file, under a number that the program hardly comes to. The same where the system has none.
+// Returns a duplicate of `descriptor` under a number that programs rarely use, and closes `descriptor`. Returns
+// `descriptor` itself if there is no such number.
 int move_up(int descriptor) noexcept {
   rlimit numbers{};
   if (getrlimit(RLIMIT_NOFILE, &numbers) != 0 || numbers.rlim_cur <= rlim_t(2 * kNumbersLeft)) return descriptor;
@@ -70,7 +72,8 @@ void OwnDescriptor::close() noexcept {
   number_ = -1;
 }
 
-// All eventfds are of one file, so a pipe serves where ours must be distinguished from the program's.
+// All eventfds have the same inode, so a pipe is used where gpuwire's descriptors must be distinguished from the
+// program's.
 Waker Waker::make() noexcept {
   Waker waker;
   if (!shared()) {

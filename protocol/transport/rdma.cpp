@@ -34,13 +34,13 @@ using namespace std::chrono_literals;
 
 static_assert(sizeof(Header) <= kGpuwireRdmaHeaderBytesMax);
 constexpr size_t kMemoryBytes = 2 * kWindowBytes;  // the receive window, then the send window
-// The longest wait of a closing end for the peer to have received everything: a round trip, unless the peer is stopped
-// or gone.
+// The longest wait of a closing end until the peer has received everything. This takes a round trip, unless the peer is
+// stopped or has gone.
 constexpr auto kEndSeenMax = 500ms;
-// While others look, this end's thread looks now and then.
+// While other threads poll, this end's thread polls at this interval.
 constexpr auto kThreadPause = 1ms;
-// When the fabric breaks because the peer has died, its system closes the connection beside it, too; on a busy machine
-// it takes a while to get from the one descriptor to the other.
+// If the fabric fails because the peer has died, the peer's system also closes the TCP connection beside it. On a busy
+// machine the second event may follow the first after this time.
 constexpr std::chrono::milliseconds kEndBesideMax = 3s;
 constexpr unsigned kPollingCoresMin = 3;
 constexpr unsigned kProgressRounds = 64;
@@ -52,14 +52,15 @@ Nanoseconds poll_time() noexcept {
   return time;
 }
 
-// Takes as long whatever differs.
+// Compares in constant time.
 bool same(const Token& one, const Token& other) {
   unsigned differs = 0;
   for (size_t i = 0; i < one.size(); ++i) differs |= unsigned(one[i] ^ other[i]);
   return differs == 0;
 }
 
-// The windows of a connection, not there in a child after fork(). Stays for good if the fabric may still use it.
+// The windows of a connection, which a child after fork() does not inherit. The memory is never freed if the fabric may
+// still use it.
 class Memory {
  public:
   Memory() {
@@ -80,10 +81,10 @@ class Memory {
   std::byte* at_ = nullptr;
 };
 
-// Messages outside the stream, each with a header that has to stay while the fabric sends it.
+// Messages outside the stream. The header of each stays in place while the fabric sends it.
 enum Control : size_t { kGreeting, kTaken, kEnd, kEndSeen, kControls };
 constexpr Kind kKinds[kControls] = {Kind::greeting, Kind::taken, Kind::end, Kind::end_seen};
-// Tags of sent messages: the number of a message of the stream, or one of these and a Control.
+// Tags of sent messages: the number of a message of the stream, or this bit and a Control.
 constexpr uint64_t kControlTag = 1ull << 63;
 
 class RdmaConnection final : public RdmaEnd, public Transport {
@@ -125,10 +126,10 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   bool is_inside() noexcept override { return !is_seen_free(mutex_) || beside_->is_inside(); }
 
  private:
-  // How much of the connection there still is. Grows.
+  // The remaining life of the connection. The value only grows.
   enum class Life : uint8_t { whole, breaking, over };
 
-  // --- with mutex_
+  // --- with mutex_ held
   void progress();
   void take_in(const void* header, size_t header_bytes, const void* data, size_t bytes, void* arrival, int& taken);
   bool take_data(const Header& header, const void* data, void* arrival);
@@ -148,7 +149,7 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   void notify_thread() noexcept;
   void end_locked() noexcept;
 
-  // --- without it
+  // --- without mutex_
   void run() noexcept;
   void poll_beside() noexcept;
   bool poll(unsigned interest, Clock::time_point until) noexcept;
@@ -159,15 +160,17 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   const std::shared_ptr<RdmaFabric> fabric_;
   const GpuwireRdmaPlugin& plugin_;
   GpuwireRdmaEnd* end_ = nullptr;
-  int events_descriptor_ = -1;  // the fabric's
-  int bell_ = -1;               // wakes the thread
+  int events_descriptor_ = -1;  // the fabric's descriptor
+  int bell_ = -1;               // an eventfd that wakes the thread
   std::string address_;
   Token token_{};
-  std::unique_ptr<Transport> beside_;  // set once, before anybody uses the Transport, with beside_is_there_
+  // The TCP connection. Set once, with beside_is_there_, before any caller uses the Transport.
+  std::unique_ptr<Transport> beside_;
   Memory memory_;
   std::thread thread_;
 
-  mutable std::mutex mutex_;  // over the end and all members below; a leaf, except for locks inside the fabric
+  // Guards the end and all members below. A leaf, except for locks inside the fabric.
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   unsigned sleepers_ = 0;
   Outgoing out_{nullptr};
@@ -188,17 +191,18 @@ class RdmaConnection final : public RdmaEnd, public Transport {
   bool broken_ = false;
   std::string failure_;
   Life life_ = Life::whole;
-  IoResult end_beside_{IoStatus::closed};  // how the connection beside it has ended; of this side's own: closed
+  // How the TCP connection has ended. closed: this side has ended it.
+  IoResult end_beside_{IoStatus::closed};
   bool sending_over_ = false, receiving_over_ = false;
-  bool end_seen_ = false;       // by the peer: it has everything
-  bool end_seen_sent_ = false;  // by us
+  bool end_seen_ = false;       // the peer has reported that it has received everything
+  bool end_seen_sent_ = false;  // this side has reported that it has received everything
   bool woken_ = false;
   uint64_t notified_bytes_ = 0, notified_messages_ = 0;
-  uint64_t polls_ = 0;          // of threads other than ours
-  bool thread_pauses_ = false;  // it leaves looking to them
+  uint64_t polls_ = 0;          // polls of threads other than this end's
+  bool thread_pauses_ = false;  // this end's thread leaves polling to the others
   bool stopping_ = false;
 
-  // Relaxed: figures, and values that are read behind an end that the mutex has published.
+  // Relaxed: statistics, and values that are read after an end that mutex_ has published.
   std::atomic<uint64_t> refused_{0};
   std::atomic<bool> damaged_{false};
 };
@@ -236,7 +240,8 @@ tl::expected<void, std::string> RdmaConnection::begin() {
   bell_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (bell_ < 0) return tl::unexpected(std::string("too many open files"));
   char error[256] = "the end of the process";
-  // UCX starts threads, and so do we. The program's signals are for its own; the mask is inherited.
+  // UCX starts threads, and so does this end. The program's signals are blocked, because a new thread inherits the
+  // mask.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -264,7 +269,7 @@ tl::expected<void, std::string> RdmaConnection::begin() {
 }
 
 RdmaConnection::~RdmaConnection() {
-  // Sent bytes still arrive, as over a socket that is closed.
+  // Sent bytes still arrive, as after the close of a socket.
   if (beside_) shutdown();
   {
     std::lock_guard lock(mutex_);
@@ -340,7 +345,7 @@ void RdmaConnection::take_in(const void* header_bytes_at, size_t header_bytes, c
     return;
   }
   std::memcpy(&header, header_bytes_at, sizeof header);
-  // Others on the fabric have not received the token; their messages are ignored.
+  // Other senders on the fabric do not have the token, so their messages are ignored.
   if (header.magic != Header::kMagic || !same(header.token, token_)) {
     refused_.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -424,12 +429,12 @@ void RdmaConnection::send_taken_if_due() {
     send_control(kTaken);
 }
 
-// The reason of the end does not change any more: later failures on the fabric follow from that end.
+// The first reason of the end stays: later failures of the fabric follow from that end.
 void RdmaConnection::broken(const char* why) {
   if (broken_ || life_ == Life::over) return;
   broken_ = true;
   failure_ = std::string("RDMA: ") + why;
-  // Its thread first looks whether the peer has ended.
+  // The thread first checks whether the peer has ended.
   if (life_ == Life::whole) life_ = beside_ ? Life::breaking : Life::over;
   notify_thread();
   changed_.notify_all();
@@ -449,7 +454,7 @@ void RdmaConnection::notify_thread() noexcept {
   [[maybe_unused]] ssize_t written = write(bell_, &one, sizeof one);
 }
 
-// Drives the operations in flight while no other thread does, and checks whether the peer is still there.
+// Drives the operations in flight while no other thread does, and checks whether the peer is alive.
 void RdmaConnection::run() noexcept {
   pthread_setname_np(pthread_self(), "gpuwire-rdma");
   uint64_t looks = 0;
@@ -483,16 +488,16 @@ void RdmaConnection::run() noexcept {
   }
 }
 
-// Nothing is said there any more.
+// Reads the TCP connection, over which no bytes may travel any more.
 void RdmaConnection::poll_beside() noexcept {
   std::byte byte;
   IoResult result = beside_->try_receive({&byte, 1});
   if (result.status == IoStatus::would_block) return;
   std::lock_guard lock(mutex_);
   if (result.status == IoStatus::ok) return break_rules("the peer goes on beside the fabric");
-  // The bytes that it sent before its end are here or will never arrive.
+  // Bytes that the peer sent before its end have arrived by now, or never will.
   progress();
-  if (life_ == Life::breaking) broken_ = false;  // the connection's end is the cause of the failure
+  if (life_ == Life::breaking) broken_ = false;  // the connection's end has caused the failure
   if (life_ != Life::over) end_beside_ = result;
   end_locked();
 }
@@ -576,7 +581,7 @@ bool RdmaConnection::poll(unsigned interest, Clock::time_point until) noexcept {
 }
 
 unsigned RdmaConnection::wait(unsigned interest, Nanoseconds timeout) noexcept {
-  // Longer waits are as good as endless, and a clock that overflows is not.
+  // Limits the timeout so that the sum with the clock does not overflow.
   constexpr Nanoseconds kForever = std::chrono::hours(24 * 365);
   auto begun = Clock::now();
   auto deadline = begun + std::clamp(timeout, Nanoseconds(0), kForever);
@@ -587,7 +592,7 @@ unsigned RdmaConnection::wait(unsigned interest, Nanoseconds timeout) noexcept {
   ++sleepers_;
   unsigned found = ready(interest);
   if (!found && timeout > Nanoseconds(0)) {
-    // From here on its thread looks.
+    // From here on this end's thread polls.
     if (thread_pauses_) notify_thread();
     changed_.wait_until(lock, deadline, [&] { return (found = ready(interest)) != 0; });
   }
@@ -618,7 +623,7 @@ void RdmaConnection::shutdown() noexcept {
     std::unique_lock lock(mutex_);
     ++sleepers_;
     if (thread_pauses_) notify_thread();
-    // Behind the end of the connection beside it nothing more would arrive.
+    // After the end of the TCP connection nothing more would arrive.
     if (connected_) changed_.wait_for(lock, kEndSeenMax, [&] { return end_seen_ || broken_ || life_ == Life::over; });
     --sleepers_;
     end_locked();
@@ -643,7 +648,8 @@ void RdmaConnection::stop_receiving() noexcept {
 }
 
 void RdmaConnection::abandon_after_fork() noexcept {
-  // Nothing of the fabric is touched: it is the parent's. Its descriptors stay open in the child, without a reader.
+  // The fabric's objects belong to the parent and are not touched. The fabric's descriptors stay open in the child,
+  // without a reader.
   close(bell_);
   if (beside_) beside_->abandon_after_fork();
 }

@@ -1,5 +1,5 @@
-// A connection whose bytes go by RDMA, with the TCP connection beside it that brought its ends together: the TCP
-// connection authenticates the peer, and reports its end. The library that moves messages is loaded by name
+// A connection whose bytes travel by RDMA, beside the TCP connection over which it was negotiated. The TCP connection
+// authenticates the peer and reports the peer's end. The library that moves the messages is loaded by name
 // (rdma_plugin.hpp).
 #pragma once
 
@@ -18,12 +18,12 @@ struct GpuwireRdmaFabric;
 
 namespace gpuwire::transport {
 
-// A process's open RDMA devices. Outlives its ends. Any thread.
+// The open RDMA devices of a process. Outlives its ends. Thread: any.
 class RdmaFabric {
  public:
-  // `plugin`: the library's path, or its name, then it is looked for as any library is. `confined`: the process is
-  // about to lose the right to touch others' memory. The library stays loaded. The error: why there is no RDMA, one
-  // line.
+  // Loads the library `plugin` (a path, or a name that the dynamic linker searches for) and opens the devices.
+  // `confined`: the process is about to lose the right to access other processes' memory. The library is never
+  // unloaded. The error is one line that says why there is no RDMA.
   static tl::expected<std::shared_ptr<RdmaFabric>, std::string> open(const std::string& plugin, bool confined = false);
   ~RdmaFabric();
   RdmaFabric(const RdmaFabric&) = delete;
@@ -39,27 +39,30 @@ class RdmaFabric {
   GpuwireRdmaFabric* const handle_;
 };
 
-// One end, from its creation until it carries a session. A thread of its own drives the operations in flight.
+// One end of a connection, from its creation until it carries a session. A thread of its own drives the operations in
+// flight.
 class RdmaEnd {
  public:
   static tl::expected<std::unique_ptr<RdmaEnd>, std::string> make(std::shared_ptr<RdmaFabric> fabric);
   virtual ~RdmaEnd() = default;
 
-  // For the peer, over a connection that is nobody else's.
+  // Returns the address for the peer, which is sent over a connection that no third party can change or read.
   virtual const std::string& address() const = 0;
   virtual const rdma::Token& token() const = 0;
 
-  // Greets the peer, which shows that the peer's address has arrived here. The error: there is no route to the peer.
+  // Greets the peer. The greeting shows the peer that its address has arrived here. The error: there is no route to the
+  // peer.
   virtual tl::expected<void, std::string> greet(std::string_view address, const rdma::Token& token) = 0;
-  // The same as soon as the peer has greeted.
+  // Greets the peer as soon as the peer has sent its greeting.
   virtual void greet_back(std::string_view address, const rdma::Token& token) = 0;
-  // Both have greeted each other. False: not within `timeout`, or it has failed: failure().
+  // Waits until both ends have greeted each other. Returns false if they have not within `timeout`, or if the end has
+  // failed; see failure().
   virtual bool await_greeting(Nanoseconds timeout) = 0;
   virtual std::string failure() const = 0;
-  // Messages that had the wrong token, or none.
+  // Returns the number of messages that had a wrong token or none.
   virtual uint64_t refused() const = 0;
 
-  // The streams go by `end` from here on; over `beside` nothing is said any more but its end.
+  // Returns a transport whose streams travel over `end`. Over `beside` only its end is awaited.
   static std::unique_ptr<Transport> carry(std::unique_ptr<RdmaEnd> end, std::unique_ptr<Transport> beside);
 };
 

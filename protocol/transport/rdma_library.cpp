@@ -14,9 +14,9 @@ namespace gpuwire::transport {
 
 namespace {
 
-// UCX's settings while it is loaded, because it applies them before anybody can call it. UCX is a guest in a program
-// that does not know it: it must not take the program's signals, print on its output, or replace its malloc, mmap and
-// CUDA. A user's own UCX_ variables beyond these apply.
+// The settings for UCX, which reads them while it is loaded, before any function of it can be called. UCX runs inside a
+// user's program: it must not take the program's signals, print to the program's output, or replace its malloc, mmap
+// and CUDA. Other UCX_ variables that the user has set apply.
 constexpr const char* kGuestRules[] = {
     "UCX_HANDLE_ERRORS=none",
     "UCX_ERROR_SIGNALS=",
@@ -34,19 +34,20 @@ constexpr const char* kGuestRules[] = {
     "UCX_MEM_DLOPEN_PROCESS_RPATH=n",
     "UCX_MEM_MODULE_UNLOAD_PREVENT_MODE=none",
     "UCX_MEMTYPE_CACHE=n",
-    // These would open libcuda.so.1, which is this library.
+    // These modules would open libcuda.so.1, which is this library.
     "UCX_MODULES=^cuda,cuda_copy,cuda_ipc,gdr_copy,gdrcopy,rocm,ze",
 };
 
 std::string_view name_of(std::string_view variable) { return variable.substr(0, variable.find('=')); }
 
-// Puts these settings before the environment, by one store to `environ`: another thread that reads it sees one array or
-// the other, and both stay. The store is reverted unless the environment was changed meanwhile; the new array then has
-// the settings, too.
+// Adds these settings to the environment with one store to `environ`: a thread that reads it sees the old or the new
+// array, and neither is freed. The destructor restores the old array. If the environment was changed meanwhile, the
+// program's new array stays, with the settings.
 class GuestRules {
  public:
   GuestRules() : before_(environ) {
-    static auto& all = *new std::vector<std::unique_ptr<std::vector<char*>>>;  // under g_loading; stay: see above
+    // Guarded by g_loading. Never freed, because other threads may read it.
+    static auto& all = *new std::vector<std::unique_ptr<std::vector<char*>>>;
     auto& with = *all.emplace_back(std::make_unique<std::vector<char*>>());
     for (const char* rule : kGuestRules) with.push_back(const_cast<char*>(rule));
     for (char** variable = before_; variable && *variable; ++variable) {
@@ -74,7 +75,7 @@ std::mutex g_loading;
 tl::expected<const GpuwireRdmaPlugin*, std::string> load(const std::string& path) {
   std::lock_guard lock(g_loading);
   GuestRules rules;
-  // Not unloaded: UCX leaves threads and exit handlers behind.
+  // RTLD_NODELETE: UCX leaves threads and exit handlers behind.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const char* reason = ::dlerror();

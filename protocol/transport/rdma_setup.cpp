@@ -26,7 +26,7 @@ constexpr size_t kReasonBytesMax = 256;
 // The interval at which a thread that waits for a greeting checks whether the server is still there.
 constexpr std::chrono::milliseconds kGreetingPoll{20};
 
-// One word of the agreement.
+// One message of the negotiation.
 struct Word {
   enum class Kind : uint8_t { end, declined, use } kind = Kind::declined;
   uint32_t version = 0;
@@ -90,26 +90,28 @@ Word word_of(const RdmaEnd& end) {
 }
 Word declined(std::string why) { return {.kind = Word::Kind::declined, .why = std::move(why)}; }
 
-// Do the client's first bytes ask for RDMA? Waits for as many of them as the answer needs.
+// Returns true if the client's first bytes ask for RDMA. Waits for as many of them as the answer needs.
 bool asks(Transport& connection, const Peek& peek, Nanoseconds timeout) {
   auto deadline = Clock::now() + timeout;
   wire::FrameHeader header;
   for (;;) {
     auto left = deadline - Clock::now();
     if (left.count() <= 0 || !connection.wait(kReadable, left)) return false;
-    const bool closed = connection.peer_closed();  // before the check: then nothing follows the bytes that it shows
+    // Read before the bytes: if the peer had closed by then, nothing follows the bytes that `peek` returns.
+    const bool closed = connection.peer_closed();
     IoResult seen = peek(std::as_writable_bytes(std::span(&header, 1)));
     if (seen.status == IoStatus::would_block) continue;
     if (seen.status != IoStatus::ok) return false;
     if (seen.bytes == sizeof header) break;
     if (closed) return false;
-    ::poll(nullptr, 0, 1);  // more bytes are on their way; the present ones would end every other wait
+    ::poll(nullptr, 0, 1);  // more bytes are about to arrive; the present ones would end every other kind of wait
   }
   return header.magic == wire::FrameHeader::kMagic && header.kind == uint8_t(wire::FrameKind::control) &&
          header.ordinal == uint32_t(wire::kRdmaOrdinal);
 }
 
-// The server says nothing over the connection meanwhile: anything there is its end, after which nobody greets.
+// The server sends nothing over the connection meanwhile. If the connection is readable, it has ended, and no greeting
+// will arrive.
 bool await_greeting(RdmaEnd& end, Transport& connection, Nanoseconds timeout) {
   auto deadline = Clock::now() + timeout;
   for (;;) {
@@ -171,7 +173,7 @@ Agreed offer_rdma(std::unique_ptr<Transport> connection, const Peek& peek, std::
   auto verdict = receive(*connection, timeout + kRdmaGreetingMax);
   if (!verdict) return {std::move(connection), verdict.error(), true};
   if (verdict->kind == Word::Kind::declined) return {std::move(connection), "no RDMA with the client: " + verdict->why};
-  // The peer that sends this has received a greeting, and so has sent one before.
+  // A peer sends this message only after it has received a greeting and has sent one.
   if (verdict->kind != Word::Kind::use || !(*end)->await_greeting(Nanoseconds(0)))
     return {std::move(connection), "the client goes on by RDMA without having greeted", true};
   return {RdmaEnd::carry(std::move(*end), std::move(connection)), {}};

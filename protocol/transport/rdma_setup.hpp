@@ -1,6 +1,6 @@
 // The negotiation of RDMA between the two ends of a connection (wire/rdma.hpp, schema/handshake.capnp), before the
-// first frame of a session or of a connection that resumes one. The peer is authenticated by then; nobody else sees the
-// tokens.
+// first frame of a session or of a connection that resumes one. The peer is authenticated by then, and no third party
+// sees the tokens.
 #pragma once
 
 #include <chrono>
@@ -14,22 +14,22 @@
 
 namespace gpuwire::transport {
 
-// Until both have received the other's greeting over the fabric.
+// The longest wait until both ends have received the other's greeting over the fabric.
 inline constexpr std::chrono::seconds kRdmaGreetingMax{5};
 
-// The client: asks, tries, says how it went. `timeout`: for each of the server's words. Agreed::declined: the streams
-// go on over the connection as it was, and why.
+// The client's side: requests RDMA, tries it, and reports the result. `timeout` applies to each message of the server.
+// Agreed::declined: the streams continue over the connection as it was, for this reason.
 Agreed ask_for_rdma(std::unique_ptr<Transport> connection, std::shared_ptr<RdmaFabric> fabric, Nanoseconds timeout,
                     Nanoseconds greeting_max = kRdmaGreetingMax);
 
-// The available bytes, without consuming them.
+// Reads the available bytes without consuming them.
 using Peek = std::function<IoResult(std::span<std::byte>)>;
-// For a connection without TLS.
+// A Peek for a connection without TLS.
 IoResult peek_socket(const Transport& connection, std::span<std::byte> out);
 
-// The server: waits for the client's first bytes, and agrees if they ask for it. Anything else is left to be read.
-// `fabric`: null, and `why`, where there is none. Agreed::declined is for the log, and empty where the client has not
-// asked.
+// The server's side: waits for the client's first bytes, and negotiates if they ask for RDMA. Other bytes stay unread.
+// `fabric` is null if there is no RDMA, for the reason `why`. Agreed::declined is for the log, and empty if the client
+// has not asked.
 Agreed offer_rdma(std::unique_ptr<Transport> connection, const Peek& peek, std::shared_ptr<RdmaFabric> fabric,
                   const std::string& why, Nanoseconds timeout);
 

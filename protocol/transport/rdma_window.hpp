@@ -1,5 +1,5 @@
-// The two directions of an RDMA connection without the fabric: the bytes that may be sent, that have arrived, and that
-// were consumed. Plain data, under the connection's lock.
+// The state of the two directions of an RDMA connection, without the fabric: bytes that may be sent, that have arrived,
+// and that were consumed. Plain data; lock: the connection's.
 #pragma once
 
 #include <algorithm>
@@ -13,16 +13,16 @@
 
 namespace gpuwire::transport::rdma {
 
-// The bytes that the window accepts at a position, in one message.
+// Returns the number of bytes that one message at `position` may have before the window's end.
 inline size_t until_edge(uint64_t position) { return kWindowBytes - size_t(position % kWindowBytes); }
 
-// Bytes on their way to the peer. A place is used again when the peer's owner has taken its bytes and the fabric does
-// not read them any more.
+// The bytes in flight to the peer. A place is reused after the peer's owner has consumed its bytes and the fabric no
+// longer reads them.
 class Outgoing {
  public:
   explicit Outgoing(std::byte* window) : window_(window) {}
 
-  // Of the next message; 0: there is no room.
+  // Returns the maximum length of the next message; 0: there is no room.
   size_t room() const {
     if (messages_ - std::min(taken_messages_, released_messages_) == kMessagesMax) return 0;
     uint64_t used = sent_ - std::min(taken_, released_);
@@ -32,10 +32,10 @@ class Outgoing {
 
   struct Message {
     uint64_t number = 0;
-    Header* header = nullptr;  // stays until released(number)
+    Header* header = nullptr;  // valid until released(number)
     const std::byte* data = nullptr;
   };
-  // `bytes` have been written to place(); at most room().
+  // Adds a message of `bytes` bytes that were written to place(). Precondition: bytes <= room().
   Message add(size_t bytes) {
     Slot& slot = slots_[messages_ % kMessagesMax];
     slot.header = {.kind = Kind::data, .number = messages_, .position = sent_, .bytes = uint32_t(bytes)};
@@ -45,7 +45,7 @@ class Outgoing {
     ++messages_;
     return message;
   }
-  // The fabric does not need the message's memory any more.
+  // The fabric no longer needs the memory of message `number`.
   void released(uint64_t number) {
     slots_[number % kMessagesMax].released = true;
     while (released_messages_ != messages_ && slots_[released_messages_ % kMessagesMax].released) {
@@ -53,10 +53,10 @@ class Outgoing {
       ++released_messages_;
     }
   }
-  // The peer says so. False: it cannot have.
+  // The peer reports what it has consumed. Returns false if it cannot have consumed that.
   bool taken(uint64_t bytes, uint64_t messages) {
     if (bytes > sent_ || messages > messages_) return false;
-    // The message may be older than one that has arrived already.
+    // The report may be older than one that has arrived before.
     taken_ = std::max(taken_, bytes);
     taken_messages_ = std::max(taken_messages_, messages);
     return true;
@@ -78,12 +78,12 @@ class Outgoing {
   uint64_t released_ = 0, released_messages_ = 0;
 };
 
-// The bytes that come from the peer, which is not trusted: a message is accepted only if there is a place for it.
+// The bytes that arrive from the peer, which is not trusted: a message is accepted only if there is a place for it.
 class Incoming {
  public:
   explicit Incoming(std::byte* window) : window_(window) {}
 
-  // Where the message's bytes go; null: there can be no such message now.
+  // Returns the destination of the message's bytes, or null if such a message is invalid now.
   std::byte* expect(const Header& header) {
     Slot& slot = slots_[header.number % kMessagesMax];
     bool fits = header.number >= next_ && header.number - taken_messages_ < kMessagesMax && !slot.expected &&
@@ -93,7 +93,7 @@ class Incoming {
     slot = {header.position, header.bytes, true, false};
     return window_ + header.position % kWindowBytes;
   }
-  // Its bytes have arrived. False: they do not follow the bytes before them.
+  // The bytes of message `number` have arrived. Returns false if they do not follow the bytes before them.
   bool come(uint64_t number) {
     slots_[number % kMessagesMax].come = true;
     for (Slot* slot = &slots_[next_ % kMessagesMax]; slot->expected && slot->come;
@@ -106,7 +106,7 @@ class Incoming {
     }
     return !end_known_ || come_ <= end_;
   }
-  // The peer's stream ends there. False: it cannot.
+  // The peer's stream ends at `position`. Returns false if it cannot end there.
   bool end_at(uint64_t position, uint64_t messages) {
     if (end_known_ || position < come_ || messages < next_) return false;
     end_known_ = true;
@@ -115,12 +115,12 @@ class Incoming {
   }
 
   size_t available() const { return size_t(come_ - taken_); }
-  // Everything up to the end has come; has been taken.
+  // Everything up to the end has arrived, and has been consumed.
   bool whole() const { return end_known_ && come_ == end_; }
   bool finished() const { return end_known_ && taken_ == end_; }
   uint64_t received() const { return come_; }
 
-  // Copies the available bytes out; returns their number.
+  // Copies the available bytes to `out` and returns their number.
   size_t take(std::span<std::byte> out) {
     size_t got = 0;
     while (got < out.size() && taken_ != come_) {
@@ -144,7 +144,7 @@ class Incoming {
   std::byte* window_;
   std::array<Slot, kMessagesMax> slots_{};
   std::array<uint64_t, kMessagesMax> ends_{};
-  uint64_t come_ = 0, next_ = 0;  // in order
+  uint64_t come_ = 0, next_ = 0;  // arrived in order
   uint64_t taken_ = 0, taken_messages_ = 0;
   bool end_known_ = false;
   uint64_t end_ = 0;

@@ -29,15 +29,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Copied and announced to the other end in pieces of this size, so that it copies one piece out while this end copies
-// in the next.
+// Bytes are copied and announced in pieces of this size, so that the other end copies one piece out while this end
+// copies the next one in.
 constexpr size_t kStepBytes = 64u << 10;
 constexpr unsigned kPollingCoresMin = 3;
-// One sleep in receive_bulk(); repeated as long as the connection lives.
+// The length of one sleep in receive_bulk(), which is repeated as long as the connection lives.
 constexpr Nanoseconds kBulkSleep = std::chrono::seconds(10);
 
-// For bytes that arrive within the time of a copy. A caller that waits for the other end's work polls by itself, for as
-// long as it wants.
+// The time to poll for bytes that arrive within the time of a copy. A caller that waits for the other end's work polls
+// by itself, for as long as it chooses.
 Nanoseconds poll_time() noexcept {
   static const Nanoseconds time = [] {
     return usable_cores() >= kPollingCoresMin ? Nanoseconds(kPollAlone) : Nanoseconds(0);
@@ -53,7 +53,7 @@ std::byte* data_of(const SharedMemoryFile& file, bool to_client) {
   return file.memory() + kDataOffset + (to_client ? file.ring_bytes() : 0);
 }
 
-// The records on the socket. Any thread.
+// Sends and receives the records on the socket. Thread: any.
 class SideChannel {
  public:
   explicit SideChannel(const OwnDescriptor& socket) : own_(socket), socket_(socket.get()) {}
@@ -64,7 +64,7 @@ class SideChannel {
 
   enum class Received : uint8_t { nothing_more, ended, fault };
 
-  // Reads all that is there. `bells`: there was one.
+  // Reads all available records. Sets `bells` if there was a bell.
   Received drain(bool& bells) noexcept {
     std::lock_guard lock(mutex_);
     if (!own_.is_ours()) return Received::ended;
@@ -91,21 +91,22 @@ class SideChannel {
     return descriptor;
   }
 
-  // False: the socket takes no more, or is gone.
+  // Returns false if the socket accepts no more, or is gone.
   bool give(uint64_t number, int descriptor) noexcept {
     std::byte record[kDescriptorRecordBytes] = {std::byte(SocketRecord::descriptor)};
     std::memcpy(record + 1, &number, sizeof number);
     iovec piece{record, sizeof record};
-    // So few bytes go as a whole.
+    // The kernel sends so few bytes completely or not at all.
     return own_.is_ours() && send_with_descriptors(socket_, {&piece, 1}, {&descriptor, 1}) == ssize_t(sizeof record);
   }
 
-  // The calling thread has left by siglongjmp(). True: in the middle of reading.
+  // Releases the lock of a calling thread that has left by siglongjmp(). Returns true if it was reading records.
   bool take_back_from_left_call() noexcept { return take_from_this_thread(mutex_); }
 
   bool is_inside() noexcept { return !is_seen_free(mutex_); }
 
-  // False: the socket is gone. A full socket contains bells that the other end has not received.
+  // Returns false if the socket is gone. If the socket is full, it contains bells that the other end has not received
+  // yet.
   bool ring() noexcept {
     auto bell = std::byte(SocketRecord::bell);
     if (!own_.is_ours_lately()) return false;
@@ -119,7 +120,7 @@ class SideChannel {
     int descriptor;
   };
 
-  // One at a time, before its number has come. False: there are more.
+  // Takes the one descriptor that arrives before its number. Returns false if there are more.
   bool take_descriptor(PassedDescriptors& passed) noexcept {
     if (passed.count() == 0) return true;
     if (passed.count() > 1 || unnamed_ >= 0) return false;
@@ -149,9 +150,9 @@ class SideChannel {
 
   const OwnDescriptor& own_;
   const int socket_;
-  std::mutex mutex_;  // a leaf: the members below, and the order of reads
+  std::mutex mutex_;  // a leaf; guards the members below and the order of reads
   std::deque<Waiting> waiting_;
-  int unnamed_ = -1;  // a descriptor whose number is still to come
+  int unnamed_ = -1;  // a descriptor whose number has not arrived yet
   std::byte number_[sizeof(uint64_t)] = {};
   size_t number_bytes_left_ = 0;
 };
@@ -224,7 +225,7 @@ class SharedMemoryTransport final : public Transport {
       bool interrupted = !watch(deadline);
       lock.lock();
       watched_ = false;
-      // Another thread watches now, and all check the arrived bytes for themselves.
+      // Another thread watches the socket now, and all threads check the ring themselves.
       changed_.notify_all();
       if (interrupted) return ready_locked(interest);
     }
@@ -252,7 +253,7 @@ class SharedMemoryTransport final : public Transport {
   int descriptor() const noexcept override { return socket_; }
 
   void abandon_after_fork() noexcept override {
-    // The parent's connection lives on: the socket is shared, so it must not be shut down. The memory is not here
+    // The parent's connection stays open: the socket is shared, so it must not be shut down. The child has no mapping
     // (MADV_DONTFORK).
     own_.close();
     waker_.close();
@@ -288,14 +289,14 @@ class SharedMemoryTransport final : public Transport {
   }
 
  private:
-  // Longer waits are as good as endless, and a clock that overflows is not.
+  // Limits the timeout so that the sum with the clock does not overflow.
   static constexpr Nanoseconds kForever = std::chrono::hours(24 * 365);
 
   IoResult receive(std::span<std::byte> out, bool wait_for_all) noexcept {
     receive_began_at_ = in_.position();
     size_t got = 0;
     while (got < out.size()) {
-      // Before the ring is read: bytes sent before the end are there then.
+      // Read before the ring, so that bytes sent before the end are visible then.
       bool over = ended_.load(std::memory_order_acquire) || in_.finished();
       size_t there = in_.available();
       if (in_.damage() != Damage::none) return got ? IoResult{IoStatus::ok, got} : damaged(in_.damage());
@@ -314,13 +315,13 @@ class SharedMemoryTransport final : public Transport {
     return {IoStatus::ok, got};
   }
 
-  // In the middle of bulk the other end is at work on it.
+  // In the middle of bulk, the other end is copying the next bytes in.
   void await_more() noexcept {
     auto begun = Clock::now();
     if (!poll(kReadable, begun, begun + poll_time())) wait(kReadable, kBulkSleep);
   }
 
-  // Until something is ready, without sleeping.
+  // Polls until something is ready, without sleeping.
   bool poll(unsigned interest, Clock::time_point begun, Clock::time_point until) noexcept {
     for (auto now = begun; now < until; now = Clock::now()) {
       if (ready_now(interest)) return true;
@@ -345,7 +346,7 @@ class SharedMemoryTransport final : public Transport {
     return ready;
   }
 
-  // A look at everything, also at whether the other process is still there.
+  // Checks everything once, including whether the other process is alive.
   unsigned wait_nothing(unsigned interest) noexcept {
     if ((interest & (kReadable | kWritable)) && !ready_now(interest)) {
       pollfd polled{socket_, POLLRDHUP, 0};
@@ -360,7 +361,7 @@ class SharedMemoryTransport final : public Transport {
     if (interest & kWritable) out_.about_to_sleep();
   }
 
-  // Sleeps until there is something on the socket, a wake-up or the deadline. False: a signal came.
+  // Sleeps until the socket is readable, a wake-up or the deadline. Returns false if a signal interrupted it.
   bool watch(Clock::time_point deadline) noexcept {
     pollfd polled[2] = {{socket_, POLLIN | POLLRDHUP, 0}, {waker_.descriptor(), POLLIN, 0}};
     auto left = std::max<Nanoseconds>(deadline - Clock::now(), Nanoseconds(0)).count();
@@ -368,7 +369,7 @@ class SharedMemoryTransport final : public Transport {
     int found = ppoll(polled, 2, &limit, nullptr);
     if (found < 0) return errno != EINTR;
     if (polled[1].revents) waker_.drain();
-    // A socket that has ended first delivers the bytes that were sent before.
+    // A socket that has ended first delivers the bytes that were sent before its end.
     if (polled[0].revents) hear_socket(true);
     if (polled[0].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) end();
     return true;
@@ -383,8 +384,8 @@ class SharedMemoryTransport final : public Transport {
         fail("the other side has sent something that is neither a bell nor a descriptor");
         return end();
     }
-    // The watching thread wakes the others when it is back. Otherwise the bell may have been for the watching thread,
-    // which does not receive it any more.
+    // The watching thread wakes the others when it returns. If there is none, this thread may have read a bell that was
+    // meant for the watching thread, and wakes the others itself.
     if (!bells || watching) return;
     std::lock_guard lock(mutex_);
     if (watched_) interrupt_watch();
@@ -415,31 +416,34 @@ class SharedMemoryTransport final : public Transport {
 
   SharedMemoryFile file_;
   OwnDescriptor own_;
-  const int socket_;  // its number
+  const int socket_;  // the number of own_
   Waker waker_;       // ends a watch()
   SideChannel channel_;
   const std::string peer_;
 
   alignas(kApart) RingWriter out_;
-  uint64_t send_began_at_ = 0;  // by the sending thread: where the last try_send() began
+  // Used by the sending thread: the position at which the last try_send() began.
+  uint64_t send_began_at_ = 0;
   alignas(kApart) RingReader in_;
-  uint64_t receive_began_at_ = 0;  // by the receiving thread
+  uint64_t receive_began_at_ = 0;  // used by the receiving thread
 
-  // The other process has gone, or this side has shut the connection down. Release, after the evidence of it; acquire,
-  // before the ring is read for the last time.
+  // True if the other process has gone, or this side has shut the connection down. Stored with release after the
+  // evidence, and loaded with acquire before the ring is read for the last time.
   alignas(kApart) std::atomic<bool> ended_{false};
-  // finish() has been called. Relaxed: the sending thread finds it sooner or later, and the other end is notified
+  // finish() has been called. Relaxed: the sending thread reads it eventually, and the other end is notified
   // separately.
   std::atomic<bool> sending_over_{false};
-  // Null, then one text for good. Release and acquire: it is read by a thread that has seen the end that it caused.
+  // Null, then one text forever. Release and acquire: a thread reads it after it has seen the end that the text
+  // explains.
   std::atomic<const char*> failure_{nullptr};
 
-  std::mutex mutex_;  // a leaf; the members below. Not held while a thread sleeps in the system.
+  // A leaf; guards the members below. Not held while a thread sleeps in the kernel.
+  std::mutex mutex_;
   Condition changed_;
   bool woken_ = false;
-  bool watched_ = false;         // a thread sleeps at the socket, for all
-  pthread_t watcher_{};          // which one
-  bool watch_for_wake_ = false;  // and waits for wake()
+  bool watched_ = false;         // a thread sleeps at the socket for all
+  pthread_t watcher_{};          // the thread that sleeps at the socket
+  bool watch_for_wake_ = false;  // that thread also waits for wake()
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// A connection of two rings in memory that both processes have mapped, with the Unix socket that brought them together
-// beside it: for bells, for descriptors, and to find out when the other process has gone. shared_memory_layout.hpp
-// specifies the memory.
+// A connection of two rings in memory that both processes have mapped. The Unix socket over which it was negotiated
+// carries bells and descriptors, and shows when the other process has gone. shared_memory_layout.hpp specifies the
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,14 @@ namespace gpuwire::transport {
 
 enum class SharedMemorySide : uint8_t { server, client };
 
-// The file of a connection, mapped. Closed and unmapped when it goes; not there in a child after fork().
+// The mapped file of a connection. The destructor closes and unmaps it. A child after fork() does not inherit the
+// mapping.
 class SharedMemoryFile {
  public:
-  // A new one, whose pages the system has and which nobody can resize. The server's.
+  // The server's function: creates a file whose pages are allocated and which no process can resize.
   static tl::expected<SharedMemoryFile, std::string> create(uint32_t ring_bytes = shared_memory::kRingBytes);
-  // A file that the server has sent; takes `descriptor` over. The error describes what is wrong with it.
+  // The client's function: opens a file that the server has sent, and takes over `descriptor`. The error describes what
+  // is wrong with the file.
   static tl::expected<SharedMemoryFile, std::string> open(int descriptor);
 
   SharedMemoryFile(SharedMemoryFile&& other) noexcept { *this = std::move(other); }
@@ -35,7 +37,7 @@ class SharedMemoryFile {
   ~SharedMemoryFile();
 
   int descriptor() const { return descriptor_; }
-  // The mapping is enough from here on.
+  // Closes the descriptor; the mapping stays.
   void close_descriptor();
   std::byte* memory() const { return memory_; }
   uint32_t ring_bytes() const { return ring_bytes_; }
@@ -49,12 +51,12 @@ class SharedMemoryFile {
   uint32_t ring_bytes_ = 0;
 };
 
-// Takes `socket` over, a connected Unix stream socket on which nothing else is said any more. Null: too many open
-// files; the socket is then still the caller's.
+// Takes over `socket`, a connected Unix stream socket that carries nothing else any more. Returns null if too many
+// files are open; the caller then still owns the socket.
 std::unique_ptr<Transport> adopt_shared_memory(SharedMemoryFile file, int socket, SharedMemorySide side,
                                                std::string peer = {});
 
-// Two connected ends in this process. Error: why not.
+// Creates two connected ends in this process.
 tl::expected<std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>, std::string> shared_memory_pair(
     uint32_t ring_bytes = shared_memory::kRingBytes);
 

@@ -38,7 +38,7 @@ bool SharedMemoryFile::map() {
   void* memory = mmap(nullptr, file_bytes(ring_bytes_), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor_, 0);
   if (memory == MAP_FAILED) return false;
   memory_ = static_cast<std::byte*>(memory);
-  // A child of the program has no business in its parent's connection, and could only damage it.
+  // A child of the program must not use its parent's connection, which it could only damage.
   madvise(memory_, file_bytes(ring_bytes_), MADV_DONTFORK);
   return true;
 }
@@ -50,8 +50,8 @@ tl::expected<SharedMemoryFile, std::string> SharedMemoryFile::create(uint32_t ri
   file.ring_bytes_ = ring_bytes;
   file.descriptor_ = memfd_create("gpuwire-connection", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file.descriptor_ < 0) return failed("memfd_create", errno);
-  // With its pages: a system without memory says so here and not by a signal later. None but the owner of the
-  // descriptor can resize it before the seals.
+  // Allocates the pages now, so that a system without memory returns an error here and sends no SIGBUS later. Before
+  // the seals, only the owner of the descriptor can resize the file.
   if (fallocate(file.descriptor_, 0, 0, off_t(file_bytes(ring_bytes))) != 0) return failed("fallocate", errno);
   if (fcntl(file.descriptor_, F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) return failed("sealing", errno);
   if (!file.map()) return failed("mmap", errno);

@@ -31,7 +31,7 @@ bool is_setup_frame(const wire::FrameHeader& header) {
   return std::memcmp(&header, &plain, sizeof header) == 0;
 }
 
-// Receives an answer, with the descriptor that may come with it.
+// Receives an answer, and the descriptor that may be passed with it.
 IoResult receive_answer(Transport& socket, wire::FrameHeader& answer, int& descriptor, Nanoseconds timeout) {
   auto deadline = Clock::now() + timeout;
   size_t got = 0;
@@ -60,11 +60,11 @@ bool send_answer(Transport& socket, uint64_t version, int descriptor) {
   wire::FrameHeader answer = setup_frame(version);
   iovec piece{&answer, sizeof answer};
   std::span<const int> passed(&descriptor, descriptor >= 0 ? 1u : 0u);
-  // The first bytes that the socket is given: they fit, or it is gone.
+  // These are the first bytes of the socket in this direction: they fit, or the socket is gone.
   return send_with_descriptors(socket.descriptor(), {&piece, 1}, passed) == ssize_t(sizeof answer);
 }
 
-// Puts the memory in the place of the socket's own bytes. Null: too many open files.
+// Replaces the socket's stream by shared memory. Returns null if too many files are open.
 std::unique_ptr<Transport> put_before(const Transport& socket, SharedMemoryFile file, SharedMemorySide side) {
   int same = fcntl(socket.descriptor(), F_DUPFD_CLOEXEC, 0);
   if (same < 0) return nullptr;
@@ -90,12 +90,12 @@ Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds time
   }
   if (answer.sequence == 0 || descriptor < 0) {
     if (descriptor >= 0) close(descriptor);
-    // Something between the two passes on bytes only.
+    // A proxy between the two ends passes on bytes only.
     if (answer.sequence != 0)
       return {std::move(socket), "its descriptor did not arrive (--transport tcp does without)", true};
     return {std::move(socket), "the server has none to give"};
   }
-  // From here on the server uses it.
+  // From here on the server uses the memory.
   auto file = SharedMemoryFile::open(descriptor);
   if (!file) return {std::move(socket), file.error(), true};
   auto connection = put_before(*socket, std::move(*file), SharedMemorySide::client);
@@ -106,8 +106,8 @@ Agreed ask_for_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds time
 Agreed offer_shared_memory(std::unique_ptr<Transport> socket, Nanoseconds timeout, uint32_t ring_bytes) {
   wire::FrameHeader asked;
   if (!socket->wait(kReadable, timeout)) return {std::move(socket), {}};
-  // A client that asks sends these bytes at once. Fewer bytes are left to the reader of frames, for which they are no
-  // frame.
+  // A client that asks for shared memory sends these bytes at once. Fewer bytes are left to the decoder of frames,
+  // which rejects them.
   ssize_t seen = recv(socket->descriptor(), &asked, sizeof asked, MSG_PEEK | MSG_DONTWAIT);
   if (seen != ssize_t(sizeof asked) || !is_setup_frame(asked)) return {std::move(socket), {}};
   recv(socket->descriptor(), &asked, sizeof asked, MSG_DONTWAIT);

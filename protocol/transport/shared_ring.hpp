@@ -1,4 +1,4 @@
-// The two ends of one ring of bytes in memory that another process writes, too (shared_memory_layout.hpp).
+// The two ends of one ring of bytes in memory that another process also writes (shared_memory_layout.hpp).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace gpuwire::transport::shared_memory {
 
-// The fault of an index of the other end's. Sticky: an end that has found one no longer uses the ring.
+// The fault of an index that the other end has written. Sticky: an end that has found one no longer uses the ring.
 enum class Damage : uint8_t { none, backwards, beyond };
 constexpr const char* text_of(Damage damage) {
   switch (damage) {
@@ -24,26 +24,26 @@ constexpr const char* text_of(Damage damage) {
 }
 
 inline constexpr size_t kLineBytes = 64;
-// In an empty ring these bytes hold a short frame, or its beginning. Its reader has these lines at hand, so that they
-// arrive along with the index when both are written: fetched behind it, they made a short frame's round trip a third
-// longer.
+// In an empty ring these bytes hold a short frame, or its beginning. The reader's core has these lines in its cache, so
+// the writer requests them together with the index. When the writer requested them after the index, the round trip of a
+// short frame took a third longer.
 inline constexpr size_t kWatchedBytes = 2 * kLineBytes;
 
-// Makes the line at `at` this processor's before it is written: the reader's has it, and a store that has to wait for
-// it holds up the next.
+// Requests ownership of the cache line at `at` before the line is written. The line is in the reader's cache, and a
+// store that waits for the line delays the next stores.
 inline void fetch_for_writing([[maybe_unused]] void* at) noexcept {
 #if defined(__x86_64__)
-  // Not __builtin_prefetch: for the oldest processors of the kind that is a fetch for reading.
+  // Not __builtin_prefetch: on the oldest x86-64 processors it compiles to a prefetch for reading.
   asm volatile("prefetchw %0" : : "m"(*static_cast<std::byte*>(at)));
 #endif
 }
 
-// One thread at a time writes; writable() is for any.
+// Threads: one at a time writes; any thread may call writable().
 class RingWriter {
  public:
   RingWriter(RingIndices& shared, std::byte* data, uint32_t bytes) : shared_(shared), data_(data), bytes_(bytes) {}
 
-  // Bytes that put() may be given; 0 after damage.
+  // Returns the maximum for put(); 0 after damage.
   size_t room() noexcept {
     uint64_t read = shared_.read.load(std::memory_order_acquire);
     if (read < seen_) damage_ = Damage::backwards;
@@ -62,24 +62,24 @@ class RingWriter {
     if (first < from.size()) std::memcpy(data_, from.data() + first, from.size() - first);
     written_.store(at + from.size(), std::memory_order_relaxed);
     shared_.written.store(at + from.size(), std::memory_order_seq_cst);
-    // The next frame is seldom longer.
+    // The next frame is rarely longer.
     for (size_t line = kWatchedBytes + kLineBytes; line < kFetchedAheadBytes; line += kLineBytes)
       fetch_for_writing(data_at(at + from.size() + line));
   }
   void finish() noexcept { shared_.finished.store(1, std::memory_order_seq_cst); }
   Damage damage() const noexcept { return damage_; }
 
-  // Is there so much room that a wake-up pays, which a reader announces (notify_every())? True also if the index is
-  // invalid: room() reports it.
+  // Returns true if there is so much room that a wake-up is useful, which a reader announces (notify_every()). Also
+  // returns true if the index is invalid, which room() then reports.
   bool writable() const noexcept {
     uint64_t used = written() - shared_.read.load(std::memory_order_seq_cst);
     return used > bytes_ || bytes_ - used >= notify_every(bytes_);
   }
-  // How much has been written.
+  // Returns the number of bytes written.
   uint64_t position() const noexcept { return written(); }
-  // Before a sleep for room, which writable() has to come after.
+  // Called before a sleep for room. The caller then calls writable() once more.
   void about_to_sleep() noexcept { shared_.writer_sleeps.store(1, std::memory_order_seq_cst); }
-  // After put() and finish(): the reader has announced that it sleeps, and has to be woken.
+  // Called after put() and finish(). Returns true if the reader has announced that it sleeps and has to be woken.
   bool must_notify_reader() noexcept {
     return shared_.reader_sleeps.load(std::memory_order_seq_cst) != 0 &&
            shared_.reader_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
@@ -94,20 +94,20 @@ class RingWriter {
   RingIndices& shared_;
   std::byte* const data_;
   const size_t bytes_;
-  // Our own index, of which the shared one is a copy. Written by the writing thread, a role that a lock hands from
-  // thread to thread; others compare with it only.
+  // The private index; the shared one is a copy of it. The writing thread stores it, and a lock hands that role from
+  // thread to thread; other threads only compare with it.
   std::atomic<uint64_t> written_{0};
-  uint64_t seen_ = 0;  // the reader's index when it was last looked at
+  uint64_t seen_ = 0;  // the reader's index when it was last read
   Damage damage_ = Damage::none;
 };
 
-// One thread at a time reads; readable() is for any.
+// Threads: one at a time reads; any thread may call readable().
 class RingReader {
  public:
   RingReader(RingIndices& shared, const std::byte* data, uint32_t bytes)
       : shared_(shared), data_(data), bytes_(bytes) {}
 
-  // Bytes that take() may be asked for; 0 after damage.
+  // Returns the maximum for take(); 0 after damage.
   size_t available() noexcept {
     uint64_t written = shared_.written.load(std::memory_order_acquire);
     if (written < seen_) damage_ = Damage::backwards;
@@ -120,7 +120,7 @@ class RingReader {
     }
     return size_t(written - read());
   }
-  // The other end may change the bytes at any time; they are looked at only where they are copied to.
+  // The other end may change the bytes at any time, so they are checked only after they have been copied to `to`.
   void take(std::span<std::byte> to) noexcept {
     uint64_t at = read();
     size_t place = size_t(at) & (bytes_ - 1);
@@ -134,17 +134,17 @@ class RingReader {
     notified_ = at;
     shared_.read.store(at, std::memory_order_seq_cst);
   }
-  // The other end has announced that nothing follows the present bytes.
+  // Returns true if the other end has announced that no bytes follow the present ones.
   bool finished() const noexcept { return shared_.finished.load(std::memory_order_seq_cst) != 0; }
   Damage damage() const noexcept { return damage_; }
 
-  // How much has been read.
+  // Returns the number of bytes read.
   uint64_t position() const noexcept { return read(); }
-  // True also if the index makes no sense: available() says so.
+  // Also returns true if the index is invalid, which available() then reports.
   bool readable() const noexcept { return shared_.written.load(std::memory_order_seq_cst) != read() || finished(); }
-  // Before a sleep for bytes, which readable() has to come after.
+  // Called before a sleep for bytes. The caller then calls readable() once more.
   void about_to_sleep() noexcept { shared_.reader_sleeps.store(1, std::memory_order_seq_cst); }
-  // After take(): the writer has said that it sleeps, and there is more room than there was.
+  // Called after take(). Returns true if the writer has announced that it sleeps, and there is more room than before.
   bool must_notify_writer() noexcept {
     return notifies_ && shared_.writer_sleeps.load(std::memory_order_seq_cst) != 0 &&
            shared_.writer_sleeps.exchange(0, std::memory_order_seq_cst) != 0;
@@ -156,12 +156,12 @@ class RingReader {
   RingIndices& shared_;
   const std::byte* const data_;
   const size_t bytes_;
-  // Our own index, of which the shared one is an earlier copy. Written by the reading thread, a role that is handed
-  // from thread to thread; others compare with it only.
+  // The private index; the shared one is an earlier copy of it. The reading thread stores it, and that role is handed
+  // from thread to thread; other threads only compare with it.
   std::atomic<uint64_t> read_{0};
-  uint64_t notified_ = 0;  // that copy
-  bool notifies_ = false;  // the last take() has changed it
-  uint64_t seen_ = 0;      // the writer's index when it was last looked at
+  uint64_t notified_ = 0;  // the last value of the shared index
+  bool notifies_ = false;  // the last take() has changed the shared index
+  uint64_t seen_ = 0;      // the writer's index when it was last read
   Damage damage_ = Damage::none;
 };
 

@@ -15,8 +15,8 @@ namespace {
 
 struct Direction {
   std::deque<std::byte> bytes;
-  size_t visible = 0;       // how many of `bytes` the receiver may take
-  unsigned polls_left = 0;  // until the rest becomes visible
+  size_t visible = 0;       // the number of `bytes` that the receiver may take
+  unsigned polls_left = 0;  // until the other bytes become visible
   uint64_t delivered = 0;
   uint64_t cut_after = ~0ull;
   uint64_t sent = 0;
@@ -43,9 +43,9 @@ struct Link {
   std::mt19937_64 random;
   Direction directions[2];
   bool broken = false;
-  bool swallows = false;  // whatever is sent from now on
+  bool swallows = false;  // all bytes that are sent from now on vanish
   bool woken[2] = {};
-  bool stopped[2] = {};  // receives nothing any more
+  bool stopped[2] = {};  // this side receives nothing any more
 
   size_t up_to(size_t bytes) {
     if (options.piece_bytes_max) bytes = std::min(bytes, options.piece_bytes_max);
@@ -127,7 +127,7 @@ class SimulatedTransport final : public Transport {
 
   void reset() noexcept override {
     std::lock_guard lock(link_->mutex);
-    // The reset itself gets lost where everything does.
+    // The reset is lost, too, where everything is.
     if (link_->swallows) outgoing().closed = true;
     else link_->broken = true;
     link_->changed.notify_all();
@@ -158,7 +158,7 @@ class SimulatedTransport final : public Transport {
   void shutdown() noexcept override {
     std::lock_guard lock(link_->mutex);
     outgoing().closed = true;
-    // Bytes that are undelivered when a side closes still arrive, as with TCP, and at once.
+    // Undelivered bytes still arrive when a side closes, as with TCP, and arrive at once.
     link_->poll(outgoing(), ~0u);
     link_->changed.notify_all();
   }
@@ -174,10 +174,10 @@ class SimulatedTransport final : public Transport {
   std::string peer() const override { return "simulated"; }
 
  private:
-  // As the receiver sees it.
+  // Returns whether the receiver sees an end.
   bool ended(const Direction& in) const { return !link_->swallows && (in.finished || in.closed); }
 
-  // The sender's system takes as much as its buffer holds, and waits for acknowledgements that do not come.
+  // The sender's system accepts as much as its buffer holds, and waits for acknowledgements that never arrive.
   IoResult swallow(Direction& out, size_t offered) {
     size_t moved =
         std::min(offered, link_->options.window_bytes - std::min(link_->options.window_bytes, out.swallowed));
@@ -194,7 +194,7 @@ class SimulatedTransport final : public Transport {
     Direction& in = incoming();
     Direction& out = outgoing();
     bool over = link_->broken || out.closed || (in.closed && ended(in));
-    // A delay is over as soon as somebody waits for it: virtual time jumps forward.
+    // A delay ends as soon as a thread waits for it: virtual time jumps forward.
     if (interest & kReadable) link_->poll(in, ~0u);
     if (in.visible || ended(in) || over || link_->stopped[side_]) ready |= kReadable;
     size_t under_way = link_->swallows ? out.swallowed : out.bytes.size();

@@ -27,7 +27,7 @@ namespace gpuwire::transport {
 namespace {
 
 constexpr size_t kCopiedBytes = 16u << 10;
-// For bulk up to this size the remaining bytes arrive in less time than a wake-up takes, so the waiting thread polls
+// The remaining bytes of bulk up to this size arrive in less time than a wake-up takes, so the waiting thread polls
 // first.
 constexpr size_t kPolledForBytesMax = 4u << 20;
 
@@ -78,7 +78,7 @@ class StreamTransport final : public Transport {
     pollfd polled[2] = {{socket_, 0, 0}, {waker_.descriptor(), POLLIN, 0}};
     if (interest & kReadable) polled[0].events |= POLLIN;
     if (interest & kWritable) polled[0].events |= POLLOUT;
-    // A socket that is not asked about would still report its end, again and again.
+    // poll() would report the end of a socket without requested events again and again.
     if (!polled[0].events) polled[0].fd = -1;
     auto count = std::max<Nanoseconds::rep>(timeout.count(), 0);
     timespec limit{time_t(count / 1'000'000'000), long(count % 1'000'000'000)};
@@ -94,14 +94,14 @@ class StreamTransport final : public Transport {
 
   void finish() noexcept override { shut(SHUT_WR); }
   void shutdown() noexcept override { shut(SHUT_RDWR); }
-  // TCP sends nothing for it.
+  // TCP sends nothing to the peer for this.
   void stop_receiving() noexcept override { shut(SHUT_RD); }
   bool is_ours() noexcept override { return own_.is_ours_lately(); }
 
   void reset() noexcept override {
-    // Dissolves a TCP connection: the kernel resets it and wakes the waiting threads. Another thread may be receiving,
-    // which the kernel allows. The thread sanitizer takes each connect() for the creation of a descriptor that nobody
-    // else may use yet, so the call is made without the C library.
+    // AF_UNSPEC dissolves a TCP connection: the kernel resets it and wakes the waiting threads. Another thread may be
+    // receiving, which the kernel allows. The thread sanitizer treats each connect() as the creation of a descriptor
+    // that no other thread uses yet, so the call bypasses the C library.
     if (!own_.is_ours()) return;
     sockaddr nobody{};
     nobody.sa_family = AF_UNSPEC;
@@ -120,7 +120,7 @@ class StreamTransport final : public Transport {
   int descriptor() const noexcept override { return socket_; }
 
   void abandon_after_fork() noexcept override {
-    // The parent's connection lives on: the descriptor is shared, so it must not be shut down.
+    // The parent's connection stays open: the descriptor is shared, so it must not be shut down.
     own_.close();
     waker_.close();
     socket_ = -1;
@@ -135,9 +135,9 @@ class StreamTransport final : public Transport {
     if (own_.is_ours()) ::shutdown(socket_, how);
   }
 
-  // The memory is a program's, and the system could not read it or write to it. The program gets the same fault as
-  // without a wire, at an access of the processor: a handler of its may repair the memory, and the connection
-  // continues. No lock is held.
+  // The memory is the program's, and the kernel could not read or write it (EFAULT). memcpy() raises the same fault in
+  // the program as without gpuwire. A handler of the program may repair the memory, and the connection then continues.
+  // No lock is held.
   ssize_t send_copied(std::span<const iovec> pieces) noexcept {
     std::byte bytes[kCopiedBytes];
     size_t filled = 0;
@@ -173,7 +173,7 @@ class StreamTransport final : public Transport {
   }
 
   OwnDescriptor own_;
-  int socket_;  // its number
+  int socket_;  // the number of own_
   Waker waker_;
   std::string peer_;
   const char* const road_;
@@ -182,14 +182,14 @@ class StreamTransport final : public Transport {
 
 void set(int socket, int level, int option, int value) { setsockopt(socket, level, option, &value, sizeof value); }
 
-// None of these is needed for correctness, so a system that refuses one is not an error.
+// Correctness needs none of these options, so a system that refuses one is not an error.
 void tune_tcp(int socket) {
   set(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   notice_lost_peer(socket, LostPeer::is_the_end);
 }
 
-// The first bytes of a short file; empty: it cannot be read.
+// Returns the first bytes of a short file, or an empty string if it cannot be read.
 std::string read_short(const char* path) {
   int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) return {};
@@ -201,7 +201,7 @@ std::string read_short(const char* path) {
 
 int read_limit(const char* path) { return atoi(read_short(path).c_str()); }
 
-// `loopback`: whether the address cannot leave the machine.
+// `loopback`: set to whether the address cannot leave the machine.
 ConnectionEnd end_of(const sockaddr_storage& storage, bool& loopback) {
   ConnectionEnd end;
   char text[INET6_ADDRSTRLEN] = {};
@@ -239,7 +239,7 @@ namespace {
 
 using NameOf = decltype(&getsockname);
 
-// The end of a Unix socket that connects has no name, so both ends use the server's: a proxy between them listens at
+// The connecting end of a Unix socket has no name, so both ends use the server's name: a proxy between them listens at
 // another path.
 ConnectionEnd unix_end(int descriptor, NameOf name_of_server, const std::string& machine) {
   sockaddr_un storage{};
@@ -249,7 +249,7 @@ ConnectionEnd unix_end(int descriptor, NameOf name_of_server, const std::string&
                      ? std::min<size_t>(size - offsetof(sockaddr_un, sun_path), sizeof storage.sun_path)
                      : 0;
   std::string path(storage.sun_path, bytes);
-  if (!path.empty() && path[0] == 0) path[0] = '@';  // an abstract one
+  if (!path.empty() && path[0] == 0) path[0] = '@';  // an abstract name
   path.resize(strnlen(path.data(), path.size()));
   return {"unix:" + path, machine};
 }
@@ -284,7 +284,7 @@ void notice_lost_peer(int descriptor, LostPeer how) {
   bool loopback = false;
   if (getpeername(descriptor, reinterpret_cast<sockaddr*>(&peer), &size) == 0) end_of(peer, loopback);
   const int within_ms = how == LostPeer::is_the_end ? kPeerLostMs : kReplaceablePeerLostMs;
-  // A third of the time until the first question to a peer that is silent, and the rest for four more.
+  // The first probe of a silent peer is sent after a third of the time. The probes divide the remaining time.
   constexpr int kProbes = 5;
   int idle_s = std::max(within_ms / 1000 / 3, 1);
   set(descriptor, IPPROTO_TCP, TCP_KEEPIDLE, idle_s);
@@ -294,8 +294,8 @@ void notice_lost_peer(int descriptor, LostPeer how) {
 }
 
 void size_socket_buffers(int descriptor, bool tcp) {
-  // A size set by hand switches off the kernel's own sizing of a TCP buffer, which goes further than a small limit
-  // would let us.
+  // An explicit size disables the kernel's automatic sizing of a TCP buffer, which grows further than a small limit
+  // would allow.
   if (!tcp || read_limit("/proc/sys/net/core/wmem_max") >= kSocketBufferBytes)
     set(descriptor, SOL_SOCKET, SO_SNDBUF, kSocketBufferBytes);
   if (!tcp || read_limit("/proc/sys/net/core/rmem_max") >= kSocketBufferBytes)
@@ -304,10 +304,11 @@ void size_socket_buffers(int descriptor, bool tcp) {
 
 namespace {
 
-// The kernel's own sizing begins with a window of 64 KiB, which on loopback is one segment, and may stay there: it
-// grows by the bytes received within a round trip, which the window bounds. A mid-sized copy then takes a wake-up for
-// every 64 KiB. The mark of the bytes that a reader waits for makes room for as much at once (tcp_set_rcvlowat() of
-// Linux, net/ipv4/tcp.c), up to half of tcp_rmem's largest value; for a size that was set by hand it changes nothing.
+// The kernel's automatic sizing starts with a window of 64 KiB, which is one segment on loopback, and the window may
+// stay that small: it grows by the bytes received within a round trip, which the window itself bounds. A copy of medium
+// size then needs a wake-up for every 64 KiB. Setting SO_RCVLOWAT makes the kernel grow the buffer to that many bytes
+// at once (tcp_set_rcvlowat() of Linux, net/ipv4/tcp.c), up to half of the maximum in tcp_rmem. If the size was set
+// explicitly, this changes nothing.
 void open_receive_window(int descriptor) {
   set(descriptor, SOL_SOCKET, SO_RCVLOWAT, kSocketBufferBytes);
   set(descriptor, SOL_SOCKET, SO_RCVLOWAT, 1);
@@ -325,7 +326,7 @@ std::unique_ptr<Transport> adopt_stream(int descriptor, std::string peer) {
   if (!waker.valid()) return nullptr;
   OwnDescriptor own(descriptor);
   descriptor = own.get();
-  // Every call says for itself whether it waits.
+  // Each call passes its own flag for whether it waits.
   fcntl(descriptor, F_SETFL, fcntl(descriptor, F_GETFL) & ~O_NONBLOCK);
   fcntl(descriptor, F_SETFD, FD_CLOEXEC);
   bool tcp = domain == AF_INET || domain == AF_INET6;

@@ -93,7 +93,7 @@ tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoi
   error_code error = asio::error::host_not_found;
   for (const Endpoint& named : addresses) {
     const tcp::endpoint address(asio::ip::make_address(named.host), named.port);
-    // One that does not answer leaves the others their share of the time.
+    // An address that does not answer must not use the other addresses' share of the time.
     auto now = std::chrono::steady_clock::now();
     auto until = now + std::max(deadline - now, Nanoseconds(0)) / left--;
     tcp::socket socket(context);
@@ -109,7 +109,7 @@ tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoi
     context.restart();
     context.run_until(until);
     if (error) {
-      // The handler refers to this scope, so it has to run before the scope ends.
+      // The handler refers to variables of this scope, so it has to run before the scope ends.
       error_code ignored, kept = error;
       socket.close(ignored);
       context.restart();
@@ -157,7 +157,7 @@ class AsioListener final : public TcpListener {
   int descriptor() const noexcept override { return const_cast<tcp::acceptor&>(acceptor_).native_handle(); }
 
   Accepted accept() noexcept override try {
-    // The kernel's call, so that the descriptor is close-on-exec from its first moment: the broker forks workers.
+    // The kernel's accept4() sets close-on-exec atomically: the broker forks workers meanwhile.
     tcp::endpoint from;
     socklen_t size = socklen_t(from.capacity());
     int accepted = accept4(descriptor(), from.data(), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -1,4 +1,4 @@
-// TCP: connecting and listening. What comes out is a transport over the socket (stream.hpp).
+// TCP: connecting and listening. Both return sockets for a transport (stream.hpp).
 #pragma once
 
 #include <cstdint>
@@ -21,43 +21,45 @@ struct Endpoint {
 
 inline constexpr uint16_t kDefaultPort = 9750;
 
-// HOST, HOST:PORT, [IPV6]:PORT. The error says what is wrong with the text.
+// Parses HOST, HOST:PORT or [IPV6]:PORT. The error says what is wrong with the text.
 tl::expected<Endpoint, std::string> parse_endpoint(std::string_view text);
 
-// The addresses of the name, in digits, in the system's order; at least one. The resolver's own limits of time apply.
-// The error is a cause without the name.
+// Returns the name's addresses, in digits and in the system's order; at least one. The resolver's own time limits
+// apply. The error is a cause without the name.
 tl::expected<std::vector<Endpoint>, std::string> resolve(const Endpoint& endpoint);
 
-// Resolves and connects, trying each address of the name in turn, at most `timeout` in all (the resolver's own limits
-// apply to the lookup), of which each address has the same part, and what the ones before it have left of theirs. The
-// error is a cause, without host and port: "unknown host", "connection refused (is a gpuwire server running there?)",
-// "no answer within 5 s"...
+// Resolves the name and tries to connect to each of its addresses in turn, within `timeout` in all; the resolver's own
+// limits apply to the lookup. Each address gets an equal share of the time, and the time that earlier addresses have
+// not used. The error is a cause, without host and port: "unknown host", "connection refused (is a gpuwire server
+// running there?)", "no answer within 5 s".
 tl::expected<std::unique_ptr<Transport>, std::string> connect_tcp(const Endpoint& endpoint, Nanoseconds timeout);
 
-// The same with addresses in digits, one of which is to take the connection. Those before it did not.
+// The same for addresses in digits. `index` is that of the address that accepted; those before it did not.
 struct ConnectedFirst {
   std::unique_ptr<Transport> transport;
-  size_t index = 0;  // of its address
+  size_t index = 0;  // of the address that accepted
 };
 tl::expected<ConnectedFirst, std::string> connect_first(const std::vector<Endpoint>& addresses, Nanoseconds timeout);
 
 class TcpListener {
  public:
-  // Port 0: the system picks one. Binds the first address of the name.
+  // Binds the first address of the name. Port 0: the kernel chooses the port.
   static tl::expected<std::unique_ptr<TcpListener>, std::string> listen(const Endpoint& endpoint);
   virtual ~TcpListener() = default;
 
-  // The address that is listened on, with the port that was picked.
+  // Returns the listening address, with the port that the kernel chose.
   virtual Endpoint endpoint() const = 0;
-  // Only reachable from this machine?
+  // Returns true if only this machine can reach the address.
   virtual bool loopback() const = 0;
-  // For poll(): readable when a connection can be accepted.
+  // The descriptor for poll(): readable when a connection can be accepted.
   virtual int descriptor() const noexcept = 0;
 
   struct Accepted {
-    int descriptor = -1;  // the caller's; adopt_stream() makes a transport of it. -1: nothing to accept just now
-    std::string peer;     // "192.0.2.7:41234"
-    int error = 0;        // errno of a failed accept: EMFILE and the like, the listener goes on
+    // The caller owns it, and adopt_stream() makes a transport of it. -1: there is no connection to accept now.
+    int descriptor = -1;
+    std::string peer;  // "192.0.2.7:41234"
+    // errno of a failed accept, such as EMFILE. The listener continues.
+    int error = 0;
   };
   // Does not wait.
   virtual Accepted accept() noexcept = 0;

@@ -1,5 +1,5 @@
-// A connection: an ordered stream of bytes in each direction. Everything above this interface is the same for TCP, Unix
-// sockets and the simulated connection of the tests.
+// A transport is a connection: an ordered stream of bytes in each direction. The layers above this interface are the
+// same for TCP, Unix sockets, shared memory, RDMA and the simulated connection of the tests.
 #pragma once
 
 #include <sys/uio.h>
@@ -16,8 +16,8 @@ namespace gpuwire::transport {
 using Nanoseconds = std::chrono::nanoseconds;
 
 enum class IoStatus : uint8_t {
-  ok,           // `bytes` were moved, at least one
-  would_block,  // none just now
+  ok,           // `bytes` bytes were moved, at least one
+  would_block,  // no bytes can be moved now
   closed,       // receiving: the peer has sent its last byte
   failed,       // the connection is gone; `error` is an errno value
 };
@@ -28,102 +28,105 @@ struct IoResult {
   int error = 0;
 };
 
-// The events of a wait; an or of these.
+// The events of a wait, combined with |.
 enum Interest : unsigned { kReadable = 1, kWritable = 2, kWoken = 4 };
 
-// More pieces than this in one call are not looked at.
+// The maximum of pieces that one call uses.
 inline constexpr size_t kPiecesMax = 16;
 
-// The source of frames: a connection, or a link that outlives connections (protocol/link).
+// A source of the bytes of frames: a transport, or a link that outlives transports (protocol/link).
 class ByteSource {
  public:
   // Never waits.
   virtual IoResult try_receive(std::span<std::byte> out) noexcept = 0;
-  // The same, where `out` is nobody else's and stays: for bulk. May wait until it is full, but not without coming back
-  // where the owner has to look at something.
+  // Receives bulk. Precondition: no other thread uses `out`, and `out` stays valid until it is full. May wait until
+  // `out` is full, but returns early if the owner has to check something.
   virtual IoResult receive_in_place(std::span<std::byte> out) noexcept { return try_receive(out); }
-  // Waits for one of `interest`, at most `timeout`, and returns those that are there; 0 after the timeout or a signal.
-  // A connection that has ended is readable and writable: the next call says why. kWoken consumes the wake().
+  // Waits at most `timeout` for one of `interest`, and returns the events that are ready; 0 after the timeout or a
+  // signal. A connection that has ended is readable and writable, and the next call returns the reason. kWoken consumes
+  // the wake().
   virtual unsigned wait(unsigned interest, Nanoseconds timeout) noexcept = 0;
 
  protected:
   ~ByteSource() = default;
 };
 
-// Threads: one may send while another receives and any number wait. wake() and shutdown() come from any thread at any
-// time. Nothing here throws or raises a signal.
+// Threads: one may send while another receives and any number wait. Any thread may call wake() and shutdown() at any
+// time. No function throws or raises a signal.
 class Transport : public ByteSource {
  public:
   virtual ~Transport() = default;
 
   // Never waits.
   virtual IoResult try_send(std::span<const iovec> pieces) noexcept = 0;
-  // For bulk: may wait until `out` is full, where the system does that by itself, which saves wake-ups; else as
+  // Receives bulk. May wait until `out` is full if the system can do that with fewer wake-ups; otherwise like
   // try_receive().
   virtual IoResult receive_bulk(std::span<std::byte> out) noexcept { return try_receive(out); }
-  // Is there anything to receive, the end included? Costs one system call at most.
+  // Returns true if receiving would return bytes or the end. Makes at most one system call.
   virtual bool input() noexcept { return wait(kReadable, Nanoseconds(0)) != 0; }
-  // Bytes that have reached this machine and that nobody has received, before decryption; 0 where this is unknown.
+  // Returns the number of bytes, before decryption, that have reached this machine and were not received; 0 if unknown.
   virtual size_t unread() noexcept { return 0; }
 
-  // Ends one wait for kWoken, now or, when nobody waits, the next.
+  // Ends one wait for kWoken: a present one, or else the next.
   virtual void wake() noexcept = 0;
 
-  // No more bytes will be sent; sent bytes still arrive, and receiving continues.
+  // Announces that this side sends no more bytes. Sent bytes still arrive, and receiving continues.
   virtual void finish() noexcept = 0;
-  // Ends both directions: arrived bytes can still be received, then comes `closed`; waiting threads wake up.
+  // Ends both directions. Arrived bytes can still be received, then receiving returns `closed`; waiting threads wake
+  // up.
   virtual void shutdown() noexcept = 0;
-  // Ends both directions as a breaking connection does: bytes in flight may be lost, and the peer sees no orderly end,
-  // where the system can do that. Not while a thread is inside receive_bulk().
+  // Ends both directions like a failing connection: bytes in flight may be lost, and the peer sees no orderly end, if
+  // the system supports that. Precondition: no thread is inside receive_bulk().
   virtual void reset() noexcept { shutdown(); }
-  // No more bytes will be received, and a waiting thread wakes up, but the peer is not notified, where the system can
-  // do that.
+  // Stops receiving and wakes a waiting thread, without notifying the peer if the system supports that.
   virtual void stop_receiving() noexcept { shutdown(); }
-  // Has the peer closed its side, or its system for it? To be asked before shutdown().
+  // Returns true if the peer, or its system, has closed its side. Called before shutdown().
   virtual bool peer_closed() noexcept { return false; }
 
-  // The file descriptor, to hand to another process; -1 if there is none. Stays owned by the transport.
+  // Returns the file descriptor, for another process, or -1 if there is none. The transport still owns it.
   virtual int descriptor() const noexcept = 0;
-  // False: the program that this process is has closed the descriptor, and may have another one of this number. Nothing
-  // is sent by it then or taken from it.
+  // Returns false if the user's program has closed the descriptor and may have opened another one under its number. The
+  // transport then neither sends nor receives.
   virtual bool is_ours() noexcept { return true; }
-  // In a child after fork(): closes the descriptors; nothing else may be called after it. Async-signal-safe.
+  // Closes the descriptors in a child after fork(). No other function may be called afterwards. Async-signal-safe.
   virtual void abandon_after_fork() noexcept = 0;
-  // Why it has failed, in one line, where there is more to say than the error of the system; else empty.
+  // Returns the reason of the failure in one line, if it says more than the system's error; else an empty string.
   virtual std::string failure() const { return {}; }
-  // It has failed because the peer broke its rules, and not because something was lost: another connection is no help.
+  // Returns true if the connection has failed because the peer broke its rules. A new connection would not help.
   virtual bool damaged() const noexcept { return false; }
-  // Bytes that only the two ends of this very connection can compute; empty where nothing keeps others from being in
-  // it.
+  // Returns bytes that only the two ends of this connection can compute, or an empty string if a third party may be
+  // between them.
   virtual std::string binding() { return {}; }
   // "127.0.0.1:41234", for logs.
   virtual std::string peer() const = 0;
-  // "tcp", "tls", "unix" or "shm", for people.
+  // The kind of the connection for messages: "tcp", "tls", "unix" or "shm".
   virtual const char* road() const noexcept { return "stream"; }
 
-  // The calling thread was inside this connection when it left by siglongjmp(), and will not come back: releases what
-  // it held. `sending`, `receiving`: it was in a function that moves bytes this way. False: bytes may have been moved
-  // without being counted.
+  // Releases what the calling thread held, after it has left a function of this connection by siglongjmp() and will not
+  // return. `sending`, `receiving`: the thread was in a function that moves bytes in this direction. Returns false if
+  // bytes may have been moved without being counted.
   virtual bool take_back_from_left_call(bool sending, bool receiving) noexcept { return !sending && !receiving; }
-  // In a signal handler: does the calling thread hold a lock of this connection's, so that it may call nothing of it?
+  // For a signal handler: returns true if the calling thread holds a lock of this connection and so may call nothing of
+  // it.
   virtual bool is_inside() noexcept { return false; }
-  // May it be left open and unused, with another one in its place, without the peer's taking that for an end?
+  // Returns true if the connection can be left open and unused while another one replaces it, without the peer seeing
+  // an end.
   virtual bool can_be_left() const noexcept { return false; }
 
-  // A file descriptor for the peer, beside the stream and before all bytes that are sent from now on. `number`: the
-  // name by which the peer asks for it. The caller keeps its own. False: this connection carries no descriptors, or not
-  // at present.
+  // Passes a file descriptor to the peer, beside the stream and before all bytes that are sent from now on. `number`
+  // identifies it for the peer. The caller keeps its own descriptor. Returns false if this connection cannot pass
+  // descriptors, or not now.
   virtual bool give_descriptor(uint64_t, int) noexcept { return false; }
-  // One that the peer has given, the caller's from here on; -1: none of this number has come.
+  // Returns the descriptor with this number that the peer has passed, which the caller then owns; -1: none has arrived.
   virtual int take_descriptor(uint64_t) noexcept { return -1; }
 };
 
-// Everything in `data`, at most for `timeout`. would_block: time ran out; `bytes` says how far it got.
+// Sends all of `data` within `timeout`. would_block: the time ran out; `bytes` is the number of sent bytes.
 IoResult send_all(Transport& transport, std::span<const iovec> data, Nanoseconds timeout) noexcept;
-// Fills `out`; closed, failed, would_block: `bytes` says how far it got.
+// Fills `out`. closed, failed, would_block: `bytes` is the number of received bytes.
 IoResult receive_all(Transport& transport, std::span<std::byte> out, Nanoseconds timeout) noexcept;
 
-// "Connection reset by peer" and so on: why the connection ended.
+// Returns the reason of the connection's end, such as "Connection reset by peer".
 std::string describe(const IoResult& result);
 
 }  // namespace gpuwire::transport

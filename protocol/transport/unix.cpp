@@ -56,7 +56,8 @@ tl::expected<std::unique_ptr<Transport>, std::string> connect_unix(const std::st
 
 tl::expected<std::unique_ptr<Transport>, std::string> connect_unix_in(int folder, const std::string& name) {
   tl::expected<std::unique_ptr<Transport>, std::string> connected = failed(EAGAIN);
-  // A single thread may have a folder of its own, without any right; a thread that has ended leaves nothing behind.
+  // A single thread may have a working directory of its own without any privilege, and no trace of it stays after the
+  // thread's end.
   auto thread = start_helper_threads(1, [&] {
     if (unshare(CLONE_FS) != 0 || fchdir(folder) != 0) connected = failed(errno);
     else connected = connect_unix(name);

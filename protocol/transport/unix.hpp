@@ -13,13 +13,14 @@ namespace gpuwire::transport {
 
 using TransportPair = std::pair<std::unique_ptr<Transport>, std::unique_ptr<Transport>>;
 
-// Two connected ends in this process. Error: why not.
+// Creates two connected ends in this process.
 tl::expected<TransportPair, std::string> unix_pair();
 // Connects to a listening socket in the file system.
 tl::expected<std::unique_ptr<Transport>, std::string> connect_unix(const std::string& path);
-// The same by the socket's name in a folder that the caller has open, wherever this process's root folder is.
+// Connects to the socket `name` in an open folder of the caller, whatever this process's root folder is.
 tl::expected<std::unique_ptr<Transport>, std::string> connect_unix_in(int folder, const std::string& name);
-// A listening descriptor, close-on-exec and non-blocking, the caller's; the path must not exist yet.
+// Returns a listening descriptor, close-on-exec and non-blocking, which the caller owns. Precondition: the path does
+// not exist.
 tl::expected<int, std::string> listen_unix(const std::string& path);
 
 }  // namespace gpuwire::transport

@@ -1,4 +1,4 @@
-// RDMA by way of UCX (https://openucx.org): active messages, eager or by rendezvous as UCX sees fit.
+// RDMA with UCX (https://openucx.org): active messages, for which UCX chooses the eager or the rendezvous protocol.
 #include <ucp/api/ucp.h>
 #include <unistd.h>
 
@@ -22,14 +22,14 @@ struct GpuwireRdmaFabric {
 namespace {
 
 constexpr unsigned kMessageId = 1;
-// The longest wait for UCX when an end closes; memory that UCX has not released by then is left to it.
+// The longest wait for UCX when an end closes. Memory that UCX has not released by then is left to it.
 constexpr long kCloseMs = 2000;
 
 // --- the end of the process ----------------------------------------------------------------------------------------
 
-// exit() runs UCX's destructors while other threads may still be inside UCX. This library's destructors come first,
-// since it needs UCX: they admit no thread any more and wait for the threads inside. Both seq_cst: either a caller sees
-// that it is over, or the destructor sees the caller.
+// exit() runs UCX's destructors while other threads may still be inside UCX. This library's destructors run first,
+// because it depends on UCX: they admit no more threads and wait for the threads inside. Both atomics are seq_cst:
+// either a caller sees g_over, or the destructor sees the caller in g_inside.
 std::atomic<bool> g_over{false};
 std::atomic<unsigned> g_inside{0};
 std::atomic<pid_t> g_process{0};
@@ -61,7 +61,7 @@ long now_ms() {
 
 [[gnu::destructor]] void leave() {
   g_over.store(true);
-  // In a child after fork() nobody is inside, whatever the number says.
+  // In a child after fork() no thread is inside, whatever the number is.
   if (g_process.load() != getpid()) return;
   for (long until = now_ms() + kCloseMs; g_inside.load() != 0 && now_ms() < until;) {
     timespec step{0, 100'000};
@@ -89,10 +89,11 @@ struct GpuwireRdmaEnd {
   ucp_context_h context = nullptr;
   const GpuwireRdmaEvents* events = nullptr;
   void* user = nullptr;
-  unsigned under_way = 0;         // requests that UCX has and will complete
-  unsigned memory_under_way = 0;  // those of them that are about memory's bytes
-  bool stands = false;            // a message has left, and before it the messages that connect the endpoint
-  bool broken = false;            // the endpoint, and nothing leaves any more
+  unsigned under_way = 0;         // requests that UCX has not completed
+  unsigned memory_under_way = 0;  // of those, requests that use `memory`
+  // A message has been sent, after the messages that connect the endpoint.
+  bool stands = false;
+  bool broken = false;  // the endpoint has failed and sends nothing any more
 };
 
 namespace {
@@ -115,16 +116,16 @@ GpuwireRdmaFabric* open_fabric(int confined, char* error, size_t room) {
     write_error(error, room, "UCX's configuration cannot be read", status);
     return nullptr;
   }
-  // Another process's death must not be the end of this one.
+  // The death of another process must not end this one.
   ucp_config_modify(config, "MM_ERROR_HANDLING", "y");
-  // No huge pages out of System V's shared memory: they would outlive a process that is killed, and a confined one has
+  // No huge pages from System V shared memory: they would outlive a process that is killed, and a confined process has
   // no right to them.
   ucp_config_modify(config, "ALLOC", "md,mmap,heap");
   ucp_config_modify(config, "ALLOC_PRIO", "md:*,mmap,heap");
-  // Memory by its name in /dev/shm: another process's /proc is out of reach.
+  // Memory is opened by its name in /dev/shm, because another process's /proc is out of reach.
   ucp_config_modify(config, "POSIX_USE_PROC_LINK", "n");
-  // With UCX's TCP a process listens, and 1.13.1 writes to any address that a connecting peer names: only for a user
-  // who asks for it.
+  // With UCX's TCP a process listens, and UCX 1.13.1 writes to any address that a connecting peer names, so only users
+  // who ask for it get it.
   if (!is_set("UCX_TLS") && !is_set("GPUWIRE_UCX_TLS")) ucp_config_modify(config, "TLS", confined ? "^sm,tcp" : "^tcp");
   ucp_params_t parameters{};
   parameters.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_REQUEST_SIZE | UCP_PARAM_FIELD_REQUEST_INIT |
@@ -245,7 +246,7 @@ size_t address_of(GpuwireRdmaEnd* end, void* out, size_t room) {
 int connect_end(GpuwireRdmaEnd* end, const void* address, size_t bytes, char* error, size_t room) {
   Inside inside;
   if (!inside || end->endpoint) return 0;
-  // UCX reads whole words of it.
+  // UCX reads whole words of the address.
   std::vector<uint64_t> words((bytes + sizeof(uint64_t)) / sizeof(uint64_t) + 1);
   std::memcpy(words.data(), address, bytes);
   ucp_ep_params_t parameters{};
@@ -317,7 +318,7 @@ int arm_end(GpuwireRdmaEnd* end) {
   return !inside || ucp_worker_arm(end->worker) != UCS_ERR_BUSY;
 }
 
-// Lets UCX go on until it has done this. False: it has not, in time.
+// Drives UCX until it has completed `request`. Returns false if the time ran out.
 bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
   if (!request || UCS_PTR_IS_ERR(request)) return true;
   while (ucp_request_check_status(request) == UCS_INPROGRESS) {
@@ -329,7 +330,7 @@ bool finish(GpuwireRdmaEnd* end, ucs_status_ptr_t request, long until_ms) {
 }
 
 // UCX cannot cancel operations that do not end in time: they stay, with this object. The memory can be released if no
-// operation in flight refers to it, as with an end that was never connected.
+// operation in flight uses it, as for an end that was never connected.
 int leave_to_ucx(GpuwireRdmaEnd* end) {
   if (end->memory_under_way != 0) return 0;
   if (end->memory) ucp_mem_unmap(end->context, end->memory);
@@ -337,12 +338,13 @@ int leave_to_ucx(GpuwireRdmaEnd* end) {
   return 1;
 }
 
-// UCX ends the process by an assertion if the messages that connect an endpoint are still queued at its close ("got REP
-// message"), or at the end of its worker, which has to outlive the remaining work of closed endpoints ("unsupported").
-// So both are waited for. Messages are not, because a peer that is stuck would never receive them.
+// UCX ends the process by an assertion if the messages that connect an endpoint are still queued when the endpoint is
+// closed ("got REP message") or when its worker is destroyed ("unsupported"). The worker also has to outlive the
+// remaining work of closed endpoints. So this function waits for both, but not for messages, which a stuck peer would
+// never receive.
 int close_end(GpuwireRdmaEnd* end) {
   Inside inside;
-  // At the end of the process UCX's state is not to be touched, and goes with it.
+  // At the end of the process UCX's state must not be touched; the process's end releases it.
   if (!inside) return 0;
   const long until = now_ms() + kCloseMs;
   ucp_request_param_t plain{}, force{};
