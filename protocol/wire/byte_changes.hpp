@@ -1,5 +1,5 @@
-// The changed bytes of a stretch of memory: the form in which the two copies of a host region exchange writes. An
-// unchanged byte never travels, because the other side may have written it meanwhile.
+// ByteChanges are the changed bytes of a range of memory: the form in which the two copies of a host region exchange
+// writes. Unchanged bytes never travel, because the other side may have written them meanwhile.
 #pragma once
 
 #include <algorithm>
@@ -19,20 +19,22 @@ namespace gpuwire::wire {
 
 struct ByteChanges {
   uint64_t offset = 0;
-  std::vector<std::byte> bytes;  // from the first to the last that changed; at most kRegionPieceBytes
-  std::vector<uint8_t> mask;     // bit i % 8 of byte i / 8: bytes[i] changed; empty: all of them did
+  std::vector<std::byte> bytes;  // from the first to the last changed byte; at most kRegionPieceBytes
+  std::vector<uint8_t> mask;     // bit i % 8 of byte i / 8: bytes[i] changed; empty: all bytes changed
 };
 
 constexpr size_t change_mask_bytes(size_t bytes) { return (bytes + 7) / 8; }
 
-// Bit i: byte i of the word (as it lies in memory, little-endian) is not zero.
+// Returns a mask whose bit i is set if byte i of the word (little-endian in memory) is not zero.
 constexpr uint8_t nonzero_bytes(uint64_t word) {
-  constexpr uint64_t kLow = 0x7f7f'7f7f'7f7f'7f7f, kGather = 0x0102'0408'1020'4080;  // moves bit 8 i to bit 56 + i
+  // The multiplication by kGather moves bit 8 i to bit 56 + i.
+  constexpr uint64_t kLow = 0x7f7f'7f7f'7f7f'7f7f, kGather = 0x0102'0408'1020'4080;
   uint64_t highs = (word | ((word & kLow) + kLow)) & ~kLow;
   return uint8_t((highs >> 7) * kGather >> 56);
 }
 
-// Fills the mask of `is` against `was`, which are of `bytes`. Have all of them changed?
+// Fills the mask of changed bytes between `is` and `was`, both of `bytes` bytes. Returns true if all bytes have
+// changed.
 inline bool mark_changes(const std::byte* is, const std::byte* was, size_t bytes, uint8_t* mask) {
   bool all = true;
   size_t at = 0;
@@ -56,8 +58,8 @@ inline bool mark_changes(const std::byte* is, const std::byte* was, size_t bytes
   return all;
 }
 
-// Compares `memory` with `shadow`, brings the shadow up to date and shows the differences to `visit`, in pieces. The
-// memory may be written to meanwhile: a byte that changes again is found the next time.
+// Compares `memory` with `shadow`, updates the shadow and passes the differences to `visit`, in pieces. Other threads
+// may write to the memory meanwhile: the next call finds a byte that changes again.
 template <class Visit>
 void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& visit) {
   constexpr size_t kBlockBytes = 4096;  // the unit of comparison
@@ -73,7 +75,7 @@ void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& 
     size_t end = at + kBlockBytes;
     while (end < shadow.size() && end - at < kRegionPieceBytes && differs(end)) end += kBlockBytes;
     end = std::min(end, shadow.size());
-    // From here on a copy is looked at, which holds still.
+    // From here on a copy is compared, which does not change.
     std::vector<std::byte> now(memory + at, memory + end);
     size_t first = 0, last = now.size();
     while (first < last && now[first] == shadow[at + first]) ++first;
@@ -93,8 +95,8 @@ void take_changes(const std::byte* memory, std::span<std::byte> shadow, Visit&& 
   }
 }
 
-// Writes those of four bytes whose bits are set, and no other: the device or the program may be writing to its
-// neighbour. The low bytes of a number change most often.
+// Writes those of four bytes whose bits are set, and no other bytes, because the device or the program may be writing
+// to the neighbouring bytes. The cases cover the low bytes of a number, which change most often.
 inline void write_changed_of_four(std::byte* memory, const std::byte* bytes, unsigned bits) {
   switch (bits) {
     case 0b0000: return;
@@ -110,7 +112,7 @@ inline void write_changed_of_four(std::byte* memory, const std::byte* bytes, uns
   }
 }
 
-// write_changed() for every processor, from the byte `at` on, which is a multiple of 8.
+// write_changed() for every processor. Starts with the byte `at`, a multiple of 8.
 inline void write_changed_plainly(std::byte* memory, std::span<const std::byte> bytes, std::span<const uint8_t> mask,
                                   size_t at = 0) {
   for (; bytes.size() - at >= 8; at += 8) {
@@ -133,7 +135,7 @@ inline bool has_masked_stores() noexcept {
   return has;
 }
 
-// The same where the processor stores single bytes out of 64: as many as it can, and how many those are.
+// Writes changed bytes 64 at a time on a processor with masked byte stores. Returns the number of handled bytes.
 __attribute__((target("avx512bw"))) inline size_t write_changed_by_mask(std::byte* memory,
                                                                         std::span<const std::byte> bytes,
                                                                         std::span<const uint8_t> mask) {
@@ -147,7 +149,7 @@ __attribute__((target("avx512bw"))) inline size_t write_changed_by_mask(std::byt
 }
 #endif
 
-// Writes those of `bytes` that changed. The mask is empty or has change_mask_bytes(bytes.size()) bytes.
+// Writes the changed bytes of `bytes`. The mask is empty or has change_mask_bytes(bytes.size()) bytes.
 inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   if (mask.empty()) {
     if (!bytes.empty()) std::memcpy(memory, bytes.data(), bytes.size());
@@ -160,7 +162,7 @@ inline void write_changed(std::byte* memory, std::span<const std::byte> bytes, s
   write_changed_plainly(memory, bytes, mask, done);
 }
 
-// Applies the other side's changes to memory and shadow. False: they do not fit, and nothing was written.
+// Applies the other side's changes to memory and shadow. Returns false, and writes nothing, if they do not fit.
 inline bool apply_changes(std::byte* memory, std::span<std::byte> shadow, uint64_t offset,
                           std::span<const std::byte> bytes, std::span<const uint8_t> mask) {
   if (offset > shadow.size() || bytes.size() > shadow.size() - offset) return false;

@@ -1,5 +1,5 @@
-// The types of the fields of the session's messages, before they are written (generated/wire/session_messages.hpp). All
-// of them borrow.
+// The types of the fields of the session's messages before they are written (generated/wire/session_messages.hpp). All
+// of them borrow their data.
 #pragma once
 
 #include <concepts>
@@ -22,7 +22,7 @@ concept PlainItems = std::ranges::contiguous_range<Range> && std::ranges::sized_
     std::is_trivially_copyable_v<std::ranges::range_value_t<Range>> &&
     (kItemBytes == 1 || sizeof(std::ranges::range_value_t<Range>) == kItemBytes);
 
-// Any items, as they lie in memory.
+// Any trivially copyable items, as they are in memory.
 struct Bytes {
   const void* data = nullptr;
   size_t size = 0;
@@ -34,7 +34,7 @@ struct Bytes {
       : data(std::ranges::data(items)), size(std::ranges::size(items) * sizeof(*std::ranges::data(items))) {}
 };
 
-// Words of 64 bits: numbers, or handles of whatever type.
+// 64-bit words: numbers, or handles of any type.
 struct Words {
   const void* data = nullptr;
   size_t count = 0;
@@ -45,7 +45,7 @@ struct Words {
   constexpr Words(const Range& items) noexcept : data(std::ranges::data(items)), count(std::ranges::size(items)) {}
 };
 
-// Bytes that do not lie in memory yet: `write` puts them straight into the message.
+// Bytes that are not in memory yet: `write` writes them directly into the message.
 struct Filled {
   using Write = void (*)(const void* user, std::span<std::byte> out);
   size_t size = 0;
@@ -53,7 +53,7 @@ struct Filled {
   Write write = nullptr;
 
   constexpr Filled() noexcept = default;
-  // `fill` is called with room for `size` bytes, unless that is 0; it outlives the message.
+  // Calls `fill` with room for `size` bytes, unless `size` is 0. `fill` must outlive the message.
   template <class Fill>
   constexpr Filled(size_t size, const Fill& fill) noexcept
       : size(size),
@@ -61,7 +61,7 @@ struct Filled {
         write([](const void* user, std::span<std::byte> out) { (*static_cast<const Fill*>(user))(out); }) {}
 };
 
-// --- how many words of a message a field takes beside its place in the structure -----------------------------------
+// --- the words of a message that a field needs beside its place in the structure ------------------------------------
 
 template <class Schema>
 constexpr size_t root_words() noexcept {
@@ -77,11 +77,11 @@ constexpr size_t byte_words(size_t bytes) noexcept { return (bytes + 7) / 8; }
 constexpr size_t text_words(size_t bytes) noexcept { return bytes ? bytes / 8 + 1 : 0; }
 inline size_t text_list_words(std::span<const std::string_view> texts) noexcept {
   size_t words = texts.size();
-  for (std::string_view text : texts) words += text.size() / 8 + 1;  // an empty one is there, too
+  for (std::string_view text : texts) words += text.size() / 8 + 1;  // an empty text needs a word, too
   return words;
 }
 
-// --- writing. An empty field is left out, which reads as the same -------------------------------------------------
+// --- writing: an empty field is omitted, which reads as the same value ----------------------------------------------
 
 inline capnp::Data::Reader as_data(const Bytes& bytes) noexcept {
   return {static_cast<const capnp::byte*>(bytes.data), bytes.size};
@@ -90,7 +90,7 @@ inline capnp::Data::Reader as_data(const Bytes& bytes) noexcept {
 inline void write_filled(capnp::Data::Builder out, const Filled& filled) {
   filled.write(filled.user, {reinterpret_cast<std::byte*>(out.begin()), out.size()});
 }
-// From text that no zero need follow.
+// Writes text that need not be zero-terminated.
 inline void write_text(capnp::Text::Builder out, std::string_view text) {
   std::memcpy(out.begin(), text.data(), text.size());
 }

@@ -11,7 +11,7 @@ namespace gpuwire::wire {
 
 namespace {
 
-// Holds hundreds of launches; a longer message makes the buffer grow, once, to the size of the longest message.
+// The buffer holds hundreds of launches. A longer message makes it grow once, to the size of that message.
 constexpr size_t kBufferBytes = 128 * 1024;
 constexpr size_t kBufferBytesMax = sizeof(FrameHeader) + size_t(kMessageWordsMax) * sizeof(capnp::word) + kBufferBytes;
 
@@ -42,8 +42,8 @@ std::span<std::byte> FrameDecoder::space() {
 }
 
 void FrameDecoder::make_room(size_t wanted) {
-  // At least one byte is free, and everything that is being waited for has to fit behind begin_ (with up to 7 bytes
-  // lost to alignment).
+  // At least one byte must be free, and the bytes that are awaited must fit behind begin_, including up to 7 bytes for
+  // alignment.
   if (end_ < capacity_ && begin_ + wanted + sizeof(capnp::word) <= capacity_) return;
   size_t used = end_ - begin_;
   if (wanted + sizeof(capnp::word) > capacity_) {
@@ -85,7 +85,8 @@ FrameDecoder::Next FrameDecoder::next() {
   return Next::frame;
 }
 
-// Bulk is not padded, so the bytes behind it may begin anywhere. Cap'n Proto needs words.
+// Aligns the message in the buffer. Bulk is not padded, so the bytes behind it may begin at any address, but Cap'n
+// Proto needs aligned words.
 void FrameDecoder::align() {
   size_t off = begin_ % sizeof(capnp::word);
   if (!off || !header_.message_words) return;
@@ -114,7 +115,7 @@ bool FrameDecoder::check_header() {
 }
 
 kj::ArrayPtr<const capnp::word> FrameDecoder::message() const {
-  if (!header_.message_words) return nullptr;  // nothing was aligned for it
+  if (!header_.message_words) return nullptr;  // nothing was aligned without a message
   return kj::arrayPtr(reinterpret_cast<const capnp::word*>(bytes() + message_at_), header_.message_words);
 }
 

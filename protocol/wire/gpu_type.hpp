@@ -1,4 +1,4 @@
-// The type of GPU that a program asks for, as both ends understand it.
+// The type of GPU that a program requests, as both ends interpret it.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@ namespace gpuwire::wire {
 
 inline constexpr size_t kGpuTypeBytesMax = 64;
 
-// Whether a GPU's name has the type in it, whatever the case of its letters: "h200" is in "NVIDIA H200". An empty type
-// is in every name.
+// Returns whether a GPU's name contains the type, ignoring case: "h200" is in "NVIDIA H200". Every name contains an
+// empty type.
 inline bool is_of_type(std::string_view gpu_name, std::string_view type) {
   auto lower = [](char byte) { return byte >= 'A' && byte <= 'Z' ? char(byte - 'A' + 'a') : byte; };
   return std::search(gpu_name.begin(), gpu_name.end(), type.begin(), type.end(),

@@ -1,11 +1,11 @@
-// Handles: small numbers that the client chooses and both sides look up.
+// Handles: small numbers that the client chooses and that both sides look up in tables.
 #pragma once
 
 #include <cstdint>
 
 namespace gpuwire::wire {
 
-// The kind is part of the number, so that a stream passed as an event is found out without a look at any table.
+// The kind is part of the number, so that a stream that is passed as an event is detected without a look-up.
 enum class HandleKind : uint8_t {
   none = 0,
   context = 1,
@@ -39,8 +39,8 @@ enum class HandleKind : uint8_t {
 };
 inline constexpr unsigned kHandleKinds = 29;
 
-// kind in bits 42..46, generation in 24..39, index in 0..23: below 2^47, like a pointer of user space, and never a
-// valid one by accident.
+// The kind is in bits 42 to 46, the generation in bits 24 to 39, the index in bits 0 to 23. So a handle is below 2^47,
+// like a pointer of user space, and is never a valid pointer by accident.
 inline constexpr uint64_t kHandleIndexBits = 24;
 inline constexpr uint64_t kHandleGenerationBits = 16;
 
@@ -54,7 +54,7 @@ constexpr HandleKind handle_kind(uint64_t handle) {
 constexpr uint32_t handle_index(uint64_t handle) { return handle & ((1u << kHandleIndexBits) - 1); }
 constexpr uint16_t handle_generation(uint64_t handle) { return (handle >> kHandleIndexBits) & 0xffff; }
 
-// Streams that need no creation: CUDA's own constants travel as they are.
+// Streams that need no creation: CUDA's own constants travel unchanged.
 inline constexpr uint64_t kStreamNull = 0;
 inline constexpr uint64_t kStreamLegacy = 1;  // CU_STREAM_LEGACY
 

@@ -16,7 +16,7 @@ capnp::ReaderOptions limits_for(size_t words) {
   return options;
 }
 
-// A root pointer that is null.
+// A null root pointer.
 const capnp::word kEmptyMessage[1] = {};
 
 }  // namespace
@@ -32,7 +32,7 @@ std::string describe_exception(std::exception_ptr thrown) {
   } catch (const kj::Exception& error) {
     auto text = error.getDescription();
     std::string line = "bad message: " + std::string(text.begin(), std::find(text.begin(), text.end(), '\n'));
-    blank_unshown(line);  // it may quote bytes of the message
+    blank_unshown(line);  // the text may quote bytes of the message
     return line;
   } catch (const std::exception& error) {
     return error.what();

@@ -1,4 +1,4 @@
-// Reads the message of a frame in place, with limits, and converts Cap'n Proto's exceptions into the reason of a fault.
+// Reads the message of a frame in place, with limits, and converts Cap'n Proto's exceptions to the reason of a fault.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace gpuwire::wire {
 
-// How often a reader may go over the words of a message, in total, and how deep its structures may nest. A message that
-// points to the same words again and again looks much longer than it is.
+// The factor limits how often a reader may visit the words of a message, in total, because a message that points to the
+// same words repeatedly appears much longer than it is. The second limit is the nesting depth of structures.
 inline constexpr uint64_t kTraversalFactor = 4;
 inline constexpr uint64_t kTraversalWordsMin = 512;
 inline constexpr int kNestingMax = 16;
 
-// A message of one segment. Borrows the words; an empty one reads as a structure of default values.
+// A message of one segment. Borrows the words. An empty message reads as a structure of default values.
 class SegmentReader final : public capnp::MessageReader {
  public:
   explicit SegmentReader(kj::ArrayPtr<const capnp::word> words);
@@ -28,13 +28,13 @@ class SegmentReader final : public capnp::MessageReader {
   kj::ArrayPtr<const capnp::word> words_;
 };
 
-// Runs `read`. Nothing: success; else the fault of the message, as one phrase. The only place where exceptions of Cap'n
-// Proto are caught.
+// Runs `read`. Returns nothing on success, else the fault of the message as one phrase. The only function that catches
+// exceptions of Cap'n Proto.
 template <class Read>
 std::optional<std::string> read_guarded(Read&& read);
 
-// As above, but memory that ends (std::bad_alloc) leaves it: no message is to blame, and a process in whose place
-// another one can go on ends by it, rather than that it mistrusts who wrote the message.
+// Like read_guarded(), but std::bad_alloc propagates, because it is not the message's fault: a process that can be
+// replaced should end then, instead of blaming the sender of the message.
 template <class Read>
 std::optional<std::string> read_guarded_within_memory(Read&& read);
 

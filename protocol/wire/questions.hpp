@@ -5,11 +5,11 @@
 
 namespace gpuwire::wire {
 
-// The refusal of a question that a server does not know. Clients find out by these words that a server is older than
-// the question: they stay as they are.
+// The text of the refusal of an unknown query. Clients recognise an older server by this text, so it must never change.
 inline constexpr std::string_view kUnknownQuestion = "this server does not know that question";
 
-// In the refusal of a tenant that asks too often; the same holds for these.
+// The text in the refusal of a tenant whose queries are too frequent. Clients recognise it, too, so it must never
+// change.
 inline constexpr std::string_view kAsksTooOften = "the tenant asks too often";
 
 }  // namespace gpuwire::wire

@@ -6,10 +6,10 @@
 
 namespace gpuwire::wire {
 
-// A PrefaceFlag, the server's: the client may ask for RDMA. Nobody else's flag from here on.
+// A server's PrefaceFlag: the client may request RDMA. The value must not be reused.
 inline constexpr uint32_t kPrefaceRdma = 16;
-// Frames with schema/handshake.capnp's Rdma, in turns, the client first, until it has said whether the streams go on by
-// RDMA. Nobody else's ordinal from here on.
+// The ordinal of frames with schema/handshake.capnp's Rdma. The two sides send them in turns, the client first, until
+// the client has said whether the streams continue over RDMA. The value must not be reused.
 inline constexpr ControlOrdinal kRdmaOrdinal{12};
 
 }  // namespace gpuwire::wire

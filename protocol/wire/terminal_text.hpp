@@ -1,4 +1,4 @@
-// Makes text from a peer, or quotes of it, safe for a terminal, a list or a log.
+// Makes text from a peer, and quotes of it, safe for a terminal, a list or a log.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ namespace gpuwire::wire {
 struct CharacterRange {
   char32_t first, last;
 };
-// Characters that are invisible, or change the display of their neighbours (Unicode 14): the categories control,
-// format, surrogate and private use, separators except the blank, all with a class of bidirectional control (UAX 9),
-// all that are ignored or empty in a display (UAX 44, Default_Ignorable_Code_Point; fillers), and noncharacters. In
-// order.
+// Characters that are invisible or change the display of their neighbours (Unicode 14), in order: the categories
+// control, format, surrogate and private use; separators except the blank; all characters with a class of bidirectional
+// control (UAX 9); all that are ignored or empty in a display (UAX 44, Default_Ignorable_Code_Point; fillers); and
+// noncharacters.
 inline constexpr CharacterRange kUnshown[] = {
     {0x0000, 0x001f},   {0x007f, 0x00a0},   {0x00ad, 0x00ad},   {0x034f, 0x034f},   {0x0600, 0x0605},
     {0x061c, 0x061c},   {0x06dd, 0x06dd},   {0x070f, 0x070f},   {0x0890, 0x0891},   {0x08e2, 0x08e2},
@@ -40,9 +40,9 @@ inline bool is_shown(char32_t character) noexcept {
 
 struct Piece {
   size_t bytes;  // at least one
-  bool shown;    // false: it is no UTF-8, or a character that is not shown
+  bool shown;    // false: not valid UTF-8, or a character of kUnshown
 };
-// The character at the beginning of the text, which is not empty.
+// Returns the character at the beginning of the text. Precondition: the text is not empty.
 inline Piece next_piece(std::string_view text) noexcept {
   const size_t bytes = utf8_length(text);
   if (bytes == 0) return {1, false};
@@ -52,7 +52,7 @@ inline Piece next_piece(std::string_view text) noexcept {
   return {bytes, is_shown(character)};
 }
 
-// Leaves one line that is displayed as it is written: a blank replaces each byte of an invisible character.
+// Makes the text one line without invisible characters: a blank replaces each byte of such a character.
 inline void blank_unshown(char* text, size_t bytes) noexcept {
   for (size_t at = 0; at < bytes;) {
     const Piece piece = next_piece({text + at, bytes - at});
@@ -62,7 +62,7 @@ inline void blank_unshown(char* text, size_t bytes) noexcept {
 }
 inline void blank_unshown(std::string& text) noexcept { blank_unshown(text.data(), text.size()); }
 
-// Text of somebody else's, which can only be had as it may be shown: by blank_unshown().
+// Text from a peer. The constructor applies blank_unshown(), so the text can be read only in its safe form.
 class ForeignText {
  public:
   ForeignText() = default;
