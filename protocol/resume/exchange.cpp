@@ -18,7 +18,7 @@ using transport::Nanoseconds;
 using transport::Transport;
 using wire::ControlOrdinal;
 
-// None of these messages is longer.
+// The maximum length of these messages.
 constexpr uint32_t kWordsMax = 64;
 
 tl::expected<void, std::string> receive(Transport& connection, ControlOrdinal ordinal, Nanoseconds timeout,
@@ -47,7 +47,8 @@ bool make_random(std::span<uint8_t> out) { return ::getrandom(out.data(), out.si
 // --- the client ----------------------------------------------------------------------------------------------------
 
 tl::expected<uint64_t, Failure> ask(Transport& connection, const Claim& claim, Nanoseconds timeout) {
-  // The client sends first, as in each handshake: the reader of its login's answer may have read on.
+  // The client sends first, as in each handshake, because the code that read the login's answer may have read further
+  // bytes.
   capnp::MallocMessageBuilder question;
   question.initRoot<schema::ResumeChallenge>();
   if (!send_control(connection, ControlOrdinal::resume_challenge, question, timeout))

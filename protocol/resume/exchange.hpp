@@ -1,5 +1,5 @@
 // The exchange over a new connection before a session's streams continue over it: challenge, proof, positions. Both
-// ends; no byte behind the last frame is read.
+// ends use it; neither reads a byte behind the last frame.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 namespace gpuwire::resume {
 
 struct Failure {
-  bool refused = false;  // the peer has answered, and it will not be another answer
+  bool refused = false;  // the peer has refused, and would refuse another attempt
   std::string cause;     // one line
 };
 
@@ -23,12 +23,14 @@ struct Failure {
 struct Claim {
   SessionId session{};
   const Secret& secret;
-  uint64_t attempt = 0;                    // more than of any attempt before
+  uint64_t attempt = 0;                    // greater than that of any earlier attempt
   uint64_t received = 0;                   // position in the server's stream
   std::string address = {}, machine = {};  // the client's end of the connection (transport::ConnectionEnd)
-  std::optional<Lane> lane = {};           // it is to be one, beside the connection of `attempt`
+  // Set if this connection is to be a lane beside the connection of `attempt`.
+  std::optional<Lane> lane = {};
 };
-// How much of our stream the server has received. Each of the server's words is waited for at most `timeout`.
+// Requests the resumption. Returns the number of bytes of the client's stream that the server has received. `timeout`
+// bounds the wait for each message of the server.
 tl::expected<uint64_t, Failure> ask(transport::Transport& connection, const Claim& claim,
                                     transport::Nanoseconds timeout);
 
@@ -39,15 +41,15 @@ struct Request {
   std::string address, machine;  // the client's description of its end
   std::optional<Lane> lane = {};
 };
-// Waits for the request, sends a challenge and checks the answer. Error: the reason why the proof is wrong, one line
-// for the log; the client has received the refusal.
+// Waits for the request, sends a challenge and checks the answer. The error is one line for the log that says why the
+// proof is wrong; the client has then received the refusal.
 tl::expected<Request, std::string> receive_request(transport::Transport& connection, const SessionId& session,
                                                    const Secret& secret, transport::Nanoseconds timeout);
-// The last word before the streams go on. False: the connection did not take it.
+// Sends the last message before the streams continue. Returns false if the connection did not accept it.
 bool accept(transport::Transport& connection, uint64_t received, transport::Nanoseconds timeout);
 void refuse(transport::Transport& connection, const std::string& reason, transport::Nanoseconds timeout);
 
-// Random bytes of the system's. False: it has none.
+// Fills `out` with random bytes from the system. Returns false if the system has none.
 bool make_random(std::span<uint8_t> out);
 
 }  // namespace gpuwire::resume

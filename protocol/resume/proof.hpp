@@ -15,20 +15,20 @@ using Secret = std::array<uint8_t, wire::kResumeSecretBytes>;        // the work
 using Challenge = std::array<uint8_t, wire::kResumeChallengeBytes>;  // random for each connection
 using Proof = std::array<uint8_t, wire::kResumeProofBytes>;
 
-// Which lane of a session a connection is to be.
+// The lane of a session that a connection is to become.
 struct Lane {
   uint32_t set = 0;
   uint8_t number = 0, count = 0;
 };
 
-// HMAC-SHA256 under the secret. `binding`: bytes that only the two ends of this connection can compute
-// (Transport::binding()), or nothing; a proof for one connection is invalid for another.
+// Returns HMAC-SHA256 with the secret. `binding`: bytes that only the two ends of this connection can compute
+// (Transport::binding()), or nothing. A proof for one connection is invalid for another.
 Proof proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding, const SessionId& session,
                uint64_t attempt);
-// The same of a connection that is to be a lane; neither is the other.
+// Returns the proof for a connection that is to be a lane. It is never valid as a session's proof, nor the reverse.
 Proof lane_proof_of(const Secret& secret, const Challenge& challenge, std::string_view binding,
                     const SessionId& session, uint64_t attempt, const Lane& lane);
-// Takes as long whatever differs.
+// Compares in constant time.
 bool same(const Proof& one, const Proof& other);
 
 }  // namespace gpuwire::resume
