@@ -24,7 +24,7 @@ bool is_address(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
 }
 
-// Which server it has to be.
+// Sets the name or address that the server's certificate has to be for.
 bool expect_host(SSL* connection, const std::string& host) {
   X509_VERIFY_PARAM* checks = SSL_get0_param(connection);
   X509_VERIFY_PARAM_set_hostflags(checks, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS | X509_CHECK_FLAG_NEVER_CHECK_SUBJECT);
@@ -35,7 +35,7 @@ bool expect_host(SSL* connection, const std::string& host) {
 
 }  // namespace
 
-// A walk over the bytes of several pieces.
+// Iterates over the bytes of several pieces.
 class TlsChannel::Pieces {
  public:
   explicit Pieces(std::span<const iovec> pieces)
@@ -43,7 +43,7 @@ class TlsChannel::Pieces {
     for (const iovec& piece : pieces_) left_ += piece.iov_len;
   }
   size_t left() const { return left_; }
-  // Bytes that lie together at the front.
+  // Returns the contiguous bytes at the front.
   std::span<const std::byte> front() {
     while (!pieces_.empty() && at_ == pieces_.front().iov_len) {
       pieces_ = pieces_.subspan(1);
@@ -123,7 +123,7 @@ TlsChannel::Step TlsChannel::step_locked() {
   }
   const bool over = error != SSL_ERROR_NONE && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE;
   if (over) note_failure();
-  // An alert is sent too, so that the other side can report the fault.
+  // Also sends an alert, so that the other side can report the fault.
   auto flushed = socket_.flush();
   if (over) {
     fail(socket_.error() ? socket_.error() : EPROTO);
@@ -154,7 +154,7 @@ tl::expected<void, std::string> TlsChannel::handshake(Nanoseconds timeout) {
 
 // --- failures ------------------------------------------------------------------------------------------------------
 
-// Of the OpenSSL call that has just failed.
+// Records the failure of the OpenSSL call that has just failed.
 void TlsChannel::note_failure() {
   if (socket_.error() || (socket_.ended() && !fault_.error)) {
     ERR_clear_error();
@@ -165,7 +165,7 @@ void TlsChannel::note_failure() {
   }
 }
 
-// The socket takes nothing more. An alert that came before that says why.
+// The socket accepts nothing more. If an alert arrived before, the alert has the reason.
 IoResult TlsChannel::sending_failed() {
   const int error = socket_.error();
   {
@@ -219,10 +219,10 @@ bool TlsChannel::encrypt_record(const std::byte* bytes, size_t size) {
   return SSL_write_ex(connection_.get(), bytes, size, &written) == 1 && written == size;
 }
 
-// As much as there is room for. Long pieces are encrypted from where they lie, one record after the other; short ones
+// Encrypts as much as there is room for. Long pieces are encrypted in place, one record after the other; short pieces
 // share a record.
 bool TlsChannel::encrypt(Pieces& pieces, size_t& encrypted) {
-  // The room is for one record more than the data make: a new key is announced in a record of its own.
+  // There must be room for one more record than the data need, because a new key is announced in a record of its own.
   while (pieces.left() && encrypted < kSendBytesMax && socket_.room_for(2 * kRecordBytes)) {
     std::span<const std::byte> front = pieces.front();
     size_t size = std::min(front.size(), kRecordBytes);
@@ -272,13 +272,13 @@ IoResult TlsChannel::try_send(std::span<const iovec> offered) noexcept {
 
 // --- receiving -----------------------------------------------------------------------------------------------------
 
-// SSL_read_ex() has given nothing; `error` is SSL_get_error()'s.
+// SSL_read_ex() has returned nothing; `error` is the result of SSL_get_error().
 IoResult TlsChannel::receive_ended(int error) {
   pending_ = false;
   switch (error) {
     case SSL_ERROR_WANT_READ:
     case SSL_ERROR_WANT_WRITE:
-      // A record that carried no data, with more behind it?
+      // A record may have carried no data, with more records behind it.
       pending_ = error == SSL_ERROR_WANT_READ && !socket_.blocked() && more_here();
       return {IoStatus::would_block};
     case SSL_ERROR_ZERO_RETURN: return {IoStatus::closed};
@@ -289,7 +289,7 @@ IoResult TlsChannel::receive_ended(int error) {
     return {IoStatus::closed};
   }
   note_failure();
-  // Without close_notify a third party may have caused the end, and bytes are missing.
+  // Without close_notify a third party may have ended the connection, and bytes may be missing.
   return fail(socket_.error() ? socket_.error() : socket_.ended() ? ECONNRESET : EPROTO);
 }
 
@@ -309,7 +309,8 @@ IoResult TlsChannel::receive(std::span<std::byte> out) {
     result = receive_ended(SSL_get_error(connection_.get(), read));
     break;
   } while (pending_ && got < out.size());
-  // A record answers the other side's wish for a new key; the next sending thread sees whether it leaves.
+  // OpenSSL writes a record in answer to the other side's request for a new key. If the socket is full, the next
+  // sending thread sends it.
   if (socket_.unsent()) socket_.flush();
   if (got) return {IoStatus::ok, got};
   return result;
@@ -326,7 +327,7 @@ IoResult TlsChannel::try_receive(std::span<std::byte> out) noexcept {
   return {IoStatus::ok, given};
 }
 
-// OpenSSL's own look ahead ends with the record, and a frame's header may be in two.
+// SSL_peek() stops at the end of a record, but a frame's header may be in two records.
 IoResult TlsChannel::try_peek(std::span<std::byte> out) noexcept {
   std::lock_guard lock(mutex_);
   if (broken_) return {IoStatus::failed, 0, broken_};
@@ -356,7 +357,7 @@ bool TlsChannel::drained() const noexcept {
   return !held_bytes_ && !more_here();
 }
 
-// OpenSSL is in the middle of something, and is not asked for anything any more.
+// OpenSSL was interrupted inside a call, so this channel does not call it any more.
 bool TlsChannel::take_back_from_left_call() noexcept {
   if (!is_held_by_this_thread(mutex_)) return false;
   shut_ = true;

@@ -1,5 +1,4 @@
-// One TLS connection over a socket. Everything that it needs a lock for is short: waiting is the caller's, by poll,
-// outside.
+// One TLS connection over a socket. The channel holds its lock only briefly: callers wait outside, with poll().
 #pragma once
 
 #include <array>
@@ -26,65 +25,67 @@ using transport::IoResult;
 using transport::IoStatus;
 using transport::Nanoseconds;
 
-// TLS asks for a new key after at most 2^24.5 records of AES-GCM; bulk gets there within the hour.
+// TLS requires a new key after at most 2^24.5 records of AES-GCM, which bulk reaches within an hour.
 inline constexpr uint64_t kRecordsPerKey = 1ull << 23;
-// The most bytes that one try_send() encrypts: the other direction waits for the lock meanwhile.
+// The maximum of bytes that one try_send() encrypts, because the other direction waits for the lock meanwhile.
 inline constexpr size_t kSendBytesMax = 256u << 10;
-// The most bytes of a look ahead: a frame's header, with room.
+// The maximum of bytes of a peek: a frame's header, with room.
 inline constexpr size_t kPeekBytesMax = 64;
 
-// Threads: one may send while another receives, any may ask the rest; one mutex lets them in one after the other. The
-// descriptor stays its owner's, outlives the channel, and may be blocking or not.
+// Threads: one may send while another receives, and any thread may call the other functions; one mutex serialises them.
+// The descriptor's owner keeps it, it outlives the channel, and it may be blocking or not.
 class TlsChannel {
  public:
-  // This side is the client; the server's certificate has to be for `wanted.host`, a name or an address. Without a host
-  // no name is checked, because a key authenticates the server (key_client_context()). Null: out of memory.
+  // Creates the client's side. The server's certificate has to be for `wanted.host`, a name or an address. Without a
+  // host no name is checked, because a key authenticates the server (key_client_context()). Returns null if memory is
+  // short.
   static std::unique_ptr<TlsChannel> connect(const Context& context, int descriptor, Wanted wanted = {});
   static std::unique_ptr<TlsChannel> accept(const Context& context, int descriptor);
   ~TlsChannel();
 
-  // Shakes hands, waiting for the peer for `timeout` in all. Error: one line. With a key context: fails unless the key
-  // was used.
+  // Does the handshake, and waits for the peer for at most `timeout` in all. The error is one line. With a key context,
+  // fails unless the key was used.
   tl::expected<void, std::string> handshake(Nanoseconds timeout);
-  // For callers that wait by other means: one step without waiting.
+  // Does one step of the handshake without waiting, for callers that wait by other means.
   enum class Step : uint8_t { done, wants_read, wants_write, failed };
   Step step();
 
-  // As Transport's: they never wait. Bytes count as sent when the system has taken their whole records. After
-  // `would_block` the next call has to begin with the bytes that this one began with (and may have more), because they
-  // are encrypted already.
+  // Send and receive like Transport's functions, without waiting. Bytes count as sent when the kernel has accepted
+  // their complete records. After `would_block`, the next call has to begin with the same bytes, because they are
+  // encrypted already; it may have more.
   IoResult try_send(std::span<const iovec> pieces) noexcept;
   IoResult try_receive(std::span<std::byte> out) noexcept;
-  // The same, and it stays to be received; of at most kPeekBytesMax bytes, in however many records they come.
+  // Receives like try_receive(), but the bytes stay to be received. At most kPeekBytesMax bytes, in any number of
+  // records.
   IoResult try_peek(std::span<std::byte> out) noexcept;
 
-  // There may be more to receive than the descriptor shows: poll only when this is false.
+  // Returns true if there may be more to receive than the descriptor shows. A caller polls only if this is false.
   bool pending() const noexcept;
-  // Encrypted bytes wait for the socket; they leave with the next call that sends or receives.
+  // Returns true if encrypted bytes wait for the socket. The next call that sends or receives sends them.
   bool unsent() const noexcept;
-  // No byte beyond those that try_receive() has returned was read from the socket.
+  // Returns true if no byte was read from the socket beyond those that try_receive() has returned.
   bool drained() const noexcept;
 
-  // Says that nothing more will be sent (close_notify), if the socket takes it at once. The socket stays open.
+  // Announces that nothing more will be sent (close_notify), if the socket accepts it at once. The socket stays open.
   void close_notify() noexcept;
-  // A thread that was inside has left by siglongjmp(): if it is the calling one, its lock is given back, and the
-  // channel is broken. True: it was.
+  // If the calling thread has left this channel by siglongjmp(): releases its lock, breaks the channel and returns
+  // true.
   bool take_back_from_left_call() noexcept;
-  // In a signal handler: may the calling thread be inside?
+  // For a signal handler: returns true if the calling thread may be inside.
   bool is_inside() noexcept { return !is_seen_free(mutex_); }
 
   tl::expected<SessionKey, std::string> exported_key();
-  // Bytes that only the two ends of this connection can compute. Empty: it has failed.
+  // Returns bytes that only the two ends of this connection can compute, or an empty string on failure.
   std::string binding();
-  // Not empty after something has failed: why, in one line.
+  // Returns the reason of a failure in one line, or an empty string.
   std::string failure() const;
-  // The failure is that the connection has ended, and nobody has said why.
+  // Returns true if the failure is the end of the connection, without a reason from the other side.
   bool dropped() const;
-  // The bytes have come to an end, however that was said.
+  // Returns true if the connection has ended, with close_notify or without.
   bool ended() const;
-  // Only to look at: the lock does not guard it.
+  // For reading only: the lock does not guard it.
   SSL* native() const { return connection_.get(); }
-  // Tests ask for new keys sooner.
+  // For tests, which use new keys sooner.
   void set_records_per_key(uint64_t records) { records_per_key_ = records; }
 
  private:
@@ -92,11 +93,11 @@ class TlsChannel {
   static std::unique_ptr<TlsChannel> make(const Context& context, int descriptor, bool client, Wanted wanted);
 
   class Pieces;
-  // All of these: with the lock.
+  // Lock: mutex_ is held, for all of these.
   Step step_locked();
   bool encrypt(Pieces& pieces, size_t& encrypted);
   bool encrypt_record(const std::byte* bytes, size_t size);
-  // Taken from the socket and not given out, in whatever state.
+  // Returns true if bytes were read from the socket and not returned to the caller, decrypted or not.
   bool more_here() const { return SSL_has_pending(connection_.get()) || socket_.received(); }
   IoResult receive(std::span<std::byte> out);
   IoResult receive_ended(int error);
@@ -106,7 +107,7 @@ class TlsChannel {
   std::string closed_text() const;
 
   mutable std::mutex mutex_;
-  // Under mutex_:
+  // Guarded by mutex_:
   SocketBio socket_;
   CertificateFault fault_;
   Connection connection_;
@@ -118,13 +119,14 @@ class TlsChannel {
   bool established_ = false;
   bool shut_ = false;  // close_notify was called
   bool pending_ = false;
-  std::array<std::byte, kPeekBytesMax> held_;  // bytes of a look ahead that nobody has received yet
+  std::array<std::byte, kPeekBytesMax> held_;  // bytes of a peek that were not received yet
   size_t held_bytes_ = 0;
-  int broken_ = 0;        // errno that all later calls give; 0: none
-  size_t owed_ = 0;       // bytes encrypted by earlier calls, of which no call has said yet that they were sent
-  uint64_t records_ = 0;  // under the present key
+  int broken_ = 0;  // the errno that all later calls return; 0: none
+  // Bytes that earlier calls have encrypted and that no call has reported as sent.
+  size_t owed_ = 0;
+  uint64_t records_ = 0;  // with the present key
   uint64_t records_per_key_ = kRecordsPerKey;
-  std::unique_ptr<std::byte[]> record_;  // gathers small pieces into one record
+  std::unique_ptr<std::byte[]> record_;  // gathers short pieces into one record
 };
 
 }  // namespace gpuwire::tls

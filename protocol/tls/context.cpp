@@ -13,23 +13,23 @@ constexpr char kKeyIdentity[] = "gpuwire";
 constexpr size_t kKeyIdentityBytes = sizeof kKeyIdentity - 1;
 constexpr unsigned char kCipher[2] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr char kCipherName[] = "TLS_AES_128_GCM_SHA256";
-// The fastest on processors with AES instructions comes first.
+// The cipher that is fastest on processors with AES instructions comes first.
 constexpr char kCiphers[] = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384";
 
-// The common settings of all contexts.
+// The settings that all contexts share.
 bool restrict(SSL_CTX* context) {
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_clear_options(context, SSL_OP_ALLOW_NO_DHE_KEX);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // Control returns after every record, whatever it was: a peer cannot keep a thread busy with records that carry
-  // nothing.
+  // OpenSSL returns after every record of any kind, so a peer cannot keep a thread busy with records that carry no
+  // data.
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
   return SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) &&
          SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) && SSL_CTX_set_num_tickets(context, 0) &&
          SSL_CTX_set_max_early_data(context, 0);
 }
 
-// The key hangs on the context and goes with it.
+// The context owns the key, as extra data.
 int key_index() {
   static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr,
                                                     [](void*, void* session, CRYPTO_EX_DATA*, int, long, void*) {
@@ -73,7 +73,7 @@ Context key_context(const SSL_METHOD* method, const SessionKey& key) {
       !SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION))
     return nullptr;
   if (!SSL_CTX_set_ex_data(context.get(), key_index(), session.get())) return nullptr;
-  (void)session.release();  // the context's from here on
+  (void)session.release();  // the context owns it now
   return context;
 }
 
@@ -116,7 +116,7 @@ tl::expected<SessionKey, std::string> exported_key(SSL* connection, std::string_
 Context key_client_context(const SessionKey& key) {
   Context context = key_context(TLS_client_method(), key);
   if (!context) return nullptr;
-  // Nobody's signature counts, so a server that answers with a certificate instead of the key is refused.
+  // No signature is valid here, so a server that answers with a certificate instead of the key is refused.
   SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_psk_use_session_callback(context.get(), use_key);
   return context;

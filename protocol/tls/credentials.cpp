@@ -21,7 +21,7 @@ using Failed = tl::unexpected<std::string>;
 
 constexpr size_t kAuthoritiesMax = 64;  // in one file
 
-// The memory of a private file is overwritten when it is not needed any more.
+// The content of a private file. The destructor overwrites the memory.
 struct Contents {
   std::string text;
   Contents() = default;

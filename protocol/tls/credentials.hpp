@@ -16,20 +16,23 @@ inline constexpr size_t kTokenBytesMin = 16, kTokenBytesMax = 512;
 
 // A client's credentials and its trusted authorities. Move-only.
 struct Credentials {
-  Certificate certificate;  // with `key`, or neither: a client that names itself by a token
+  // Set together with `key`, or not at all if the client identifies itself by a token.
+  Certificate certificate;
   PrivateKey key;
-  std::vector<Certificate> authorities;  // whose signature on a server's certificate counts; nobody else's does
-  std::string authorities_from;          // the file, for error texts
+  // Only these authorities' signatures on a server's certificate are accepted.
+  std::vector<Certificate> authorities;
+  std::string authorities_from;  // the file, for error texts
 };
 
-// Errors of all of these are one line that names the file and the remedy.
+// The errors of all of these functions are one line that names the file and the remedy.
 
-// A bundle: private key, the client's certificate, certificates of authorities. Refused when others than the owner may
-// read it.
+// Reads a bundle: private key, the client's certificate, certificates of authorities. Refuses a file that others than
+// the owner may read.
 tl::expected<Credentials, std::string> read_identity(const std::filesystem::path& file);
-// Certificates of authorities, which anybody may read; they replace those in `credentials`.
+// Reads certificates of authorities, which may be readable by all, and replaces those in `credentials`.
 tl::expected<void, std::string> read_authorities(const std::filesystem::path& file, Credentials& credentials);
-// A token: the first line that is neither empty nor a comment (#). Refused when others than the owner may read it.
+// Reads a token: the first line that is neither empty nor a comment (#). Refuses a file that others than the owner may
+// read.
 tl::expected<std::string, std::string> read_token(const std::filesystem::path& file);
 
 }  // namespace gpuwire::tls

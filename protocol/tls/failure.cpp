@@ -19,7 +19,7 @@ int fault_index() {
   return index;
 }
 
-// Somebody else's bytes are going to a terminal.
+// Makes bytes of the peer safe for a terminal.
 std::string printable(std::string_view text) {
   std::string out(text.substr(0, 255));
   for (char& c : out)
@@ -88,7 +88,7 @@ std::string certificate_text(const CertificateFault& fault, const Wanted& wanted
 
 bool is_alert(int reason) { return reason > SSL_AD_REASON_OFFSET && reason <= SSL_AD_REASON_OFFSET + 255; }
 
-// The reason that the other side sent before it closed. Empty: the error is of another kind.
+// Returns the reason that the other side sent before it closed. Empty: the error is of another kind.
 std::string alert_text(int reason, bool client) {
   if (!is_alert(reason)) return {};
   const char* other = client ? "the server" : "the client";
@@ -96,7 +96,7 @@ std::string alert_text(int reason, bool client) {
     case SSL_AD_PROTOCOL_VERSION: return fmt::format("{} does not speak TLS 1.3", other);
     case SSL_AD_CERTIFICATE_REVOKED: return fmt::format("{} refuses your certificate: it is revoked", other);
     case SSL_AD_CERTIFICATE_EXPIRED: return fmt::format("{} refuses your certificate: it has expired", other);
-    case SSL_AD_DECRYPT_ERROR:  // so it calls the signature of another CA of the same name
+    case SSL_AD_DECRYPT_ERROR:  // the alert for the signature of another CA with the same name
     case SSL_AD_UNKNOWN_CA: return fmt::format("{} refuses your certificate: it is not signed by its CA", other);
     case SSL_AD_CERTIFICATE_REQUIRED: return fmt::format("{} asks for a certificate", other);
     case SSL_AD_BAD_CERTIFICATE:

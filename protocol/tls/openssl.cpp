@@ -9,7 +9,7 @@ namespace gpuwire::tls {
 
 namespace {
 
-// Constant-initialised and never destroyed: threads may still be shaking hands while the program runs its exit
+// Constant-initialised and never destroyed, because threads may still be in a handshake while the program runs its exit
 // handlers.
 constinit std::mutex g_fork_mutex;
 

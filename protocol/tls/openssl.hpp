@@ -1,5 +1,5 @@
-// OpenSSL as this project uses it: started without exit handlers and without anybody's configuration file, and left in
-// order across fork().
+// The start of OpenSSL, without exit handlers and without a configuration file, and the lock that keeps it usable
+// across fork().
 #pragma once
 
 #include <memory>
@@ -26,13 +26,14 @@ using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
 using PrivateKey = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
 
-// Idempotent, any thread. Whatever makes an OpenSSL object here calls it first: the first start decides about the exit
-// handlers, and a library inside other people's programs may not free its state while their threads still run. A
-// program that brings its own OpenSSL has another copy.
+// Starts OpenSSL; later calls do nothing. Thread: any. Called before each creation of an OpenSSL object, because the
+// first start decides about the exit handlers, and a library inside a user's program may not free its state while the
+// program's threads run. A program's own OpenSSL is another copy.
 void start_openssl() noexcept;
 
-// Held around uses of OpenSSL's process-wide state (contexts, handshakes, random numbers), never around a wait: fork()
-// waits for it, so that a child finds none of OpenSSL's own locks held. Reading and writing records does not need it.
+// Held while OpenSSL's process-wide state (contexts, handshakes, random numbers) is used, and never during a wait.
+// fork() waits for it, so that a child finds none of OpenSSL's locks held. Reading and writing records does not need
+// it.
 class ForkSafe {
  public:
   ForkSafe();
@@ -41,7 +42,7 @@ class ForkSafe {
   std::lock_guard<std::mutex> lock_;
 };
 
-// The first of the calling thread's errors in words, "unknown error" without one; takes all of them away.
+// Returns the first of the calling thread's errors as text, or "unknown error", and removes all of them.
 std::string take_error();
 
 }  // namespace gpuwire::tls

@@ -53,7 +53,7 @@ SocketBio::Flushed SocketBio::flush() noexcept {
   return Flushed::all;
 }
 
-// False: nothing came.
+// Returns false if nothing arrived.
 bool SocketBio::receive() {
   forget_block();
   ssize_t received;

@@ -1,4 +1,4 @@
-// The socket below an OpenSSL connection: it never blocks, and raises no SIGPIPE in other people's programs.
+// The socket below an OpenSSL connection. It never blocks, and raises no SIGPIPE in users' programs.
 #pragma once
 
 #include <cstddef>
@@ -9,31 +9,32 @@
 
 namespace gpuwire::tls {
 
-// The socket with written bytes that are not sent yet, and received bytes that nobody has asked for: OpenSSL moves a
-// record or less at a time, a system call here moves many. One thread at a time. Not movable: the BIO points to it.
+// A socket with a buffer of written bytes that were not sent, and a buffer of received bytes that OpenSSL has not read.
+// OpenSSL reads and writes at most a record at a time; a system call here moves many. Thread: one at a time. Not
+// movable, because the BIO points to it.
 class SocketBio {
  public:
   explicit SocketBio(int descriptor);  // not owned
   SocketBio(const SocketBio&) = delete;
   SocketBio& operator=(const SocketBio&) = delete;
 
-  // Gives the connection its reading and writing side. False: out of memory.
+  // Becomes the reading and writing side of the connection. Returns false if memory is short.
   bool attach(SSL* connection);
 
   enum class Flushed : uint8_t { all, blocked, failed };
-  // Sends written bytes, as far as the socket takes them; failed: error() has the reason.
+  // Sends written bytes, as far as the socket accepts them. failed: error() has the reason.
   Flushed flush() noexcept;
   bool unsent() const { return begin_ != end_; }
-  // Bytes were taken from the socket that OpenSSL has not asked for.
+  // Returns true if bytes were received from the socket that OpenSSL has not read.
   bool received() const { return in_begin_ != in_end_; }
-  // Is there room for `bytes` of plain data in records of kRecordBytes?
+  // Returns true if there is room for `bytes` bytes of plain data in records of kRecordBytes.
   bool room_for(size_t bytes) const;
 
-  // Since forget_block(): the socket had nothing more to read.
+  // Returns true if the socket had no more bytes in a call since forget_block().
   bool blocked() const { return blocked_; }
   void forget_block() { blocked_ = false; }
-  bool ended() const { return ended_; }  // the peer closed, without a word of TLS as far as is known here
-  int error() const { return error_; }   // errno of the socket, 0: none
+  bool ended() const { return ended_; }  // the peer has closed the socket
+  int error() const { return error_; }   // errno of the socket; 0: none
   int descriptor() const { return descriptor_; }
 
  private:
@@ -54,8 +55,8 @@ class SocketBio {
   int error_ = 0;
 };
 
-inline constexpr size_t kRecordBytes = 16384;        // of plain data, the most that TLS allows in one
-inline constexpr size_t kRecordOverheadBytes = 64;   // header, type and tag take 22; no padding is made
+inline constexpr size_t kRecordBytes = 16384;        // plain data in a record; the maximum of TLS
+inline constexpr size_t kRecordOverheadBytes = 64;   // header, type and tag take 22 bytes; there is no padding
 inline constexpr size_t kReceiveBytes = 128u << 10;  // with one system call
 inline constexpr size_t kUnsentBytesMax = 16 * (kRecordBytes + kRecordOverheadBytes);
 

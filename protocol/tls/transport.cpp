@@ -8,7 +8,7 @@ namespace {
 
 using transport::kReadable;
 
-// Waiting, waking and the end are the stream's own.
+// The stream itself waits, wakes and shuts down.
 class TlsTransport : public transport::Transport {
  public:
   TlsTransport(Transport& stream, TlsChannel& channel) : stream_(stream), channel_(channel) {}
@@ -35,7 +35,7 @@ class TlsTransport : public transport::Transport {
     stream_.shutdown();
   }
   void stop_receiving() noexcept override { stream_.stop_receiving(); }
-  // Without TLS's own end, which would be an orderly one.
+  // Sends no close_notify, which would be an orderly end.
   void reset() noexcept override { stream_.reset(); }
   bool peer_closed() noexcept override { return channel_.ended() || stream_.peer_closed(); }
   size_t unread() noexcept override { return stream_.unread(); }
@@ -44,7 +44,8 @@ class TlsTransport : public transport::Transport {
   std::string binding() override { return channel_.binding(); }
   int descriptor() const noexcept override { return stream_.descriptor(); }
   bool is_ours() noexcept override { return stream_.is_ours(); }
-  // The channel's lock may be held by a thread that the child does not have; without its descriptor it can do no harm.
+  // A thread that does not exist in the child may have held the channel's lock. Without a descriptor the channel does
+  // no harm.
   void abandon_after_fork() noexcept override { stream_.abandon_after_fork(); }
   std::string peer() const override { return stream_.peer(); }
   const char* road() const noexcept override { return "tls"; }

@@ -1,4 +1,4 @@
-// A connection inside TLS, as everything above `Transport` sees one.
+// A TLS connection behind the interface `Transport`.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace gpuwire::tls {
 
-// Puts `channel`, which has shaken hands over stream->descriptor(), in front of `stream`
-// (protocol/transport/stream.hpp).
+// Returns a transport that sends and receives through `channel`, which has done its handshake over
+// stream->descriptor(), above `stream` (protocol/transport/stream.hpp).
 std::unique_ptr<transport::Transport> tls_transport(std::unique_ptr<transport::Transport> stream,
                                                     std::unique_ptr<TlsChannel> channel);
 
-// The same without owning either, for a connection that goes on without this TLS: both outlive it.
+// Returns the same without owning either, for a connection that continues without this TLS. Both outlive the result.
 std::unique_ptr<transport::Transport> tls_view(transport::Transport& stream, TlsChannel& channel);
 
 }  // namespace gpuwire::tls
