@@ -1,5 +1,5 @@
-// As std::condition_variable, for waits that a thread of another program may leave by siglongjmp() out of a signal
-// handler. A notification depends on no state of the waiting threads, which the C library counts.
+// A condition variable like std::condition_variable, for waits that a program's thread may leave by siglongjmp() out of
+// a signal handler. A notification depends on no state of the waiting threads, whereas the C library counts them.
 #pragma once
 
 #include <linux/futex.h>
@@ -20,7 +20,7 @@ class Condition {
   Condition(const Condition&) = delete;
   Condition& operator=(const Condition&) = delete;
 
-  // After the change, with the mutex or behind it.
+  // Called after the change, with the mutex held or after its release.
   void notify_all() noexcept {
     changes_.fetch_add(1, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0)
@@ -36,7 +36,7 @@ class Condition {
   void wait(Lock& lock, Done done) noexcept {
     while (!done()) sleep(lock, nullptr);
   }
-  // False: `deadline` has passed. May return sooner.
+  // Returns false if `deadline` has passed. May return early.
   template <class Lock>
   bool wait_until(Lock& lock, std::chrono::steady_clock::time_point deadline) noexcept {
     const auto left = std::chrono::nanoseconds(deadline - std::chrono::steady_clock::now()).count();
@@ -47,7 +47,8 @@ class Condition {
   }
   template <class Lock, class Rep, class Period, class Done>
   bool wait_for(Lock& lock, std::chrono::duration<Rep, Period> time, Done done) noexcept {
-    constexpr auto kForever = std::chrono::hours(24 * 365);  // a clock that overflows is not as good as endless
+    // Limits the timeout so that the sum with the clock does not overflow.
+    constexpr auto kForever = std::chrono::hours(24 * 365);
     const auto now = std::chrono::steady_clock::now();
     const auto deadline = now + (time < kForever ? std::chrono::nanoseconds(time) : std::chrono::nanoseconds(kForever));
     while (!done())
@@ -62,8 +63,8 @@ class Condition {
  private:
   template <class Lock>
   void sleep(Lock& lock, const timespec* limit) noexcept {
-    // Either the notifying thread sees the sleeper, or the sleeper sees a changed count: both seq_cst. A sleeper that
-    // was left stays counted, which costs every later notification a system call.
+    // Both accesses are seq_cst: either the notifying thread sees the sleeper, or the sleeper sees a changed count. A
+    // sleeper that has left by siglongjmp() stays counted, which costs every later notification a system call.
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     const uint32_t seen = changes_.load(std::memory_order_seq_cst);
     lock.unlock();

@@ -1,9 +1,10 @@
-// How many processors there are for this process.
+// The number of processors for this process.
 #pragma once
 
 namespace gpuwire {
 
-// On how many processors the calling thread may run, as its affinity says; at least 1. Asked of the system each time.
+// Returns the number of processors on which the calling thread may run (its affinity); at least 1. Asks the kernel each
+// time.
 unsigned usable_cores() noexcept;
 
 }  // namespace gpuwire

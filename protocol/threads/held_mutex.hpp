@@ -9,7 +9,7 @@
 
 namespace gpuwire {
 
-// Does the calling thread hold it? Of the C library's mutexes; others say no.
+// Returns true if the calling thread holds the mutex. Returns false for mutexes of other libraries than the C library.
 inline bool is_held_by_this_thread(std::mutex& mutex) noexcept {
 #if defined(__GLIBC__)
   return mutex.native_handle()->__data.__owner == int(syscall(SYS_gettid));
@@ -19,18 +19,18 @@ inline bool is_held_by_this_thread(std::mutex& mutex) noexcept {
 #endif
 }
 
-// Gives it back if so. True: it was held.
+// Releases the mutex if the calling thread holds it. Returns true if it was held.
 inline bool take_from_this_thread(std::mutex& mutex) noexcept {
   if (!is_held_by_this_thread(mutex)) return false;
   mutex.unlock();
   return true;
 }
 
-// For a signal handler, which may have interrupted its thread between a mutex's being taken or given back and the note
-// of its owner: such a mutex seems to be another thread's. Another thread is waited for a bounded number of turns.
-// True: it was free, so the calling thread does not hold it.
+// Returns true if the mutex was free, so the calling thread does not hold it. For a signal handler, which may have
+// interrupted its thread after a mutex was taken or before it is released, while the mutex does not name its owner:
+// such a mutex seems to belong to another thread. The function waits a bounded number of turns for another thread.
 inline bool is_seen_free(std::mutex& mutex) noexcept {
-  constexpr unsigned kTurnsMax = 20;  // each may be long on a busy machine
+  constexpr unsigned kTurnsMax = 20;  // a turn may be long on a busy machine
   for (unsigned turn = 0; turn < kTurnsMax; ++turn) {
     if (mutex.try_lock()) {
       mutex.unlock();

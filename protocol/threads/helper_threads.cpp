@@ -12,12 +12,12 @@ std::vector<std::thread> start_helper_threads(unsigned count, const std::functio
   sigfillset(&masked);
   sigdelset(&masked, SIGSEGV);
   sigdelset(&masked, SIGBUS);
-  pthread_sigmask(SIG_SETMASK, &masked, &before);  // inherited from the creating thread
+  pthread_sigmask(SIG_SETMASK, &masked, &before);  // new threads inherit the mask
   std::vector<std::thread> threads;
   try {
     threads.reserve(count);
     while (threads.size() < count) threads.emplace_back(body);
-  } catch (const std::exception&) {  // those that there are
+  } catch (const std::exception&) {  // returns the threads that were created
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return threads;

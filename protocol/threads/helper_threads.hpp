@@ -1,4 +1,4 @@
-// Threads that help another one with work on memory of the program.
+// Threads that help another thread with work on the program's memory.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,8 @@
 
 namespace gpuwire {
 
-// Starts `count` threads that run `body`, or as many as the system gives. They take only the signals that a fault
-// raises, for they may read memory whose faults the program handles. Their owner joins them.
+// Starts `count` threads that run `body`, or as many as the system creates. They block all signals except those of
+// faults, because they may access memory whose faults the program handles. The caller joins them.
 std::vector<std::thread> start_helper_threads(unsigned count, const std::function<void()>& body) noexcept;
 
 }  // namespace gpuwire

@@ -1,6 +1,6 @@
-// Locks, and the words that say what they guard. `clang -Wthread-safety` checks them
-// (test/format/thread_safety_test.py); for other compilers they are remarks. A member with GUARDED_BY(mutex_) is used
-// with that lock held only, and a function with REQUIRES(mutex_) is called with it held.
+// Locks, and annotations that say what they guard. `clang -Wthread-safety` checks them
+// (test/format/thread_safety_test.py); other compilers ignore them. A member with GUARDED_BY(mutex_) is used only while
+// that lock is held, and a function with REQUIRES(mutex_) is called while it is held.
 #pragma once
 
 #include <mutex>
@@ -15,7 +15,7 @@
 #define REQUIRES(...) GPUWIRE_THREAD_SAFETY(requires_capability(__VA_ARGS__))
 #define ACQUIRE(...) GPUWIRE_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define RELEASE(...) GPUWIRE_THREAD_SAFETY(release_capability(__VA_ARGS__))
-// Of a function that has no other thread beside it: the child after a fork.
+// For a function that runs without other threads: the child after a fork.
 #define WITHOUT_LOCK_CHECK GPUWIRE_THREAD_SAFETY(no_thread_safety_analysis)
 #define TRY_ACQUIRE(...) GPUWIRE_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 
@@ -29,7 +29,7 @@ class GPUWIRE_THREAD_SAFETY(capability("mutex")) Mutex : public std::mutex {
   bool try_lock() TRY_ACQUIRE(true) { return std::mutex::try_lock(); }
 };
 
-// Holds a Mutex from here to the end of the block, as std::unique_lock does. The predicate of a wait has REQUIRES, too:
+// Holds a Mutex until the end of the block, like std::unique_lock. The predicate of a wait has REQUIRES, too:
 // `changed_.wait(lock.native(), [this]() REQUIRES(mutex_) { return ending_; })`.
 class GPUWIRE_THREAD_SAFETY(scoped_lockable) MutexLock {
  public:
@@ -40,7 +40,7 @@ class GPUWIRE_THREAD_SAFETY(scoped_lockable) MutexLock {
 
   void lock() ACQUIRE() { lock_.lock(); }
   void unlock() RELEASE() { lock_.unlock(); }
-  // For condition variables, which give the lock up and take it back.
+  // For condition variables, which release the lock and take it again.
   std::unique_lock<std::mutex>& native() { return lock_; }
 
  private:

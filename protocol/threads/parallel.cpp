@@ -14,7 +14,7 @@ Parallel::~Parallel() {
   {
     MutexLock lock(mutex_);
     ending_ = true;
-    left_.store(1, std::memory_order_relaxed);  // nobody goes on looking
+    left_.store(1, std::memory_order_relaxed);  // makes all helpers stop polling
   }
   changed_.notify_all();
   for (std::thread& thread : threads_) thread.join();
