@@ -25,7 +25,7 @@ constexpr Unit kUnits[] = {{"B", 1},
                            {"MiB", kKibi* kKibi},
                            {"GiB", kKibi* kKibi* kKibi},
                            {"TiB", kKibi* kKibi* kKibi* kKibi}};
-// Above this a double does not hold every whole number.
+// Above this, a double does not represent every integer.
 constexpr double kExactMax = 9007199254740992.0;
 
 }  // namespace

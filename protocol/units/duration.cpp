@@ -18,7 +18,7 @@ struct TimeUnit {
 };
 
 constexpr TimeUnit kTimeUnits[] = {{"ms", 1}, {"s", 1e3}, {"min", 60e3}, {"h", 3600e3}, {"d", 86400e3}};
-// Above this a double does not hold every whole number.
+// Above this, a double does not represent every integer.
 constexpr double kExactMillisecondsMax = 9007199254740992.0;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Durations as people write them.
+// Parses durations as people write them.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace gpuwire::units {
 
-// "30s", "500ms", "2h", "1d", "5min": milliseconds. The error describes the mistake, and names the units.
+// Converts "30s", "500ms", "2h", "1d" or "5min" to milliseconds. The error describes the mistake and names the units.
 tl::expected<uint64_t, std::string> parse_duration_ms(std::string_view text);
 
 }  // namespace gpuwire::units

@@ -4,7 +4,7 @@
 
 #define TOML_HEADER_ONLY 0
 #define TOML_EXCEPTIONS 0
-// The parser asserts conditions of a key that it then checks and reports as a mistake: a typing error would end a
-// server that reads its file again.
+// The parser asserts conditions of a key that it afterwards checks and reports as an error. With assertions, a typing
+// error would end a server that reloads its file.
 #define TOML_ASSERT(condition) static_cast<void>(0)
 #include <toml++/toml.h>

@@ -3,7 +3,7 @@
 namespace gpuwire::units {
 namespace {
 
-// Where the string that begins at `at` ends, behind its last quote; npos: nowhere.
+// Returns the position behind the last quote of the string that begins at `at`; npos: the string has no end.
 size_t end_of_string(std::string_view toml, size_t at) {
   const char quote = toml[at];
   const bool escapes = quote == '"';

@@ -1,5 +1,5 @@
-// A string of a configuration file (TOML) that nobody has closed: parsers report it somewhere behind its beginning, and
-// in words about the character that they have met there.
+// Finds a string without an end in a configuration file (TOML). Parsers report it at a later place, with a message
+// about the character that they found there.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace gpuwire::units {
 
-// The line, counted from 1, in which a string begins that has no end; 0: there is none.
+// Returns the line, counted from 1, in which a string without an end begins; 0: there is none.
 size_t line_of_unclosed_string(std::string_view toml);
 
 }  // namespace gpuwire::units
