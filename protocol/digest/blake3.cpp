@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr size_t kPartsMax = kInputBytesMax / kPartBytes;
 
-// One input of any length, the last block filled up with zeros (2.4).
+// Compresses one input of any length; the last block is padded with zeros (2.4).
 void compress_one(const std::byte* data, size_t bytes, uint64_t counter, const uint32_t* key, uint32_t flags,
                   uint32_t first_flags, uint32_t last_flags, std::byte* out) noexcept {
   uint32_t h[8];
@@ -89,7 +89,7 @@ Digest blake3(std::span<const std::byte> input, const Key* key, Lanes lanes) noe
   }
   if (input.size() > kInputBytesMax) input = input.first(kInputBytesMax);
   alignas(64) std::byte values[kPartsMax * kDigestBytes];
-  // The leaves: whole parts side by side, the remaining ones one by one.
+  // The leaves: complete parts in parallel, the remaining ones one by one.
   const size_t whole = input.size() / kPartBytes;
   size_t count = 0;
   while (whole - count >= wide_kernel.width) {
@@ -101,8 +101,8 @@ Digest blake3(std::span<const std::byte> input, const Key* key, Lanes lanes) noe
   for (size_t at = count * kPartBytes; at < input.size(); at += kPartBytes, ++count)
     compress_one(input.data() + at, std::min(kPartBytes, input.size() - at), count, words, flags, kPartStart, kPartEnd,
                  values + count * kDigestBytes);
-  // Level by level: two values make one, and an odd one goes up as it is. That is the tree whose left sides are full
-  // (2.1).
+  // Level by level, two values are combined into one, and an odd value moves up unchanged. This is the tree whose left
+  // subtrees are full (2.1).
   while (count > 2) {
     size_t pairs = count / 2, done = 0;
     for (; pairs - done >= wide_kernel.width; done += wide_kernel.width)

@@ -1,6 +1,7 @@
-// The most expensive part of BLAKE3: the compression function, on W inputs side by side. Included by one source for
-// each width, which is compiled for a processor of that width; so nothing here may be shared with other sources, and
-// nothing of the library is used whose code could be. Section numbers are those of the BLAKE3 paper.
+// The most expensive part of BLAKE3: the compression function on W inputs in parallel. One source file for each width
+// includes this header and is compiled for a processor of that width. So nothing here may be shared with other source
+// files, and no function of the standard library that could be shared is used. Section numbers refer to the BLAKE3
+// paper.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +9,24 @@
 
 namespace gpuwire::digest {
 
-inline constexpr size_t kBlockBytes = 64, kPartBytes = 1024;  // the paper's chunk is a part here
+inline constexpr size_t kBlockBytes = 64, kPartBytes = 1024;  // the paper calls a part a chunk
 
 // Flags (2.2).
 inline constexpr uint32_t kPartStart = 1, kPartEnd = 2, kParent = 4, kRoot = 8, kKeyed = 16;
 
-// Inputs that lie behind each other, `blocks` blocks each, compressed one after the other from the key on (2.4, 2.5).
+// Contiguous inputs of `blocks` blocks each. The blocks of an input are compressed one after the other, beginning with
+// the key (2.4, 2.5).
 struct Inputs {
   const std::byte* data;
-  size_t blocks;     // of each
-  uint64_t counter;  // of the first; `counts`: the next ones' are one more each
+  size_t blocks;  // of each input
+  // Counter of the first input. `counts`: the counter grows by one for each input.
+  uint64_t counter;
   bool counts;
   const uint32_t* key;  // 8 words
   uint32_t flags, first_flags, last_flags;
 };
 
-// The chaining values of as many inputs as the kernel is wide, 32 bytes each.
+// Writes the chaining values of as many inputs as the kernel is wide, 32 bytes each.
 using Kernel = void (*)(const Inputs& inputs, std::byte* out) noexcept;
 void compress_4(const Inputs& inputs, std::byte* out) noexcept;
 void compress_8(const Inputs& inputs, std::byte* out) noexcept;
@@ -33,7 +36,7 @@ namespace {
 
 constexpr uint32_t kInitial[8] = {0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A,
                                   0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19};
-// Which word of the message comes where in each of the seven rounds (2.2, table 2, applied again and again).
+// The order of the message's words in each of the seven rounds (2.2, table 2, applied repeatedly).
 constexpr uint8_t kSchedule[7][16] = {
     {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8},
     {3, 4, 10, 12, 13, 2, 7, 14, 6, 5, 9, 0, 11, 15, 8, 1}, {10, 7, 12, 9, 14, 3, 13, 15, 4, 0, 11, 2, 5, 8, 1, 6},
@@ -51,7 +54,7 @@ template <class Words>
   a = a + b + y, d = rotated<8>(d ^ a), c = c + d, b = rotated<7>(b ^ c);
 }
 
-// The state `v` after seven rounds (2.2).
+// Returns the state `v` after seven rounds (2.2).
 template <class Words>
 [[gnu::always_inline]] inline void rounds(Words (&v)[16], const Words (&m)[16]) noexcept {
 #pragma GCC unroll 7
@@ -64,7 +67,7 @@ template <class Words>
   }
 }
 
-// Rows become columns: pairs of rows exchange halves, then quarters of them, and so on.
+// Transposes rows to columns: pairs of rows exchange halves, then quarters, and so on.
 template <int W, class Words>
 [[gnu::always_inline]] inline void transpose(Words (&rows)[W]) noexcept {
 #pragma GCC unroll 4
@@ -128,7 +131,7 @@ template <int W>
     rounds(v, m);
     for (int i = 0; i < 8; ++i) h[i] = v[i] ^ v[i + 8];
   }
-  // Words of little-endian machines are bytes in the order that they are written in (2.1).
+  // On little-endian machines, words are bytes in the output's order (2.1).
   for (int lane = 0; lane < W; ++lane)
     for (int i = 0; i < 8; ++i) {
       uint32_t word = h[i][lane];
