@@ -7,9 +7,10 @@
 #include <string_view>
 #include <tuple>
 
-// zstd calls hooks for tracing where a program has them, by weak symbols. Those of the program are for its own zstd.
+// zstd calls tracing hooks through weak symbols if the program defines them. The program's hooks are for its own zstd,
+// so this library defines its own.
 extern "C" {
-[[gnu::visibility("hidden")]] unsigned long long ZSTD_trace_decompress_begin(const void*) { return 0; }  // none
+[[gnu::visibility("hidden")]] unsigned long long ZSTD_trace_decompress_begin(const void*) { return 0; }  // no trace
 [[gnu::visibility("hidden")]] void ZSTD_trace_decompress_end(unsigned long long, const void*) {}
 }
 
@@ -29,9 +30,9 @@ struct EntryHeader {
   uint16_t version;
   uint32_t header_bytes;
   uint64_t padded_bytes;
-  uint32_t stored_bytes;    // without padding; 0 when the payload is not compressed
-  uint32_t options_offset;  // of an OptionsHeader, from the start of the entry; 0: none
-  uint16_t minor, major;    // of the PTX ISA or the cubin format
+  uint32_t stored_bytes;    // without padding; 0 if the payload is not compressed
+  uint32_t options_offset;  // offset of an OptionsHeader from the start of the entry; 0: none
+  uint16_t minor, major;    // version of the PTX ISA or of the cubin format
   uint32_t sm;
   uint32_t name_offset, name_bytes;
   uint64_t flags;
@@ -51,7 +52,7 @@ constexpr uint64_t kFlagLz4 = 0x2000;
 constexpr uint64_t kFlagZstd = 0x8000;
 constexpr uint64_t kFlagArchitectureSpecific = 0x100000;
 constexpr uint64_t kFlagFamilySpecific = 0x200000;
-// How nvcc marks relocatable PTX: fatbinary records the option that its compiler needs.
+// nvcc's mark of relocatable PTX: fatbinary records this option for the compiler.
 constexpr std::string_view kRelocatableOption = "--compile-only";
 
 template <typename T>
@@ -61,7 +62,8 @@ T load(std::span<const uint8_t> bytes, size_t offset) {
   return value;
 }
 
-// `entry` spans the entry's header. A bad offset leaves the options out: only the marks in them are lost.
+// Returns the options of an entry whose header is `entry`. A bad offset gives no options, and only the marks in them
+// are lost.
 std::string read_options(std::span<const uint8_t> entry, const EntryHeader& header) {
   if (header.options_offset == 0 || header.kind != kKindPtx || header.options_offset > entry.size() ||
       entry.size() - header.options_offset < sizeof(OptionsHeader)) {
@@ -195,7 +197,7 @@ tl::expected<std::vector<uint8_t>, Error> decompress(const Entry& entry) {
 }
 
 const Entry* select_entry(std::span<const Entry> entries, ComputeCapability device, bool ptx_only) {
-  // Higher is better: a cubin before PTX, then the newer architecture, then the one made for exactly this device.
+  // The greatest rank wins: a cubin before PTX, then the newer architecture, then code for exactly this device.
   using Rank = std::tuple<bool, uint32_t, bool, bool>;
   const Entry* best = nullptr;
   Rank best_rank{};

@@ -18,7 +18,7 @@ struct Wrapper {
 constexpr uint32_t kWrapperVersionLinked = 2;
 constexpr size_t kLinkedContainersMax = 65536;
 
-// Whether [offset, offset + count * size) lies in the span.
+// Returns whether [offset, offset + count * size) is within the span.
 bool holds(std::span<const uint8_t> image, uint64_t offset, uint64_t count, uint64_t size) {
   return offset <= image.size() && (size == 0 || count <= (image.size() - offset) / size);
 }
@@ -93,8 +93,8 @@ tl::expected<uint64_t, Error> elf_bytes(std::span<const uint8_t> image) {
 
 tl::expected<std::span<const uint8_t>, Error> span_of_trusted_image(const void* image) {
   const auto* const start = static_cast<const uint8_t*>(image);
-  // The first zero ends a text; the magic numbers have none in their first byte, and each other kind has 8 bytes at
-  // least.
+  // A text ends at its first zero. The magic numbers have no zero in their first byte, and each other kind has at least
+  // 8 bytes.
   const size_t readable = strnlen(static_cast<const char*>(image), 4);
   const ImageKind kind = image_kind({start, readable});
   const std::span<const uint8_t> unlimited{start, kImageBytesMax};

@@ -22,7 +22,7 @@ namespace {
 
 // --- PTX -----------------------------------------------------------------------------------------------------------
 
-// None: a type without a size, or with a size that no type of a parameter has.
+// Returns nothing for a type without a size, or with a size that no parameter type has.
 std::optional<uint64_t> parameter_type_bytes(std::string_view word) {
   constexpr uint64_t kBitsMax = 1024, kCountMax = 16;
   auto type = ptx_type(word);
@@ -41,10 +41,10 @@ std::optional<uint64_t> vector_items(std::string_view word) {
 // order of the text, each at the next multiple of its alignment.
 class PtxEntry {
  public:
-  // `lexer` stands behind ".entry".
+  // The next token of `lexer` is the one behind ".entry".
   explicit PtxEntry(PtxLexer& lexer) : lexer_(lexer) { advance(); }
 
-  // False: something in it has no size that is known here.
+  // Returns false if the size of a parameter is unknown.
   bool read() {
     if (!token_.is_word()) return false;
     name_ = token_.text;
@@ -66,7 +66,7 @@ class PtxEntry {
     advance();
     return true;
   }
-  // The number behind ".align".
+  // Reads the number behind ".align".
   bool read_alignment(uint64_t& alignment) {
     auto to = token_.kind == PtxToken::Kind::number ? ptx_number(token_.text) : std::nullopt;
     if (!to || *to == 0 || *to > kParameterBytesMax) return false;
@@ -80,7 +80,8 @@ class PtxEntry {
     advance();
     std::optional<uint64_t> element;
     uint64_t vector = 1, alignment = 0;
-    bool points = false;  // the following attributes are about the target of the pointer
+    // True if the following attributes describe the target of the pointer.
+    bool points = false;
     while (token_.is_dotted()) {
       const std::string_view word = token_.text;
       advance();
@@ -130,18 +131,18 @@ namespace {
 // --- cubins --------------------------------------------------------------------------------------------------------
 
 // A section ".nv.info.KERNEL" is a list of attributes: a byte with the form of the value, a byte with the attribute's
-// number, 16 bits, and, where those are a length, this many bytes. Found by experiment with CUDA 13.0's ptxas;
-// cuobjdump prints them as EIATTR_*.
+// number, 16 bits, and, if these are a length, as many bytes. The format was found by experiment with ptxas of CUDA
+// 13.0; cuobjdump prints the attributes as EIATTR_*.
 constexpr std::string_view kInfoSection = ".nv.info.";
 constexpr uint8_t kStoredByLength = 4;
 constexpr uint8_t kParameter = 0x17;       // EIATTR_KPARAM_INFO
-constexpr uint8_t kLargeParameter = 0x45;  // EIATTR_KPARAM_INFO_V2: of kernels with a parameter beyond 16 KiB
-constexpr uint8_t kParameterBytes = 0x19;  // EIATTR_CBANK_PARAM_SIZE: of all of them
+constexpr uint8_t kLargeParameter = 0x45;  // EIATTR_KPARAM_INFO_V2, for kernels with a parameter beyond 16 KiB
+constexpr uint8_t kParameterBytes = 0x19;  // EIATTR_CBANK_PARAM_SIZE: the bytes of all parameters
 
 struct ParameterInfo {
   uint32_t index;
   uint16_t ordinal, offset;
-  uint32_t packed;  // the upper 14 bits are its size; of the second kind the lower 16
+  uint32_t packed;  // the upper 14 bits are the size; in the second kind, the lower 16 bits
 };
 static_assert(sizeof(ParameterInfo) == 12);
 constexpr unsigned kSizeShift = 18;
@@ -166,7 +167,7 @@ std::optional<ParameterLayout> read_info(std::span<const uint8_t> info) {
   struct Found {
     uint32_t offset, size;
   };
-  std::map<uint16_t, Found> parameters;  // by ordinal: they stand there in any order
+  std::map<uint16_t, Found> parameters;  // by ordinal, because they are in any order
   uint32_t all_bytes = 0;
   while (!info.empty()) {
     struct Head {

@@ -1,6 +1,6 @@
-// The parameters of the kernels in a program's image: the place of each in the packed parameters, and its length. The
-// code that packs parameters for a launch copies that many bytes of its own memory, and should not have to ask the
-// server for their number.
+// The parameters of the kernels in a program's image: the offset of each in the packed parameters, and its length. The
+// client packs parameters for a launch by copying that many bytes of the program's memory, and need not ask the server
+// for the number.
 #pragma once
 
 #include <cstddef>
@@ -17,28 +17,28 @@
 
 namespace gpuwire::fatbin {
 
-// Of one kernel: CUDA C++ Programming Guide, "__global__ Function Parameters" (CUDA 12.1 and later, sm_70 and later).
+// For one kernel: CUDA C++ Programming Guide, "__global__ Function Parameters" (CUDA 12.1 and later, sm_70 and later).
 inline constexpr uint32_t kParameterBytesMax = 32764;
-// A parameter has a byte at least.
+// Each parameter has at least one byte.
 inline constexpr size_t kParametersMax = 4096;
 
 struct ParameterLayout {
-  std::vector<uint32_t> offsets, sizes;  // of each parameter, in bytes; as many of one as of the other
+  std::vector<uint32_t> offsets, sizes;  // of each parameter, in bytes; both have the same length
   uint32_t bytes = 0;                    // of the packed parameters
 
-  // Behind those that are there. False: it lies beyond kParameterBytesMax, or is one too many.
+  // Appends a parameter. Returns false if it ends beyond kParameterBytesMax, or if there are too many.
   bool add(uint64_t offset, uint64_t size);
   bool operator==(const ParameterLayout&) const = default;
 };
 
-// By the kernel's name. A kernel that is not here is one of which the image does not say it.
+// By the kernel's name. A kernel is missing if the image does not describe its parameters.
 using KernelParameterTable = std::map<std::string, ParameterLayout, std::less<>>;
 
-// The kernels of an uncompressed entry, or of an image that is one: PTX or a cubin. They are added to the table; for a
-// kernel that is there already the first entry counts. Unreadable parts are skipped.
+// Adds the kernels of an uncompressed entry, or of an image that is one: PTX or a cubin. For a kernel that the table
+// has already, the first entry stays. Unreadable parts are skipped.
 void read_ptx_parameters(std::string_view ptx, KernelParameterTable& table);
 void read_cubin_parameters(std::span<const uint8_t> cubin, KernelParameterTable& table);
-// Those of all entries of a container, and of several entries one behind the other.
+// Adds the kernels of all entries of a container, or of several consecutive entries.
 void read_entries_parameters(std::span<const Entry> entries, KernelParameterTable& table);
 
 }  // namespace gpuwire::fatbin

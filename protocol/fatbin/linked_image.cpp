@@ -7,7 +7,7 @@
 namespace gpuwire::fatbin {
 namespace {
 
-// Little-endian, like the containers behind it; each container begins at a multiple of kAlignment, as drivers find them
+// Little-endian, like the containers behind it. Each container begins at a multiple of kAlignment, as drivers find them
 // in programs.
 struct Header {
   uint32_t magic = kLinkedImageMagic;

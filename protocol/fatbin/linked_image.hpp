@@ -1,9 +1,9 @@
-// A program of several translation units (-rdc=true) on its way to the server, when its linked code is for other
-// devices.
+// The format in which a program of several translation units (-rdc=true) travels to the server if its linked code is
+// for other devices.
 //
-// In memory such a program is a wrapper: pointers to the linked container and to the containers it was linked from,
-// from which the driver links anew for the device at hand. Pointers do not travel; this image holds the same containers
-// one behind the other, and the server puts a wrapper of its own around them.
+// In memory such a program is a wrapper: pointers to the linked container and to the containers from which it was
+// linked, from which the driver links again for the present device. Pointers cannot travel, so this image contains the
+// same containers one behind the other, and the server creates a new wrapper around them.
 #pragma once
 
 #include <cstddef>
@@ -19,24 +19,23 @@
 namespace gpuwire::fatbin {
 
 inline constexpr uint32_t kLinkedImageMagic = 0x494C5747;  // "GWLI"
-// No program that nvcc built comes near.
+// Far more than any program that nvcc builds has.
 inline constexpr size_t kLinkedImageContainersMax = 4096;
 
-// The image of a linked container and of those it was linked from, in the order in which the wrapper names them. Each
-// span is one whole container. At most kLinkedImageContainersMax of them.
+// Returns the image of a linked container and of the containers from which it was linked, in the order of the wrapper.
+// Each span is one complete container. There are at most kLinkedImageContainersMax.
 tl::expected<std::vector<uint8_t>, Error> write_linked_image(std::span<const std::span<const uint8_t>> containers);
 
-// Whether the bytes say that they are such an image; they may still be damaged.
+// Returns whether the bytes begin with the magic number of such an image; they may still be damaged.
 bool is_linked_image(std::span<const uint8_t> image);
 
-// The containers in an image that nobody vouches for: each lies within `image` and is as long as its own header says.
+// Returns the containers of an untrusted image. Each is within `image` and has the length in its own header.
 tl::expected<std::vector<std::span<const uint8_t>>, Error> read_linked_image(std::span<const uint8_t> image);
 
-// The image in the form that a driver gets: a wrapper around containers that lie in memory already, and that must
-// outlive it.
+// An image in the form that a driver accepts: a wrapper around containers in memory, which outlive the wrapper.
 class LinkedWrapper {
  public:
-  // The first container is the linked one. Must not be empty.
+  // The first container is the linked one. Precondition: `containers` is not empty.
   explicit LinkedWrapper(std::span<const std::span<const uint8_t>> containers);
   LinkedWrapper(const LinkedWrapper&) = delete;
   LinkedWrapper& operator=(const LinkedWrapper&) = delete;

@@ -1,4 +1,4 @@
-// The tokens of a PTX text, as ptxas (CUDA 13.0) reads them. Takes hostile bytes: every text has tokens.
+// Splits a PTX text into tokens like ptxas (CUDA 13.0). Accepts hostile bytes: every text has tokens.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ struct PtxToken {
   bool is_dotted() const { return kind == Kind::dotted; }
 };
 
-// A comment ends only at a line feed, or at the first */; an unfinished one hides the remaining text; a text in quotes
-// has no escapes, and may span lines. The tokens point into the text.
+// A comment ends only at a line feed, or at the first */. An unfinished comment extends to the end of the text. A
+// quoted text has no escapes and may contain line feeds. The tokens point into the text.
 class PtxLexer {
  public:
   explicit PtxLexer(std::string_view text) : rest_(text) {}
@@ -30,24 +30,24 @@ class PtxLexer {
  private:
   PtxToken take(PtxToken::Kind kind, size_t length);
   void skip_to(size_t end);
-  // False: nothing is left.
+  // Returns false if the text has ended.
   bool skip_blanks();
   size_t word_length(size_t length) const;
-  // With the word behind a double colon: ".shared::cta".
+  // Returns the length of a dotted word, including the word behind a double colon: ".shared::cta".
   size_t dotted_length() const;
 
   std::string_view rest_;
 };
 
-// Octal, binary, decimal or hexadecimal, perhaps with U; a number that is too large is UINT64_MAX. None: no whole
-// number.
+// Parses an octal, binary, decimal or hexadecimal number, optionally with U. A number that is too large is UINT64_MAX.
+// Returns nothing if the text is not an integer.
 std::optional<uint64_t> ptx_number(std::string_view text);
 
-// A fundamental type: ".b8" is 8 bits once, ".f16x2" 16 bits twice. How large each may be is its reader's to bound.
+// A fundamental type: ".b8" is 8 bits once, ".f16x2" 16 bits twice. Callers check the bounds of both values.
 struct PtxType {
   uint64_t bits = 0, count = 1;
 };
-// None: a type that says no size (".texref"), or no type at all.
+// Returns nothing for a type without a size (".texref"), and for a word that is not a type.
 std::optional<PtxType> ptx_type(std::string_view word);
 
 }  // namespace gpuwire::fatbin
