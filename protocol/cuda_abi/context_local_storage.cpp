@@ -11,7 +11,7 @@
 namespace gpuwire::cuda_abi {
 namespace {
 
-// Generation 0 is never handed out: it marks an empty row of a cache.
+// Generation 0 is never assigned: it marks an empty row of a cache.
 std::atomic<uint64_t> last_generation{0};
 
 struct CachedLookup {
@@ -24,8 +24,8 @@ struct CachedLookup {
 constexpr size_t kCacheRows = 8;
 using LookupCache = std::array<CachedLookup, kCacheRows>;
 
-// A pointer alone: a library that is loaded late shares a few hundred bytes of static thread-local storage with others
-// (glibc.rtld.optional_static_tls), and is not loaded at all where those do not suffice.
+// A pointer and not the cache itself: a library that is loaded late shares a few hundred bytes of static thread-local
+// storage with other libraries (glibc.rtld.optional_static_tls), and cannot be loaded if these do not suffice.
 thread_local constinit LookupCache* lookup_cache = nullptr;
 
 void end_cache(void* cache) noexcept {
@@ -33,7 +33,7 @@ void end_cache(void* cache) noexcept {
   delete static_cast<LookupCache*>(cache);
 }
 
-// The calling thread's, freed when it ends. Null: no memory.
+// Creates the calling thread's cache, which is freed when the thread ends. Returns null if memory is short.
 LookupCache* make_cache() noexcept {
   static const std::optional<pthread_key_t> key = []() -> std::optional<pthread_key_t> {
     pthread_key_t made{};
@@ -48,7 +48,7 @@ LookupCache* make_cache() noexcept {
   return lookup_cache = made;
 }
 
-// Null: there is none.
+// Returns null if there is no cache.
 CachedLookup* cache_row(CUcontext context, void* key) noexcept {
   LookupCache* cache = lookup_cache ? lookup_cache : make_cache();
   if (!cache) return nullptr;
@@ -60,7 +60,7 @@ CachedLookup* cache_row(CUcontext context, void* key) noexcept {
 
 ContextLocalStorage::ContextLocalStorage() { invalidate_caches(); }
 
-// Relaxed is enough for the counter: only its uniqueness matters. The release pairs with the acquire in get().
+// Relaxed for the counter, because only its uniqueness matters. The release pairs with the acquire in get().
 void ContextLocalStorage::invalidate_caches() noexcept {
   generation_.store(last_generation.fetch_add(1, std::memory_order_relaxed) + 1, std::memory_order_release);
 }

@@ -1,5 +1,6 @@
-// Values that libraries hang onto a context under a key of theirs (the private table CONTEXT_LOCAL_STORAGE). Each copy
-// of cudart looks its own up in every runtime call, so a lookup that hits costs one atomic load and no lock.
+// The values that libraries attach to a context under a key of their own (the private table CONTEXT_LOCAL_STORAGE).
+// Each copy of cudart looks up its value in every runtime call, so a lookup in the cache costs one atomic load and no
+// lock.
 #pragma once
 
 #include <atomic>
@@ -12,21 +13,21 @@
 
 namespace gpuwire::cuda_abi {
 
-// Safe to use from every thread. Contexts are names here: nothing is asked of them.
+// Thread: any. A context is only a key here; no function of the driver is called with it.
 class ContextLocalStorage {
  public:
   using Destructor = void (*)(CUcontext context, void* key, void* value);
 
   ContextLocalStorage();
 
-  // CUDA_ERROR_INVALID_HANDLE when the key is there already, as the driver answers.
+  // Returns CUDA_ERROR_INVALID_HANDLE if the key exists, like the driver.
   CUresult put(CUcontext context, void* key, void* value, Destructor destructor);
-  // CUDA_ERROR_INVALID_HANDLE when the key is absent. Does not call the destructor.
+  // Returns CUDA_ERROR_INVALID_HANDLE if the key is absent. Does not call the destructor.
   CUresult remove(CUcontext context, void* key);
-  // CUDA_ERROR_INVALID_HANDLE when the key is absent; *value is then left alone.
+  // Returns CUDA_ERROR_INVALID_HANDLE, and does not write *value, if the key is absent.
   CUresult get(CUcontext context, void* key, void** value) const;
-  // Removes all of a context's values and calls their destructors, without holding a lock: on reset and on destruction
-  // of the context.
+  // Removes all values of a context and calls their destructors, without holding a lock. Called on reset and on
+  // destruction of the context.
   void drop_context(CUcontext context);
 
  private:
@@ -41,8 +42,8 @@ class ContextLocalStorage {
   mutable std::shared_mutex mutex_;
   std::map<Key, Entry> entries_;
   // Changes with every change of entries_, under mutex_. Unique over all instances. Partner: the per-thread caches in
-  // get(), whose rows name the generation read before the lookup, so that a row can only be older than the generation
-  // that it is compared with, never newer.
+  // get(). Their rows store the generation that was read before the lookup, so a row can only be older than the
+  // generation that it is compared with, never newer.
   std::atomic<uint64_t> generation_;
 };
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns proc_address_rules.txt into the C++ table that proc_address.cpp includes.
+"""Converts proc_address_rules.txt to the C++ table that proc_address.cpp includes.
 
 usage: generate_proc_address_table.py RULES OUTPUT
 """
@@ -9,7 +9,7 @@ import sys
 
 
 def parse_steps(name, words):
-    """[(version, symbol)] of words such as '2000' or '3020_v2'."""
+    """Returns [(version, symbol)] for words such as '2000' or '3020_v2'."""
     steps = []
     for word in words:
         match = re.fullmatch(r"(\d+)(_\w+)?", word)
@@ -22,7 +22,7 @@ def parse_steps(name, words):
 
 
 def parse_rules(text):
-    """{name: (legacy steps, per-thread steps)}."""
+    """Returns {name: (legacy steps, per-thread steps)}."""
     rules = {}
     for line in text.splitlines():
         if not line.strip() or line.startswith("#"):

@@ -1,4 +1,4 @@
-// The one place where a number that the other side sent becomes a CUresult.
+// The only place that converts a number that the other side sent to a CUresult.
 #pragma once
 
 #include <cuda.h>
@@ -8,9 +8,9 @@
 
 namespace gpuwire::cuda_abi {
 
-// The value for a code that this side does not know: a newer server's driver has more codes, and a hostile server sends
-// any number. Such a number must not get into the enumeration, in which the program, and the functions that look codes
-// up, may find only CUDA's own.
+// The value for an unknown code: a newer server's driver has more codes, and a hostile server sends any number. Such a
+// number must not become a CUresult, because the program, and functions that look up codes, may receive only CUDA's
+// values.
 inline constexpr CUresult kUnknownPeerCode = CUDA_ERROR_UNKNOWN;
 
 namespace peer_code {

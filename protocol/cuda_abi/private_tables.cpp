@@ -11,8 +11,9 @@
 namespace gpuwire::cuda_abi {
 namespace {
 
-// Set by the first cuGetExportTable, always to the same object. Partner: the slots, which can only be called after it;
-// release and acquire make the host's members visible to a thread that got the table's address from another one.
+// Set by the first cuGetExportTable, always to the same object. Partner: the slots, which can only be called
+// afterwards. Release and acquire make the host's members visible to a thread that received the table's address from
+// another thread.
 std::atomic<const PrivateTableHost*> the_host{nullptr};
 
 const PrivateTableHost& host() noexcept { return *the_host.load(std::memory_order_acquire); }
@@ -33,19 +34,19 @@ CUresult primary_context_handle(CUcontext* context, CUdevice device) noexcept {
   return host().primary_context_handle(context, device);
 }
 
-// cudart before 12 knows no libraries: it loads the fat binary of each of the program's files as a module of the
-// current context, when a kernel or variable of it is first used. The rest are options of the compiler, of which it
-// gives none.
+// cudart before 12 does not use libraries: it loads the fat binary of each of the program's files as a module of the
+// current context, at the first use of one of its kernels or variables. The other parameters are compiler options, of
+// which it passes none.
 CUresult load_fat_binary(CUmodule* module, const void* wrapper, void* /*options*/, void* /*values*/,
                          uint32_t /*count*/) noexcept {
   return host().load_module(module, wrapper);
 }
 
-// cudart reports at its exit that it forgets a fat binary; the module has gone with its context, or goes with the
+// cudart calls this at its exit for each fat binary. The module was unloaded with its context, or is unloaded with the
 // process.
 CUresult forget_fat_binary(const void* /*wrapper*/) noexcept { return CUDA_SUCCESS; }
 
-// --- TOOLS_RUNTIME_CALLBACK_HOOKS: flags that say which runtime calls a profiler wants to see; all zero: none.
+// --- TOOLS_RUNTIME_CALLBACK_HOOKS: flags of the runtime calls that a profiler wants to see; all zero: none.
 
 constexpr size_t kRuntimeFlagCount = 0x400;
 constexpr size_t kOtherFlagCount = 0xE;
@@ -110,8 +111,8 @@ CUresult context_id(CUcontext context, uint64_t* id) noexcept {
   return result;
 }
 
-// The token stands for the driver's stream object and is only ever given back to stream_token_id. NULL and
-// CU_STREAM_LEGACY are one stream.
+// The token represents the driver's stream object and is only passed back to stream_token_id. NULL and CU_STREAM_LEGACY
+// are the same stream.
 CUresult stream_token(CUcontext /*context*/, CUstream stream, void** token) noexcept {
   *token = stream == nullptr ? static_cast<void*>(CU_STREAM_LEGACY) : static_cast<void*>(stream);
   return CUDA_SUCCESS;
@@ -124,12 +125,12 @@ CUresult stream_token_id(CUcontext context, void* token, uint64_t* id) noexcept 
   return result;
 }
 
-// --- the layout of the multiprocessors, which cuBLASLt asks for and can do without
+// --- the layout of the multiprocessors, which cuBLASLt requests but does not require
 
 CUresult multiprocessor_layout(void** /*first*/, void** /*second*/) noexcept { return CUDA_ERROR_NOT_SUPPORTED; }
 CUresult free_multiprocessor_layout(void* /*first*/, void* /*second*/) noexcept { return CUDA_SUCCESS; }
 
-// --- functions of a module, for cuFFT; returns their number
+// --- the functions of a module, for cuFFT; returns their number
 
 using FunctionCallback = void (*)(void* user, CUfunction function, const char* name);
 
@@ -155,7 +156,8 @@ void* slot(Function* function) noexcept {
   return reinterpret_cast<void*>(function);
 }
 
-// A table of `Slots` words. The first is the table's size in bytes; those not set answer CUDA_ERROR_NOT_SUPPORTED.
+// A table of `Slots` words. The first word is the table's size in bytes. Slots that are not set return
+// CUDA_ERROR_NOT_SUPPORTED.
 template <size_t Slots>
 struct Table {
   struct Entry {
@@ -175,14 +177,14 @@ struct Table {
 
 CUresult self_test(uint32_t version, uint64_t unix_seconds, uint64_t answer[2]) noexcept;
 
-// Built on first use and never destroyed: callers keep the addresses until the process has ended. Function-local, so
-// that nothing here runs in a program that only loads the library.
+// Created at first use and never destroyed, because callers keep the addresses until the process ends. Function-local,
+// so that a program that only loads the library runs none of this code.
 struct Tables {
   Table<13> cudart_interface{
       {2, slot(primary_context_handle)}, {6, slot(load_fat_binary)}, {7, slot(forget_fat_binary)}};
   Table<7> runtime_callback_hooks{{2, slot(runtime_callback_flags)}, {6, slot(other_callback_flags)}};
   Table<3> tools_tls{{2, slot(current_context)}};
-  // The one table that does not start with its size.
+  // The only table that does not begin with its size.
   std::array<void*, 4> context_local_storage{slot(storage_put), slot(storage_remove), slot(storage_get), nullptr};
   Table<15> context_checks{{2, slot(check_context)}, {3, slot(check_nothing)}};
   Table<3> integrity{{1, slot(self_test)}};
@@ -275,7 +277,8 @@ const void* find_table(const CUuuid& id) noexcept {
 }  // namespace
 
 ContextLocalStorage& context_local_storage() noexcept {
-  // Never destroyed: cudart removes its value from an atexit handler that may run after our static destructors.
+  // Never destroyed: cudart removes its value in an atexit handler that may run after this library's static
+  // destructors.
   alignas(ContextLocalStorage) static std::byte storage[sizeof(ContextLocalStorage)];
   static ContextLocalStorage* const built = new (storage) ContextLocalStorage;
   return *built;

@@ -9,13 +9,13 @@ namespace {
 constexpr size_t kBlockBytes = 16;
 constexpr int kRounds = 18;
 
-// Asked with a version that ends in 0 or 1, the answer is a constant.
+// For a question whose version ends in 0 or 1, the answer is a constant.
 constexpr std::array<uint64_t, 2> kAnswerEndingIn0{0x3341181C03CB675C, 0x8ED383AA1F4CD1E8};
 constexpr std::array<uint64_t, 2> kAnswerEndingIn1{0x1841181C03CB675C, 0x8ED383AA1F4CD1E8};
 constexpr std::array<uint8_t, 16> kKey{0x14, 0x6A, 0xDD, 0xAE, 0x53, 0xA9, 0xA7, 0x52,
                                        0xAA, 0x08, 0x41, 0x36, 0x0B, 0xF5, 0x5A, 0x9F};
 
-// RFC 1319, section 3.2: a permutation of the bytes built from the digits of pi.
+// RFC 1319, section 3.2: a permutation of the bytes, constructed from the digits of pi.
 constexpr std::array<uint8_t, 256> kPi{
     41,  46,  67,  201, 162, 216, 124, 1,   61,  54,  84,  161, 236, 240, 6,   19,  98,  167, 5,   243, 192, 199,
     115, 140, 152, 147, 43,  217, 188, 76,  130, 202, 30,  155, 87,  60,  253, 212, 224, 22,  103, 66,  111, 24,

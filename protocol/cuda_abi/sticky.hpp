@@ -1,11 +1,12 @@
-// Which of the driver's answers mean that a context is unusable from here on.
+// The results of the driver after which a context cannot be used any more.
 #pragma once
 
 #include <cuda.h>
 
 namespace gpuwire::cuda_abi {
 
-// cuda.h, CUresult: those of which it says that the context (or the process) must be destroyed before work can go on.
+// Returns true for the results of which cuda.h (CUresult) says that the context, or the process, must be destroyed
+// before further work.
 constexpr bool is_sticky(CUresult result) noexcept {
   switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:

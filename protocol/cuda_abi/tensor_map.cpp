@@ -12,23 +12,25 @@ constexpr uint32_t kRankMax = 5;
 constexpr uint64_t kSizeMax = uint64_t(1) << 32;
 constexpr uint64_t kStrideEnd = uint64_t(1) << 40;
 constexpr uint32_t kStepMax = 8, kBoxMax = 256, kPixelsMax = 1024;
-constexpr uint64_t kBoxBytesMax = 228 * 1024;  // all of a multiprocessor's shared memory
+constexpr uint64_t kBoxBytesMax = 228 * 1024;  // the shared memory of a multiprocessor
 constexpr uint64_t kChunkBytes = 16;           // the unit of addresses, strides and the rows of a box
 
 // The map as the hardware reads it: 32-bit words, little-endian.
 struct Words {
   uint32_t address[2];    // low, high
   uint32_t format;        // see format_of()
-  uint32_t strides[4];    // in chunks, bits 0 to 31; 0 beyond the rank
-  uint32_t strides_high;  // bits 32 to 35 of each, 4 bits a stride
-  uint32_t sizes[5];      // less one; 0 beyond the rank
+  uint32_t strides[4];    // bits 0 to 31, in chunks; 0 beyond the rank
+  uint32_t strides_high;  // bits 32 to 35 of each stride, 4 bits per stride
+  uint32_t sizes[5];      // minus one; 0 beyond the rank
   uint32_t
-      steps;     // less one, 3 bits a dimension; bits 24 to 31: elements of the box along the first dimension, less one
-  uint32_t box;  // tiled: the other dimensions of the box, less one, 8 bits each. im2col: corners, see corner_bits()
-  uint32_t pixels;     // im2col: pixels of a column, less one
-  uint32_t box_bytes;  // the bytes that one copy puts into shared memory
+      // Minus one, 3 bits per dimension. Bits 24 to 31: elements of the box in the first dimension, minus one.
+      steps;
+  // Tiled: the other dimensions of the box, minus one, 8 bits each. im2col: corners, see corner_bits().
+  uint32_t box;
+  uint32_t pixels;     // im2col: pixels of a column, minus one
+  uint32_t box_bytes;  // the bytes that one copy writes to shared memory
   uint32_t unused;
-  uint32_t shared_alignment_bytes;  // of the place in shared memory
+  uint32_t shared_alignment_bytes;  // alignment of the destination in shared memory
   uint32_t zero[13];
 };
 static_assert(sizeof(Words) == sizeof(CUtensorMap));
@@ -36,11 +38,11 @@ static_assert(sizeof(Words) == sizeof(CUtensorMap));
 struct Element {
   uint32_t code;  // in the format word
   uint32_t bytes;
-  bool rounds;  // the hardware rounds to TF32 on the way
+  bool rounds;  // the hardware rounds to TF32 during the copy
   bool floating;
 };
 
-// The packed types of compute capability 10.0 (CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B and on) are none here.
+// The packed types of compute capability 10.0 (CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B and later) are not supported here.
 std::optional<Element> element_of(CUtensorMapDataType type) noexcept {
   switch (type) {
     case CU_TENSOR_MAP_DATA_TYPE_UINT8: return Element{0, 1, false, false};
@@ -74,7 +76,7 @@ struct Tensor {
   CUtensorMapFloatOOBfill fill;
 };
 
-// Enumerations come from C programs: any number may stand in them.
+// Enumerations come from C programs, so they may contain any number.
 template <class Enumeration>
 uint32_t number(Enumeration value) noexcept {
   uint32_t bits;
@@ -103,7 +105,7 @@ bool tensor_is_valid(const Tensor& tensor, const Element& element, uint32_t rank
   return true;
 }
 
-// Of the box: its rows are whole chunks, and fit the swizzled span where rows are not interleaved.
+// Returns whether the rows of the box are whole chunks and, if they are not interleaved, fit the swizzled span.
 bool row_is_valid(const Tensor& tensor, uint64_t row_bytes) noexcept {
   if (row_bytes % kChunkBytes) return false;
   return number(tensor.interleave) || !number(tensor.swizzle) || row_bytes <= kChunkBytes << number(tensor.swizzle);
@@ -141,12 +143,12 @@ CUresult put(const Words& words, CUtensorMap* map) noexcept {
   return CUDA_SUCCESS;
 }
 
-// Bits of one coordinate of a corner: three coordinates share 16 bits with two, or one has them all.
+// Returns the bits of one coordinate of a corner: 16 bits contain one, two or three coordinates.
 constexpr uint32_t corner_bits(uint32_t rank) noexcept { return rank == 3 ? 16 : rank == 4 ? 8 : 5; }
 
 bool corners_are_valid(const Tensor& tensor, const int* lower, const int* upper) noexcept {
   const int end = 1 << (corner_bits(tensor.rank) - 1);
-  // Interleaved tensors have their channels behind the pixels. The driver counts in 32 bits.
+  // Interleaved tensors have their channels behind the pixels. The driver calculates in 32 bits.
   const uint32_t first = number(tensor.interleave) ? 0 : 1;
   for (uint32_t i = 0; i + 2 < tensor.rank; ++i) {
     if (lower[i] < -end || lower[i] >= end || upper[i] < -end || upper[i] >= end) return false;
