@@ -1,5 +1,5 @@
-// What a program and a management library (NVML) agree on, as far as code here reads it. Layouts are those of the
-// library of driver 580; sizes are checked against the description in structures.toml.
+// The part of the ABI between a program and the management library (NVML) that gpuwire's code reads. The layouts are
+// those of the library of driver 580; their sizes are checked against the description in structures.toml.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #include "nvml/sizes.hpp"
 
-// As the program holds it; points to something of the library that gave it.
+// The program's handle: a pointer to an object of the library that returned it.
 using nvmlDevice = struct GpuwireNvmlDevice*;
 
 namespace gpuwire::nvml {
@@ -106,7 +106,7 @@ struct FieldValue {  // nvmlFieldValue_t
   uint32_t field, scope;
   int64_t timestamp_us, latency_us;
   uint32_t type;   // FieldType
-  int32_t status;  // of this field
+  int32_t status;  // result of this field's query
   union {
     double f64;
     uint32_t u32;
@@ -129,7 +129,7 @@ enum FieldType : uint32_t {
 
 struct ProcessInfo {  // nvmlProcessInfo_t
   uint32_t process_id;
-  unsigned long long used_bytes;  // ~0: not known
+  unsigned long long used_bytes;  // ~0: unknown
   uint32_t gpu_instance, compute_instance;
 };
 
