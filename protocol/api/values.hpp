@@ -1,4 +1,4 @@
-// How values of the driver API are put into messages and taken out again: what generated code on both ends shares.
+// Conversions between values of the driver API and fields of messages, for the generated code on both ends.
 #pragma once
 
 #include <cuda.h>
@@ -14,7 +14,7 @@
 
 namespace gpuwire {
 
-// All variable data of one message: what is left of it is room for fixed fields and list headers.
+// The maximum of variable data in one message. The remaining bytes are room for fixed fields and list headers.
 inline constexpr size_t kDataBytesMax = size_t(wire::kMessageWordsMax) * 8 - 16 * 1024;
 // The largest value of by_attribute parameters.
 inline constexpr size_t kAttributeBytesMax = 16;
@@ -28,7 +28,7 @@ inline uint64_t word(T value) noexcept {
   }
 }
 
-// From what a message field holds to the C type: handles and addresses may be pointers there.
+// Converts a message field to the C type. Handles and addresses may be pointers in C.
 template <class T, class Wire>
 inline T from_word(Wire value) noexcept {
   if constexpr (std::is_pointer_v<T>) {
@@ -42,7 +42,8 @@ inline capnp::Data::Reader bytes_of(const void* data, size_t bytes) noexcept {
   return capnp::Data::Reader(static_cast<const uint8_t*>(data), bytes);
 }
 
-// Does an enumeration hold this value? It may come from a message and hold any bits, so it is compared as a number.
+// Returns whether an enumeration has this value. The value may come from a message and have any bits, so it is compared
+// as a number.
 template <class Enum>
 inline bool holds(const Enum& field, Enum value) noexcept {
   static_assert(sizeof(Enum) == sizeof(int));
@@ -51,7 +52,7 @@ inline bool holds(const Enum& field, Enum value) noexcept {
   return bits == static_cast<int>(value);
 }
 
-// Size of what the `value` of get and set functions points to. 0: not an attribute of CUDA 13.0.
+// Returns the size of the value behind the `value` pointer of get and set functions. 0: not an attribute of CUDA 13.0.
 constexpr uint32_t attribute_bytes(CUmemPool_attribute attribute) noexcept {
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
