@@ -1,5 +1,5 @@
-"""What readers of descriptions share."""
+"""The error that all readers of descriptions raise."""
 
 
 class DescriptionError(Exception):
-    """A description that says what cannot be; the text names the place."""
+    """An invalid description. The text names the place."""

@@ -1,10 +1,10 @@
-"""generated/forbidden_by_captures.hpp: what a driver refuses while something is captured (`unsafe_in_capture`)."""
+"""generated/forbidden_by_captures.hpp: the functions that a driver refuses during a capture (`unsafe_in_capture`)."""
 
 from text import banner
 
 
 def emit(api):
-    # The others ask behind their handle.
+    # The functions with "handle_first" check the capture themselves, after their handle.
     forbidden = sorted((f.name, f.fault_before_capture) for f in api.functions if f.unsafe_in_capture is True)
     rows = "".join(f'    {{"{name}", {str(first).lower()}}},\n' for name, first in forbidden)
     return f"""{banner()}#pragma once

@@ -27,7 +27,7 @@ def forward_signature(function, defaults):
 
 
 def half_signature(function, half):
-    """Of begin_NAME(), which takes what travels, or finish_NAME(), which takes where the results go."""
+    """The signature of begin_NAME(), which takes the inputs, or of finish_NAME(), which takes the outputs."""
     direction, sequence = {"begin": ("in", "uint64_t& sequence"), "finish": ("out", "uint64_t sequence")}[half]
     own = [f"{p.c_type} {p.local}" for p in function.params if p.direction == direction]
     parameters = [*own, sequence] if half == "begin" else [sequence, *own]
@@ -73,7 +73,7 @@ namespace gpuwire::client::forward_ordinal {{
 
 
 def count_expression(function, p):
-    """The count in terms of the C parameters."""
+    """The count as an expression of the C parameters."""
     return re.sub(r"[A-Za-z_]\w*", lambda m: dereferenced(function.param(m.group(0))), p.count)
 
 
@@ -105,10 +105,10 @@ class Client:
         )
         self.results_checks = []  # where the results go
         self.lists = 0
-        self.looked_through = False  # for addresses of pinned memory
+        self.looked_through = False  # the parameters were scanned for addresses of pinned memory
         described = [p for p in function.params if p.kind != "host"]
-        # The stream comes first: what is forbidden there while streams capture makes captures invalid, whatever else is
-        # wrong with the call.
+        # The stream is checked first: a call that captures forbid makes them invalid, whatever other errors the call
+        # has.
         for p in described:
             if p.kind == "stream" and p.direction == "in":
                 self.add_stream(p)
@@ -117,7 +117,7 @@ class Client:
             self.checks.append("resolve_stream(caller, nullptr, false, error);")
             self.checks.append("if (error) return error;")
         for p in described:
-            # Lists may be null when their count is 0; that is checked with the count.
+            # A list may be null if its count is 0, which is checked with the count.
             if p.is_pointer and not p.opt and p.kind not in ("list", "bytes"):
                 to = self.results_checks if function.in_halves and p.direction == "out" else self.checks
                 self.check(f"!{p.local}", "CUDA_ERROR_INVALID_VALUE", to)
@@ -149,7 +149,7 @@ class Client:
             self.add_scalar(p)
 
     def scan_words(self, p, data):
-        """Pinned memory that the device is told of becomes known to it before the frame leaves."""
+        """Makes the pinned memory in the parameters known to the device before the frame is sent."""
         look = f"note_addresses_in(caller, {data});"
         self.looked_through = True
         self.checks.append(f"if ({p.local}) {look}" if p.opt else look)
@@ -159,7 +159,7 @@ class Client:
             self.checks.append("CUresult error = CUDA_SUCCESS;")
 
     def add_device(self, p):
-        """The server's number of a device; with `opt`, negative ones (CU_DEVICE_CPU) are no devices and stay."""
+        """Translates a device to the server's number. With `opt`, negative numbers (CU_DEVICE_CPU) stay unchanged."""
         self.declare_error()
         lookup = f"server_device({p.local}, error)"
         self.checks.append(f"int32_t {p.local}_wire = {f'{p.local} < 0 ? {p.local} : ' if p.opt else ''}{lookup};")
@@ -202,7 +202,7 @@ class Client:
             else:
                 self.reads.append(f"{p.local}_given = results.get{self.field}();")
                 self.creates.append(f"uint64_t {p.local}_given = 0;")
-                # Of an event that only the driver knew, nothing is known here.
+                # The client has no record of an event that only the driver knew.
                 new = f" else hand_over_event({wire});" if p.kind == "event" else ""
                 after.append(f"if ({p.local}_given != {wire}) forget_handle({kind_name(p)}, {wire});{new}")
                 after.append(f"{guard}*{p.local} = from_word<{p.value_type}>({p.local}_given);")
@@ -347,7 +347,7 @@ class Client:
         return f"message_words<schema::{self.function.pascal}Params>({data}, {self.lists})"
 
     def before(self):
-        """What comes before the frame: may it be sent, and what does it hold?"""
+        """The checks and preparations before the frame is sent."""
         f = self.function
         lines = [f"if (!server_knows(caller, {f.ordinal})) return CUDA_ERROR_NOT_SUPPORTED;"]
         lines += self.checks
@@ -367,14 +367,14 @@ class Client:
         return f"*caller.session, {self.function.ordinal}, caller.context, {self.words()}"
 
     def writer(self):
-        # Before the frame leaves, so that nothing the server says of an event afterwards is taken for an older record.
+        # Noted before the frame is sent, so that a later notice about an event is not applied to an older record.
         if self.function.records_foreign and NOTES_FOREIGN not in self.sets:
             self.sets.append(NOTES_FOREIGN)
         builder = f"schema::{self.function.pascal}Params::Builder" + (" params" if self.sets else "")
         return f"[&]({builder}) {{ {' '.join(self.sets)} }}".replace("{  }", "{}")
 
     def reader(self, end):
-        """The lines of a call's last argument, with what follows it."""
+        """The lines of the call's last argument, which reads the reply; `end` follows it."""
         f = self.function
         parameter = f"schema::{f.results_struct}::Reader" + (" results" if self.reads else "")
         if not self.reads:
@@ -407,7 +407,7 @@ class Client:
             lines.append(f"CUresult result = post<schema::{f.pascal}Params>({self.common()},")
             lines.append(f"    {self.writer()}, {{}}, &sent);")
         else:
-            # What could not be given back without a wait may be what is short.
+            # Memory that could not be given back without a wait may suffice.
             begin, end = ("auto ask = [&] { return", " };") if f.releases_cached_memory else ("CUresult result =", "")
             lines.append(f"{begin} call<schema::{f.pascal}Params, schema::{f.results_struct}>({self.common()},")
             lines.append(f"    {self.writer()},")
@@ -423,7 +423,8 @@ class Client:
         elif self.after or f.cls == "posted" or f.gives_stream_work:
             lines.append("if (result) return result;")
         lines += self.after
-        # What is waited for takes and moves memory in the stream's order, but writes none of the program's.
+        # Work that the client waits for allocates and moves memory in stream order, but writes none of the program's
+        # memory.
         sent = "sent" if f.cls == "posted" else "caller.session->last_sequence(), false"
         if f.gives_stream_work:
             lines.append(f"note_stream_work(caller, {f.stream_param.local}_wire, {sent});")
@@ -494,7 +495,7 @@ def trace_format(p):
 
 
 def first_handle(function):
-    """The one that is destroyed, else the first."""
+    """The handle that is destroyed, else the first handle."""
     handles = [p for p in function.params if p.is_handle]
     return next((p for p in handles if p.direction == "destroy"), handles[0])
 
@@ -505,7 +506,7 @@ def first_is_known(function):
 
 
 def entry_body(function, per_thread):
-    """The lambda's statements for a function that is exported under some name."""
+    """The statements of the lambda for an exported function."""
     f = function.target if function.same_as else function
     values = names(function)
     flag = [per_thread] if f.takes_per_thread else []

@@ -1,5 +1,5 @@
 """generated/server/{gated,timed,ordered}_driver.cpp: the layers of the driver table. A layer replaces the functions
-that it minds by its own, which call the driver's."""
+that it selects by its own, which call the driver's."""
 
 import dataclasses
 from typing import Callable, List, Tuple
@@ -7,19 +7,21 @@ from typing import Callable, List, Tuple
 from model import GATE_EFFECTS
 from text import arguments, banner, block, names, since
 
-TIMED_FAMILIES = {"memset": "memset", "memcpy": "copy", "memory": "copy"}  # to kinds
+TIMED_FAMILIES = {"memset": "memset", "memcpy": "copy", "memory": "copy"}  # to kinds of work
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    prefix: str                     # of its functions and its file
-    type: str                       # of the object that the functions ask
-    pointer: str                    # to that object
+    prefix: str                     # of the layer's functions and of its file
+    type: str                       # of the object that the functions call
+    pointer: str                    # name of the pointer to that object
     put_before: str                 # the function that puts the layer into a table
-    written: str                    # until when the pointer is written
+    written: str                    # when the pointer is written, for a generated comment
     includes: Tuple[str, ...]
-    minds: Callable[..., bool]      # of a function that gives work or has an effect on the gate: is it replaced?
-    body: Callable[..., List[str]]  # the lines of the function that replaces it, from it and the driver's call
+    # Selects the functions to replace, among those that submit work or have an effect on the gate.
+    minds: Callable[..., bool]
+    # Returns the lines of the replacing function, given the function and the driver's call.
+    body: Callable[..., List[str]]
 
 
 def stream_of(function):
@@ -29,7 +31,7 @@ def stream_of(function):
 
 
 def key_of(function):
-    """Equal for calls of which one takes about as long as another."""
+    """The key that is equal for calls of about the same duration."""
     parts = [f"word({part})" for part in function.work_key] or [f"offsetof(DriverTable, {function.name})"]
     return f"key_of({{{', '.join(parts)}}})"
 
@@ -50,7 +52,7 @@ def gated(function, call):
 
 
 def timed_kind(function):
-    """Nothing: it is over too soon for its time to say something (words that streams write)."""
+    """The kind of work, or nothing for work that is too short to be timed (words that streams write)."""
     kinds = [p.kind for p in function.params]
     if "func" in kinds:
         return "kernel"
@@ -73,15 +75,15 @@ def ordered(function, call):
 
 
 LAYERS = (
-    # What gives the GPU work passes the gate first.
+    # Calls that submit GPU work pass the gate first.
     Layer("gated", "Gate", "gate", "put_gate_before", "before the table is used",
           ("server/driver_table.hpp", "server/gate/gate.hpp", "server/gate/gated_driver.hpp"), lambda function: True,
           gated),
-    # What gives the GPU work is timed.
+    # Calls that submit GPU work are timed.
     Layer("timed", "WorkTimer", "timer", "put_profiler_before", "before the table is changed",
           ("server/driver_table.hpp", "server/profiler/timed_driver.hpp"),
           lambda function: function.gives_work and timed_kind(function), timed),
-    # A stream waits for copies before it is given work. Functions without a stream use the NULL stream, in which the
+    # A stream waits for copies before it receives work. Functions without a stream use the NULL stream, in which the
     # copies are.
     Layer("ordered", "UploadOrder", "order", "put_upload_order_before", "before the table is changed",
           ("server/driver_table.hpp", "server/replay/copy/ordered_driver.hpp", "server/replay/copy/upload_order.hpp"),

@@ -1,6 +1,6 @@
-"""Tests only: for every generated call a driver function that records what it is asked and makes up answers, and a
-function that makes the
-call with random arguments and says what the driver must have seen and what must have come back."""
+"""Tests only. For every generated call: a driver function that records its arguments and invents results, and a
+function that makes the call with random arguments and returns the expected arguments of the driver and the expected
+results."""
 
 import re
 
@@ -18,7 +18,7 @@ def kind(p):
 
 
 def count_params(function):
-    """Parameters that count the items of another."""
+    """The parameters that count the items of other parameters."""
     return {name for p in function.params if p.kind in ("list", "bytes") for name in p.count_names}
 
 
@@ -47,7 +47,7 @@ class Mock:
                     self.give(p)
 
     def count(self, p, suffix):
-        """The C expression of a count; counts that go both ways have a room and what came back."""
+        """The C expression of a count. An inout count has the available room and the returned number."""
         def name(match):
             q = self.function.param(match.group(0))
             return q.local + suffix if q.direction == "inout" else q.local
@@ -284,7 +284,7 @@ def native_member(m):
 
 def structure_functions(structure, structures):
     name = structure.name
-    choices = {}  # field -> the lines of its values
+    choices = {}  # field -> the lines of its possible values
     for member in structure.handles + structure.lists + structure.parts:
         if member.condition:
             field, value = member.condition.split(" == ")

@@ -1,4 +1,4 @@
-"""generated/cuda_names.hpp: cuda.h without its renaming macros, so that a name means the exported symbol of that
+"""generated/cuda_names.hpp: cuda.h without its renaming macros, so that a name refers to the exported symbol with that
 name."""
 
 from text import banner

@@ -54,7 +54,7 @@ def custom_header(nvml):
 
 
 def write_arguments(nvml, function):
-    """Statements that append what the server needs, in the order of the parameters."""
+    """The statements that append the server's inputs, in the order of the parameters."""
     out = []
     for p in function.params:
         if p.kind == "device":

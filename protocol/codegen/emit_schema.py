@@ -1,4 +1,4 @@
-"""generated/schema/api_<family>.capnp: one structure for the parameters and one for the results of every call that
+"""generated/schema/api_<family>.capnp: a structure for the parameters and one for the results of every call that
 travels."""
 
 import hashlib

@@ -82,13 +82,13 @@ def server_count(function, p):
 
 
 class Server:
-    """Collects the pieces of one replay function."""
+    """Collects the parts of one replay function."""
 
     def __init__(self, function):
         self.function = function
         self.decode, self.args, self.before, self.after, self.bytes, self.sets, self.always = [], [], [], [], [], [], []
         self.lists = 0
-        # Counts are read before the lists that they count.
+        # Counts are read before the lists whose items they count.
         for p in sorted(function.params, key=lambda p: bool(p.count)):
             if p.kind != "host":
                 self.add(p)
@@ -230,7 +230,7 @@ class Server:
                 f"results.set{self.field}(bytes_of({p.local}.data(), {returned} * sizeof({p.value_type})));")
 
     def returned_count(self, p, count):
-        """How many items the driver filled in: the count that it returned, if it returns one."""
+        """The number of items that the driver has written: the returned count, if there is one."""
         counter = next((q for q in self.function.params if q.name == p.count), None)
         if counter is not None and counter.returns:
             return f"std::min<size_t>({count}, {counter.local})"

@@ -1,4 +1,4 @@
-"""What follows from session.toml: generated/schema/session.capnp, wire/session_*.hpp, client/session_sends.hpp and
+"""The outputs of session.toml: generated/schema/session.capnp, wire/session_*.hpp, client/session_sends.hpp and
 server/session_*."""
 
 from emit_schema import struct
@@ -6,7 +6,7 @@ from session_model import C_TYPES, LIST_ITEMS, NUMBERS
 from text import banner
 
 SOURCE = "session.toml"
-# Where the hand-written handlers of a kind of session are.
+# The namespaces of the hand-written handlers, by kind of session.
 HANDLERS = {"program": "gpuwire::server", "management": "gpuwire::server::management_calls"}
 TABLES = {"program": "session_replay_table", "management": "management_replay_table"}
 
@@ -42,7 +42,7 @@ def schema(session):
 
 
 def member(field):
-    """The C++ member that stands for a field before it is written."""
+    """The C++ member for a field before it is written."""
     name = field.name
     if field.is_number:
         default = {"bool": "false"}.get(field.kind, "0")
@@ -60,7 +60,7 @@ def member(field):
 
 
 def field_words(field):
-    """How many words it takes beside its place in the structure; empty: none."""
+    """The words that a field takes beside its place in the structure; empty: none."""
     name = f"message.{field.name}"
     if field.is_number:
         return ""
@@ -116,7 +116,7 @@ def message_text(message):
 
 
 def messages_header(session):
-    # What lists are made of comes first, as in the description.
+    # Structures that lists contain come first, as in the description.
     return f"""{banner(SOURCE)}// The fields of each message, how many words it takes when written, and the writing.
 #pragma once
 

@@ -1,5 +1,5 @@
-"""Tests only: for every message what fills it with random values and compares it with what was read, and for every call
-and notice a function that sends it in each way there is."""
+"""Tests only. For every message, functions that fill it with random values and compare it with the message that was
+read; for every call and notice, a function that sends it in each possible way."""
 
 from emit_session import flag, is_posted
 from session_model import Field
@@ -30,7 +30,7 @@ def message_functions(message):
 
 
 def send(call, way):
-    """One way to send a call: the statements."""
+    """The statements for one way to send a call."""
     name, reply = call.message.name, call.reply.name
     lines = [f"wire::message::{name} message;", "fill(round.contents, message);"]
     bulk = ["round.bulk()"] if call.bulk else []

@@ -1,4 +1,4 @@
-"""generated/{client,server}/structures.hpp: structures with handles and lists inside, on their way out and in."""
+"""generated/{client,server}/structures.hpp: the translation of structures that contain handles and lists."""
 
 import re
 
@@ -6,7 +6,7 @@ from text import banner, since
 
 
 def condition(text, value):
-    """`type == NAME` of the description as C++ over an object that may hold any bits."""
+    """The description's `type == NAME` as C++, for an object that may contain any bits."""
     match = re.fullmatch(r"([\w.]+) == (\w+)", text)
     if not match:
         raise ValueError(f"structures.toml: cannot read condition '{text}'")
@@ -111,7 +111,7 @@ namespace gpuwire::client {{
 
 
 def ordered(structures):
-    """Structures before those that contain them."""
+    """The structures, each before those that contain it."""
     done, result = set(), []
 
     def visit(structure):

@@ -1,4 +1,4 @@
-"""generated/client/trace.{hpp,cpp}: how the arguments of an exported function are printed."""
+"""generated/client/trace.{hpp,cpp}: prints the arguments of an exported function."""
 
 from text import banner
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def outputs(api):
-    """Path under the output folder -> text."""
+    """Returns {path under the output folder: text}."""
     files = {
         "cuda_names.hpp": emit_names.emit(api),
         "forbidden_by_captures.hpp": emit_captures.emit(api),
@@ -53,7 +53,7 @@ def outputs(api):
 
 
 def write_if_changed(path, text):
-    """Leaves an equal file alone, so that nothing is compiled again for it."""
+    """Writes the file unless its content is equal, so that nothing is compiled again for it."""
     if path.exists() and path.read_text() == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ from nvml_model import read_nvml
 
 
 def outputs(nvml):
-    """Path under the output folder -> text."""
+    """Returns {path under the output folder: text}."""
     return {
         "nvml/sizes.hpp": emit_nvml.sizes_header(nvml),
         "nvml/custom.hpp": emit_nvml.custom_header(nvml),

@@ -13,7 +13,7 @@ SCALARS = {
     "f64": ("double", "Float64"),
     "device": ("CUdevice", "Int32"),
     "deviceptr": ("CUdeviceptr", "UInt64"),
-    "pointer": ("void*", "UInt64"),  # a device address that the C interface calls void*
+    "pointer": ("void*", "UInt64"),  # a device address that the C interface declares as void*
 }
 
 # wire::HandleKind -> C type
@@ -45,5 +45,5 @@ HANDLES = {
     "async_callback": "CUasyncCallbackHandle",
     "logs_callback": "CUlogsCallbackHandle",
     "device_resource_desc": "CUdevResourceDesc",
-    "func": "CUfunction",  # a function, or a kernel handle in a function's place
+    "func": "CUfunction",  # a function, or a kernel handle in its place
 }

@@ -1,4 +1,4 @@
-"""Reads protocol/api/*.toml into the objects that every emitter works on. Nothing here knows a function by name."""
+"""Reads protocol/api/*.toml into the objects that all emitters use. No code here treats a function by its name."""
 
 import re
 import tomllib
@@ -14,13 +14,13 @@ ORDINAL_MAX = 4096
 CLASSES = ("posted", "called", "local")
 NEEDS = ("context", "living_context", "initialised", "nothing")
 WORK = ("", "compute", "transfer")
-# What a call does that the gate has to know of, and the kind of the parameter that it does it to.
+# A call's effect on the gate, and the kind of the parameter that the effect refers to.
 GATE_EFFECTS = {
     "": "", "begins_capture": "stream", "ends_capture": "stream", "enters_context": "context",
     "ends_context": "context", "ends_primary": "device", "ends_green": "green_context", "ends_stream": "stream"
 }
 
-# What a call has to do with memory that the server charges to a tenant, and whether the ledger wraps it for that
+# A call's effect on memory that the server charges to a tenant, and whether the ledger wraps the call for it
 # (server/ledger/worker/wrap_*.cpp).
 CHARGES = {
     "takes": (True, "takes memory of a device or of the server: charged before the driver is called"),
@@ -58,12 +58,12 @@ CHARGES = {
         False, "kept on the client until its launch, which comes as a launch of its own; the replay never calls it"),
 }
 
-# The oldest toolkit whose headers generated code fits; what `since` says of older ones is not needed.
+# The oldest toolkit whose headers generated code supports. `since` is not needed for older versions.
 OLDEST_TOOLKIT = 11080
 
 
 def parse_version(text, where):
-    """The CUDA_VERSION of a toolkit, "12.4"; empty: as old as any."""
+    """The CUDA_VERSION of a toolkit such as "12.4"; 0 if the text is empty."""
     if not text:
         return 0
     match = re.fullmatch(r"(\d+)\.(\d)", text)
@@ -75,8 +75,8 @@ def parse_version(text, where):
     return version
 
 
-# What a call answers to a handle that is none: cuda.h lists CUDA_ERROR_INVALID_VALUE alone for these kinds, and
-# CUDA_ERROR_INVALID_HANDLE for others.
+# The result of a call with an invalid handle: for these kinds cuda.h lists only CUDA_ERROR_INVALID_VALUE, and for
+# others CUDA_ERROR_INVALID_HANDLE.
 UNKNOWN_HANDLE_ERRORS = {
     "context": "CUDA_ERROR_INVALID_CONTEXT",
     "green_context": "CUDA_ERROR_INVALID_CONTEXT",
@@ -86,14 +86,15 @@ UNKNOWN_HANDLE_ERRORS = {
     ),
 }
 
-# Types that cuda.h shows only to the driver itself; functions with them are exported, but not looked up in a driver.
+# Types that cuda.h declares only for the driver itself. Functions with them are exported, but not looked up in a
+# driver.
 OLD_ABI_TYPES = re.compile(
     r"\b(CUdeviceptr_v1|CUDA_MEMCPY2D_v1|CUDA_MEMCPY3D_v1|CUDA_ARRAY_DESCRIPTOR_v1|CUDA_ARRAY3D_DESCRIPTOR_v1)\b"
 )
 
 PREFIXES = ("out", "inout", "new", "given", "destroy", "opt", "nonconst", "nonnull")
-# What a call does to what the client knows of the completion of an event or a stream that it is given. Every event has
-# one of them; a stream has work after the call unless it is examined.
+# A call's effect on the client's record of the completion of an event or a stream that it receives. Every event has one
+# of these words; a stream has work after the call unless it is examined.
 KNOWLEDGE = ("recorded", "awaited", "examined", "foreign")
 # Names that generated functions use themselves.
 RESERVED = {
@@ -110,13 +111,14 @@ class Param:
     opt: bool = False
     nonconst: bool = False
     nonnull: bool = False
-    knowledge: str = ""  # of KNOWLEDGE
+    knowledge: str = ""  # one of KNOWLEDGE
     # A key of SCALARS or HANDLES, or: enum value struct byval list (array:KIND[count]) bytes by_attribute string host
     kind: str = ""
-    type: str = ""  # the C type of enum, value, struct, byval, host; the item's of a list
+    # The C type of enum, value, struct, byval or host; for a list, its items' type.
+    type: str = ""
     item: "Param | None" = None  # of a list
-    structure: "Structure | None" = None  # of a struct, byval or list item that is not plain data
-    # C expression over parameter names: items of a list, bytes of `bytes`; the attribute of by_attribute
+    structure: "Structure | None" = None  # of a struct, byval or list item that is more than plain data
+    # A C expression over parameter names: the items of a list, the bytes of `bytes`, or the attribute of by_attribute.
     count: str = ""
 
     @property
@@ -129,12 +131,12 @@ class Param:
 
     @property
     def unknown_error(self):
-        """What the call answers when the handle is unknown."""
+        """The call's result for an unknown handle."""
         return UNKNOWN_HANDLE_ERRORS.get(self.kind, "CUDA_ERROR_INVALID_HANDLE")
 
     @property
     def sends(self):
-        """Does something of it travel to the server?"""
+        """Whether a part of it is sent to the server."""
         return self.kind != "host" and self.direction != "out" or (self.direction == "out" and self.kind == "list"
                                                                    and self.opt)
 
@@ -144,7 +146,7 @@ class Param:
 
     @property
     def is_pointer(self):
-        """Is the C parameter a pointer to the described value?"""
+        """Whether the C parameter is a pointer to the described value."""
         return self.direction in ("out", "inout", "new", "given") or self.kind in ("struct", "list", "bytes",
                                                                                    "by_attribute", "string")
 
@@ -154,12 +156,12 @@ class Param:
 
     @property
     def deep(self):
-        """A structure that the server has to look into."""
+        """Whether it is a structure that the server has to translate."""
         return self.structure is not None and not self.structure.plain_on_server
 
     @property
     def translated(self):
-        """A structure that only the client changes: the server takes it as plain data."""
+        """Whether it is a structure that only the client translates, so that it is plain data for the server."""
         return self.structure is not None and self.structure.plain_on_server
 
     @property
@@ -202,7 +204,7 @@ class Function:
     via: str = ""
     null_stream: bool = False
     results_always: bool = False
-    unsafe_in_capture: bool | str = False  # "handle_first": a handle that is none is the error
+    unsafe_in_capture: bool | str = False  # "handle_first": an invalid handle is the error
     handle_before_fault: bool = False
     fault_before_capture: bool = False
     releases_cached_memory: bool = False
@@ -216,7 +218,7 @@ class Function:
     work_stream: str = ""
     gate_effect: str = ""
     charges: str = ""
-    since: int = 0  # the CUDA_VERSION of the first toolkit whose headers have it; 0: all have
+    since: int = 0  # the CUDA_VERSION of the first toolkit whose headers have it; 0: all have it
     variants: list = field(default_factory=list)
     target: "Function | None" = None  # of same_as and via
 
@@ -250,12 +252,12 @@ class Function:
 
     @property
     def gives_stream_work(self):
-        """May the stream have something to do after the call?"""
+        """Whether the stream may have work after the call."""
         return self.stream_param is not None and self.stream_param.knowledge != "examined"
 
     @property
     def sends_to_stream(self):
-        """Does the server hear of a stream, as an argument or inside one?"""
+        """Whether a stream is sent to the server, as an argument or inside one."""
         return self.stream_param is not None or any(p.structure and p.sends and p.structure.names_stream
                                                     for p in self.params)
 
@@ -265,7 +267,7 @@ class Function:
 
     @property
     def uses_per_thread(self):
-        """Is there a stream for the per-thread forms to change?"""
+        """Whether there is a stream that the per-thread forms change."""
         return self.takes_per_thread and any(p.kind == "stream" or p.structure for p in self.params)
 
     @property
@@ -278,7 +280,7 @@ class Function:
 
 @dataclass
 class Member:
-    """A field of a structure that needs care: a handle or device (kind), a list (type and count) or a structure
+    """A field of a structure that must be translated: a handle or device (kind), a list (type and count) or a structure
     (type)."""
 
     path: str
@@ -286,7 +288,7 @@ class Member:
     type: str = ""
     count: str = ""
     opt: bool = False
-    knowledge: str = ""  # of KNOWLEDGE
+    knowledge: str = ""  # one of KNOWLEDGE
     condition: str = ""
     since: int = 0
 
@@ -308,7 +310,7 @@ class Structure:
     refuse: list
     clear: list
     since: int = 0
-    plain_on_server: bool = False  # nothing in it but device numbers, which the client maps
+    plain_on_server: bool = False  # only contains device numbers, which the client translates
 
 
     @property
@@ -347,12 +349,12 @@ class Api:
 
     @property
     def since(self):
-        """symbol -> the CUDA_VERSION of the first toolkit that has it."""
+        """Returns {symbol: the CUDA_VERSION of the first toolkit that has it}."""
         return {s: f.since for f in self.functions for s in f.symbols}
 
 
 def field_name(name):
-    """The Cap'n Proto name of a parameter: camelCase that starts with a small letter."""
+    """The Cap'n Proto name of a parameter: camelCase with a small first letter."""
     parts = name.split("_")
     joined = parts[0] + "".join(p[:1].upper() + p[1:] for p in parts[1:])
     joined = joined[:1].lower() + joined[1:]
@@ -402,7 +404,7 @@ def parse_param(text, where):
 
 
 def check_knowledge(kind, direction, knowledge, where):
-    """What the client may answer by itself about an event is never left open."""
+    """Checks that every event has a word for the call's effect on the client's record."""
     if kind == "event" and direction == "in":
         good = bool(knowledge)
     elif kind == "stream" and direction == "in":

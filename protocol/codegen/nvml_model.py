@@ -1,4 +1,4 @@
-"""Reads protocol/nvml/*.toml into the objects that emit_nvml.py works on. Nothing here knows a function by name."""
+"""Reads protocol/nvml/*.toml into the objects that emit_nvml.py uses. No code here treats a function by its name."""
 
 import re
 import tomllib
@@ -23,7 +23,7 @@ class Param:
     kind: str       # a key of SCALARS, device, string, plain, versioned, or the name of an object that never travels
     type: str = ""  # of plain and versioned
     array: bool = False
-    # Of an array: the parameter that holds its items; of a string that comes back: the one that holds its room, or a
+    # For an array: the parameter with the number of its items. For a returned string: the parameter with its room, or a
     # number.
     count: str = ""
 
@@ -55,7 +55,7 @@ class Function:
 
     @property
     def count(self):
-        """The parameter that says how much room the arrays have, and is told how much they would need."""
+        """The parameter with the room of the arrays, which receives the required room."""
         return next((p for p in self.params if p.direction == "inout" and p.kind == "u32" and not p.array
                      and any(a.array and a.count == p.name for a in self.params)), None)
 
@@ -82,7 +82,7 @@ class Nvml:
         return sorted((f for f in self.functions if f.cls == "query"), key=lambda f: f.ordinal)
 
     def codes(self, versioned):
-        """What may stand at the beginning of such a structure."""
+        """The values that such a structure may begin with."""
         return [bytes_ | version << 24 for version, bytes_ in self.versioned[versioned]]
 
 

@@ -1,4 +1,4 @@
-"""Reads protocol/api/session.toml: the session's own calls and notices, and the messages that they carry."""
+"""Reads protocol/api/session.toml: the session's own calls and notices, and their messages."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ from description import DescriptionError
 from kinds import HANDLES, SCALARS
 
 FIRST_ORDINAL = 1
-ORDINAL_MAX = 1000  # from there on they are driver functions
+ORDINAL_MAX = 1000  # driver functions have ordinals from there on
 CLASSES = ("posted", "called")
 SESSIONS = ("program", "management")
 
@@ -36,7 +36,7 @@ class Field:
     name: str
     kind: str  # a key of NUMBERS, or: data, text, list
     item: str = ""  # of a list: a key of LIST_ITEMS, or a structure
-    filled: bool = False  # data that the sender writes straight into the message
+    filled: bool = False  # data that the sender writes directly into the message
 
     @property
     def is_number(self):
@@ -66,7 +66,7 @@ class Field:
 
 @dataclass
 class Message:
-    """A structure, or a reply: then `result` and `deferred` come before its fields."""
+    """A structure, or a reply, which begins with `result` and `deferred`."""
 
     name: str
     fields: list
@@ -80,7 +80,7 @@ class Frame:
     name: str
     ordinal: int
     message: Message
-    bulk: str = ""  # the limit (wire/limits.hpp) of the raw bytes behind it; empty: none
+    bulk: str = ""  # the limit (wire/limits.hpp) of the raw bytes behind the frame; empty: none are allowed
 
 
 @dataclass
@@ -123,7 +123,7 @@ def parse_field(text, where):
 
 
 class Reader:
-    """Collects the messages while the frames are read."""
+    """Collects the messages while it reads the frames."""
 
     def __init__(self, where):
         self.where = where
@@ -154,7 +154,7 @@ class Reader:
         self.demand(not unknown, name, f"unknown keys {unknown}")
 
     def frame(self, name, table):
-        """What calls and notices have in common, as arguments of a Frame."""
+        """The arguments of a Frame that calls and notices share."""
         params = table["params"]
         message = self.named(params, name, False) if isinstance(params, str) else self.add(pascal(name), params)
         bulk = table.get("bulk", "")
