@@ -1,50 +1,57 @@
 @0xd1a7c1f0a5e2b303;
-# Between both prefaces and Hello: who the client is and what it asks for. Carried in frames of FrameKind::control, inside TLS where the preface asked
-# for it (wire/frame.hpp, kPrefaceTls).
+# The messages between both prefaces and Hello, in which the client authenticates and says what it requests. Carried in frames of FrameKind::control, inside TLS if
+# the preface asked for it (wire/frame.hpp, kPrefaceTls).
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("gpuwire::schema");
 
 struct Login {
   # Client to server, ordinal 4.
-  token @0 :Text;               # a bearer token, or empty: a certificate, the Unix socket's peer, or the open tenant
-  gpus @1 :UInt32;              # 0: as many as the tenant usually gets
-  memoryBytes @2 :UInt64;       # to be free on each GPU; 0: not said
+  token @0 :Text;               # a bearer token; empty: a certificate, the Unix socket's peer credentials or the open tenant identify the client
+  gpus @1 :UInt32;              # 0: the tenant's usual number
+  memoryBytes @2 :UInt64;       # required free memory on each GPU; 0: not specified
   program @3 :Text;
   host @4 :Text;
   processId @5 :UInt32;
   release @6 :Text;
-  resume @7 :Data;              # 16 bytes: the session that this connection is to carry on; empty: a new one
-  ticket @8 :Data;              # 16 bytes: of the place in the queue that the client had when it lost its connection; empty: it had none
-  query @9 :Text;               # not empty: no session is wanted, but an answer: "queue", "top", "usage" or "me", and "text", "json" or "csv"; then, or not, the columns of the terminal (0: none), and how "top" sorts: "gpu", "memory", "link", "tenant", "id", or whether "usage" is by "tenant" or "user". Between these words are spaces; further ones are ignored. Or "usage-since", the format, a day, 2026-11-23, and "tenant" or "user", or not. Or "usage-by-user", the format, and a day, or not. Or "check text": would a program with these gpus and memoryBytes start now? Or "end text" and numbers of sessions, 32 at most: the tenant's own that are to end. docs/wire_protocol.md says what these two are answered
-  tokenName @10 :Text;          # in the place of a token, without TLS: the first 16 hexadecimal digits of its SHA-256. The server answers with a challenge
+  resume @7 :Data;              # 16 bytes: the session that this connection is to resume; empty: a new one
+  ticket @8 :Data;              # 16 bytes: the ticket of the client's place in the queue when it lost its connection; empty: it had none
+  query @9 :Text;               # not empty: the client requests an answer instead of a session. Words separated by spaces; further words are ignored:
+                                # - "queue", "top", "usage" or "me", then "text", "json" or "csv"; optionally the columns of the terminal (0: none); optionally how
+                                #   "top" sorts ("gpu", "memory", "link", "tenant", "id"), or whether "usage" is by "tenant" or "user"
+                                # - "usage-since", the format, a day such as 2026-11-23, and optionally "tenant" or "user"
+                                # - "usage-by-user", the format, and optionally a day
+                                # - "check text": would a program with these gpus and memoryBytes start now?
+                                # - "end text" and at most 32 numbers of sessions of the tenant, which are to end
+                                # docs/wire_protocol.md specifies the answers of the last two
+  tokenName @10 :Text;          # instead of a token, without TLS: the first 16 hexadecimal digits of the token's SHA-256. The server answers with a challenge
   tokenNonce @11 :Data;         # with tokenName: 32 random bytes
-  sealedToken @12 :Data;        # of a second Login, which answers the challenge and has nothing else: the token, as docs/wire_protocol.md says
-  gpuType @13 :Text;            # what the name of each GPU of the session has in it, whatever the case of its letters; empty: anything
+  sealedToken @12 :Data;        # in a second Login, which answers the challenge and has no other field: the sealed token (docs/wire_protocol.md)
+  gpuType @13 :Text;            # text that the name of each GPU of the session must contain, ignoring case; empty: any GPU
 }
 
 struct LoginAnswer {
-  # Server to client, ordinal 5; `queued` any number of times, then one of the others; after a query `told` or `refused`.
+  # Server to client, ordinal 5: `queued` any number of times, then one of the others; after a query `told` or `refused`.
   union {
-    admitted @0 :Void;          # over TLS both sides now begin a second handshake on the bare connection (protocol/tls/README.md); then Hello
+    admitted @0 :Void;          # over TLS both sides now begin a second handshake over the same TCP connection (protocol/tls/README.md); Hello follows
     queued @1 :Queued;
     refused @2 :Text;           # one line; the connection closes
-    challenge @4 :Challenge;    # to a tokenName, first of all
-    told @3 :Told;              # to a query, any number of times until `last`; the connection closes
+    challenge @4 :Challenge;    # the first answer to a tokenName
+    told @3 :Told;              # answers a query, any number of times until `last`; then the connection closes
   }
-  identityEndsUnixS @5 :Int64;  # with `admitted`: when what the client has shown does not count any more; 0: it has shown nothing that ends by itself
+  identityEndsUnixS @5 :Int64;  # with `admitted`: when the client's credentials expire; 0: they do not expire
   struct Told {
     text @0 :Text;
     last @1 :Bool;
   }
   struct Challenge {
     nonce @0 :Data;             # 32 random bytes
-    proof @1 :Data;             # HMAC-SHA256 under the token's SHA-256, docs/wire_protocol.md says of what
+    proof @1 :Data;             # HMAC-SHA256 keyed with the token's SHA-256; docs/wire_protocol.md specifies its input
   }
   struct Queued {
     place @0 :UInt32;
     waiting @1 :UInt32;
     why @2 :Text;
-    ticket @3 :Data;            # shown again if the connection is lost: a server that was started again has kept the place for a while
+    ticket @3 :Data;            # sent again after the connection is lost: a restarted server keeps the place for a while
   }
 }
