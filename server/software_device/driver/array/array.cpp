@@ -13,7 +13,7 @@ namespace {
 constexpr unsigned kKnownArrayFlags =
     CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_TEXTURE_GATHER;
 
-// The limits of the device attributes, by kind; 0: that extent must be 0 too.
+// The maximum extents of the device attributes, by kind of array. 0: the extent must be 0.
 struct ExtentsMax {
   size_t width, height, depth;
 };
@@ -103,7 +103,7 @@ CUresult create_array(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR* description,
       function);
 }
 
-// `body` takes the context where it needs it.
+// Calls `body` with the context if it accepts one.
 template <typename Body, typename Object>
 CUresult apply_to(Body& body, Object& object, Context& context) {
   if constexpr (std::is_invocable_v<Body&, Object&, Context&>) {
@@ -135,7 +135,8 @@ CUresult with_mipmap(CUmipmappedArray handle, Body&& body, const char* function 
       [&](Context& context) -> CUresult { return apply_to(body, *mipmap, context); }, function);
 }
 
-// There are no arrays that are sparse or mapped later. Said after a fault, too (as measured on driver 580).
+// For functions about sparse arrays and arrays with deferred mapping, which do not exist here. Returns the error even
+// after a fault (measured on driver 580).
 template <typename Handle, typename Table>
 CUresult no_sparse_or_deferred(Handle handle, const Table& table,
                                const char* function = __builtin_FUNCTION()) noexcept {
@@ -147,7 +148,7 @@ CUresult no_sparse_or_deferred(Handle handle, const Table& table,
       function);
 }
 
-// A level's extents: those of the one before, halved. Layers and faces stay.
+// Returns the extents of a level: half of those of the previous level. The number of layers and faces stays.
 CUDA_ARRAY3D_DESCRIPTOR level_description(const CUDA_ARRAY3D_DESCRIPTOR& base, unsigned level) {
   const auto halved = [&](size_t extent) { return extent == 0 ? 0 : std::max<size_t>(extent >> level, 1); };
   CUDA_ARRAY3D_DESCRIPTOR d = base;
@@ -217,8 +218,8 @@ CUresult cuArrayCreate_v2(CUarray* out, const CUDA_ARRAY_DESCRIPTOR* description
   return create_array(out, &wide);
 }
 
-// A level's handle ends, and its mipmapped array still has it (as measured on driver 580, which destroys it). Waits for
-// all work, as functions that free memory do (as measured on driver 580).
+// Destroying the array of a level removes its handle, and the mipmapped array keeps the level (driver 580 destroys the
+// level). Waits for all work, like functions that free memory (measured on driver 580).
 CUresult cuArrayDestroy(CUarray handle) {
   return with_array(handle, [&](const ArrayObject&, Context& context) -> CUresult {
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
@@ -251,7 +252,7 @@ CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR* out, CUarray handle) {
   });
 }
 
-// Several planes, memory bound later and sparse memory are properties of arrays that cannot be made here.
+// Several planes, deferred memory and sparse memory are properties of arrays that cannot be created here.
 CUresult cuArrayGetPlane(CUarray*, CUarray handle, unsigned int) {
   return with_array(handle, [](const ArrayObject&) { return CUDA_ERROR_INVALID_VALUE; });
 }
@@ -317,7 +318,7 @@ CUresult cuMipmappedArrayGetLevel(CUarray* out, CUmipmappedArray handle, unsigne
       return CUDA_ERROR_INVALID_VALUE;
     }
     const auto& array = mipmap.levels[level];
-    driver().arrays.insert(array->handle, array);  // again, if the program destroyed it
+    driver().arrays.insert(array->handle, array);  // again, if the program has destroyed it
     *out = array->handle;
     return CUDA_SUCCESS;
   });

@@ -1,5 +1,5 @@
-// Tensor maps: the result of an H200's driver for the same parameters. The software device has no tensor copies that
-// would use them.
+// Tensor maps, encoded like an H200's driver does for the same parameters. The software device has no tensor copies
+// that would use them.
 #include "protocol/cuda_abi/tensor_map.hpp"
 
 #include "server/software_device/driver/call/api.hpp"

@@ -8,7 +8,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-constexpr uint64_t kAddressAlignment = 512;  // as the device attributes say
+constexpr uint64_t kAddressAlignment = 512;  // the device attribute has the same value
 constexpr uint64_t kPitchAlignment = 32;
 constexpr size_t kLinearTexelsMax = 134217728;
 constexpr size_t kPitchedWidthMax = 131072;
@@ -49,7 +49,7 @@ ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned c
       (plane && (pitch % kPitchAlignment != 0 || pitch < width * texel->bytes()))) {
     return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
   }
-  // NVIDIA's driver accepts sizes beyond the allocation, too: a kernel's read there is a fault.
+  // NVIDIA's driver accepts sizes beyond the allocation, too. A kernel's read there is a fault.
   Image image{.format = *texel, .dimensions = static_cast<uint8_t>(plane ? 2 : 1)};
   image.levels.push_back({.base = reinterpret_cast<uint8_t*>(address),
                           .width = static_cast<uint32_t>(width),
@@ -59,7 +59,7 @@ ImageOrError linear_image(CUdeviceptr address, CUarray_format format, unsigned c
   return image;
 }
 
-// The error for a handle in a structure that names no array.
+// Returns the error for a handle in a structure that is not a valid array.
 CUresult no_array(const void* handle) {
   return handle == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -94,7 +94,7 @@ ImageOrError find_image(const CUDA_RESOURCE_DESC& resource) {
   return tl::unexpected(CUDA_ERROR_INVALID_VALUE);
 }
 
-// UINT_1X8 and those that follow it: by kind and width, one, two and four channels each.
+// The formats from UINT_1X8 on, by kind and width; each has one, two and four channels.
 std::optional<TexelFormat> view_format(CUresourceViewFormat format) {
   constexpr std::array<CUarray_format, 8> kFormats = {
       CU_AD_FORMAT_UNSIGNED_INT8,  CU_AD_FORMAT_SIGNED_INT8,  CU_AD_FORMAT_UNSIGNED_INT16, CU_AD_FORMAT_SIGNED_INT16,
@@ -160,7 +160,7 @@ CUresult apply_description(const CUDA_TEXTURE_DESC& d, Texture& texture) {
   if (integers && filtered) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // The hardware's treatment of these is not documented.
+  // The hardware's treatment of these fields is not documented.
   if (d.maxAnisotropy > 1) {
     return not_supported("a texture with an anisotropic filter");
   }
@@ -197,8 +197,8 @@ CUresult with_object(Table Driver::*table, uint64_t handle, const void* out, Bod
   });
 }
 
-// Destroying an invalid object succeeds, as with NVIDIA's driver. Kernels that were launched before still find the
-// object: it goes when all present work of its context is done.
+// Destroying an invalid object succeeds, like on NVIDIA's driver. Kernels that were launched before still find the
+// object, which is released after all present work of its context.
 template <typename Table>
 CUresult destroy_object(Table Driver::*table, uint64_t handle, const char* function = __builtin_FUNCTION()) noexcept {
   return with_context(
