@@ -1,4 +1,5 @@
-// How every exported function starts: driver initialised, context current and alive, no exception across the boundary.
+// The common entry code of exported functions: it checks that the driver is initialised and the context alive, and lets
+// no exception cross the boundary.
 #pragma once
 
 #include <exception>
@@ -14,8 +15,8 @@
 
 namespace gpuwire::software_device {
 
-// Runs `body` when the driver is initialised and no capture forbids the function. Exhausted host memory is
-// CUDA_ERROR_OUT_OF_MEMORY to the caller. `function`: the calling exported function.
+// Runs `body` if the driver is initialised and no capture forbids the function. Returns CUDA_ERROR_OUT_OF_MEMORY if
+// host memory is short. `function`: the calling exported function.
 template <typename Body>
 CUresult with_driver(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   if (const CUresult status = driver_status(); status != CUDA_SUCCESS) {
@@ -34,7 +35,7 @@ CUresult with_driver(Body&& body, const char* function = __builtin_FUNCTION()) n
   }
 }
 
-// Runs body(Context&) on the current context, whether or not it has a fault.
+// Runs body(Context&) on the current context, even if it has a fault.
 template <typename Body>
 CUresult with_any_context(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_driver(
@@ -49,7 +50,7 @@ CUresult with_any_context(Body&& body, const char* function = __builtin_FUNCTION
       function);
 }
 
-// The same, but a context with a fault answers with it.
+// Runs body(Context&) on the current context, or returns the context's fault.
 template <typename Body>
 CUresult with_context(Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_any_context(
@@ -60,13 +61,14 @@ CUresult with_context(Body&& body, const char* function = __builtin_FUNCTION()) 
       function);
 }
 
-// The whole of a function that is not offered and would work in a context: also then the fault comes first.
+// The implementation of a function that is not supported and would need a context: the context's fault is returned
+// first.
 inline CUresult not_offered_in_a_context(const char* function = __builtin_FUNCTION()) noexcept {
   return with_context([&](Context&) { return not_supported(function); }, function);
 }
 
-// As with_context(), for the few calls whose arguments come before the context's sticky error (as measured on driver
-// 580): `check` answers for them.
+// Runs `body` like with_context(), for the few calls whose arguments are checked before the context's fault (measured
+// on driver 580): `check` returns their errors.
 template <typename Check, typename Body>
 CUresult with_arguments_first(Check&& check, Body&& body, const char* function = __builtin_FUNCTION()) noexcept {
   return with_any_context(
@@ -78,7 +80,7 @@ CUresult with_arguments_first(Check&& check, Body&& body, const char* function =
       function);
 }
 
-// Runs body(Context&, Stream&) on the stream and the context it belongs to.
+// Runs body(Context&, Stream&) on the stream and its context.
 template <typename Body>
 CUresult with_stream(CUstream handle, Body&& body) noexcept {
   return with_context([&](Context& current) -> CUresult {
@@ -98,7 +100,8 @@ CUresult with_stream(CUstream handle, Body&& body) noexcept {
   });
 }
 
-// The same where a wrong value comes before a fault (as measured on driver 580).
+// Runs `body` like with_stream(), but an invalid value (`right` is false) is reported before a fault (measured on
+// driver 580).
 template <typename Body>
 CUresult with_stream_if(bool right, CUstream handle, Body&& body) noexcept {
   const CUresult result = with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
@@ -107,7 +110,7 @@ CUresult with_stream_if(bool right, CUstream handle, Body&& body) noexcept {
   return !right && cuda_abi::is_sticky(result) ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
-// And for questions with one answer, which has to be written somewhere.
+// Runs `body` like with_stream_if(), for a query whose result is written to `out`.
 template <typename Body>
 CUresult with_asked_stream(CUstream handle, const void* out, Body&& body) noexcept {
   return with_stream_if(out != nullptr, handle, std::forward<Body>(body));

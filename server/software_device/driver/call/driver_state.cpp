@@ -17,12 +17,13 @@ constexpr int kFirstPciBus = 0x65;
 
 enum class Status : int { not_initialised, ready, forked };
 
-// Release by the initialising thread, acquire by calling ones: a ready driver is a built one.
+// Stored with release by the initialising thread and loaded with acquire by callers, so that a caller that sees a ready
+// driver also sees its content.
 std::atomic<Status> status{Status::not_initialised};
 std::mutex initialise_mutex;
 Driver* the_driver = nullptr;
 
-// A whole, positive number from the environment, or the default.
+// Returns a positive integer from the environment, or the default.
 uint64_t setting(const char* name, uint64_t fallback) {
   const char* const text = std::getenv(name);
   if (text == nullptr || *text == 0) {
@@ -33,7 +34,7 @@ uint64_t setting(const char* name, uint64_t fallback) {
   return *end == 0 ? value : fallback;
 }
 
-// `number`: of the machine's devices; CUDA_VISIBLE_DEVICES does not change it.
+// `number` is the machine's number of the device, which CUDA_VISIBLE_DEVICES does not change.
 CUuuid make_uuid(int number) {
   CUuuid uuid{};
   std::memcpy(uuid.bytes, "gpuwire-software", sizeof uuid.bytes);
@@ -41,9 +42,9 @@ CUuuid make_uuid(int number) {
   return uuid;
 }
 
-// The machine's devices that CUDA_VISIBLE_DEVICES lets the process see, in its order: numbers up to the first that is
-// none; all without the variable. (CUDA C++ Programming Guide, "CUDA Environment Variables"; the forms with UUIDs are
-// not for this device.) `twice`: one is named twice, which driver 580 takes for an error.
+// Returns the devices that CUDA_VISIBLE_DEVICES makes visible, in its order: the numbers before the first invalid one,
+// or all devices without the variable (CUDA C++ Programming Guide, "CUDA Environment Variables"; forms with UUIDs are
+// not supported). `twice`: set if a device is listed twice, which driver 580 treats as an error.
 std::vector<int> visible_devices(int count, bool& twice) {
   std::vector<int> visible;
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -1,5 +1,5 @@
-// The one object behind the exported functions: devices, handle tables, the memory table and the scheduler. Built by
-// cuInit and never destroyed: programs call the driver from their own exit handlers.
+// The object behind the exported functions: devices, handle tables, the memory table and the scheduler. cuInit creates
+// it and nothing destroys it, because programs call the driver from their own exit handlers.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace gpuwire::software_device {
 
-inline constexpr int kDriverVersionMax = 13000;  // of the API that the library knows
+inline constexpr int kDriverVersionMax = 13000;  // of the API that this library implements
 inline constexpr uint32_t kComputeMajor = 9;
 inline constexpr uint32_t kComputeMinor = 0;
 inline constexpr uint32_t kMultiprocessors = 4;
@@ -42,19 +42,19 @@ inline constexpr uint32_t kRegistersPerThreadMax = 255;
 inline constexpr uint32_t kPortableClusterBlocksMax = 8;
 inline constexpr uint32_t kClusterBlocksMax = 16;
 
-// A context's handle and whether there is a context behind it now. Slots stay, so that the handle of a destroyed
-// context is distinguished from one that never was; a primary context has one slot for ever.
+// A context's handle, and the context behind it if there is one now. Slots are never removed, so that the handle of a
+// destroyed context differs from one that never existed. A primary context keeps one slot forever.
 struct ContextSlot {
   CUcontext handle = nullptr;
   Device* device = nullptr;
   bool primary = false;
-  // Of a green context, which is its primary context with fewer multiprocessors: that one's slot. Fixed with the next
-  // two before others see it.
+  // For a green context, which is its primary context with fewer multiprocessors: the primary context's slot. This and
+  // the next two members are set before other threads see the slot.
   std::shared_ptr<ContextSlot> green_of;
   uint32_t processors = kAllProcessors;
   unsigned long long green_id = 0;
 
-  // A green context ends with the primary context that it was made of.
+  // Returns the context if it exists. A green context ends with the primary context from which it was made.
   std::shared_ptr<Context> live() const {
     const std::shared_ptr<Context> base = green_of == nullptr ? nullptr : green_of->live();
     const std::lock_guard lock(mutex);
@@ -65,33 +65,35 @@ struct ContextSlot {
   std::shared_ptr<Context> context;  // null: not active, or destroyed
 };
 
-// The resources of a green context. Lives as long as the process: the API has no function to release it.
+// The resources of a green context. Never released, because the API has no function for it.
 struct ResourceDescriptor {
   int device = 0;
   uint32_t processors = 0;
 };
 
-inline constexpr uint64_t kFaultMask = 0xffffffff;  // of Device::faults: a CUresult
+inline constexpr uint64_t kFaultMask = 0xffffffff;  // the bits of Device::faults with a CUresult
 
 struct Device {
   int ordinal = 0;
   CUuuid uuid{};
   int pci_bus = 0;
   uint64_t total_bytes = 0;
-  std::atomic<uint64_t> faults{0};      // how many work has had, above the newest one (kFaultMask); Context::fault()
-  std::atomic<uint64_t> used_bytes{0};  // a sum, compared with total_bytes when it is raised: no order needed
+  // The number of faults of all work, above the bits of the newest one (kFaultMask); see Context::fault().
+  std::atomic<uint64_t> faults{0};
+  // Relaxed: a sum that is compared with total_bytes when it is raised.
+  std::atomic<uint64_t> used_bytes{0};
 
   std::shared_ptr<ContextSlot> primary;
   std::mutex primary_mutex;  // guards the following members, and serialises retain, release and reset
   unsigned primary_users = 0;
-  unsigned greens = 0;  // of the users, those that are green contexts
+  unsigned greens = 0;  // the part of primary_users that are green contexts
   unsigned primary_flags = 0;
 
   std::shared_ptr<Pool> default_pool;
   std::mutex pool_mutex;
-  std::shared_ptr<Pool> current_pool;  // under pool_mutex
+  std::shared_ptr<Pool> current_pool;  // guarded by pool_mutex
 
-  // False when the device's memory would be exceeded.
+  // Returns false if this would exceed the device's memory.
   bool charge(uint64_t bytes) noexcept;
   // Charges as much of `bytes` as the device has room for; returns how much that is.
   uint64_t charge_at_most(uint64_t bytes) noexcept;
@@ -103,13 +105,13 @@ class Driver {
   Driver();
 
   std::vector<std::unique_ptr<Device>> devices;
-  bool device_named_twice = false;  // in CUDA_VISIBLE_DEVICES; then there are none
-  // A primary context was reset after a kernel's fault: like NVIDIA's driver, the process takes no new one on any
-  // device. A flag alone: nothing is published through it.
+  bool device_named_twice = false;  // in CUDA_VISIBLE_DEVICES; there are no devices then
+  // A primary context was reset after a kernel's fault. Like on NVIDIA's driver, the process then accepts no new
+  // primary context on any device. Relaxed: the flag publishes nothing.
   std::atomic<bool> lost{false};
   ProcessCheckpoint checkpoint;
   SlowWork slow_work;
-  const bool loads_wait;  // loading code waits for the context's work, as NVIDIA's driver may
+  const bool loads_wait;  // loading code waits for the context's work, as NVIDIA's driver may do
   MemoryTable memory;
   OperationScheduler scheduler;
   std::unique_ptr<Engine> engine;
@@ -144,29 +146,31 @@ class Driver {
 
  private:
   std::atomic<unsigned long long> stream_ids_{
-      3};  // 1 and 2 read like the legacy and the per-thread stream; only uniqueness matters
+      // 1 and 2 denote the legacy and the per-thread stream. Relaxed: only the uniqueness of numbers matters.
+      3};
   std::atomic<unsigned long long> context_ids_{1};
 };
 
-// Valid once cuInit has succeeded in this process.
+// Precondition: cuInit has succeeded in this process.
 Driver& driver() noexcept;
 
-// The result of cuDriverGetVersion: GPUWIRE_SOFTWARE_DRIVER_VERSION, as 12040, or else kDriverVersionMax; never above
-// that. Any time, also before cuInit.
+// Returns the result of cuDriverGetVersion: GPUWIRE_SOFTWARE_DRIVER_VERSION, such as 12040, or kDriverVersionMax, which
+// is also the upper limit. May be called before cuInit.
 int driver_version() noexcept;
 
-// Builds the driver; CUDA_ERROR_NO_DEVICE when it is configured without devices, CUDA_ERROR_INVALID_DEVICE when
-// CUDA_VISIBLE_DEVICES names one twice.
+// Creates the driver. Returns CUDA_ERROR_NO_DEVICE if it is configured without devices, and CUDA_ERROR_INVALID_DEVICE
+// if CUDA_VISIBLE_DEVICES lists one twice.
 CUresult initialise_driver();
 
-// CUDA_ERROR_NOT_INITIALIZED before cuInit, and in the child of a fork: threads and devices stay with the parent.
+// Returns CUDA_ERROR_NOT_INITIALIZED before cuInit and in the child of a fork, because threads and devices stay with
+// the parent.
 CUresult driver_status() noexcept;
 
-// The meaning of a NULL stream for the call in progress: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD within the _ptds and
-// _ptsz functions.
+// Returns the stream that NULL means in the current call: CU_STREAM_LEGACY, or CU_STREAM_PER_THREAD inside the _ptds
+// and _ptsz functions.
 CUstream default_stream() noexcept;
 
-// Makes NULL mean the per-thread stream while it lives.
+// Makes NULL mean the per-thread stream during its lifetime.
 class PerThreadDefaultStream {
  public:
   PerThreadDefaultStream() noexcept;
@@ -182,7 +186,7 @@ class PerThreadDefaultStream {
 
 std::vector<std::shared_ptr<ContextSlot>>& context_stack() noexcept;
 std::shared_ptr<ContextSlot> current_slot() noexcept;
-// The green context that work sent to this stream by the calling thread belongs to, or null.
+// Returns the green context of work that the calling thread submits to this stream, or null.
 std::shared_ptr<ContextSlot> green_of(const Stream& stream) noexcept;
 
 }  // namespace gpuwire::software_device

@@ -1,4 +1,4 @@
-// cuGetErrorName and cuGetErrorString: every code of CUDA 13.0 with the words that the driver uses.
+// cuGetErrorName and cuGetErrorString: every code of CUDA 13.0 with the driver's text.
 #include <algorithm>
 #include <iterator>
 

@@ -1,4 +1,4 @@
-// cuGetExportTable, over the tables shared with the client's stub.
+// cuGetExportTable, with the tables that the client's stub uses, too.
 #include <cstdio>
 #include <cstring>
 
@@ -80,5 +80,5 @@ constexpr cuda_abi::PrivateTableHost kHost{
 
 }  // namespace
 
-// cudart asks for a table before it calls cuInit.
+// cudart calls this before cuInit.
 CUresult cuGetExportTable(const void** table, const CUuuid* id) { return cuda_abi::get_export_table(kHost, table, id); }

@@ -1,4 +1,4 @@
-// Names that older programs have in them, of functions that have changed their names and nothing else since.
+// Older names of functions of which only the name has changed.
 #define __CUDA_API_VERSION_INTERNAL  // the header declares each function under its own name
 #include <cuda.h>
 

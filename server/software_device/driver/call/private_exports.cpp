@@ -1,10 +1,10 @@
-// The functions beside the driver API that the remote worker uses, found with dlsym.
+// The functions beside the driver API that gpuwire's worker finds with dlsym.
 #include "server/software_device/driver/launch/output.hpp"
 #include "server/software_device/driver/module/link.hpp"
 #include "server/software_device/driver/stream/work_observer.hpp"
 
-// Sends the output of device code to `sink` (fd 1: printf, 2: assertions and faults) instead of to this process; null:
-// back again.
+// Sends the output of device code to `sink` (fd 1: printf, 2: assertions and faults) instead of this process's output.
+// Null restores the default.
 extern "C" void gpuwire_software_set_output(void (*sink)(void* user, int fd, const char* text, size_t bytes),
                                             void* user) {
   gpuwire::software_device::set_output_sink(sink, user);
@@ -15,6 +15,6 @@ extern "C" void gpuwire_software_observe_work(const gpuwire::software_device::Wo
   gpuwire::software_device::set_work_observer(*observer);
 }
 
-// Not 0: calls that NVIDIA's driver does not survive are refused, though it would take most of them (README.md, "Strict
-// mode").
+// `on` not 0: refuses calls that may crash NVIDIA's driver, although it accepts them most of the time (README.md,
+// "Strict mode").
 extern "C" void gpuwire_software_set_strict(int on) { gpuwire::software_device::set_strict_links(on != 0); }

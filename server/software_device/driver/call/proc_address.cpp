@@ -1,4 +1,4 @@
-// cuGetProcAddress: the rules are shared with the client's stub, the symbols are this library's own.
+// cuGetProcAddress, with the rules that the client's stub uses, too, and this library's symbols.
 #include "protocol/cuda_abi/proc_address.hpp"
 
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 
 namespace {
 
-// This library, found by an address in it: a program may have loaded another libcuda as well.
+// Returns this library, found by an address inside it, because a program may have loaded another libcuda as well.
 void* own_library() noexcept {
   static void* const handle = [] {
     Dl_info info{};
@@ -37,7 +37,7 @@ CUresult cuGetProcAddress_v2(const char* name, void** function, int version, cuu
   return CUDA_SUCCESS;
 }
 
-// The first version has no status to say why there is no function.
+// The first version has no status that says why there is no function.
 CUresult cuGetProcAddress(const char* name, void** function, int version, cuuint64_t flags) {
   const CUresult result = cuGetProcAddress_v2(name, function, version, flags, nullptr);
   return result == CUDA_SUCCESS && *function == nullptr ? CUDA_ERROR_NOT_FOUND : result;

@@ -1,4 +1,4 @@
-// Profiler control: this device has no profiler to start, and the calls succeed.
+// Profiler control: this device has no profiler to start, so the calls succeed without effect.
 #include <cuda.h>
 
 #include "server/software_device/driver/call/api.hpp"

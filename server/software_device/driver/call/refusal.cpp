@@ -22,7 +22,7 @@ void log_refusal(std::string_view reason) noexcept {
     }
     write_output(kStderr, "gpuwire software device: " + std::string(reason) + "\n");
   } catch (const std::exception&) {
-    // The error code is the answer; the line only explains it.
+    // Ignored: the line only explains the error code.
   }
 }
 
@@ -30,14 +30,14 @@ CUresult not_supported(std::string_view what) noexcept {
   try {
     log_refusal(std::string(what) + " is not supported");
   } catch (const std::exception&) {
-    // As above.
+    // Ignored, as above.
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 }  // namespace gpuwire::software_device
 
-// The body of every driver function that is not written (generate_exports.py). A function that a capture forbids
+// The body of every driver function that is not implemented (generate_exports.py). A function that a capture forbids
 // invalidates the capture even so.
 extern "C" CUresult software_device_not_offered(const char* function) {
   using namespace gpuwire::software_device;
