@@ -3,7 +3,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-// How many calls of the thread are within each other.
+// The nesting depth of the thread's calls.
 thread_local unsigned call_depth = 0;
 
 }  // namespace

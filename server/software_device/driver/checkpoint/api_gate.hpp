@@ -1,4 +1,4 @@
-// Calls of the driver API that are under way in this process, and a lock that keeps further ones out.
+// ApiGate counts the running calls of the driver API in this process, and can block further ones.
 #pragma once
 
 #include <chrono>
@@ -8,15 +8,15 @@
 
 namespace gpuwire::software_device {
 
-// Any thread.
+// Thread: any.
 class ApiGate {
  public:
-  using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // nothing: however long it takes
+  using Deadline = std::optional<std::chrono::steady_clock::time_point>;  // empty: no time limit
 
-  // `used`: without it nothing is counted, and it cannot be locked.
+  // `used` false: calls are not counted, and the gate cannot be locked.
   explicit ApiGate(bool used) : used_(used) {}
 
-  // A call of the thread's own; one that another exported function makes is part of that one's.
+  // A call of the thread's own. A call that another exported function makes belongs to that function's call.
   class Call {
    public:
     explicit Call(ApiGate& gate) : gate_(gate) {
@@ -32,7 +32,7 @@ class ApiGate {
     ApiGate& gate_;
   };
 
-  // From now on calls wait, and those under way are over. False: they were not in time, and nothing is locked.
+  // Blocks further calls and waits for the running ones. Returns false, and locks nothing, if they do not end in time.
   bool lock(const Deadline& deadline);
   void unlock();
 
@@ -43,8 +43,8 @@ class ApiGate {
   const bool used_;
   std::mutex mutex_;
   std::condition_variable opened_, emptied_;
-  bool locked_ = false;     // under mutex_
-  unsigned under_way_ = 0;  // under mutex_
+  bool locked_ = false;     // guarded by mutex_
+  unsigned under_way_ = 0;  // guarded by mutex_
 };
 
 }  // namespace gpuwire::software_device

@@ -1,4 +1,4 @@
-// The exported functions of checkpoints. None waits at the gate that they lock.
+// The exported functions of checkpoints. None of them waits at the gate that they lock.
 #include <cstring>
 
 #include "server/software_device/driver/call/driver_state.hpp"
@@ -40,7 +40,8 @@ CUresult ask_into(int pid, CheckpointStep step, Out* out) noexcept {
   }
 }
 
-// Each GPU onto itself: there is no other of which it is known that it is free.
+// Returns whether a GPU is mapped to another one. Only identical mappings are supported, because no other GPU is known
+// to be free.
 bool remaps(const CUcheckpointRestoreArgs& args) {
   for (unsigned i = 0; i < args.gpuPairsCount; ++i)
     if (std::memcmp(&args.gpuPairs[i].oldUuid, &args.gpuPairs[i].newUuid, sizeof(CUuuid)) != 0) return true;

@@ -88,7 +88,7 @@ void read_control(msghdr& message, Heard& heard) {
   }
 }
 
-// Nothing: it was no request.
+// Returns nothing if the message was not a request.
 std::optional<Heard> next_request(int socket) {
   Heard heard;
   iovec words{&heard.request, sizeof heard.request};
@@ -128,7 +128,7 @@ Reply carry_out_request(ProcessCheckpoint& process, const Heard& heard) {
     if (!heard) continue;
     const Descriptor reply_to(heard->reply_to);
     const Reply reply = carry_out_request(process, *heard);
-    send(reply_to.get(), &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);  // who asked may have gone
+    send(reply_to.get(), &reply, sizeof reply, MSG_NOSIGNAL | MSG_DONTWAIT);  // the process that asked may have ended
   }
 }
 
@@ -168,7 +168,7 @@ void serve_checkpoints(ProcessCheckpoint& process) {
     if (listens >= 0) close(listens);
     return;
   }
-  // Signals are the program's: the thread takes none.
+  // The thread blocks all signals, which are for the program's threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -183,7 +183,7 @@ tl::expected<uint32_t, CUresult> ask_process(int pid, CheckpointStep step, unsig
     return tl::unexpected(CUDA_ERROR_OPERATING_SYSTEM);
   const Descriptor answers(pair[0]);
   {
-    const Descriptor theirs(pair[1]);  // closed here, so that the end of the process that is asked is an end of file
+    const Descriptor theirs(pair[1]);  // closed here, so that the end of the other process is an end of file
     if (!send_request(pid, {.step = step, .timeout_ms = timeout_ms}, theirs.get()))
       return tl::unexpected(exists(pid) ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_VALUE);
   }

@@ -14,7 +14,7 @@ namespace gpuwire::software_device {
 namespace {
 
 constexpr uint64_t kMovedAtOnce = uint64_t{1} << 20;
-// What lies in the heap's pieces meanwhile: nobody's contents.
+// Overwrites the heap's pieces during a checkpoint, so that a use of them is noticed.
 constexpr int kLeft = 0xdb;
 
 bool write_all(int file, const void* from, uint64_t bytes, uint64_t offset) {
@@ -54,7 +54,7 @@ bool save_piece(const StoragePiece& piece, int file, uint64_t offset) {
   return write_all(file, piece.memory, piece.bytes, offset);
 }
 
-// A file keeps its length, so that what is mapped stays mapped.
+// Releases the file's pages and keeps its length, so that its mappings stay valid.
 void let_go(const StoragePiece& piece) {
   switch (piece.kind) {
     case StoragePiece::Kind::pages:

@@ -1,4 +1,4 @@
-// Every piece of device memory that this process has: what a checkpoint moves to the host, and back to where it was.
+// DeviceStorage lists every piece of device memory of this process. A checkpoint moves the pieces to the host and back.
 #pragma once
 
 #include <cstdint>
@@ -14,36 +14,37 @@ struct Device;
 
 struct StoragePiece {
   enum class Kind : uint8_t {
-    pages,  // mapped for the piece alone
-    heap,   // of the process's heap
-    file,   // physical memory, which is mapped somewhere or nowhere
+    pages,  // mapped for the piece only
+    heap,   // from the process's heap
+    file,   // physical memory, mapped at any number of addresses
   };
   Kind kind = Kind::pages;
   void* memory = nullptr;     // of pages and heap
   uint64_t mapped_bytes = 0;  // of pages
-  int file = -1;              // of a file; the owner's
-  uint64_t bytes = 0;         // of contents, for which the device is charged
+  int file = -1;              // of a file; its owner closes it
+  uint64_t bytes = 0;         // of contents, which are charged to the device
   Device* device = nullptr;
 };
 
-// The owner of a piece adds it when it has it, and removes it before it gives it back. Any thread.
+// The owner of a piece adds it after the allocation, and removes it before the release. Thread: any.
 class DeviceStorage {
  public:
-  // `owner`: any address that no other piece is called by.
+  // `owner` is an address that identifies the piece.
   void add(const void* owner, const StoragePiece& piece);
   void remove(const void* owner);
 
-  // --- while no call and no work is under way ---
-  // All contents to files in memory; then the device's memory is let go of. CUDA_ERROR_OUT_OF_MEMORY: the host has no
-  // room, and nothing has changed.
+  // --- only while no call and no work is running ---
+  // Copies all contents to files in memory, then releases the device's memory. Returns CUDA_ERROR_OUT_OF_MEMORY, and
+  // changes nothing, if the host has no room.
   CUresult evict();
-  // CUDA_ERROR_OUT_OF_MEMORY: the device has no room, and nothing has changed. CUDA_ERROR_UNKNOWN: contents are lost.
+  // Copies all contents back. CUDA_ERROR_OUT_OF_MEMORY: the device has no room, and nothing has changed.
+  // CUDA_ERROR_UNKNOWN: contents are lost.
   CUresult bring_back();
 
  private:
   struct Saved {
     StoragePiece piece;
-    uint64_t offset = 0;  // in its device's file
+    uint64_t offset = 0;  // in the file of its device
   };
   CUresult save(std::vector<Saved>& saved);
   bool charge(std::vector<Saved>& saved);
@@ -51,8 +52,9 @@ class DeviceStorage {
 
   std::mutex mutex_;
   std::map<const void*, StoragePiece> pieces_;
-  std::vector<Saved> saved_;            // while evicted
-  std::map<const Device*, int> files_;  // while evicted: one for each device, no larger than its memory
+  std::vector<Saved> saved_;  // during a checkpoint
+  // During a checkpoint: a file for each device, no larger than the device's memory.
+  std::map<const Device*, int> files_;
 };
 
 }  // namespace gpuwire::software_device

@@ -1,4 +1,4 @@
-// This process as a checkpoint sees it: in which state it is, and the step from each state to the next.
+// ProcessCheckpoint is this process's checkpoint state, with the step from each state to the next.
 #pragma once
 
 #include <cuda.h>
@@ -8,18 +8,19 @@
 
 namespace gpuwire::software_device {
 
-// The checkpoint service's thread only; the gate and the storage are everybody's. A step from a state that it does not
-// begin in is CUDA_ERROR_ILLEGAL_STATE.
+// Thread: the checkpoint service's; any thread may use the gate and the storage. A step that is not valid in the
+// present state returns CUDA_ERROR_ILLEGAL_STATE.
 class ProcessCheckpoint {
  public:
-  // `used`: other processes may ask for it.
+  // `used`: other processes may request checkpoints.
   explicit ProcessCheckpoint(bool used) : gate(used) {}
 
   ApiGate gate;
   DeviceStorage storage;
 
   CUprocessState state() const { return state_; }
-  // Calls wait from now on, and all work is done. CUDA_ERROR_NOT_READY: not within `timeout_ms`; 0: however long.
+  // Blocks further calls and waits until all work is done. Returns CUDA_ERROR_NOT_READY after `timeout_ms`; 0: no
+  // limit.
   CUresult lock(unsigned timeout_ms);
   CUresult checkpoint();
   CUresult restore();
