@@ -35,7 +35,7 @@ CUresult create_context(CUcontext* out, unsigned flags, CUdevice ordinal) {
   return CUDA_SUCCESS;
 }
 
-// The context named, or the current one when `handle` is null.
+// Runs `body` on the context `handle`, or on the current one if `handle` is null.
 template <typename Body>
 CUresult with_named_context(CUcontext handle, Body&& body) noexcept {
   if (handle == nullptr) {
@@ -92,8 +92,8 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
       return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     context->shut_down();
-    // Only the top of this thread's stack is popped; deeper down and in other threads the handle stays, as the driver's
-    // does.
+    // Only the top of this thread's stack is popped. Deeper in the stack and in other threads the handle stays, like on
+    // NVIDIA's driver.
     auto& stack = context_stack();
     if (!stack.empty() && stack.back() == slot) {
       stack.pop_back();
@@ -132,7 +132,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext* out) {
   });
 }
 
-// A context that is current is refused by the first version (as measured on driver 580).
+// The first version refuses a context that is current (measured on driver 580).
 CUresult cuCtxPushCurrent(CUcontext handle) {
   const auto& stack = context_stack();
   if (handle != nullptr && !stack.empty() && stack.back()->handle == handle) {
@@ -214,7 +214,7 @@ CUresult cuCtxGetId(CUcontext handle, unsigned long long* id) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (handle == nullptr && context.fault() != CUDA_SUCCESS) {
-      return context.fault();  // where the context is not named, as measured on driver 580
+      return context.fault();  // only if the context is not named (measured on driver 580)
     }
     *id = context.id();
     return CUDA_SUCCESS;
@@ -233,7 +233,7 @@ CUresult cuCtxGetApiVersion(CUcontext handle, unsigned int* version) {
     return CUDA_SUCCESS;
   });
   return handle != nullptr && result == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_ERROR_INVALID_CONTEXT
-                                                                        : result;  // as measured on driver 580
+                                                                        : result;  // measured on driver 580
 }
 
 CUresult cuCtxGetFlags(unsigned int* flags) {
@@ -242,7 +242,7 @@ CUresult cuCtxGetFlags(unsigned int* flags) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const std::lock_guard lock(context.settings_mutex);
-    // For a primary context CU_CTX_MAP_HOST is always on, for a created one the flags are those of its creation (driver
+    // A primary context always has CU_CTX_MAP_HOST; a created one has the flags of its creation (measured on driver
     // 580).
     const auto slot = driver().contexts.find(context.handle());
     *flags = context.flags | (slot != nullptr && slot->primary ? unsigned(CU_CTX_MAP_HOST) : 0u);

@@ -171,8 +171,8 @@ std::vector<OperationPtr> Context::all_tails_locked() const {
   return tails;
 }
 
-// The legacy stream's implicit synchronisation: its work waits for that of all blocking streams, and theirs waits for
-// it.
+// The legacy stream's implicit synchronisation: its work waits for the work of all blocking streams, and their work
+// waits for it.
 std::vector<OperationPtr> Context::dependencies_locked(const Stream& stream) const {
   std::vector<OperationPtr> out{stream.tail};
   if (stream.kind == Stream::Kind::legacy) {

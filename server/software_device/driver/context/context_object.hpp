@@ -1,4 +1,4 @@
-// A live context: its streams, its memory as kernels see it, and its fault once it has one.
+// A live context: its streams, its memory as kernels see it, and its fault if it has one.
 #pragma once
 
 #include <atomic>
@@ -35,13 +35,13 @@ struct Limits {
   size_t persisting_l2_bytes = 0;
 };
 
-// The range table as the kernels of one context may use it.
+// The memory table as the kernels of one context may use it.
 class ContextMemory final : public DeviceMemory {
  public:
   ContextMemory(const MemoryTable& table, int device) : table_(table), device_(device) {}
   Range find(uint64_t address) const noexcept override;
   uint64_t generation() const noexcept override { return table_.generation(); }
-  // Devices whose memory this context may touch besides its own. Relaxed: enabling precedes the launches that rely on
+  // Other devices whose memory this context may access. Relaxed: peer access is enabled before the launches that need
   // it.
   std::atomic<uint32_t> peers{0};
 
@@ -62,15 +62,15 @@ class ContextHeap final : public DeviceHeap {
   MemoryTable& table_;
   CUcontext context_;
   const std::atomic<size_t>& limit_bytes_;
-  std::atomic<uint64_t> used_bytes_{0};  // a sum: no order needed
+  std::atomic<uint64_t> used_bytes_{0};  // relaxed: a sum
 };
 
 class Context : public std::enable_shared_from_this<Context> {
  public:
-  // Every this many operations of a stream, submit() waits for the operations before the last interval: no queue is
-  // longer than two.
+  // After every interval of this many operations of a stream, submit() waits for the operations before the last
+  // interval, so a queue is never longer than two intervals.
   static constexpr unsigned kCheckpointInterval = 2048;
-  // How long destruction waits for work in flight before it cancels running kernels.
+  // The time for which destruction waits for running work before it cancels running kernels.
   static constexpr std::chrono::milliseconds kDrainTimeout{5000};
 
   Context(Device& device, CUcontext handle, unsigned flags, unsigned long long id);
@@ -80,50 +80,53 @@ class Context : public std::enable_shared_from_this<Context> {
   unsigned long long id() const noexcept { return id_; }
 
   // --- streams
-  // Resolves 0, 1 and 2 as well; null when there is no such stream. A created stream may belong to another context.
+  // Returns the stream for a handle, including 0, 1 and 2; null if there is no such stream. A created stream may belong
+  // to another context.
   std::shared_ptr<Stream> stream(CUstream handle);
   std::shared_ptr<Stream> create_stream(unsigned flags, int priority);
   bool destroy_stream(const std::shared_ptr<Stream>& stream);
 
   using Step = std::function<CUresult()>;
-  // Appends work to a stream. The work is left out once the context has a fault; an error that it returns becomes the
+  // Appends work to a stream. Work is skipped after the context has a fault, and an error of the work becomes the
   // context's fault.
   OperationPtr submit(Stream& stream, Step step, std::span<const OperationPtr> extra_dependencies = {});
-  // Work of a graph: after its dependencies alone, in no stream.
+  // Submits work of a graph, which waits only for its dependencies and is in no stream.
   OperationPtr submit_unordered(Work work, std::span<const OperationPtr> dependencies);
-  // As submit, for work that has to run even in a faulted context (callbacks that report the fault).
+  // Like submit(), for work that must run even in a faulted context (callbacks that report the fault).
   OperationPtr submit_always(Stream& stream, std::function<void()> work);
-  // Work of which the caller waits for the end: runs in the calling thread when its turn has come. Returns the
-  // context's fault, if any.
+  // Runs work in the calling thread when its turn in the stream has come, and waits for it. Returns the context's
+  // fault, if any.
   CUresult run(Stream& stream, const Step& step);
-  // Waits for everything, then flushes the output. Returns the context's fault, if any.
+  // Waits for all work, then flushes the output. Returns the context's fault, if any.
   CUresult synchronize();
   CUresult synchronize(Stream& stream);
   CUresult synchronize(const OperationPtr& operation);
-  // A marker behind all work of the context, for which all streams wait from now on.
+  // Returns a marker behind all work of the context. delay_everything() makes all later work of all streams wait for
+  // it.
   OperationPtr mark_everything();
   void delay_everything(const OperationPtr& operation);
-  // The operations that an operation added to the stream now would wait for.
+  // Returns the operations for which an operation added to the stream now would wait.
   std::vector<OperationPtr> pending(Stream& stream);
 
   // --- faults
-  // Its own, or that of another context of the device since this one was made: a fault leaves all of them unusable (as
-  // measured on driver 580).
+  // Returns the context's own fault, or a fault of another context of the device since this one was created, because a
+  // fault makes all of them unusable (measured on driver 580).
   CUresult fault() const noexcept;
   void set_fault(CUresult fault) noexcept;
-  // Does one piece of work unless the context has a fault. Output before a fault is available before the fault is seen.
+  // Runs one piece of work unless the context has a fault. Output from before a fault is available before the fault is
+  // visible.
   void step(const Step& step);
-  // Polled by running kernels.
+  // Running kernels poll this.
   bool cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Waits for the work in flight (cancelling it when that takes too long), then releases modules, memory and streams.
+  // Waits for the running work, and cancels it if that takes too long. Then releases modules, memory and streams.
   void shut_down();
 
   ContextMemory memory;
   ContextHeap heap;
   OutputBuffer output;
 
-  // --- plain settings, each on its own
+  // --- independent settings
   std::mutex settings_mutex;
   Limits limits;
   std::atomic<size_t> heap_limit_bytes;
@@ -132,7 +135,7 @@ class Context : public std::enable_shared_from_this<Context> {
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
   CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;
 
-  // --- code: instances of libraries in this context, by the library's handle; modules by their own
+  // --- code: instances of libraries in this context by the library's handle, and modules by their own handle
   std::mutex code_mutex;
   std::map<CUlibrary, std::shared_ptr<ModuleInstance>> library_instances;
   std::map<CUmodule, std::shared_ptr<ModuleInstance>> modules;
@@ -147,17 +150,17 @@ class Context : public std::enable_shared_from_this<Context> {
   Device& device_;
   const CUcontext handle_;
   const unsigned long long id_;
-  // Set once, by the thread that saw the fault; release and acquire so that a thread that sees it also sees the
-  // kernel's earlier writes.
+  // Set once, by the thread that detects the fault. Release and acquire, so that a thread that sees the fault also sees
+  // the kernel's earlier writes.
   std::atomic<CUresult> fault_{CUDA_SUCCESS};
-  const uint64_t faults_before_;        // Device::faults when it was made
-  std::atomic<bool> cancelled_{false};  // polled: no order needed
+  const uint64_t faults_before_;        // Device::faults when the context was created
+  std::atomic<bool> cancelled_{false};  // relaxed: only polled
 
   mutable std::mutex submission_mutex_;
   std::shared_ptr<Stream> legacy_;
   std::map<std::thread::id, std::shared_ptr<Stream>> per_thread_;
   std::map<CUstream, std::shared_ptr<Stream>> created_;
-  std::vector<OperationPtr> orphans_;  // last operations of destroyed streams
+  std::vector<OperationPtr> orphans_;  // the last operations of destroyed streams
 };
 
 }  // namespace gpuwire::software_device

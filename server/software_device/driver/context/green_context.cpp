@@ -47,7 +47,7 @@ CUresult part_of(const CUdevResource& resource, Part& part) {
   return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION;
 }
 
-// The lowest `count` of a set, taken out of it.
+// Removes the lowest `count` multiprocessors from a set and returns them.
 uint32_t take_lowest(uint32_t& processors, unsigned count) {
   uint32_t taken = 0;
   for (; count > 0; --count) {
@@ -225,7 +225,7 @@ CUresult cuCtxFromGreenCtx(CUcontext* out, CUgreenCtx handle) {
 }
 
 CUresult cuGreenCtxGetId(CUgreenCtx handle, unsigned long long* id) {
-  // Without one, the current context's sticky error comes first, but after the pointer (as measured on driver 580).
+  // Without a handle, the current context's fault is reported first, but after a null pointer (measured on driver 580).
   const auto current = handle == nullptr ? current_slot() : nullptr;
   const auto context = current == nullptr ? nullptr : current->live();
   if (context != nullptr && context->fault() != CUDA_SUCCESS) {

@@ -1,4 +1,4 @@
-// Access from one device to another's memory: all of it is this process's, so every pair can.
+// Peer access between devices. All memory belongs to this process, so every pair of devices supports it.
 #include "server/software_device/driver/call/api.hpp"
 
 using namespace gpuwire::software_device;

@@ -1,4 +1,4 @@
-// The primary context of each device: one handle for ever, a context behind it while it is retained.
+// The primary context of each device: one handle forever, with a context behind it while it is retained.
 #include <memory>
 
 #include "server/software_device/driver/call/api.hpp"
@@ -81,7 +81,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice ordinal) {
       return CUDA_ERROR_INVALID_CONTEXT;
     }
     if (device.primary_users == device.greens) {
-      return CUDA_ERROR_NOT_PERMITTED;  // as measured on driver 580, and for a reset
+      return CUDA_ERROR_NOT_PERMITTED;  // measured on driver 580, also for a reset
     }
     if (--device.primary_users == 0) {
       deactivate(device);
@@ -122,5 +122,5 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned int* flags, int* 
 
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice ordinal, unsigned int flags) { return set_flags(ordinal, flags, true); }
 
-// The name of before CUDA 11 refuses to change the flags of an active context (measured on driver 580).
+// The function of CUDA before 11 refuses to change the flags of an active context (measured on driver 580).
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice ordinal, unsigned int flags) { return set_flags(ordinal, flags, false); }
