@@ -7,7 +7,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// A copy from pageable memory is staged up to this size, so that the call can return; a larger one is waited for.
+// Up to this size, a copy from pageable memory is staged so that the call can return. A larger copy is waited for.
 constexpr size_t kStagedBytesMax = 1 << 20;
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }

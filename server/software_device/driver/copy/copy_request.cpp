@@ -32,7 +32,7 @@ struct PlacedEnd {
 tl::expected<PlacedEnd, CUresult> place_in_array(const CopyEnd& end, const CopyRequest& request) {
   const auto array = driver().arrays.find(end.array);
   if (array == nullptr) {
-    // NULL is a wrong value (as measured on driver 580).
+    // NULL is an invalid value (measured on driver 580).
     return tl::unexpected(end.array == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE);
   }
   const ImageLevel& level = array->level;
@@ -48,7 +48,7 @@ tl::expected<PlacedEnd, CUresult> place_in_array(const CopyEnd& end, const CopyR
   return PlacedEnd{begin, level.row_bytes, level.slice_bytes, array};
 }
 
-// Where an end of a copy that is not empty begins, once its memory is known to hold it.
+// Returns where an end of a non-empty copy begins, after a check that its memory contains all of it.
 tl::expected<PlacedEnd, CUresult> place(const CopyEnd& end, const CopyRequest& request) {
   if (end.type == CU_MEMORYTYPE_ARRAY) {
     return place_in_array(end, request);
