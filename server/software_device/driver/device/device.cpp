@@ -75,7 +75,7 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice ordinal) {
     if (name == nullptr || length == 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    const std::string_view whole = kDeviceName;  // a negative length is a large one, as measured on driver 580
+    const std::string_view whole = kDeviceName;  // a negative length counts as a large one (measured on driver 580)
     const size_t bytes = std::min(whole.size(), size_t{static_cast<unsigned>(length)} - 1);
     std::memcpy(name, whole.data(), bytes);
     name[bytes] = 0;
@@ -116,12 +116,12 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   });
 }
 
-// Of Windows alone, and asked for at every start: nothing that a user would miss.
+// Only Windows supports this. cudart calls it at every start, so no refusal is logged.
 CUresult cuDeviceGetLuid(char*, unsigned*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; }
 
 CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice ordinal) {
   return with_device(ordinal, [&](Device& device) -> CUresult {
-    // Given as a whole or not at all, as measured on driver 580.
+    // Written completely or not at all (measured on driver 580).
     if (text == nullptr || length < static_cast<int>(sizeof "0000:00:00.0")) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -203,7 +203,7 @@ CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUde
     if (supported == nullptr) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    *supported = 0;  // of types that there are not, too (as measured on driver 580)
+    *supported = 0;  // also for unknown types (measured on driver 580)
     return CUDA_SUCCESS;
   });
 }

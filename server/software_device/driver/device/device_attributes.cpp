@@ -10,12 +10,12 @@
 namespace gpuwire::software_device {
 namespace {
 
-constexpr int kAttributesEnd = 148;  // one past the last of CUDA 13.0
+constexpr int kAttributesEnd = 148;  // one past the last attribute of CUDA 13.0
 
 using Row = std::pair<CUdevice_attribute, int>;
 
-// An attribute that is not named here is 0: not supported, or none. Figures without a counterpart in software are those
-// of a Hopper device with few multiprocessors.
+// An attribute that is not listed here is 0: not supported, or none. Attributes without a counterpart in software have
+// the values of a Hopper device with few multiprocessors.
 constexpr Row kRows[] = {
     {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, kThreadsPerBlockMax},
     {CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

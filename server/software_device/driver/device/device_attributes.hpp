@@ -8,7 +8,7 @@ namespace gpuwire::software_device {
 
 struct Device;
 
-// The value of an attribute; nothing for a number that CUDA 13.0 does not know.
+// Returns the value of an attribute, or nothing for a number that CUDA 13.0 does not define.
 std::optional<int> device_attribute(const Device& device, CUdevice_attribute attribute);
 
 }  // namespace gpuwire::software_device
