@@ -11,8 +11,8 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// CUDA's way of returning lists: without a buffer the number alone; with one as many as fit, and the rest of the buffer
-// null.
+// Returns a list as CUDA does: without a buffer only the number of items; with a buffer as many items as fit, and null
+// in the rest of the buffer.
 template <typename Handle>
 CUresult give_list(const std::vector<Handle>& list, Handle* out, size_t* count) {
   if (count == nullptr) {
@@ -144,7 +144,7 @@ CUresult cuGraphNodeFindInClone(CUgraphNode* out, CUgraphNode original, CUgraph 
   });
 }
 
-// The graph in the language of the graphviz tools, without the details that NVIDIA's driver adds.
+// Writes the graph in the language of graphviz, without the details that NVIDIA's driver adds.
 CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned int) {
   return with_graph(handle, [&](Graph& graph) -> CUresult {
     std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "we");

@@ -8,7 +8,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Never destroyed: graphs live as long as the process.
+// Never destroyed, because graphs live as long as the process.
 struct Conditions {
   std::mutex mutex;
   std::map<CUgraphConditionalHandle, std::weak_ptr<Condition>> conditions;

@@ -9,8 +9,8 @@
 
 namespace gpuwire::software_device {
 
-// Behind a CUgraphConditionalHandle. Written by kernels and read by the node behind them: the order of the graph is
-// order enough.
+// The object behind a CUgraphConditionalHandle. Kernels write it and the node behind them reads it, in the graph's
+// order, so it needs no other synchronisation.
 struct Condition {
   CUgraphConditionalHandle handle = 0;
   std::atomic<uint32_t> value{0};
@@ -19,7 +19,7 @@ struct Condition {
 };
 
 std::shared_ptr<Condition> make_condition(uint32_t initial, bool assign_initial);
-// Null: no graph has it any more.
+// Returns null if no graph has the condition any more.
 std::shared_ptr<Condition> find_condition(CUgraphConditionalHandle handle);
 
 }  // namespace gpuwire::software_device

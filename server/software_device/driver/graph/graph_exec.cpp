@@ -10,7 +10,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// Flags that change no result: the place of the upload, and the priority.
+// Flags that change no result: they choose the place of the upload, and priorities.
 constexpr cuuint64_t kKnownFlags = CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH |
                                    CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
 
@@ -105,7 +105,7 @@ CUresult update(CUgraphExec handle, CUgraph graph_handle, CUgraphNode* error_nod
     if (*result != CU_GRAPH_EXEC_UPDATE_SUCCESS) {
       return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
     }
-    // The nodes that later calls name stay those of the graph it was instantiated from.
+    // Later calls still refer to the nodes of the graph from which this one was instantiated.
     for (size_t i = 0; i < exec.steps.size(); ++i) {
       exec.steps[i].payload = std::move((*steps)[i].payload);
       exec.steps[i].context = std::move((*steps)[i].context);

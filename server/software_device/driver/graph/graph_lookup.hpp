@@ -1,4 +1,4 @@
-// How the graph functions start: graphs locked, handles found.
+// The common entry code of graph functions, which locks the graphs and finds handles.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,15 @@
 
 namespace gpuwire::software_device {
 
-// Plain edges carry no data; any other kind is refused.
+// Returns whether all edges are plain. Edges with data are refused.
 inline bool plain_edges(const CUgraphEdgeData* edges, size_t count) {
   return edges == nullptr || std::all_of(edges, edges + count, [](const CUgraphEdgeData& edge) {
            return edge.from_port == 0 && edge.to_port == 0 && edge.type == 0;
          });
 }
 
-// Runs body(Graph&) with the graphs locked. An unknown graph is CUDA_ERROR_INVALID_VALUE, as by the driver.
+// Runs body(Graph&) with the graphs locked. Returns CUDA_ERROR_INVALID_VALUE for an unknown graph, like NVIDIA's
+// driver.
 template <typename Body>
 CUresult with_graph(CUgraph handle, Body&& body) noexcept {
   return with_driver([&]() -> CUresult {

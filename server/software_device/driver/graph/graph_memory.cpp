@@ -15,7 +15,7 @@ struct Account {
   uint64_t bytes = 0, bytes_high = 0;
 };
 
-// Never destroyed: graphs live as long as the process.
+// Never destroyed, because graphs live as long as the process.
 struct Table {
   std::mutex mutex;
   std::map<uint64_t, std::weak_ptr<GraphAllocation>> allocations;  // by address
@@ -32,7 +32,7 @@ Table& table() noexcept {
 GraphAllocation::~GraphAllocation() {
   driver().memory.remove_buffer(address, buffer_id);
   const std::lock_guard lock(table().mutex);
-  // Another may have the address by now.
+  // Another allocation may have the address by now.
   const auto here = table().allocations.find(address);
   if (here != table().allocations.end() && here->second.expired()) {
     table().allocations.erase(here);
@@ -69,7 +69,7 @@ std::shared_ptr<GraphAllocation> find_graph_allocation(uint64_t address) {
     const auto found = table().allocations.find(address);
     allocation = found == table().allocations.end() ? nullptr : found->second.lock();
   }
-  // The memory ends with its context, which graphs outlive, and something else may be there now.
+  // The memory ends with its context, which graphs outlive, and another range may have its address now.
   const auto range = allocation == nullptr ? std::nullopt : driver().memory.find(address);
   return range && range->buffer_id == allocation->buffer_id ? allocation : nullptr;
 }
@@ -85,7 +85,8 @@ bool is_allocated(const GraphAllocation& allocation) {
 }
 
 bool note_freed(GraphAllocation& allocation) {
-  std::shared_ptr<GraphAllocation> last;  // ends, with the reference that may be the last, when the lock is released
+  // Possibly the last reference, which is released after the lock.
+  std::shared_ptr<GraphAllocation> last;
   const std::lock_guard lock(table().mutex);
   last.swap(allocation.kept);
   return last != nullptr;
@@ -95,7 +96,7 @@ bool note_freed(GraphAllocation& allocation) {
 
 using namespace gpuwire::software_device;
 
-// Memory goes back with the last graph that names it, so there is never anything to trim.
+// Memory is released with the last graph that refers to it, so there is never anything to trim.
 CUresult cuDeviceGraphMemTrim(CUdevice ordinal) {
   return with_driver(
       [&]() -> CUresult { return driver().device(ordinal) == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS; });

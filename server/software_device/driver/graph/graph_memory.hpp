@@ -1,4 +1,4 @@
-// Memory that graphs allocate: at one address for as long as some graph names it.
+// Memory that graphs allocate. It keeps its address while a graph refers to it.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace gpuwire::software_device {
 
 struct Device;
 
-// Made with the node that allocates it, shared by everything that was made from that node.
+// Created with the node that allocates it, and shared by everything that was made from that node.
 struct GraphAllocation {
   uint64_t address = 0;
   uint64_t bytes = 0;
   uint64_t buffer_id = 0;
   int device = 0;
-  // Itself, between the launch that allocates and the free that follows it, in the order of the calls: the memory
-  // outlives its graphs until it is freed. Under the lock of graph_memory.cpp.
+  // A reference to the object itself, from the launch that allocates to the free that follows it, in the order of the
+  // calls, because the memory outlives its graphs until it is freed. Guarded by the lock of graph_memory.cpp.
   std::shared_ptr<GraphAllocation> kept;
 
   GraphAllocation() = default;
@@ -35,15 +35,15 @@ struct FreeMemory {
   uint64_t address = 0;
 };
 
-// CUDA_ERROR_OUT_OF_MEMORY.
+// Returns CUDA_ERROR_OUT_OF_MEMORY if there is no room.
 tl::expected<std::shared_ptr<GraphAllocation>, CUresult> allocate_for_graph(Device& device, CUcontext context,
                                                                             uint64_t bytes);
-// The allocation of a graph that begins there; null: none.
+// Returns the allocation of a graph that begins at `address`, or null.
 std::shared_ptr<GraphAllocation> find_graph_allocation(uint64_t address);
-// A launch that allocates it was submitted. is_allocated(): and it was not freed since.
+// Records that a launch that allocates the memory was submitted. is_allocated() returns whether it was not freed since.
 void note_allocated(const std::shared_ptr<GraphAllocation>& allocation);
 bool is_allocated(const GraphAllocation& allocation);
-// By a launch, or by the program. False: it is not allocated.
+// Records that a launch or the program frees the memory. Returns false if it is not allocated.
 bool note_freed(GraphAllocation& allocation);
 
 }  // namespace gpuwire::software_device

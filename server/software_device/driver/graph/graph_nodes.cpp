@@ -9,14 +9,14 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// Kernels, copies and memsets cannot be put into a graph or changed there once the context has failed; the other nodes
-// can (as measured on driver 580).
+// Returns whether nodes of the type (kernels, copies and memsets) can be neither added nor changed after a fault of the
+// context. The other nodes can (measured on driver 580).
 bool needs_device(CUgraphNodeType type) {
   return type == CU_GRAPH_NODE_TYPE_KERNEL || type == CU_GRAPH_NODE_TYPE_MEMCPY || type == CU_GRAPH_NODE_TYPE_MEMSET;
 }
 
-// Adds the node that `make` describes, in the named context or the current one. Named objects must exist before a fault
-// of the context counts.
+// Adds the node that `make` describes, in the named context or the current one. Handles are checked before the
+// context's fault.
 template <typename Make>
 CUresult add(CUgraphNodeType type, CUgraphNode* out, CUgraph graph_handle, const CUgraphNode* dependencies,
              size_t count, Make&& make, CUcontext context_handle = nullptr) {
@@ -57,7 +57,7 @@ CUresult get(CUgraphNode handle, Parameters* out) {
   });
 }
 
-// Of the same type.
+// Replaces the payload by another of the same type.
 CUresult replace(GraphNode& node, PayloadOrError payload) {
   if (!payload) {
     return payload.error();
@@ -140,8 +140,8 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode* out, CUgraph graph, const CUgraphNode
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencies, size_t count,
                               const CUDA_MEMSET_NODE_PARAMS_v1* parameters, CUcontext context) {
-  // Only a context that is named has to be well (as measured on driver 580): without one it is added like a node that
-  // needs no device.
+  // Only a named context must be free of faults (measured on driver 580): without one, the node is added like a node
+  // that needs no device.
   const CUgraphNodeType type = context == nullptr ? CU_GRAPH_NODE_TYPE_EMPTY : CU_GRAPH_NODE_TYPE_MEMSET;
   return parameters == nullptr
              ? CUDA_ERROR_INVALID_VALUE
@@ -312,7 +312,7 @@ CUresult with_kernel_node(CUgraphNode handle, Body&& body) {
 CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,
                                        const CUkernelNodeAttrValue* value) {
   return with_kernel_node(handle, [&](GraphNode& node, KernelWork& work) -> CUresult {
-    // Events are for launches alone (as measured on driver 580).
+    // Events are for launches only (measured on driver 580).
     if (value == nullptr || attribute == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
         attribute == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
       return CUDA_ERROR_INVALID_VALUE;

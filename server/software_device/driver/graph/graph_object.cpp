@@ -19,7 +19,7 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
 tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional,
                                                                                 int depth);
 
-// The ends of a node's steps: the node itself, or the leaves of its child graph.
+// Appends a node's steps and returns the last ones: the node itself, or the leaves of its child graph.
 tl::expected<std::vector<size_t>, CUresult> append_node(const GraphNode& node, std::vector<size_t> dependencies,
                                                         CUgraphNode child, int depth,
                                                         std::vector<GraphExec::Step>& steps) {
@@ -59,7 +59,7 @@ tl::expected<void, CUresult> append_steps(const Graph& graph, const std::vector<
   }
   std::map<CUgraphNode, std::vector<size_t>> ends;
   std::set<size_t> unused;
-  // Round by round: whatever has all its dependencies placed. A round that places nothing is a cycle.
+  // Each round places the nodes whose dependencies have all been placed. If a round places none, there is a cycle.
   std::vector<std::shared_ptr<GraphNode>> left = graph.nodes;
   while (!left.empty()) {
     std::vector<std::shared_ptr<GraphNode>> later;
@@ -110,8 +110,8 @@ Work work_of(const NodePayload& payload) {
       payload);
 }
 
-// Bodies hold no events and allocate nothing (CUDA driver API, CUDA_CONDITIONAL_NODE_PARAMS), so they are lists of
-// plain work.
+// Returns the work of conditional bodies as lists of plain work: bodies contain no events and allocate nothing (CUDA
+// driver API, CUDA_CONDITIONAL_NODE_PARAMS).
 tl::expected<std::shared_ptr<const ConditionalBodies>, CUresult> work_of_bodies(const ConditionalGraphs& conditional,
                                                                                 int depth) {
   auto out = std::make_shared<ConditionalBodies>();
@@ -143,7 +143,7 @@ OperationPtr submit_step(Context& context, const GraphExec::Step& step, std::vec
   if (const auto* const record = std::get_if<RecordEvent>(&step.payload)) {
     const std::lock_guard lock(record->event->mutex);
     record->event->recorded = operation;
-    record->event->captured.store(false, std::memory_order_release);  // as measured on driver 580
+    record->event->captured.store(false, std::memory_order_release);  // measured on driver 580
   }
   return operation;
 }
@@ -236,8 +236,8 @@ namespace {
 
 using Allocations = std::vector<std::shared_ptr<GraphAllocation>>;
 
-// The memory that the launch allocates and leaves, and that it frees, in the order of the calls: all of it has to exist
-// until the launch is done, even if it is freed, destroyed or updated meanwhile.
+// Returns the memory that the launch allocates without freeing it, and the memory that it frees, in the order of the
+// calls. All of it must exist until the launch is done, even if it is freed, destroyed or updated meanwhile.
 tl::expected<Allocations, CUresult> note_memory(const GraphExec& exec) {
   Allocations used;
   std::set<uint64_t> freed;

@@ -25,7 +25,7 @@ PayloadOrError kernel_payload(Context& context, const LaunchRequest& request) {
   return check_launch(context, request).map([](KernelWork work) { return NodePayload(std::move(work)); });
 }
 
-// Says where in the array the address is, when there is an array.
+// Sets the position of the address in the array, if there is an array.
 void describe_array(const ArrayObject* array, uint64_t address, CUarray& handle, CUmemorytype& type, size_t& x_bytes,
                     size_t& y, size_t& z) {
   if (array == nullptr) {

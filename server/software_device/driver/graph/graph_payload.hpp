@@ -1,5 +1,5 @@
-// Between the parameters of graph nodes, as programs give and ask for them, and their payloads. The checks are those of
-// the plain calls.
+// Converts between the parameters of graph nodes, as programs pass and query them, and their payloads. The checks are
+// those of the plain calls.
 #pragma once
 
 #include <cuda.h>
@@ -17,20 +17,19 @@ PayloadOrError payload_of(const CUDA_MEMCPY3D& parameters);
 PayloadOrError payload_of(const CUDA_MEMSET_NODE_PARAMS_v1& parameters);
 PayloadOrError payload_of(CUhostFn function, void* user);
 PayloadOrError memory_operations_payload(const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags);
-// Clones the graph. With graph_mutex held.
+// Clones the graph. Lock: graph_mutex is held.
 PayloadOrError child_payload(CUgraph graph);
-// Allocates, and fills in the address.
+// Allocates the memory and sets the address in `parameters`.
 PayloadOrError payload_of(Context& context, CUDA_MEM_ALLOC_NODE_PARAMS& parameters);
 PayloadOrError free_payload(CUdeviceptr address);
-// With new, empty bodies. With graph_mutex held.
+// The payload has new, empty bodies. Lock: graph_mutex is held.
 PayloadOrError conditional_payload(const CUDA_CONDITIONAL_NODE_PARAMS& parameters);
-// Graphs that allocate or decide: CUDA_ERROR_NOT_SUPPORTED.
+// Returns true for graphs that allocate or have conditions: CUDA_ERROR_NOT_SUPPORTED.
 bool cannot_be_copied(const Graph& graph);
-// The generic form. With graph_mutex held.
+// The generic form. Lock: graph_mutex is held.
 PayloadOrError payload_of(Context& context, CUgraphNodeParams& parameters);
 
-// Fills in the node's payload, when it is of that type. Pointers among the parameters stay valid while the node is not
-// changed.
+// Sets `out` if the node's payload has that type. Pointers among the parameters stay valid until the node is changed.
 bool describe(GraphNode& node, CUDA_KERNEL_NODE_PARAMS_v2& out);
 bool describe(const GraphNode& node, CUDA_MEMCPY3D& out);
 bool describe(const GraphNode& node, CUDA_MEMSET_NODE_PARAMS_v1& out);
