@@ -1,5 +1,5 @@
-// Handles of the driver API: numbers that stand for objects and are never used twice, so that a stale one is always
-// recognised.
+// Handles of the driver API: numbers that represent objects and are never reused, so that a stale handle is always
+// detected.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,8 @@
 
 namespace gpuwire::software_device {
 
-// The kind of a handle, in its upper bits: a CUfunction and a CUkernel may take each other's place in a call.
+// The kind of a handle is in its upper bits, because a call may accept a CUfunction or a CUkernel in each other's
+// place.
 enum class HandleKind : uint64_t {
   context = 1,
   stream,
@@ -41,17 +42,16 @@ inline HandleKind kind_of(const void* handle) noexcept {
   return static_cast<HandleKind>(reinterpret_cast<uintptr_t>(handle) >> kHandleKindShift);
 }
 
-// Objects by handle. Safe to use from every thread; find() shares ownership, so that an object outlives its removal
-// while it is in use.
+// Objects by handle. Thread: any. find() shares ownership, so that an object outlives its removal while it is in use.
 template <typename Handle, typename Object>
 class HandleTable {
  public:
   explicit HandleTable(HandleKind kind) : next_(static_cast<uint64_t>(kind) << kHandleKindShift) {}
 
-  // Takes a handle first, so that the object gets its own before others can find it.
+  // Reserves a handle, so that the object knows it before other threads can find the object.
   Handle reserve() noexcept { return make(next_.fetch_add(kHandleStep, std::memory_order_relaxed) + kHandleStep); }
 
-  // For an existing handle it changes nothing.
+  // Does nothing for an existing handle.
   void insert(Handle handle, std::shared_ptr<Object> object) {
     const std::unique_lock lock(mutex_);
     objects_.emplace(key(handle), std::move(object));
@@ -63,7 +63,7 @@ class HandleTable {
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  // Removes and returns; null when it is not there (any more).
+  // Removes the object and returns it, or null if it is not in the table.
   std::shared_ptr<Object> take(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = objects_.find(key(handle));
