@@ -14,7 +14,7 @@ CUresult launch(const LaunchRequest& request, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     auto work = check_launch(context, request);
     if (!work) {
-      // A capture that was to take an impossible geometry is invalid then, as measured on driver 580.
+      // an impossible geometry makes a capture invalid (measured on driver 580)
       return possible_geometry(request) ? work.error() : invalidate_capture(stream, work.error());
     }
     if (const auto green = green_of(stream); green != nullptr) {
@@ -24,7 +24,7 @@ CUresult launch(const LaunchRequest& request, CUstream handle) {
   });
 }
 
-// The effect of an attribute of cuLaunchKernelEx beyond the plain launch.
+// Applies the effect of an attribute of cuLaunchKernelEx on the launch.
 CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& request) {
   switch (attribute.id) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: request.cooperative = attribute.value.cooperative != 0; return CUDA_SUCCESS;
@@ -33,7 +33,7 @@ CUresult apply_attribute(const CUlaunchAttribute& attribute, LaunchRequest& requ
       request.cluster = {cluster.x, cluster.y, cluster.z};
       return cluster.x == 0 ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
     }
-    // Hints of priority, caching and overlap: a launch that ignores them gives the same results.
+    // Hints about priority, caching and overlap do not change results.
     case CU_LAUNCH_ATTRIBUTE_IGNORE:
     case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
     case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
@@ -91,7 +91,7 @@ tl::expected<LaunchRequest, CUresult> gpuwire::software_device::request_of_confi
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   auto request = request_of_config(config, function);
   if (!request) {
-    // A fault comes before an attribute's error.
+    // A fault is reported before an attribute's error.
     return config == nullptr ? request.error() : with_context([&](Context&) { return request.error(); });
   }
   request->parameters = parameters;

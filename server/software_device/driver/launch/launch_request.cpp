@@ -14,7 +14,7 @@ constexpr uint32_t kGridYzMax = 65535;
 constexpr uint32_t kBlockZMax = 64;
 constexpr int kExtraEntriesMax = 16;
 
-// The buffer that `extra` names, when it is well formed.
+// Reads the parameter buffer that `extra` refers to, if it is well-formed.
 CUresult read_extra(void** extra, std::vector<uint8_t>& packed) {
   const void* buffer = nullptr;
   const size_t* bytes = nullptr;
@@ -33,8 +33,8 @@ CUresult read_extra(void** extra, std::vector<uint8_t>& packed) {
   if (buffer == nullptr || bytes == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A buffer that ends in padding may be longer than the last parameter; a shorter buffer leaves out parameters that
-  // the kernel does not read.
+  // A buffer that ends in padding may be longer than the last parameter. A shorter buffer omits parameters that the
+  // kernel does not read.
   std::memcpy(packed.data(), buffer, std::min(*bytes, packed.size()));
   return CUDA_SUCCESS;
 }
@@ -64,7 +64,7 @@ CUresult pack_parameters(const LaunchRequest& request, const KernelInfo& info, s
                                   : read_parameters(info, request.parameters, packed);
 }
 
-// Registers are given to warps, in units.
+// Registers are allocated to warps, in units.
 uint32_t registers_per_warp(const KernelInfo& info) {
   constexpr uint32_t kRegisterUnit = 256;
   return (std::min(info.registers_per_thread, kRegistersPerThreadMax) * kWarpSize + kRegisterUnit - 1) / kRegisterUnit *
@@ -96,7 +96,7 @@ CUresult check_resources(const LaunchRequest& request, const Function& function)
 
 }  // namespace
 
-// By the rules of the toolkit's occupancy calculator: warps, registers in units of a warp, shared memory with the
+// Follows the rules of the toolkit's occupancy calculator: warps, registers in units per warp, shared memory with the
 // driver's own part.
 uint32_t blocks_per_multiprocessor(const KernelInfo& info, uint32_t threads_per_block, uint32_t dynamic_shared_bytes) {
   constexpr uint32_t kSharedUnit = 128;

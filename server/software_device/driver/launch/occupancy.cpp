@@ -50,7 +50,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int* grid_size, int* block_si
         limit == 0 ? info.max_threads_per_block : std::min(info.max_threads_per_block, static_cast<uint32_t>(limit));
     uint32_t best_active = 0;
     *grid_size = *block_size = 0;
-    // From large to small: of equal occupancies the larger block wins.
+    // From large to small, because the larger block wins if occupancies are equal.
     for (uint32_t threads = std::max(threads_max / kWarpSize * kWarpSize, std::min(threads_max, kWarpSize));
          threads >= 1; threads = threads > kWarpSize ? threads - kWarpSize : 0) {
       const size_t shared = shared_of_block != nullptr ? shared_of_block(static_cast<int>(threads)) : shared_bytes;
@@ -74,8 +74,8 @@ CUresult cuOccupancyMaxPotentialBlockSize(int* grid_size, int* block_size, CUfun
 
 namespace {
 
-// NULL comes before a fault, and a function that is NULL is no unknown one, as it is elsewhere (as measured on driver
-// 580).
+// NULL is reported before a fault, and is an invalid value here and not an unknown function as elsewhere (measured on
+// driver 580).
 template <typename Body>
 CUresult about_clusters(const int* out, CUfunction handle, const CUlaunchConfig* config, Body&& body) {
   const bool asks = out != nullptr && handle != nullptr && config != nullptr;

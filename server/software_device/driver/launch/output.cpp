@@ -6,7 +6,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Both under the mutex, which also keeps messages of several contexts whole.
+// Both are guarded by the mutex, which also keeps messages of several contexts from mixing.
 std::mutex sink_mutex;
 OutputSink current_sink = nullptr;
 void* current_user = nullptr;
@@ -25,7 +25,7 @@ void write_output(int fd, std::string_view text) {
     current_sink(current_user, fd, text.data(), text.size());
     return;
   }
-  // Through the program's own buffer, so that its output and the device's keep their order.
+  // Uses the program's own buffer, so that its output and the device's stay in order.
   std::fwrite(text.data(), 1, text.size(), fd == kStderr ? stderr : stdout);
 }
 
