@@ -1,5 +1,5 @@
-// Managed memory: advice, prefetching, and attributes of ranges. It is one memory here, so advice and prefetching are
-// checked and remembered, and change nothing else.
+// Managed memory: advice, prefetching, and attributes of ranges. Host and device share one memory here, so advice and
+// prefetches are checked and stored, and have no other effect.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -13,7 +13,7 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-constexpr int kHost = CU_DEVICE_CPU;  // as devices are numbered in answers
+constexpr int kHost = CU_DEVICE_CPU;  // the number of the host in results
 
 // A range inside one managed allocation.
 struct ManagedPart {
@@ -36,7 +36,7 @@ bool is_known(const CUmemLocation& location) {
          (location.type == CU_MEM_LOCATION_TYPE_DEVICE && driver().device(location.id) != nullptr);
 }
 
-// The reported form: the processor has a number unless a node of it is meant.
+// Returns the location in the reported form: the host has a number unless the location is one of its NUMA nodes.
 PageAdvice::Location told(const CUmemLocation& location) {
   return {location.type, location.type == CU_MEM_LOCATION_TYPE_HOST ? kHost : location.id};
 }
@@ -62,14 +62,14 @@ void advise(PageAdvice& page, CUmem_advise advice, const CUmemLocation& location
   }
 }
 
-// The processor whichever of its nodes is meant, CU_DEVICE_INVALID for no location.
+// Returns the host for any of its nodes, and CU_DEVICE_INVALID for no location.
 int device_of(const PageAdvice::Location& location) {
   return location.type == CU_MEM_LOCATION_TYPE_INVALID  ? CU_DEVICE_INVALID
          : location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id
                                                         : kHost;
 }
 
-// Devices by number, then the processor; the rest is CU_DEVICE_INVALID.
+// Lists the devices by number, then the host, and fills the rest with CU_DEVICE_INVALID.
 void list_accessing(const PageAdvice& all, std::span<int> out) {
   std::vector<int> found;
   for (int device = 0; device < kDevicesMax; ++device) {
@@ -141,7 +141,7 @@ CUresult cuMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, 
       return refused;
     }
     const bool known = advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY;
-    // Where read-mostly copies are does not matter.
+    // The place of read-mostly copies does not matter.
     const bool placed = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY;
     const auto part = managed_part(address, bytes);
     if (!known || !part || (placed && !is_known(location))) {

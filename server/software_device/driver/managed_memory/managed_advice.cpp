@@ -4,7 +4,7 @@
 
 namespace gpuwire::software_device {
 
-// The run that begins with that page, which becomes one of its own.
+// Returns the run that begins with that page, after splitting a run that contains it.
 ManagedAdvice::Runs::iterator ManagedAdvice::split(uint64_t page) {
   const auto next = runs_.lower_bound(page);
   if (next != runs_.end() && next->first == page) {

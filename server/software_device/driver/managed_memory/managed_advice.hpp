@@ -1,5 +1,5 @@
-// The advice of programs about the pages of managed memory, and the targets of their prefetches. It is one memory here,
-// so they affect only the results of cuMemRangeGetAttribute.
+// The advice of programs about the pages of managed memory, and the targets of their prefetches. Host and device share
+// one memory here, so these affect only the results of cuMemRangeGetAttribute.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gpuwire::software_device {
 
-// Of one page, or of a run of pages that are alike.
+// The state of one page, or of a run of equal pages.
 struct PageAdvice {
   struct Location {
     CUmemLocationType type = CU_MEM_LOCATION_TYPE_INVALID;
@@ -21,16 +21,16 @@ struct PageAdvice {
 
   bool read_mostly = false;
   Location preferred, prefetched;
-  uint32_t accessed_by = 0;  // a bit per ordinal
+  uint32_t accessed_by = 0;  // a bit per device ordinal
   bool accessed_by_host = false;
 
   bool operator==(const PageAdvice&) const = default;
 };
 
-// Of one allocation. Any thread.
+// The advice about one allocation. Thread: any.
 class ManagedAdvice {
  public:
-  // Changes all pages that [offset, offset + bytes) touches.
+  // Changes all pages that overlap [offset, offset + bytes).
   template <typename Change>
   void change(uint64_t offset, uint64_t bytes, Change&& change) {
     const std::lock_guard lock(mutex_);
@@ -41,13 +41,13 @@ class ManagedAdvice {
     }
     join();
   }
-  // The common state of all those pages: a location that they do not share is CU_MEM_LOCATION_TYPE_INVALID.
+  // Returns the common state of all those pages. A location that they do not share is CU_MEM_LOCATION_TYPE_INVALID.
   PageAdvice common(uint64_t offset, uint64_t bytes) const;
 
  private:
   static constexpr uint64_t kAdvicePageBytes = 4096;
 
-  using Runs = std::map<uint64_t, PageAdvice>;  // by first page; each ends where the next begins
+  using Runs = std::map<uint64_t, PageAdvice>;  // by first page; each run ends where the next begins
   Runs::iterator split(uint64_t page);
   void join();
 
