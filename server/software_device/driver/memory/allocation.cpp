@@ -17,12 +17,12 @@
 namespace gpuwire::software_device {
 namespace {
 
-// From here on pages are mapped for the range alone, and go back to the system when it is freed.
+// From this size on, pages are mapped for one range only and returned to the system when it is freed.
 constexpr uint64_t kMappedFromBytes = 256 * 1024;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// A sanitizer's heap is at the same addresses in every process: a client's process could not keep those of a worker's
-// memory free.
+// A sanitizer's heap has the same addresses in every process, so a client's process could not reserve the addresses of
+// a worker's memory.
 constexpr bool kHeapServes = false;
 #else
 constexpr bool kHeapServes = true;
@@ -38,7 +38,7 @@ void* take_memory(uint64_t bytes, uint64_t alignment, bool own_pages) {
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return pages == MAP_FAILED ? nullptr : pages;
   }
-  // The process's former content there is no program's to read.
+  // No program may read the process's earlier content of the memory.
   void* const memory = std::aligned_alloc(alignment, bytes);
   if (memory != nullptr) std::memset(memory, 0, bytes);
   return memory;
@@ -58,8 +58,8 @@ void give_back(const Taken& taken) {
   }
 }
 
-// Memory of the device and of the host come from one heap here. A freed address is not reused at once, so that a later
-// use of it is refused, as by a device that has its memory to itself.
+// Delays the reuse of freed addresses. Device and host memory come from one heap here, and a use after the free should
+// fail, as on a device with a memory of its own.
 class Freed {
  public:
   void add(Taken taken) {
@@ -99,19 +99,14 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   if (range.bytes > UINT64_MAX - kPageBytes - alignment) {
     return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
-  // A client maps the pages of managed memory, so nothing else lies on them.
+  // A client maps the pages of managed memory, so they contain nothing else.
   const bool own_pages = range.kind == MemoryKind::managed;
   const uint64_t unit = std::max(alignment, range.bytes >= kMappedFromBytes || own_pages ? kPageBytes : 0);
   const uint64_t taken = std::max((range.bytes + unit - 1) / unit * unit, unit);
-  // The device has used the requested bytes: this process's rounding to its own pages is none of its memory.
-  uint64_t charged = 0;
-  if (range.kind == MemoryKind::managed) {
-    charged = device.charge_at_most(range.bytes);  // pages for which the device has no room stay with the host
-  } else if (range.kind == MemoryKind::device) {
-    if (!device.charge(range.bytes)) {
-      return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    charged = range.bytes;
+  // Charges the requested bytes: the rounding to this process's pages is not the device's memory.
+  const uint64_t charged = range.kind == MemoryKind::device || range.kind == MemoryKind::managed ? range.bytes : 0;
+  if (!device.charge(charged)) {
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);
   }
   void* const memory = take_memory(taken, alignment, own_pages);
   if (memory == nullptr) {
@@ -137,7 +132,7 @@ tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& devic
   range.begin = reinterpret_cast<uint64_t>(memory);
   const uint64_t begin = range.begin;
   if (driver().memory.insert(std::move(range)) == 0) {
-    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);  // the program registered host memory there and unmapped it
+    return tl::unexpected(CUDA_ERROR_OUT_OF_MEMORY);  // the program has registered host memory there and unmapped it
   }
   return begin;
 }

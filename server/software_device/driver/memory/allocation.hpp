@@ -1,4 +1,4 @@
-// Memory for ranges: taken from the process, charged to a device, entered into the table.
+// Allocates memory for ranges, charges it to a device and enters it into the table.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace gpuwire::software_device {
 
 struct Device;
 
-// cuMemAlloc promises 256; kernels and libraries rely on 512.
+// cuMemAlloc guarantees 256, but kernels and libraries rely on 512.
 inline constexpr uint64_t kAllocationAlignment = 512;
 inline constexpr uint64_t kPageBytes = 4096;
 
-// Allocates `range.bytes` bytes, fills in begin and backing, and enters the range into the driver's table. Device and
-// managed memory is charged to the device while the backing lives. CUDA_ERROR_OUT_OF_MEMORY.
+// Allocates `range.bytes` bytes, sets begin and backing, and enters the range into the driver's table. Device and
+// managed memory is charged to the device while the backing lives. Error: CUDA_ERROR_OUT_OF_MEMORY.
 tl::expected<uint64_t, CUresult> allocate_range(MemoryRange range, Device& device,
                                                 uint64_t alignment_bytes = kAllocationAlignment);
 
-// The range is gone from the table: its pool, if any, has this much less in use.
+// The range has left the table: decreases the used bytes of its pool, if it has one.
 void leave_pool(const MemoryRange& range) noexcept;
 
-// Zeroed memory charged to the device while it lives, in no table: kernels cannot reach it by address.
-// CUDA_ERROR_OUT_OF_MEMORY.
+// Returns zeroed memory, charged to the device while it lives. It is in no table, so kernels cannot access it by
+// address. Error: CUDA_ERROR_OUT_OF_MEMORY.
 tl::expected<std::shared_ptr<void>, CUresult> take_storage(uint64_t bytes, Device& device);
 
 }  // namespace gpuwire::software_device

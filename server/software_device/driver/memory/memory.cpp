@@ -18,13 +18,13 @@ constexpr size_t kPitchAlignment = 512;
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// Waits for work that may still use the freed memory: the work of the current context and of the one it was allocated
-// in.
+// Waits for work that may still use the freed memory: the work of the current context and of the context of its
+// allocation.
 CUresult settle(Context& current, const MemoryRange& range) {
   const CUresult result = current.synchronize();
   const auto slot = range.context == current.handle() ? nullptr : driver().contexts.find(range.context);
   if (const auto owner = slot == nullptr ? nullptr : slot->live()) {
-    owner->synchronize();  // its fault is its own
+    owner->synchronize();  // the owner's fault is not the caller's
   }
   return result;
 }
@@ -62,7 +62,7 @@ CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
     if (out == nullptr || (flags & ~kHostAllocFlags) != 0) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (bytes == 0) {  // no error (as measured on driver 580)
+    if (bytes == 0) {  // not an error (measured on driver 580)
       *out = nullptr;
       return CUDA_SUCCESS;
     }
@@ -104,7 +104,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* out, size_t* pitch, size_t width_bytes,
   });
 }
 
-// Waits for work that may still use the memory, as the driver does.
+// Waits for work that may still use the memory, like NVIDIA's driver.
 CUresult cuMemFree_v2(CUdeviceptr address) {
   return with_context([&](Context& context) -> CUresult {
     if (address == 0) {
@@ -118,7 +118,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
       return CUDA_ERROR_INVALID_VALUE;
     }
     const CUresult result = settle(context, *range);
-    // The address stays a graph's, for its next launch.
+    // The graph keeps the address for its next launch.
     if (const auto allocation = find_graph_allocation(address)) {
       return result != CUDA_SUCCESS ? result : note_freed(*allocation) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     }
@@ -130,7 +130,8 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* out, size_t bytes, unsigned int flags) {
-  const auto wrong = [&] { return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };  // before a fault
+  // Checked before a fault.
+  const auto wrong = [&] { return out == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; };
   return with_arguments_first(wrong, [&](Context& context) -> CUresult {
     if (bytes == 0 || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)) {
       return CUDA_ERROR_INVALID_VALUE;
@@ -190,7 +191,7 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t bytes, unsigned int flags) {
   });
 }
 
-// Flags that there are not are nothing to the first version (as measured on driver 580).
+// The first version ignores unknown flags (measured on driver 580).
 CUresult cuMemHostRegister(void* pointer, size_t bytes, unsigned int flags) {
   return cuMemHostRegister_v2(pointer, bytes, flags & (kHostRegisterFlags | CU_MEMHOSTREGISTER_IOMEMORY));
 }
@@ -208,7 +209,7 @@ CUresult cuMemHostUnregister(void* pointer) {
   });
 }
 
-// Host memory has one address for everybody.
+// Host memory has the same address on host and device.
 CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointer, unsigned int flags) {
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address_of(pointer));
@@ -233,7 +234,7 @@ CUresult cuMemHostGetFlags(unsigned int* flags, void* pointer) {
   });
 }
 
-// Memory of other processes is not offered; a fault comes first all the same.
+// Memory of other processes is not supported, but a fault is reported first.
 CUresult cuIpcCloseMemHandle(CUdeviceptr) { return not_offered_in_a_context(); }
 
 CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
@@ -252,7 +253,7 @@ CUresult cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) {
   if (begin == nullptr && bytes == nullptr) {
-    return with_driver([] { return CUDA_SUCCESS; });  // before a fault
+    return with_driver([] { return CUDA_SUCCESS; });  // succeeds even after a fault
   }
   return with_context([&](Context&) -> CUresult {
     const auto range = driver().memory.find(address);

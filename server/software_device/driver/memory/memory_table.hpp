@@ -1,5 +1,5 @@
-// Every range of memory that the device knows: its place, its owner and its access rights. Device addresses are host
-// addresses, so one table serves copies, pointer queries and the accesses of kernels.
+// MemoryTable lists every range of memory that the device knows, with its owner and its access rights. Device addresses
+// are host addresses, so one table serves copies, pointer queries and the accesses of kernels.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@ namespace gpuwire::software_device {
 class ManagedAdvice;
 
 enum class MemoryKind : uint8_t {
-  device,      // cuMemAlloc and its relatives, module variables
+  device,      // cuMemAlloc and similar functions, module variables
   pinned,      // cuMemAllocHost, cuMemHostAlloc
-  registered,  // cuMemHostRegister: the program's memory
+  registered,  // cuMemHostRegister: the program's own memory
   managed,     // cuMemAllocManaged, managed variables
   mapped,      // cuMemMap
-  heap,        // malloc() in device code: no pointer the host may use
+  heap,        // malloc() in device code: the host may not use the pointer
 };
 
 inline constexpr int kDevicesMax = 32;
@@ -35,30 +35,32 @@ struct MemoryRange {
   MemoryKind kind = MemoryKind::device;
   int device = 0;
   CUcontext context = nullptr;
-  unsigned flags = 0;      // as given when it was allocated or registered
-  uint64_t buffer_id = 0;  // unique over the process's life
+  unsigned flags = 0;      // the flags of its allocation or registration
+  uint64_t buffer_id = 0;  // unique in the process
   CUmemoryPool pool = nullptr;
-  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, which managed memory has besides
-  bool of_graph = false;     // allocated by the launches of graphs
-  bool variable = false;     // of a module: not the program's to free
-  bool leaving = false;      // freed in a stream that has not got there: no longer counted as used in its pool
-  // Which devices' kernels may touch it, a bit per ordinal; contexts with peer access to `device` may as well.
+  bool sync_memops = false;  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS as set; managed memory always has it
+  bool of_graph = false;     // allocated by launches of graphs
+  bool variable = false;     // of a module; the program may not free it
+  // Freed in stream order, but the stream has not reached the free yet. The pool no longer counts it as used.
+  bool leaving = false;
+  // The devices whose kernels may access the range, a bit per ordinal. Contexts with peer access to `device` may, too.
   uint32_t readable_by = ~0u;
   uint32_t writable_by = ~0u;
   std::shared_ptr<ManagedAdvice> advice;  // of managed memory
   std::shared_ptr<void> backing;          // frees the memory with the last reference
 
   uint64_t end() const noexcept { return begin + bytes; }
-  // Of a pool, which graphs have one of their own of: it belongs to no context.
+  // Returns whether the range belongs to a pool (graphs have one of their own), and so to no context.
   bool in_pool() const noexcept { return pool != nullptr || of_graph; }
 };
 
-// Safe to use from every thread.
+// Thread: any.
 class MemoryTable {
  public:
-  // Gives the range its buffer id and returns that; 0 when it overlaps another.
+  // Assigns a buffer id to the range and returns it; 0 if the range overlaps another.
   uint64_t insert(MemoryRange range);
-  // Removes the range that begins there; nothing when there is none, or `matches` (if set) says no.
+  // Removes the range that begins at `begin`. Returns nothing if there is none, or if `matches` is set and returns
+  // false.
   template <typename Predicate>
   std::optional<MemoryRange> remove(uint64_t begin, Predicate&& matches) {
     const std::unique_lock lock(mutex_);
@@ -71,14 +73,14 @@ class MemoryTable {
     ++generation_;
     return out;
   }
-  // Removes that very range: another may have taken its place. The buffer id is the one it was given on insertion.
+  // Removes exactly that range, because another may have taken its place. `buffer_id` is the id from its insertion.
   std::optional<MemoryRange> remove_buffer(uint64_t begin, uint64_t buffer_id) {
     return remove(begin, [&](const MemoryRange& range) { return range.buffer_id == buffer_id; });
   }
-  // The range that holds the address.
+  // Returns the range that contains the address.
   std::optional<MemoryRange> find(uint64_t address) const;
-  // Calls `look` for the range that holds the address, under the lock, without sharing in its backing; false when there
-  // is none.
+  // Calls `look` under the lock for the range that contains the address, without sharing its backing. Returns false if
+  // there is none.
   template <typename Visit>
   bool inspect(uint64_t address, Visit&& visit) const {
     const std::shared_lock lock(mutex_);
@@ -89,7 +91,7 @@ class MemoryTable {
     visit(std::prev(next)->second);
     return true;
   }
-  // Calls `change` for the range that begins there, under the lock; false when there is none.
+  // Calls `change` under the lock for the range that begins at `begin`. Returns false if there is none.
   template <typename Change>
   bool update(uint64_t begin, Change&& change) {
     const std::unique_lock lock(mutex_);
@@ -101,11 +103,11 @@ class MemoryTable {
     ++generation_;
     return true;
   }
-  // Whether all of [address, address + bytes) lies in ranges that a copy may touch; adjacent ones count as one. Copies
-  // cross devices and write constants, so only mapped ranges without access for any device, and the device's heap, are
-  // out of bounds.
+  // Returns whether all of [address, address + bytes) is in ranges that a copy may access; adjacent ranges count as
+  // one. Copies cross devices and write constants, so only mapped ranges without access for any device, and the
+  // device's heap, are excluded.
   bool covers(uint64_t address, uint64_t bytes) const;
-  // Begins of the ranges for which `matches` holds.
+  // Returns the begins of the ranges for which `matches` returns true.
   template <typename Predicate>
   std::vector<uint64_t> select(Predicate&& matches) const {
     const std::shared_lock lock(mutex_);
@@ -117,8 +119,8 @@ class MemoryTable {
     }
     return out;
   }
-  // Changes whenever a range is removed or its access is changed. Acquire pairs with the increment under the lock: a
-  // thread that reads the new number and then asks again sees the present table.
+  // Returns a number that changes whenever a range is removed or its access is changed. The acquire pairs with the
+  // increment under the lock: a thread that reads the new number and then looks up again sees the present table.
   uint64_t generation() const noexcept { return generation_.load(std::memory_order_acquire); }
 
  private:

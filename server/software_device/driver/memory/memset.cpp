@@ -1,4 +1,4 @@
-// Filling memory.
+// Memsets.
 #include "server/software_device/driver/call/api.hpp"
 #include "server/software_device/driver/copy/copy_request.hpp"
 #include "server/software_device/driver/stream/capture.hpp"
@@ -20,7 +20,7 @@ CUresult fill(FillWork work, CUstream handle, bool wait) {
       if (wait || !is_capturing(stream)) {
         return result;
       }
-      work.checked = false;  // a node may name any address, as measured on driver 580
+      work.checked = false;  // a node may have any address (measured on driver 580)
     }
     return wait ? enqueue_and_wait(context, stream, work) : enqueue(context, stream, work);
   });

@@ -25,16 +25,16 @@ CUresult give(void* out, const T& value) {
   return CUDA_SUCCESS;
 }
 
-// Booleans are four bytes at this boundary: cudart reads a whole word.
+// Booleans have four bytes here, because cudart reads a complete word.
 CUresult give_flag(void* out, bool value) { return give(out, value ? 1u : 0u); }
 
-// A mapping's range is the whole reservation that contains it (measured on driver 580).
+// Returns the reported range. For a mapping, this is the reservation that contains it (measured on driver 580).
 AddressReservations::Range whole_of(const MemoryRange& range) {
   const AddressReservations::Range own{range.begin, range.bytes};
   return range.kind == MemoryKind::mapped ? driver().reservations.find(range.begin).value_or(own) : own;
 }
 
-// The value of an attribute that such memory has not, beside the error (as measured on driver 580).
+// Writes the value of an attribute that such memory does not have, and returns the error (measured on driver 580).
 CUresult give_nothing(void* out) {
   give(out, uint64_t{0});
   return CUDA_ERROR_INVALID_VALUE;
@@ -50,12 +50,12 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
     case CU_POINTER_ATTRIBUTE_CONTEXT: return give(out, range.in_pool() ? nullptr : range.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return give(out, type_of(range));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      // A mapping that no device may access has none (measured on driver 580).
+      // A mapping that no device may access has no device pointer (measured on driver 580).
       return range.readable_by != 0 ? give(out, address) : give_nothing(out);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return host_accessible(range) ? give(out, address) : give_nothing(out);
     case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return give_tokens(out, range);
-    // Of managed memory always, of host memory never, of other memory if the program has set it or asked for tokens (as
-    // measured on driver 580).
+    // True for managed memory, false for host memory, and for other memory true if the program has set it or queried
+    // the tokens (measured on driver 580).
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return give_flag(out, range.kind == MemoryKind::managed || range.sync_memops);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(out, static_cast<unsigned long long>(range.buffer_id));
@@ -81,9 +81,9 @@ CUresult attribute_of(void* out, CUpointer_attribute attribute, CUdeviceptr addr
   }
 }
 
-// The result of cuPointerGetAttributes for memory that the driver does not know: nothing, except that a host pointer is
-// itself, and that a reserved range without memory is known by its range, which is not written of other memory (as
-// measured on driver 580).
+// Writes the result of cuPointerGetAttributes for memory that the driver does not know: zero, except that a host
+// pointer is the address itself, and that a reserved range without memory has its range, which is not written for other
+// memory (measured on driver 580).
 void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: give(out, address); break;
@@ -111,7 +111,7 @@ void unknown_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr add
   }
 }
 
-// Synchronous copies are synchronous here already: the flag is only told.
+// Synchronous copies are always synchronous here, so the flag is only reported.
 void set_sync_memops(const MemoryRange& range, bool on) {
   if (!in_host_memory(range)) {
     driver().memory.update(range.begin, [&](MemoryRange& found) { found.sync_memops = on; });
@@ -155,7 +155,7 @@ CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* attribu
       if (!known_attribute(attributes[i]) || values[i] == nullptr) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      // An attribute that this kind of memory does not have is nothing, and no error here.
+      // An attribute that this kind of memory does not have is zero here, and not an error.
       if (range) {
         attribute_of(values[i], attributes[i], address, *range);
       } else {

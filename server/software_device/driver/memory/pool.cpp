@@ -40,7 +40,7 @@ uint32_t devices_allowed(Pool& pool) {
   return mask;
 }
 
-// The address is valid at once: the memory is nobody else's, so the order of the stream holds from the start.
+// The address is valid at once: no other range uses the memory, so stream order holds from the start.
 CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& pool, CUstream handle) {
   return with_stream(handle, [&](Context& context, Stream& stream) -> CUresult {
     if (out == nullptr) {
@@ -49,7 +49,7 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, const std::shared_ptr<Pool>& p
     if (const CUresult refused = is_capturing(stream) ? CUDA_SUCCESS : permit_unsafe_call(); refused != CUDA_SUCCESS) {
       return refused;
     }
-    if (bytes == 0) {  // no error in stream order (as measured on driver 580), unlike from cuMemAlloc
+    if (bytes == 0) {  // not an error in stream order, unlike in cuMemAlloc (measured on driver 580)
       *out = 0;
       return CUDA_SUCCESS;
     }
@@ -124,7 +124,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* out, size_t bytes, CUstream stream) {
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
   const CUresult usable = with_stream(stream, [](Context&, Stream&) { return CUDA_SUCCESS; });
-  // The NULL stream beside a capture is checked before the other arguments (as measured on driver 580).
+  // The NULL stream beside a capture is checked before the other arguments (measured on driver 580).
   if (usable == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
     return usable;
   }
@@ -133,7 +133,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* out, size_t bytes, CUmemoryPool po
   });
 }
 
-// Memory of no pool is reported after a fault, too (as measured on driver 580).
+// Memory outside of pools is reported even after a fault (measured on driver 580).
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData* data, CUdeviceptr address) {
   return with_arguments_first(
       [&] {
@@ -163,7 +163,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
       if (!note_freed(*allocation)) {
         return CUDA_ERROR_INVALID_VALUE;
       }
-      // It is there until the work before this is done.
+      // The allocation lives until the work before this point is done.
       context.submit_always(stream, [allocation] {});
       return CUDA_SUCCESS;
     }
@@ -193,7 +193,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
       return not_supported("a memory pool for other processes or in host memory");
     }
     if (driver().device(properties->location.id) == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+      return CUDA_ERROR_INVALID_VALUE;  // measured on driver 580
     }
     auto pool = std::make_shared<Pool>();
     pool->handle = driver().pools.reserve();
@@ -206,7 +206,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* properties) {
   });
 }
 
-// No pool is exported here, so no handle is that of one.
+// This device exports no pools, so no handle refers to one.
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void*, CUmemAllocationHandleType type,
                                             unsigned long long) {
   return with_driver([&] {
@@ -249,7 +249,7 @@ CUresult cuDeviceGetMemPool(CUmemoryPool* out, CUdevice ordinal) {
     *out = device.current_pool->handle;
     return CUDA_SUCCESS;
   });
-  return result == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : result;  // as measured on driver 580
+  return result == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_INVALID_VALUE : result;  // measured on driver 580
 }
 
 CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
@@ -268,7 +268,7 @@ CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool handle) {
   });
 }
 
-// Freed memory goes back at once, so there is never anything to trim.
+// Freed memory is returned at once, so there is never anything to trim.
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t) {
   return with_pool(handle, [](const std::shared_ptr<Pool>&) { return CUDA_SUCCESS; });
 }
@@ -343,7 +343,7 @@ CUresult cuMemPoolGetAccess(CUmemAccess_flags* flags, CUmemoryPool handle, CUmem
       return CUDA_ERROR_INVALID_VALUE;
     }
     if (driver().device(location->id) == nullptr) {
-      return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+      return CUDA_ERROR_INVALID_VALUE;  // measured on driver 580
     }
     *flags = (devices_allowed(*pool) >> location->id & 1) != 0 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                                                : CU_MEM_ACCESS_FLAGS_PROT_NONE;

@@ -1,4 +1,4 @@
-// Virtual memory management: reserving addresses, creating physical memory, mapping it, giving access.
+// Virtual memory management: reserving addresses, creating physical memory, mapping it, setting access.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -16,11 +16,11 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// The unit of present drivers; addresses and sizes must be multiples of it.
+// The unit of current drivers. Addresses and sizes must be multiples of it.
 constexpr uint64_t kGranularity = 2 * 1024 * 1024;
 
-// The mark of the anonymous files, by which a file descriptor from another process is recognised. The device's ordinal
-// follows.
+// The beginning of the names of the anonymous files, which identifies a file descriptor from another process. The
+// device's ordinal follows.
 constexpr char kFileName[] = "gpuwire_software_device_";
 
 bool aligned(uint64_t value) { return value % kGranularity == 0; }
@@ -45,7 +45,7 @@ CUresult with_physical(CUmemGenericAllocationHandle handle, Body&& body) noexcep
   });
 }
 
-// The mapped ranges that begin in [address, address + bytes).
+// Returns the mapped ranges that begin in [address, address + bytes).
 std::vector<uint64_t> mappings_in(uint64_t address, uint64_t bytes) {
   return driver().memory.select([&](const MemoryRange& range) {
     return range.kind == MemoryKind::mapped && range.begin >= address && range.end() <= address + bytes;
@@ -57,7 +57,7 @@ bool take_pages_away(uint64_t address, uint64_t bytes) {
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
 }
 
-// Null: not a file of this kind.
+// Returns null if the file is not of this kind.
 Device* device_of_file(int descriptor) {
   char path[64], target[128];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", descriptor);
@@ -205,7 +205,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* out, size_t bytes, const CUme
   });
 }
 
-// The descriptor keeps the memory, as the driver's does.
+// The descriptor keeps the memory alive, like on NVIDIA's driver.
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags) {
   return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
@@ -217,7 +217,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
     if (descriptor < 0) {
       return CUDA_ERROR_OPERATING_SYSTEM;
     }
-    driver().checkpoint.storage.remove(physical.get());  // others may use it: it stays
+    driver().checkpoint.storage.remove(physical.get());  // other processes may use it, so it stays during a checkpoint
     *static_cast<int*>(out) = descriptor;
     return CUDA_SUCCESS;
   });
@@ -253,7 +253,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* out, void*
   });
 }
 
-// A mapping keeps the memory until it is unmapped.
+// A mapping keeps the memory alive until it is unmapped.
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return with_physical(handle, [&](const std::shared_ptr<PhysicalMemory>& physical) -> CUresult {
     if (physical->references.fetch_sub(1, std::memory_order_relaxed) == 1) {
@@ -281,7 +281,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
     if (!fits || flags != 0 || !driver().reservations.covers(address, bytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    // In the table first: two mappings of one address must not both reach mmap.
+    // Entered into the table first, so that two mappings of one address cannot both call mmap.
     const uint64_t inserted = driver().memory.insert({.begin = address,
                                                       .bytes = bytes,
                                                       .kind = MemoryKind::mapped,
@@ -307,13 +307,13 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     if (!aligned(address) || !aligned(bytes) || !driver().reservations.covers(address, bytes)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    // Work under way may use the pages, and would end the process rather than its context without them.
+    // Running work may use the pages. Without this wait, an access would end the process and not only its context.
     for (const auto& slot : driver().contexts.all()) {
       if (const auto context = slot->live()) {
-        context->synchronize();  // its fault is its own
+        context->synchronize();  // the other context's fault is not the caller's
       }
     }
-    // A range that is not mapped is unmapped with success, as by the driver.
+    // Unmapping a range that is not mapped succeeds, like on NVIDIA's driver.
     for (const uint64_t begin : mappings_in(address, bytes)) {
       const auto removed =
           driver().memory.remove(begin, [](const MemoryRange& range) { return range.kind == MemoryKind::mapped; });
@@ -373,7 +373,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* out, void* po
       return CUDA_ERROR_INVALID_VALUE;
     }
     auto physical = std::static_pointer_cast<PhysicalMemory>(range->backing);
-    // The handle that it has, while that lives (cuda.h, cuMemRetainAllocationHandle); after its end a new one.
+    // Returns the present handle while it is alive (cuda.h, cuMemRetainAllocationHandle), else a new one.
     if (driver().physical.find(physical->handle) == physical) {
       physical->references.fetch_add(1, std::memory_order_relaxed);
     } else {

@@ -1,4 +1,4 @@
-// Virtual memory management: addresses that are reserved, and physical memory that is mapped there.
+// Virtual memory management: reserved addresses, and physical memory that is mapped there.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace gpuwire::software_device {
 
 struct Device;
 
-// A handle of cuMemCreate: an anonymous file whose pages can be mapped at several addresses.
+// The object of a cuMemCreate handle: an anonymous file whose pages can be mapped at several addresses.
 struct PhysicalMemory {
   PhysicalMemory(Device& device, uint64_t bytes, int file) : device(device), bytes(bytes), file(file) {}
   ~PhysicalMemory();
@@ -23,23 +23,24 @@ struct PhysicalMemory {
   Device& device;
   const uint64_t bytes;
   const int file;
-  bool charged = true;  // false: another process's, which pays for it
+  bool charged = true;  // false: the memory belongs to another process, to which it is charged
   CUmemAllocationProp properties{};
   CUmemGenericAllocationHandle handle = 0;  // the requested one
-  std::atomic<uint32_t> references{1};      // of that handle; a count alone, the table's lock publishes the rest
+  // References to that handle. Relaxed: the table's lock publishes everything else.
+  std::atomic<uint32_t> references{1};
 };
 
-// The reserved ranges of the process's address space, none of them accessible until something is mapped there.
+// The reserved ranges of the process's address space. They are inaccessible until memory is mapped there.
 class AddressReservations {
  public:
-  // At `hint` when that is free, elsewhere otherwise; 0 when there is no room.
+  // Reserves at `hint` if that is free, else elsewhere. Returns 0 if there is no room.
   uint64_t reserve(uint64_t bytes, uint64_t alignment, uint64_t hint);
   bool release(uint64_t address, uint64_t bytes);
   bool covers(uint64_t address, uint64_t bytes);
   struct Range {
     uint64_t begin = 0, bytes = 0;
   };
-  // The range that holds the address.
+  // Returns the range that contains the address.
   std::optional<Range> find(uint64_t address);
 
  private:
