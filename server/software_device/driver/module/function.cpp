@@ -8,8 +8,8 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-// With CUDA_ERROR_INVALID_VALUE for a function or an `out` that is not given, also after a fault (as measured on driver
-// 580).
+// Runs `body` on a function. A null handle or a null `out` is CUDA_ERROR_INVALID_VALUE even after a fault (measured on
+// driver 580).
 template <typename Body>
 CUresult with_function(CUfunction handle, const void* out, Body&& body) noexcept {
   return with_arguments_first(
@@ -20,7 +20,7 @@ CUresult with_function(CUfunction handle, const void* out, Body&& body) noexcept
       });
 }
 
-// For questions about loading.
+// Runs `body` for a query about loading.
 template <typename Body>
 CUresult with_loaded_function(CUfunction handle, Body&& body) noexcept {
   const auto unknown = [&] {
@@ -29,8 +29,8 @@ CUresult with_loaded_function(CUfunction handle, Body&& body) noexcept {
   return with_arguments_first(unknown, [&](Context&) -> CUresult { return body(); });
 }
 
-// For settings: a function of the current context, or a kernel, which cudart passes as well. NULL is an invalid handle,
-// which comes before a fault.
+// Runs `body` for a setting of a function of the current context, or of a kernel, which cudart passes as well. NULL is
+// an invalid handle, which is reported before a fault.
 template <typename Body>
 CUresult with_launchable(CUfunction handle, Body&& body) noexcept {
   return with_arguments_first([&] { return handle == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS; },
@@ -115,7 +115,7 @@ CUresult set_cache_config(CUfunc_cache config, FunctionSettings& settings) {
   return CUDA_SUCCESS;
 }
 
-// `offset` is not null.
+// Precondition: `offset` is not null.
 CUresult parameter_info(const KernelInfo& info, size_t index, size_t* offset, size_t* bytes) {
   if (index >= info.parameters.size()) {
     return CUDA_ERROR_INVALID_VALUE;
@@ -127,7 +127,7 @@ CUresult parameter_info(const KernelInfo& info, size_t index, size_t* offset, si
   return CUDA_SUCCESS;
 }
 
-// The settings of a kernel on a device; null when there is no such device.
+// Returns a kernel's settings on a device, or null if there is no such device.
 FunctionSettings* settings_on(const Kernel& kernel, CUdevice device) {
   return driver().device(device) == nullptr ? nullptr : kernel.settings[static_cast<size_t>(device)].get();
 }
@@ -236,7 +236,7 @@ CUresult cuKernelGetLibrary(CUlibrary* out, CUkernel handle) {
 
 CUresult cuKernelGetName(const char** name, CUkernel handle) {
   if (handle == nullptr) {
-    return CUDA_ERROR_INVALID_VALUE;  // as measured on driver 580
+    return CUDA_ERROR_INVALID_VALUE;  // measured on driver 580
   }
   return with_kernel(handle, [&](Kernel& kernel) -> CUresult {
     if (name == nullptr) {
@@ -248,7 +248,7 @@ CUresult cuKernelGetName(const char** name, CUkernel handle) {
 }
 
 CUresult cuKernelGetParamInfo(CUkernel handle, size_t index, size_t* offset, size_t* bytes) {
-  // NVIDIA's driver answers this, unlike other questions about a kernel, only where a context is current.
+  // Unlike other queries about a kernel, NVIDIA's driver requires a current context for this one.
   return with_arguments_first(
       [&] { return handle == nullptr || offset == nullptr ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; },
       [&](Context&) {

@@ -1,4 +1,4 @@
-// From the handle in a call to the function it means in the current context.
+// Finds the function that a handle in a call denotes in the current context.
 #pragma once
 
 #include <cuda.h>
@@ -8,11 +8,11 @@
 
 namespace gpuwire::software_device {
 
-// Accepts a CUfunction, and a CUkernel in its place, which is instantiated in the context when it is new there.
-// CUDA_ERROR_INVALID_HANDLE when it is neither, or a function of another context.
+// Accepts a CUfunction, or a CUkernel in its place, which is instantiated in the context at its first use there.
+// Returns CUDA_ERROR_INVALID_HANDLE for anything else, and for a function of another context.
 tl::expected<std::shared_ptr<Function>, CUresult> find_function(Context& context, CUfunction handle);
 
-// How much dynamic shared memory a launch may ask for.
+// Returns the maximum of dynamic shared memory for a launch.
 uint32_t dynamic_shared_bytes_max(const KernelInfo& info, const FunctionSettings& settings);
 
 }  // namespace gpuwire::software_device

@@ -12,13 +12,14 @@
 
 namespace gpuwire::software_device {
 
-// Null: a format that this device does not have.
+// Returns nothing for a format that this device does not support.
 std::optional<TexelFormat> texel_format(CUarray_format format, unsigned channels);
 
 struct ArrayObject {
   CUarray handle = nullptr;
   CUcontext context = nullptr;
-  CUDA_ARRAY3D_DESCRIPTOR description{};  // as given; of a mipmap level, with that level's extents
+  // As the program gave it. For a mipmap level, with that level's extents.
+  CUDA_ARRAY3D_DESCRIPTOR description{};
   TexelFormat format;
   ImageLevel level;
   std::shared_ptr<void> memory;
@@ -36,7 +37,8 @@ struct TextureObject {
   CUDA_TEXTURE_DESC description{};
   std::optional<CUDA_RESOURCE_VIEW_DESC> view;
   std::shared_ptr<const Texture> texture;
-  // Gone for the program, there for kernels launched before. Relaxed: it only keeps the program from finding it.
+  // True after the program has destroyed the object; kernels launched before still use it. Relaxed: the flag only
+  // prevents the program from finding it.
   std::atomic<bool> destroyed{false};
 };
 
@@ -44,20 +46,20 @@ struct SurfaceObject {
   CUcontext context = nullptr;
   CUDA_RESOURCE_DESC resource{};
   std::shared_ptr<const Surface> surface;
-  std::atomic<bool> destroyed{false};  // as a texture object's
+  std::atomic<bool> destroyed{false};  // like a texture object's
 };
 
-// The shape that textures and surfaces on arrays of that description have; without levels.
+// Returns the shape of textures and surfaces on arrays of that description, without levels.
 Image image_shape(const CUDA_ARRAY3D_DESCRIPTOR& description, const TexelFormat& format);
 
-// The driver's objects as kernels find them.
+// The driver's objects, as kernels look them up.
 class DriverImages final : public ImageTable {
  public:
   std::shared_ptr<const Texture> texture(uint64_t handle) const noexcept override;
   std::shared_ptr<const Surface> surface(uint64_t handle) const noexcept override;
 };
 
-// Drops the objects of a context that ends.
+// Releases the objects of a context that ends.
 void release_images(CUcontext context);
 
 }  // namespace gpuwire::software_device

@@ -24,7 +24,7 @@ CUresult JitOptions::parse(unsigned count, const CUjit_option* options, void** v
         error_.bytes = number;
         error_.size_value = &values[i];
         break;
-      default: break;  // how to compile, which changes no result
+      default: break;  // options of compilation, which change no result
     }
   }
   fill(info_, {});
@@ -40,7 +40,7 @@ void JitOptions::fill(Buffer& buffer, std::string_view text) {
     const size_t most = buffer.bytes - 1, fits = std::min(text.size(), most);
     text.copy(buffer.text, fits);
     buffer.text[fits] = 0;
-    written = fits == most ? buffer.bytes : fits;  // of a full buffer all of it, as measured on driver 580
+    written = fits == most ? buffer.bytes : fits;  // for a full buffer, its complete size (measured on driver 580)
   }
   if (buffer.size_value != nullptr) {
     *buffer.size_value = reinterpret_cast<void*>(written);

@@ -1,4 +1,4 @@
-// The options that come with program images: here only the log buffers matter.
+// The options that are passed with program images. Only the log buffers have an effect here.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,10 @@ namespace gpuwire::software_device {
 
 class JitOptions {
  public:
-  // Reads the options and empties the log buffers among them. CUDA_ERROR_INVALID_VALUE when an array is missing.
+  // Reads the options and empties their log buffers. Returns CUDA_ERROR_INVALID_VALUE if an array is missing.
   CUresult parse(unsigned count, const CUjit_option* options, void** values);
-  // Writes as much as fits, terminated by zero, and the number of bytes written into the option's value, as the driver
-  // does.
+  // Writes as much as fits, zero-terminated, and stores the number of written bytes in the option's value, like
+  // NVIDIA's driver.
   void write_error_log(std::string_view text);
 
  private:
@@ -29,7 +29,7 @@ class JitOptions {
   Buffer info_, error_;
 };
 
-// A file's bytes with a zero behind them, which ends a PTX text; nothing when it cannot be read.
+// Returns a file's bytes followed by a zero, which ends a PTX text, or nothing if the file cannot be read.
 std::optional<std::vector<char>> read_image_file(const char* path);
 
 }  // namespace gpuwire::software_device

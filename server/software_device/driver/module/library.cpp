@@ -1,4 +1,4 @@
-// Libraries and their kernels: programs of no context, instantiated where they are used.
+// Libraries and their kernels: programs that belong to no context and are instantiated where they are used.
 #include <algorithm>
 #include <string>
 
@@ -19,7 +19,7 @@ CUresult with_library(CUlibrary handle, Body&& body) noexcept {
   });
 }
 
-// `check`: for the arguments that come before a fault.
+// `check` validates the arguments that are reported before a fault.
 template <typename Check, typename Body>
 CUresult with_instance(CUlibrary handle, Check&& check, Body&& body) noexcept {
   return with_arguments_first(check, [&](Context& context) {
@@ -46,7 +46,7 @@ CUresult address_of_variable(const Program& program, size_t variable, uint64_t a
 
 }  // namespace
 
-// Library options say whether the image stays where it is, which does not matter to a program that is compiled at once.
+// Library options say whether the image stays in place, which does not matter because the program is compiled at once.
 CUresult cuLibraryLoadData(CUlibrary* out, const void* image, CUjit_option* options, void** values, unsigned int count,
                            CUlibraryOption*, void**, unsigned int) {
   return with_driver([&]() -> CUresult {
@@ -90,7 +90,7 @@ CUresult cuLibraryUnload(CUlibrary handle) {
     }
     const auto library = driver().libraries.take(handle);
     if (library == nullptr) {
-      return CUDA_ERROR_INVALID_HANDLE;  // another thread was faster
+      return CUDA_ERROR_INVALID_HANDLE;  // another thread has unloaded it meanwhile
     }
     library->unload();
     return CUDA_SUCCESS;
@@ -169,7 +169,7 @@ CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary hand
     if (variable == SIZE_MAX || !library.program().variables()[variable].managed) {
       return CUDA_ERROR_NOT_FOUND;
     }
-    // cudart asks before any context is current: the memory is then the first device's to account for.
+    // cudart queries this before any context is current. The memory is then charged to the first device.
     const auto slot = current_slot();
     Device& device = slot != nullptr ? *slot->device : *driver().devices.front();
     const auto found = library.managed_address(variable, device);

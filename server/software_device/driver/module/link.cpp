@@ -1,4 +1,4 @@
-// The linker: PTX texts that need each other, made into one image that cuModuleLoadData takes.
+// The linker: combines PTX texts that refer to each other into one image for cuModuleLoadData.
 #include "server/software_device/driver/module/link.hpp"
 
 #include <algorithm>
@@ -17,27 +17,27 @@ using namespace gpuwire::software_device;
 
 namespace {
 
-constexpr uint64_t kLinkKind = 64;  // beyond those of HandleKind
+constexpr uint64_t kLinkKind = 64;  // beyond the values of HandleKind
 
-// A flag alone: nothing is published through it.
+// Relaxed: the flag publishes nothing.
 constinit std::atomic<bool> strict_links{false};
 
-// The calling thread's; unlike std::thread::id no later thread has it.
+// Returns the calling thread's number. Unlike std::thread::id, it is never reused.
 uint64_t thread_number() noexcept {
-  static constinit std::atomic<uint64_t> last{0};  // a counter alone
+  static constinit std::atomic<uint64_t> last{0};  // relaxed: only a counter
   thread_local const uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
   return number;
 }
 
 struct Link {
-  const uint64_t thread = thread_number();  // that made it
+  const uint64_t thread = thread_number();  // the thread that created the link
   JitOptions options;
   std::vector<std::string> texts;
-  std::string image;  // once it is complete
+  std::string image;  // set by cuLinkComplete
 };
 
 HandleTable<CUlinkState, Link>& links() {
-  // A kind of their own: nothing takes them for handles of another.
+  // A kind of their own, so that no other function accepts these handles.
   static auto* const table = new HandleTable<CUlinkState, Link>(HandleKind{kLinkKind});
   return *table;
 }
@@ -132,12 +132,12 @@ CUresult cuLinkComplete(CUlinkState state, void** image, size_t* bytes) {
         log_refusal(program.error().log);
       }
       link.options.write_error_log(program.error().log);
-      return CUDA_ERROR_UNKNOWN;  // each text is right by itself
+      return CUDA_ERROR_UNKNOWN;  // each text is valid by itself
     }
     link.image = linked_image(link.texts);
     *image = link.image.data();
     if (bytes != nullptr) {
-      *bytes = link.image.size() + 1;  // with its zero, so that it can be loaded as it is
+      *bytes = link.image.size() + 1;  // with the zero, so that it can be loaded as it is
     }
     return CUDA_SUCCESS;
   });

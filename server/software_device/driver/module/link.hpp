@@ -1,10 +1,10 @@
-// The linker's strict form: what NVIDIA's driver does not survive is refused.
+// The linker's strict mode, which refuses calls that may crash NVIDIA's driver.
 #pragma once
 
 namespace gpuwire::software_device {
 
-// While strict, a link that is added to, completed or destroyed on another thread than the one that made it is refused
-// with CUDA_ERROR_INVALID_HANDLE, and a line that says why. Off at first. Any thread.
+// In strict mode, adding to, completing or destroying a link on another thread than its creator's is refused with
+// CUDA_ERROR_INVALID_HANDLE and a line that gives the reason. Initially off. Thread: any.
 void set_strict_links(bool strict) noexcept;
 
 }  // namespace gpuwire::software_device

@@ -40,7 +40,7 @@ CUresult load_module(CUmodule* out, const void* image, JitOptions& options) {
 
 template <typename Body>
 CUresult with_module(CUmodule handle, Body&& body) noexcept {
-  const auto wrong = [&] {  // before a fault, as measured on driver 580
+  const auto wrong = [&] {  // reported before a fault (measured on driver 580)
     return driver().modules.find(handle) == nullptr ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
   };
   return with_arguments_first(wrong, [&](Context&) -> CUresult {
@@ -49,7 +49,7 @@ CUresult with_module(CUmodule handle, Body&& body) noexcept {
   });
 }
 
-// The same where `out` comes before the module.
+// Runs `body` in the same way, but checks `out` before the module.
 template <typename Body>
 CUresult with_counted_module(CUmodule handle, const void* out, Body&& body) noexcept {
   const auto wrong = [&] {

@@ -1,4 +1,4 @@
-// Programs and their instances: a program loaded into a context has variables of its own there.
+// Programs and their instances. A program that is loaded into a context has variables of its own there.
 #pragma once
 
 #include <atomic>
@@ -21,17 +21,17 @@ struct Device;
 class ModuleInstance;
 class Library;
 
-// The values that cuFuncSetAttribute and cuKernelSetAttribute change, per function and device. Atomics without order:
-// plain settings.
+// The settings that cuFuncSetAttribute and cuKernelSetAttribute change, for each function and device. Relaxed atomics,
+// because the settings are independent.
 struct FunctionSettings {
-  std::atomic<int> dynamic_shared_bytes_max{-1};  // -1: as much as fits in 48 KiB beside the static part
+  std::atomic<int> dynamic_shared_bytes_max{-1};  // -1: as much as fits into 48 KiB beside the static part
   std::atomic<int> shared_carveout{-1};
   std::atomic<bool> non_portable_cluster{false};
   std::atomic<int> cluster_policy{CU_CLUSTER_SCHEDULING_POLICY_DEFAULT};
   std::atomic<CUfunc_cache> cache_config{CU_FUNC_CACHE_PREFER_NONE};
 };
 
-// CUfunction: a kernel of a module in its context.
+// The object of a CUfunction: a kernel of a module in its context.
 struct Function {
   CUfunction handle = nullptr;
   std::weak_ptr<ModuleInstance> module;
@@ -42,7 +42,7 @@ struct Function {
   const KernelInfo& info() const noexcept { return program->kernels()[index]; }
 };
 
-// CUkernel: a kernel of a library, of no context.
+// The object of a CUkernel: a kernel of a library, without a context.
 struct Kernel {
   CUkernel handle = nullptr;
   CUlibrary library = nullptr;
@@ -53,10 +53,10 @@ struct Kernel {
   const KernelInfo& info() const noexcept { return program->kernels()[index]; }
 };
 
-// Where managed variables are: one place for all contexts and devices of a library.
+// The managed variables of a library, at one address for all contexts and devices.
 class ManagedVariables {
  public:
-  // Address of the program's variable of that index; created on first use, and charged to that device.
+  // Returns the address of the program's variable with that index. Created at first use, and charged to `device`.
   tl::expected<uint64_t, CUresult> address(const Program& program, size_t variable, Device& device);
   ~ManagedVariables();
 
@@ -68,8 +68,8 @@ class ManagedVariables {
 // A program in a context.
 class ModuleInstance {
  public:
-  // Gives every variable memory and its initial value. CUDA_ERROR_OUT_OF_MEMORY; CUDA_ERROR_INVALID_IMAGE when a
-  // variable points nowhere.
+  // Allocates and initialises every variable. Errors: CUDA_ERROR_OUT_OF_MEMORY; CUDA_ERROR_INVALID_IMAGE if a variable
+  // points to nothing.
   static tl::expected<std::shared_ptr<ModuleInstance>, CUresult> create(std::shared_ptr<const Program> program,
                                                                         Context& context,
                                                                         std::shared_ptr<ManagedVariables> managed);
@@ -83,13 +83,13 @@ class ModuleInstance {
   // Set for an instance of a library.
   CUlibrary library = nullptr;
 
-  // Null when the program has no such kernel or the handles are gone.
+  // Returns null if the program has no such kernel, or if the handles were released.
   std::shared_ptr<Function> function(std::string_view name);
   std::shared_ptr<Function> function(size_t index);
   // Instances of a library share the settings of its kernels on that device.
   void share_settings(size_t index, std::shared_ptr<FunctionSettings> settings);
-  // Takes the module and its functions out of the handle tables. The variables go with the last launch or graph that
-  // uses them.
+  // Removes the module and its functions from the handle tables. The variables are released with the last launch or
+  // graph that uses them.
   void release_handles();
 
  private:
@@ -101,15 +101,16 @@ class ModuleInstance {
   std::shared_ptr<ManagedVariables> managed_;
   std::weak_ptr<Context> context_;
   CUcontext context_handle_ = nullptr;
-  std::vector<uint64_t> addresses_;                   // by variable
-  std::vector<std::pair<uint64_t, uint64_t>> owned_;  // address and buffer id of those that are this instance's alone
+  std::vector<uint64_t> addresses_;  // by variable
+  // address and buffer id of the variables that only this instance uses
+  std::vector<std::pair<uint64_t, uint64_t>> owned_;
   std::weak_ptr<ModuleInstance> self_;
   std::mutex mutex_;
   std::map<size_t, std::shared_ptr<Function>> functions_;
   std::map<size_t, std::shared_ptr<FunctionSettings>> settings_;
 };
 
-// CUlibrary: a program that is instantiated in a context when it is first used there.
+// The object of a CUlibrary: a program that is instantiated in a context at its first use there.
 class Library {
  public:
   Library(CUlibrary handle, std::shared_ptr<const Program> program);
@@ -123,7 +124,7 @@ class Library {
   tl::expected<uint64_t, CUresult> managed_address(size_t variable, Device& device) {
     return managed_->address(*program_, variable, device);
   }
-  // Takes the kernels and all instances out of the handle tables.
+  // Removes the kernels and all instances from the handle tables.
   void unload();
 
  private:
@@ -133,7 +134,7 @@ class Library {
   std::vector<std::shared_ptr<Kernel>> kernels_;
 };
 
-// The variable that cuModuleGetGlobal finds by that name; SIZE_MAX when there is none.
+// Returns the variable that cuModuleGetGlobal finds by that name, or SIZE_MAX if there is none.
 size_t find_variable(const Program& program, std::string_view name);
 size_t find_kernel(const Program& program, std::string_view name);
 

@@ -18,7 +18,7 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-// Between the texts of linked_image().
+// The separator between the texts of linked_image().
 constexpr char kNextText[] = "\n//gpuwire: the next of the linked texts\n";
 
 tl::unexpected<ImageError> fail(CUresult result, std::string log) {
@@ -47,8 +47,8 @@ tl::expected<std::string, ImageError> ptx_of_container(const void* container) {
   return std::string(text->begin(), text->end());
 }
 
-// With -rdc=true the wrapper's own container holds a linked cubin only; the PTX is in the containers it was linked
-// from.
+// Returns the PTX of a wrapper. With -rdc=true the wrapper's own container has a linked cubin only, and the PTX is in
+// the containers from which it was linked.
 tl::expected<Texts, ImageError> ptx_of_wrapper(const void* wrapper) {
   const auto containers = fatbin::wrapped_containers(wrapper);
   if (!containers) {
@@ -95,7 +95,8 @@ tl::expected<Texts, ImageError> ptx_of_image(const void* image) {
   return fail(CUDA_ERROR_INVALID_IMAGE, "unknown image");
 }
 
-// Programs in use, by their texts: a module loaded into several contexts, or again and again, is compiled once.
+// Compiled programs in use, by their texts: a module that is loaded into several contexts, or repeatedly, is compiled
+// once.
 std::mutex compiled_mutex;
 std::map<Texts, std::weak_ptr<const Program>>& compiled_programs() {
   static auto* const programs = new std::map<Texts, std::weak_ptr<const Program>>;
@@ -138,7 +139,7 @@ tl::expected<std::shared_ptr<const Program>, ImageError> load_image(const void* 
   const std::vector<std::string_view> views(texts->begin(), texts->end());
   auto program = compile_ptx(views);
   if (!program) {
-    // An error in the text is the program's own; nobody would look there for a feature that only this device lacks.
+    // Only missing features of this device are logged: an error in the text is the program's own.
     if (program.error().kind == CompileError::Kind::unsupported) {
       log_refusal(program.error().log);
     }
