@@ -11,7 +11,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-cuuint64_t next_capture_id = 1;  // under graph_mutex
+cuuint64_t next_capture_id = 1;  // guarded by graph_mutex
 
 std::vector<CUgraphNode>& frontier_of(CaptureSession& session, const Stream& stream) {
   return std::find_if(session.frontiers.begin(), session.frontiers.end(),
@@ -43,7 +43,7 @@ void add_unique(std::vector<CUgraphNode>& to, const std::vector<CUgraphNode>& fr
   }
 }
 
-// Whether every other stream's work is an ancestor of the origin's last.
+// Returns whether every other stream's work is an ancestor of the origin's last work.
 bool joined(const CaptureSession& session) {
   std::vector<CUgraphNode> open;
   for (const auto& [stream, frontier] : session.frontiers) {
@@ -100,7 +100,7 @@ CUresult with_shared_stream(CUstream handle, Body&& body) noexcept {
   });
 }
 
-// For calls that change a capture: they may not even name the legacy stream beside a blocking capture.
+// Runs `body` for calls that change a capture. They may not name the legacy stream beside a blocking capture.
 template <typename Body>
 CUresult with_captured_stream(CUstream handle, Body&& body) noexcept {
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
@@ -147,7 +147,7 @@ CUresult refuse_captured(Event& event) {
   const std::lock_guard lock(graph_mutex());
   const auto session = event.captured_in.lock();
   if (session == nullptr || session->frontiers.empty() || session->invalidated) {
-    return CUDA_ERROR_INVALID_VALUE;  // that capture is over or invalid (as measured on driver 580)
+    return CUDA_ERROR_INVALID_VALUE;  // that capture has ended or is invalid (measured on driver 580)
   }
   session->invalidated = true;
   return CUDA_ERROR_CAPTURED_EVENT;
@@ -182,13 +182,13 @@ CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, c
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   const auto session = event->captured_in.lock();
-  // An event that was never recorded has nothing to wait for.
+  // An event that was never recorded ends no wait.
   if (!event->captured.load(std::memory_order_acquire) && !recorded) {
     return CUDA_SUCCESS;
   }
   const bool captured = event->captured.load(std::memory_order_acquire);
   if (captured && (session == nullptr || session->frontiers.empty())) {
-    return CUDA_ERROR_INVALID_VALUE;  // that capture is over
+    return CUDA_ERROR_INVALID_VALUE;  // that capture has ended
   }
   if (!captured) {
     if (stream->capture != nullptr) {
@@ -231,7 +231,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     const std::lock_guard lock(graph_mutex());
     return begin(stream, nullptr, {}, mode);
   });
-  // A mode that there is none of comes before a fault (as measured on driver 580).
+  // An invalid mode is reported before a fault (measured on driver 580).
   return mode > CU_STREAM_CAPTURE_MODE_RELAXED && gpuwire::cuda_abi::is_sticky(result) ? CUDA_ERROR_INVALID_VALUE
                                                                                        : result;
 }
@@ -259,7 +259,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
   return with_captured_stream(handle, [&](Context&, const std::shared_ptr<Stream>& stream) -> CUresult {
     const std::lock_guard lock(graph_mutex());
     if (out != nullptr) {
-      *out = nullptr;  // in any case (as measured on driver 580, like the following)
+      *out = nullptr;  // in every case (measured on driver 580, like the following)
     }
     if (stream->capture == nullptr) {
       return CUDA_ERROR_ILLEGAL_STATE;
@@ -269,14 +269,14 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
       session->invalidated = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     }
-    // In another thread it ends all the same, with an error.
+    // A call from another thread ends the capture as well, and returns an error.
     const bool foreign = session->mode != CU_STREAM_CAPTURE_MODE_RELAXED && session->thread != capture_thread();
     const CUresult result = session->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                             : !joined(*session)  ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
                             : foreign            ? CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD
                                                  : CUDA_SUCCESS;
     end_session(*session);
-    // The program's own graph goes, too (as measured on driver 580).
+    // This applies to a graph of the program's own, too (measured on driver 580).
     if (result != CUDA_SUCCESS) {
       forget_graph(*session->graph);
     }
@@ -289,7 +289,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* out) {
 
 CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* graph,
                                    const CUgraphNode** dependencies, const CUgraphEdgeData** edges, size_t* count) {
-  if (status == nullptr) {  // reported before a fault and before captures (as measured on driver 580)
+  if (status == nullptr) {  // reported before a fault and before captures (measured on driver 580)
     return with_any_context([](Context&) { return CUDA_ERROR_INVALID_VALUE; });
   }
   return with_shared_stream(handle, [&](Context& context, const std::shared_ptr<Stream>& stream) -> CUresult {
@@ -306,7 +306,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* statu
     if (session.invalidated) {
       return CUDA_SUCCESS;
     }
-    // Valid until the stream's next call, as the documentation has it.
+    // The pointer is valid until the stream's next call, as documented.
     const auto& frontier = frontier_of(session, *stream);
     if (id != nullptr) {
       *id = session.id;
@@ -376,7 +376,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   if (mode == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // A mode that there is not is taken, too (as measured on driver 580): it is neither global nor relaxed.
+  // An invalid mode is accepted, too (measured on driver 580): it is neither global nor relaxed.
   std::swap(*mode, capture_mode());
   return CUDA_SUCCESS;
 }

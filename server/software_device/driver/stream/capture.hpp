@@ -1,4 +1,4 @@
-// Stream capture: a stream's work goes into a graph instead of being carried out.
+// Stream capture: a stream's work is added to a graph instead of being executed.
 #pragma once
 
 #include <map>
@@ -18,32 +18,33 @@ class CaptureSession {
   cuuint64_t id = 0;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::shared_ptr<Graph> graph;
-  bool into_existing = false;  // cuStreamBeginCaptureToGraph: the graph is the program's already
+  bool into_existing = false;  // cuStreamBeginCaptureToGraph: the graph is the program's own
   Stream* origin = nullptr;
-  // The place and the thread of its begin; compared, never followed.
+  // The context and the thread of its begin. The pointers are only compared.
   const Context* context = nullptr;
   const void* thread = nullptr;
-  bool blocking = false;  // one of its streams waits for the legacy stream, and the other way round
+  bool blocking = false;  // one of its streams synchronises with the legacy stream
   bool invalidated = false;
-  // The nodes that the next work of each stream depends on.
+  // The nodes on which the next work of each stream depends.
   std::map<std::shared_ptr<Stream>, std::vector<CUgraphNode>> frontiers;
 };
 
 inline bool is_capturing(const Stream& stream) { return stream.capturing.load(std::memory_order_acquire); }
 
-// CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a captured stream that can take nothing any more.
+// Returns CUDA_ERROR_STREAM_CAPTURE_INVALIDATED for a captured stream that accepts no more work.
 CUresult permit_captured(const Stream& stream);
-// The same for every stream: before the other arguments of work are looked at.
+// Returns the same for any stream. Called before the other arguments of work are checked.
 CUresult permit_work(const Stream& stream);
-// Adds work to the graph that the stream is captured into.
+// Adds work to the graph into which the stream is captured.
 CUresult capture_work(Context& context, Stream& stream, NodePayload payload);
-// The capture that has begun in the stream, if there is one, ends with it.
+// Ends the capture that has begun in the stream, if there is one.
 void end_capture_with(const Stream& stream);
-// For calls that a captured stream cannot take: makes the capture invalid and returns `reason`.
+// For calls that a captured stream cannot accept: makes the capture invalid and returns `reason`.
 CUresult invalidate_capture(Stream& stream, CUresult reason);
-// For questions about an event that was recorded in a capture, which becomes invalid: CUDA_ERROR_CAPTURED_EVENT.
+// For queries of an event that was recorded in a capture: makes the capture invalid and returns
+// CUDA_ERROR_CAPTURED_EVENT.
 CUresult refuse_captured(Event& event);
-// cuEventRecord and cuStreamWaitEvent where a capture is involved.
+// cuEventRecord and cuStreamWaitEvent if the stream or the event is part of a capture.
 CUresult capture_record(Context& context, Stream& stream, const std::shared_ptr<Event>& event, bool external);
 CUresult capture_wait(Context& context, const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
                       bool external);

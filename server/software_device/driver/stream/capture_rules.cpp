@@ -10,17 +10,16 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Captures under way, under graph_mutex. Never destroyed.
+// The active captures, guarded by graph_mutex. Never destroyed.
 std::vector<std::shared_ptr<CaptureSession>>& active() {
   static auto* const all = new std::vector<std::shared_ptr<CaptureSession>>;
   return *all;
 }
 
-// active().size(), stored under graph_mutex. Relaxed: a capture that another thread is just beginning may or may not be
-// seen.
+// active().size(), stored under graph_mutex. Relaxed: a capture that another thread is just beginning may be missed.
 std::atomic<size_t> active_count{0};
 
-// Makes all that `matters` chooses invalid.
+// Makes all captures invalid for which `matters` returns true.
 template <class Matters>
 CUresult refuse(CUresult error, Matters&& matters) {
   if (active_count.load(std::memory_order_relaxed) == 0) {
@@ -37,7 +36,7 @@ CUresult refuse(CUresult error, Matters&& matters) {
   return result;
 }
 
-// Whether the calling thread's action affects a capture.
+// Returns whether an action of the calling thread affects a capture.
 bool noticed(const CaptureSession& session) {
   const CUstreamCaptureMode mode = capture_mode();
   const bool own = session.thread == capture_thread() && session.mode != CU_STREAM_CAPTURE_MODE_RELAXED &&

@@ -1,6 +1,6 @@
 // The actions that are forbidden while streams capture (CUDA driver API, cuStreamBeginCapture,
-// cuThreadExchangeStreamCaptureMode), and the early ends of a capture. Each check costs one atomic load while nothing
-// is captured.
+// cuThreadExchangeStreamCaptureMode), and the early ends of a capture. Each check costs one atomic load while there is
+// no capture.
 #pragma once
 
 #include <cuda.h>
@@ -9,32 +9,32 @@
 
 namespace gpuwire::software_device {
 
-// The calling thread, as captures remember it, and its mode (cuThreadExchangeStreamCaptureMode).
+// The calling thread's identity for captures, and its mode (cuThreadExchangeStreamCaptureMode).
 const void* capture_thread() noexcept;
 CUstreamCaptureMode& capture_mode() noexcept;
 
-// A capture begins or has ended. With graph_mutex held.
+// A capture begins or has ended. Lock: graph_mutex is held.
 void note_capture(std::shared_ptr<CaptureSession> session);
 void note_capture_end(const CaptureSession& session);
-// Whether a capture under way goes into the graph. With graph_mutex held.
+// Returns whether an active capture adds to the graph. Lock: graph_mutex is held.
 bool is_captured_into(const Graph& graph);
-// A context takes its captures along.
+// Ends the captures of a context that is destroyed.
 void end_captures(const Context& context);
 
-// The rules answer success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT, and then the captures in question
-// are invalid. For calls that a capture may notice: allocating memory, for one.
+// Each permit function returns success, or CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED or _IMPLICIT after making the affected
+// captures invalid. permit_unsafe_call() is for calls that affect captures, such as allocating memory.
 CUresult permit_unsafe_call();
-// The same for calls that a context that has failed answers with its fault, whatever is captured.
+// The same, for calls that return the fault of a failed context regardless of captures.
 CUresult permit_unless_failed();
-// The same for each exported function that protocol/api/ says captures forbid; success for all others.
+// The same for each exported function that captures forbid according to protocol/api/; success for all others.
 CUresult permit_function(const char* name);
-// For calls that wait for all of a context, or, where `slot` is a green context's, for the streams of that. The others
-// wait for green contexts' streams, too, but captures there do not affect them (as measured on driver 580).
+// For calls that wait for all work of a context or, if `slot` is a green context's, for that context's streams. The
+// other calls wait for the streams of green contexts, too, but do not affect captures there (measured on driver 580).
 CUresult permit_synchronisation(const Context& context, const ContextSlot* slot);
-// Is a capture under way that a blocking stream of the context takes part in?
+// Returns whether a blocking stream of the context takes part in an active capture.
 bool blocking_capture_in(const Context& context);
-// For every call that names a stream, before its other arguments are looked at. The legacy stream waits for blocking
-// ones, which never end while they are captured.
+// For every call that names a stream, before its other arguments are checked. The legacy stream waits for blocking
+// streams, whose work does not end while they are captured.
 CUresult permit_stream_call(const Context& context, const Stream& stream);
 
 }  // namespace gpuwire::software_device

@@ -32,7 +32,7 @@ CUresult fault_of(const Event& event) {
 CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
   return with_event(from, [&](const std::shared_ptr<Event>& start_event) -> CUresult {
     if (const CUresult fault = fault_of(*start_event); fault != CUDA_SUCCESS) {
-      return milliseconds != nullptr ? fault : CUDA_ERROR_INVALID_HANDLE;  // as measured on driver 580
+      return milliseconds != nullptr ? fault : CUDA_ERROR_INVALID_HANDLE;  // measured on driver 580
     }
     return with_event(to, [&](const std::shared_ptr<Event>& end_event) -> CUresult {
       Event &start = *start_event, &end = *end_event;
@@ -44,7 +44,7 @@ CUresult elapsed(float* milliseconds, CUevent from, CUevent to) {
         return CUDA_ERROR_INVALID_HANDLE;
       }
       if (milliseconds == nullptr) {
-        return CUDA_ERROR_INVALID_VALUE;  // the events come first, as measured on driver 580
+        return CUDA_ERROR_INVALID_VALUE;  // reported after errors of the events (measured on driver 580)
       }
       if (!first->done() || !last->done()) {
         return CUDA_ERROR_NOT_READY;
@@ -84,7 +84,7 @@ CUresult cuEventDestroy_v2(CUevent handle) {
       return CUDA_ERROR_INVALID_HANDLE;
     }
     const auto context = event->context.lock();
-    return context == nullptr ? CUDA_SUCCESS : context->fault();  // as that of a stream
+    return context == nullptr ? CUDA_SUCCESS : context->fault();  // like the result for a stream
   });
 }
 
@@ -97,7 +97,7 @@ CUresult cuEventRecordWithFlags(CUevent handle, CUstream stream_handle, unsigned
         return CUDA_ERROR_INVALID_VALUE;
       }
       if (flags == CU_EVENT_RECORD_EXTERNAL && !is_capturing(stream)) {
-        return CUDA_ERROR_ILLEGAL_STATE;  // as measured on driver 580
+        return CUDA_ERROR_ILLEGAL_STATE;  // measured on driver 580
       }
       if (event->context.lock().get() != &context) {
         return CUDA_ERROR_INVALID_HANDLE;
@@ -164,7 +164,7 @@ CUresult cuStreamWaitEvent(CUstream stream_handle, CUevent handle, unsigned int 
         return CUDA_ERROR_INVALID_VALUE;
       }
       if (flags == CU_EVENT_WAIT_EXTERNAL && !capturing) {
-        return CUDA_ERROR_ILLEGAL_STATE;  // as measured on driver 580
+        return CUDA_ERROR_ILLEGAL_STATE;  // measured on driver 580
       }
       if (capturing || event->captured.load(std::memory_order_acquire)) {
         return capture_wait(context, context.stream(stream.handle), event, flags == CU_EVENT_WAIT_EXTERNAL);
@@ -193,7 +193,7 @@ CUresult cuCtxRecordEvent(CUcontext handle, CUevent event_handle) {
   });
 }
 
-// Everything submitted from now on waits: through the legacy stream for blocking streams, and each other stream by
+// All work that is submitted from now on waits: blocking streams through the legacy stream, and each other stream by
 // itself.
 CUresult cuCtxWaitEvent(CUcontext handle, CUevent event_handle) {
   if (handle == nullptr) {

@@ -13,7 +13,7 @@
 namespace gpuwire::software_device {
 namespace {
 
-// Between two looks at a word.
+// The interval between two polls of a word.
 constexpr std::chrono::microseconds kPollMin{1};
 constexpr std::chrono::microseconds kPollMax{100};
 
@@ -63,7 +63,8 @@ bool holds(Word seen, Word wanted, unsigned flags) {
   }
 }
 
-// Acquire and release: earlier work than the write of a word is seen behind the wait for it, whoever wrote it.
+// Acquire and release: work before the write of a word is visible after the wait for it, whichever thread wrote the
+// word.
 template <typename Word>
 void wait(const Context& context, CUdeviceptr address, Word wanted, unsigned flags) {
   const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(address));
@@ -90,7 +91,7 @@ void carry_out(const Context& context, const CUstreamBatchMemOpParams& operation
     case CU_STREAM_MEM_OP_WRITE_VALUE_32: return write<uint32_t>(written.address, written.value);
     case CU_STREAM_MEM_OP_WRITE_VALUE_64: return write<uint64_t>(written.address, written.value64);
     case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
-    case CU_STREAM_MEM_OP_BARRIER: return;  // every step of a stream sees all of those before it
+    case CU_STREAM_MEM_OP_BARRIER: return;  // every step of a stream sees all earlier steps
   }
 }
 
@@ -186,8 +187,8 @@ CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatc
   return enqueue_operations(stream, operations, count, flags);
 }
 
-// No device here offers the first version of the operations (CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1), nor does
-// NVIDIA's driver unless its kernel module has been asked for it: nothing of a call is looked at then.
+// Neither this device nor, without an option of its kernel module, NVIDIA's driver supports the first version of the
+// operations (CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1). The arguments are then not checked.
 CUresult cuStreamWaitValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned int) { return first_version(); }
 CUresult cuStreamWaitValue64(CUstream, CUdeviceptr, cuuint64_t, unsigned int) { return first_version(); }
 CUresult cuStreamWriteValue32(CUstream, CUdeviceptr, cuuint32_t, unsigned int) { return first_version(); }

@@ -1,4 +1,4 @@
-// Operations of a stream on single words: waiting until one has a value, and writing one (CUDA driver API, "Stream
+// Operations of a stream on single words: waiting until a word has a value, and writing one (CUDA driver API, "Stream
 // memory operations").
 #pragma once
 
@@ -9,20 +9,21 @@
 
 namespace gpuwire::software_device {
 
-// Operations in one call at most, as with NVIDIA's driver.
+// The maximum of operations in one call, as on NVIDIA's driver.
 inline constexpr unsigned kMemoryOperationsMax = 256;
 
-// CUDA_ERROR_INVALID_VALUE: an unknown operation or flag, a word that is not aligned or lies in no memory of the
-// device.
+// Returns CUDA_ERROR_INVALID_VALUE for an unknown operation or flag, and for a word that is not aligned or not in the
+// device's memory.
 tl::expected<MemoryOperationsWork, CUresult> check_memory_operations(const CUstreamBatchMemOpParams* operations,
                                                                      unsigned count, unsigned flags);
 
-// Whether the memory of all words holds such words at this moment: memory of pools and of graphs and managed memory
-// does not. Operations on them are CUDA_ERROR_INVALID_VALUE, from the call in a stream and from the launch of a graph
-// that has them, which can be made (as measured on driver 580).
+// Returns whether the memory of all words supports such operations now. Memory of pools, memory of graphs and managed
+// memory do not: a call in a stream, and the launch of a graph with such operations, return CUDA_ERROR_INVALID_VALUE,
+// but the graph can be built (measured on driver 580).
 bool have_words(const MemoryOperationsWork& work);
 
-// In the calling thread, which stands at a word that has not its value; a fault or the end of the context lets it go.
+// Executes the operations in the calling thread, which waits until the words have their values. A fault or the end of
+// the context ends the wait.
 CUresult carry_out_memory_operations(const Context& context, const MemoryOperationsWork& work);
 
 }  // namespace gpuwire::software_device

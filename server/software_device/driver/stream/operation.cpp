@@ -20,7 +20,7 @@ OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::R
   operation->run_by_ = run_by;
   const std::lock_guard lock(mutex_);
   for (const OperationPtr& dependency : dependencies) {
-    // Under the mutex "done" cannot become true between this check and the registration.
+    // The mutex ensures that "done" cannot become true between this check and the registration.
     if (dependency != nullptr && !dependency->done()) {
       dependency->dependents_.push_back(operation);
       ++operation->unfinished_;
@@ -34,7 +34,7 @@ OperationPtr OperationScheduler::insert(std::function<void()> work, Operation::R
   return operation;
 }
 
-// With the mutex held. Markers are finished at once: they go to `finished` for the caller to pass on.
+// Lock: the mutex is held. Markers finish at once and are added to `finished` for the caller.
 void OperationScheduler::make_ready(const OperationPtr& operation, std::vector<OperationPtr>& finished) {
   switch (operation->run_by_) {
     case Operation::RunBy::nobody: finished.push_back(operation); break;

@@ -1,5 +1,5 @@
-// Work of streams as a graph: an operation starts when everything it depends on has finished. Streams, events, the
-// legacy stream's implicit synchronisation and graphs are all dependencies between operations.
+// Work of streams as a graph: an operation starts when all its dependencies have finished. Streams, events, the legacy
+// stream's implicit synchronisation and graphs are all dependencies between operations.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,14 @@ namespace gpuwire::software_device {
 
 class OperationScheduler;
 
-// One step of a stream. Shared by all that may want to wait for it; once finished it keeps nothing alive.
+// One step of a stream, shared by all that may wait for it. A finished operation keeps no other object alive.
 class Operation {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Pairs with the release in OperationScheduler::finish: the operation's writes are visible to a thread that sees it
-  // done.
+  // Pairs with the release in OperationScheduler::finish: a thread that sees the operation done also sees its writes.
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  // Valid once done.
+  // Precondition: done().
   Clock::time_point finished_at() const noexcept { return finished_at_; }
 
  private:
@@ -34,7 +33,8 @@ class Operation {
 
   std::function<void()> work_;
   RunBy run_by_ = RunBy::nobody;
-  size_t unfinished_ = 0;  // dependencies; under the scheduler's mutex, as is dependents_
+  // Unfinished dependencies. Guarded by the scheduler's mutex, like dependents_.
+  size_t unfinished_ = 0;
   std::vector<std::shared_ptr<Operation>> dependents_;
   Clock::time_point finished_at_{};
   std::atomic<bool> done_{false};
@@ -42,24 +42,24 @@ class Operation {
 
 using OperationPtr = std::shared_ptr<Operation>;
 
-// Runs operations on a pool of threads that grows with the number of operations that are ready at once. Operations may
-// block (a launch, a host function), so the pool is larger than the machine; they must not throw.
+// Runs operations on a pool of threads, which grows with the number of operations that are ready at once. Operations
+// may block (a launch, a host function), so the pool may have more threads than the machine has cores. Operations must
+// not throw.
 class OperationScheduler {
  public:
   static constexpr size_t kThreadsMax = 128;
 
-  // Runs `work` on the pool after all dependencies; an empty `work` makes a marker that finishes with its last
-  // dependency.
+  // Runs `work` on the pool after all dependencies. Empty `work` makes a marker that finishes with its last dependency.
   OperationPtr submit(std::function<void()> work, std::span<const OperationPtr> dependencies);
 
-  // The same in two steps, for work that the calling thread does itself: prepare() takes the place in line, run_here()
-  // waits until it is its turn, runs `work` and finishes the operation. run_here must follow, or dependents wait for
-  // ever.
+  // The same in two steps, for work that the calling thread does itself. prepare() takes the place in the order;
+  // run_here() waits for its turn, runs `work` and finishes the operation. run_here() must follow, or dependents wait
+  // forever.
   OperationPtr prepare(std::span<const OperationPtr> dependencies);
   void run_here(const OperationPtr& operation, const std::function<void()>& work);
 
   void wait(const Operation& operation);
-  // False when it was not done in time.
+  // Returns false if the operation did not finish in time.
   bool wait_for(const Operation& operation, std::chrono::milliseconds timeout);
 
  private:
@@ -75,7 +75,7 @@ class OperationScheduler {
   std::condition_variable something_finished_;
   std::deque<OperationPtr> ready_;
   size_t idle_threads_ = 0;
-  // Never joined: the scheduler lives as long as the process, whose end stops them.
+  // Never joined: the scheduler lives as long as the process.
   std::vector<std::thread> threads_;
 };
 

@@ -1,5 +1,5 @@
-// Slow work, by which tests find results that are reported before the work is done: with GPUWIRE_SOFTWARE_SLOW=SEED
-// each piece of work begins after a pause that the seed, its stream and its number choose.
+// Slow work, with which tests detect results that are reported before the work is done. With GPUWIRE_SOFTWARE_SLOW=SEED
+// each piece of work begins after a pause that depends on the seed, its stream and its number.
 #pragma once
 
 #include <array>
@@ -10,12 +10,12 @@
 
 namespace gpuwire::software_device {
 
-// Of the nodes of graphs, which are in no stream of their own.
+// The stream number for nodes of graphs, which are in no stream of their own.
 inline constexpr uint64_t kStreamOfGraphs = ~uint64_t{0};
 
 class SlowWork {
  public:
-  // The longest pauses; a stream has one of them, so that slow streams run beside quick ones.
+  // The longest pauses. Each stream has one of them, so that slow streams run beside fast ones.
   static constexpr std::array<std::chrono::microseconds, 4> kLongest{
       std::chrono::microseconds{0}, std::chrono::microseconds{60}, std::chrono::microseconds{400},
       std::chrono::microseconds{2500}};
@@ -23,10 +23,10 @@ class SlowWork {
   // 0: no work pauses.
   explicit SlowWork(uint64_t seed) noexcept : seed_(seed) {}
 
-  // Before a piece of work, in the thread that carries it out.
+  // Called before a piece of work, in the thread that executes it.
   void pause(uint64_t stream) noexcept {
     if (seed_ == 0) return;
-    // A number is a number: nothing is ordered by it.
+    // Relaxed: only the uniqueness of the number matters.
     std::this_thread::sleep_for(pause_of(seed_, stream, piece_.fetch_add(1, std::memory_order_relaxed)));
   }
 

@@ -50,8 +50,8 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
     }
     const auto stream = driver().streams.find(handle);
     const auto context = stream == nullptr ? nullptr : stream->context.lock();
-    // It ends in a context that has failed, too, and reports the context's error; but a capture there continues, as far
-    // as it affects other calls (as measured on driver 580).
+    // The stream is destroyed even in a failed context, and the context's error is returned. A capture of the stream
+    // then continues to affect other calls (measured on driver 580).
     if (stream != nullptr && is_capturing(*stream) && (context == nullptr || context->fault() == CUDA_SUCCESS)) {
       end_capture_with(*stream);
     }
@@ -125,7 +125,7 @@ CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* out, CUgreenCtx* green) {
   const void* const asked = out != nullptr ? static_cast<void*>(out) : green;
   return with_asked_stream(handle, asked, [&](Context& context, Stream& stream) -> CUresult {
     const auto slot = green_of(stream);
-    if (out != nullptr) {  // a caller that does not ask for one of them gets the other, as measured on driver 580
+    if (out != nullptr) {  // a caller may request only one of the two (measured on driver 580)
       *out = context.handle();
     }
     if (green != nullptr) {
@@ -154,7 +154,7 @@ CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* u
   });
 }
 
-// Managed memory is one memory here: attaching it changes nothing.
+// Host and device share managed memory here, so attaching it has no effect.
 CUresult cuStreamAttachMemAsync(CUstream handle, CUdeviceptr address, size_t, unsigned int) {
   return with_stream(handle, [&](Context&, Stream&) -> CUresult {
     if (const CUresult refused = permit_unsafe_call(); refused != CUDA_SUCCESS) {
@@ -188,7 +188,7 @@ CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const C
       return CUDA_ERROR_INVALID_VALUE;
     }
     switch (attribute) {
-      // Hints about waiting and caching: results do not depend on them.
+      // Hints about waiting and caching do not change results.
       case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
       case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW: return CUDA_SUCCESS;
       case CU_LAUNCH_ATTRIBUTE_PRIORITY: stream.priority = in_range(value->priority); return CUDA_SUCCESS;

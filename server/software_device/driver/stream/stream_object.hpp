@@ -1,4 +1,4 @@
-// Streams and events, as their context keeps them.
+// Streams and events, as their context stores them.
 #pragma once
 
 #include <array>
@@ -26,23 +26,24 @@ struct Stream {
 
   CUstream handle = nullptr;
   std::weak_ptr<Context> context;
-  std::shared_ptr<ContextSlot> green;  // the green context it was made in, or null
+  std::shared_ptr<ContextSlot> green;  // the green context in which it was created, or null
   Kind kind = Kind::created;
   unsigned flags = 0;
   int priority = 0;
   unsigned long long id = 0;
 
-  // Whether work of the legacy stream waits for this stream's, and the other way round.
+  // Returns whether this stream and the legacy stream wait for each other's work.
   bool blocking() const noexcept { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
 
-  // Under the context's submission mutex.
+  // Guarded by the context's submission mutex.
   OperationPtr tail;
   unsigned submitted = 0;
-  std::array<OperationPtr, 2> checkpoints;  // older, newer: see Context::submit
+  std::array<OperationPtr, 2> checkpoints;  // older, newer; see Context::submit
 
-  // Read without the mutex to let streams that are not captured pass; changed under graph_mutex with `capture`.
+  // Read without the mutex, so that calls on streams without a capture are fast. Written under graph_mutex with
+  // `capture`.
   std::atomic<bool> capturing{false};
-  std::shared_ptr<CaptureSession> capture;  // under graph_mutex
+  std::shared_ptr<CaptureSession> capture;  // guarded by graph_mutex
 };
 
 struct Event {
@@ -54,7 +55,7 @@ struct Event {
 
   std::mutex mutex;
   OperationPtr recorded;  // null before the first record
-  // Set when it was last recorded in a captured stream: the session, and the nodes that came before; under graph_mutex.
+  // Set by a record in a captured stream: the capture, and the nodes before the record. Guarded by graph_mutex.
   std::weak_ptr<CaptureSession> captured_in;
   std::vector<CUgraphNode> captured_after;
   std::atomic<bool> captured{false};

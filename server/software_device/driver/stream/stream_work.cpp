@@ -16,7 +16,7 @@ namespace {
 CUresult copy(const CopyWork& work) {
   for (size_t slice = 0; slice < work.depth; ++slice) {
     for (size_t row = 0; row < work.height; ++row) {
-      // The source and the target of a program's copy may overlap; the result is then undefined, but nothing may crash.
+      // Source and target of a program's copy may overlap. The result is then undefined, but must not crash.
       std::memmove(reinterpret_cast<uint8_t*>(work.target) + slice * work.target_slice + row * work.target_pitch,
                    reinterpret_cast<const uint8_t*>(work.source) + slice * work.source_slice + row * work.source_pitch,
                    work.width_bytes);
@@ -33,8 +33,8 @@ void fill_row(uint8_t* row, size_t count, uint32_t value) {
   }
 }
 
-// A single word may be memory of the host that another thread watches meanwhile (the gate's marks of the work in
-// flight, `server/gate`): a thread that sees it sees all earlier work, as with a device's writes.
+// Returns whether the fill writes a single word, which may be host memory that another thread watches (the gate's marks
+// of running work, `server/gate`). A thread that sees the word must see all earlier work, as with a device's writes.
 bool is_watchable(const FillWork& work) {
   return work.element_bytes == sizeof(uint32_t) && work.width == 1 && work.height == 1 &&
          work.target % sizeof(uint32_t) == 0;
@@ -72,8 +72,8 @@ CUresult result_of(Fault fault) {
   return CUDA_ERROR_UNKNOWN;
 }
 
-// The engine hands over both with one function; only an assertion's text has this form, and a printf that imitates it
-// does no harm.
+// Returns whether the text is an assertion's. The engine passes assertions and printf output to one function; only
+// assertions have this form, and a printf that imitates it does no harm.
 bool is_assertion(std::string_view text) {
   return text.find(" Assertion `") != std::string_view::npos && text.find("` failed.") != std::string_view::npos;
 }
@@ -170,7 +170,7 @@ struct Carrier {
   CUresult operator()(const ConditionalWork& work) const { return decide(context, work); }
 };
 
-// The observer's data about the work, without its times; nothing for work that does not keep the GPU busy.
+// Returns the observer's data about the work, without times, or nothing for work that does not occupy a GPU.
 std::optional<ObservedWork> observed(const Work& work) {
   if (const auto* kernel = std::get_if<KernelWork>(&work))
     return ObservedWork{.kind = kObservedKernel, .name = kernel->function->info().name.c_str()};
@@ -186,7 +186,7 @@ uint64_t number_for(const Work& work) {
   return observer != nullptr && observed(work) ? observer->given(observer->user) : 0;
 }
 
-// `number`: of number_for(); 0: no observer.
+// `number` is the result of number_for(); 0: there is no observer.
 CUresult carry_out_observed(Context& context, const Work& work, uint64_t stream, uint64_t number) {
   if (number == 0) {
     return carry_out_in_turn(context, work, stream);

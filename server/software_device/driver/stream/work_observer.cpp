@@ -7,7 +7,7 @@ namespace gpuwire::software_device {
 namespace {
 
 WorkObserver the_observer;
-// Set when the_observer is written (release), read by threads that submit work (acquire).
+// Stored with release after the_observer was written, and loaded with acquire by threads that submit work.
 std::atomic<const WorkObserver*> current{nullptr};
 std::atomic<bool> taken{false};
 
